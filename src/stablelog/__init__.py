@@ -1,0 +1,1 @@
+"""stablelog: a transactional log in Python that every Kafka client can use."""

@@ -1,0 +1,174 @@
+"""The 61-byte header of a record batch: everything the log needs to know of a batch without decoding it.
+
+The base offset and the leader epoch lie outside the CRC, so that the leader assigns both without
+touching the rest.
+
+Format: docs/formats.md, "Record batch".  Source: KIP-98, KIP-534.
+"""
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from stablelog.errors import Corrupt
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER = struct.Struct(
+    ">"
+    "q"  # base_offset
+    "i"  # batch_length: bytes after this field
+    "i"  # leader_epoch: set by the leader, outside the CRC
+    "b"  # magic: always 2
+    "I"  # crc: CRC-32C of everything after this field
+    "h"  # attributes
+    "i"  # last_offset_delta
+    "q"  # base_timestamp
+    "q"  # max_timestamp
+    "q"  # producer_id: -1 none
+    "h"  # producer_epoch: -1 none
+    "i"  # base_sequence: -1 none, and on markers
+    "i"  # record_count
+)
+PREFIX = struct.Struct(">qii")  # base_offset, batch_length, leader_epoch: what the leader rewrites
+LENGTH_AND_OFFSET_SIZE = 12  # what batch_length does not count
+CRC_START = 21  # the CRC covers the bytes from here to the batch's end
+MAGIC = 2
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+DELETE_HORIZON = 0x40
+
+SEQUENCE_MAX = 2**31 - 1
+NO_PRODUCER = -1
+NO_SEQUENCE = -1
+
+assert HEADER.size == 61
+
+
+class Codec(IntEnum):
+    """How the records of a batch are compressed."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
+class BatchHeader(NamedTuple):
+    """The header of one batch. Offsets are of records; `last` is inclusive, `next`, `end` exclusive."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.batch_length + LENGTH_AND_OFFSET_SIZE
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last record, inclusive."""
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """Offset after the last record."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record: after 2^31-1 comes 0. -1 if the batch has no sequence."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
+
+    @property
+    def codec(self) -> Codec:
+        """How the records are compressed. Raises Corrupt for a codec that Kafka has not defined."""
+        try:
+            return Codec(self.attributes & CODEC_MASK)
+        except ValueError as error:
+            raise Corrupt(f"batch at offset {self.base_offset} names the unknown codec {error.args[0]}") from None
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether a transaction's fate decides this batch's."""
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch is a marker, not data."""
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def has_producer(self) -> bool:
+        """Whether an idempotent or transactional producer wrote it."""
+        return self.producer_id != NO_PRODUCER
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Whether the timestamps are the broker's, not the client's."""
+        return bool(self.attributes & LOG_APPEND_TIME)
+
+
+def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """Read the header of the batch that begins at `position`.
+
+    Raises:
+        Corrupt: fewer than 61 bytes are left, or the fields cannot be a version 2 header.
+    """
+    if position < 0 or len(buffer) - position < HEADER.size:
+        raise Corrupt(f"batch header at byte {position} is cut short: {len(buffer) - position} of {HEADER.size} bytes")
+    header = BatchHeader._make(HEADER.unpack_from(buffer, position))
+    if header.magic != MAGIC:
+        raise Corrupt(f"batch at byte {position} has magic {header.magic}; only version 2 record batches are read")
+    if header.batch_length < HEADER.size - LENGTH_AND_OFFSET_SIZE:
+        raise Corrupt(f"batch at byte {position} claims a length of {header.batch_length} bytes")
+    if header.last_offset_delta < 0 or header.record_count < 0:
+        raise Corrupt(f"batch at byte {position} claims {header.record_count} records up to delta {header.last_offset_delta}")
+    return header
+
+
+def headers_in(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Each whole batch in the buffer as (position, header). A batch that is cut off at the end is left out.
+
+    Raises:
+        Corrupt: what stands where a header should is not one.
+    """
+    size = len(buffer)
+    while size - position >= HEADER.size:
+        header = read_header(buffer, position)
+        if position + header.size > size:
+            return
+        yield position, header
+        position += header.size
+
+
+def crc_holds(buffer: Buffer, position: int, header: BatchHeader) -> bool:
+    """Whether the batch's bytes are those its CRC was made of. The whole batch must be in the buffer."""
+    end = position + header.size
+    assert end <= len(buffer)
+    return crc32c(memoryview(buffer)[position + CRC_START : end]) == header.crc
+
+
+def stamped_prefix(header: BatchHeader, base_offset: int, leader_epoch: int) -> bytes:
+    """The first 16 bytes of the batch as the leader writes them: its own offset and epoch, the same length."""
+    return PREFIX.pack(base_offset, header.batch_length, leader_epoch)

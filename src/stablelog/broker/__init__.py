@@ -1,0 +1,1 @@
+"""The server: carries out what the rooms below decide."""

@@ -1,0 +1,1 @@
+"""Who decides: transactions and consumer groups. Events in, decisions out; pure."""

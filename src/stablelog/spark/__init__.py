@@ -1,0 +1,1 @@
+"""Spark's way in: the only room that knows PySpark."""

@@ -1,0 +1,1 @@
+"""What stablelog is tested with, shipped so that its users can test with it too."""

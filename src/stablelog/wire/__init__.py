@@ -1,0 +1,1 @@
+"""Kafka's protocol: frames and messages, bytes to values and back. Pure."""
