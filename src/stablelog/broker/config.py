@@ -274,19 +274,17 @@ def load_settings(given: Mapping[str, str]) -> BrokerConfig:
     return config
 
 
-# Kafka clients and tools set these on topics of clusters that replicate. Here they say nothing, and are accepted.
-ACCEPTED_TOPIC_SETTINGS = {
+# What Kafka has and this log needs no choice in: the one value that is true here, or None where any value is a hint.
+FIXED_TOPIC_SETTINGS: dict[str, str | None] = {
     "min.insync.replicas": "1",
     "unclean.leader.election.enable": "false",
     "compression.type": "producer",
-    "flush.messages": str(LONG_MAX),
-    "flush.ms": str(LONG_MAX),
-    "preallocate": "false",
-    "min.cleanable.dirty.ratio": "0.5",
-    "max.compaction.lag.ms": str(LONG_MAX),
-    "message.timestamp.before.max.ms": str(LONG_MAX),
-    "message.timestamp.after.max.ms": str(LONG_MAX),
-    "segment.jitter.ms": "0",
+    "flush.messages": None,
+    "flush.ms": None,
+    "preallocate": None,
+    "min.cleanable.dirty.ratio": None,
+    "max.compaction.lag.ms": None,
+    "segment.jitter.ms": None,
 }
 
 
@@ -297,10 +295,11 @@ def check_topic_configs(configs: Mapping[str, str]) -> None:
         InvalidConfig: names the setting and its valid range, or the nearest right name.
     """
     for name, text in configs.items():
-        if name in ACCEPTED_TOPIC_SETTINGS:
-            if name == "min.insync.replicas" and text != "1":
-                raise InvalidConfig(f"{name}={text!r}: this log has one durable copy; only 1 can be met")
-            continue
-        if name not in TOPIC_SETTINGS:
+        if name in FIXED_TOPIC_SETTINGS:
+            fixed = FIXED_TOPIC_SETTINGS[name]
+            if fixed is not None and text != fixed:
+                raise InvalidConfig(f"{name}={text!r} cannot be had here: it is always {fixed}")
+        elif name not in TOPIC_SETTINGS:
             raise _refuse_unknown(name, TOPIC_SETTINGS, "topic")
-        _parse(TOPIC_SETTINGS[name], name, text)
+        else:
+            _parse(TOPIC_SETTINGS[name], name, text)

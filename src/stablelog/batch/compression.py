@@ -1,0 +1,131 @@
+"""How the records of a batch are compressed: Kafka's four codecs in Kafka's framings, within a limit.
+
+What a client sends may be a bomb: a few kilobytes that unpack to gigabytes. Nothing here allocates much more than
+the limit it is given.
+
+Format: docs/formats.md, "Compression".
+"""
+
+import struct
+import zlib
+from collections.abc import Callable
+
+import cramjam
+
+from stablelog.batch.header import Buffer, Codec
+from stablelog.errors import Corrupt
+
+SIZE_MAX = 64 << 20
+
+XERIAL_MAGIC = b"\x82SNAPPY\x00"
+XERIAL_HEADER = struct.Struct(">8sii")  # magic, version, compatible version
+XERIAL_CHUNK_SIZE = 32 << 10
+CHUNK_LENGTH = struct.Struct(">i")
+
+
+def compress(codec: Codec, plain: Buffer) -> bytes:
+    """Compress the records of a batch."""
+    match codec:
+        case Codec.NONE:
+            return bytes(plain)
+        case Codec.GZIP:
+            return bytes(cramjam.gzip.compress(plain))
+        case Codec.SNAPPY:
+            return _compress_xerial(memoryview(plain))
+        case Codec.LZ4:
+            return bytes(cramjam.lz4.compress(plain))
+        case Codec.ZSTD:
+            return bytes(cramjam.zstd.compress(plain))
+
+
+def decompress(codec: Codec, packed: Buffer, size_max: int = SIZE_MAX) -> bytes:
+    """Unpack the records of a batch.
+
+    Raises:
+        Corrupt: the bytes are not of this codec, or would unpack to more than `size_max`.
+    """
+    try:
+        match codec:
+            case Codec.NONE:
+                plain = bytes(packed)
+            case Codec.GZIP:
+                plain = _decompress_gzip(packed, size_max)
+            case Codec.SNAPPY:
+                plain = _decompress_snappy(memoryview(packed), size_max)
+            case Codec.LZ4:
+                plain = _decompress_into(cramjam.lz4.decompress_into, packed, size_max)
+            case Codec.ZSTD:
+                plain = _decompress_into(cramjam.zstd.decompress_into, packed, size_max)
+    except (cramjam.DecompressionError, zlib.error, struct.error, ValueError, EOFError) as error:
+        raise Corrupt(f"records are not {codec.name.lower()}: {error}") from error
+    if len(plain) > size_max:
+        raise _too_large(codec, size_max)
+    return plain
+
+
+def _too_large(codec: Codec, size_max: int) -> Corrupt:
+    return Corrupt(f"{codec.name.lower()} records unpack to more than {size_max} bytes")
+
+
+def _decompress_gzip(packed: Buffer, size_max: int) -> bytes:
+    plain = bytearray()
+    rest = bytes(packed)
+    while rest:  # gzip allows several members, one behind the other
+        unpacker = zlib.decompressobj(wbits=31)
+        plain += unpacker.decompress(rest, size_max - len(plain) + 1)
+        if len(plain) > size_max:
+            raise _too_large(Codec.GZIP, size_max)
+        if not unpacker.eof:
+            raise EOFError("cut short")
+        rest = unpacker.unused_data
+    return bytes(plain)
+
+
+def _decompress_into(unpack: Callable[[Buffer, bytearray], int], packed: Buffer, size_max: int) -> bytes:
+    """Unpack into a buffer that is doubled until it is enough, or as large as it may get."""
+    size = min(max(len(packed) * 4, 4096), size_max)
+    while True:
+        target = bytearray(size)
+        try:
+            written = unpack(packed, target)
+        except cramjam.DecompressionError as error:
+            if not _was_too_small(error):
+                raise
+            if size >= size_max:
+                raise Corrupt(f"records unpack to more than {size_max} bytes") from error
+            size = min(size * 4, size_max)
+            continue
+        return bytes(memoryview(target)[:written])
+
+
+def _was_too_small(error: Exception) -> bool:
+    return "failed to write whole buffer" in str(error)
+
+
+def _compress_xerial(plain: memoryview) -> bytes:
+    parts = [XERIAL_HEADER.pack(XERIAL_MAGIC, 1, 1)]
+    for at in range(0, len(plain), XERIAL_CHUNK_SIZE):
+        chunk = bytes(cramjam.snappy.compress_raw(plain[at : at + XERIAL_CHUNK_SIZE]))
+        parts += [CHUNK_LENGTH.pack(len(chunk)), chunk]
+    return b"".join(parts)
+
+
+def _decompress_snappy(packed: memoryview, size_max: int) -> bytes:
+    if bytes(packed[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
+        return _decompress_raw_snappy(packed, size_max)
+    plain = bytearray()
+    at = XERIAL_HEADER.size
+    while at < len(packed):
+        size = CHUNK_LENGTH.unpack_from(packed, at)[0]
+        at += CHUNK_LENGTH.size
+        if not 0 <= size <= len(packed) - at:
+            raise ValueError(f"a chunk of {size} bytes where {len(packed) - at} are left")
+        plain += _decompress_raw_snappy(packed[at : at + size], size_max - len(plain))
+        at += size
+    return bytes(plain)
+
+
+def _decompress_raw_snappy(packed: memoryview, size_max: int) -> bytes:
+    if cramjam.snappy.decompress_raw_len(packed) > size_max:
+        raise _too_large(Codec.SNAPPY, size_max)
+    return bytes(cramjam.snappy.decompress_raw(packed))

@@ -1,0 +1,190 @@
+"""The records of a batch: values to bytes and back.
+
+Only what looks into batches uses this: coordinators and tools. The log itself passes batches on unread.
+
+Format: docs/formats.md, "Record".
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from stablelog.batch.compression import SIZE_MAX, compress, decompress
+from stablelog.batch.header import (
+    CRC_START,
+    HEADER,
+    LENGTH_AND_OFFSET_SIZE,
+    MAGIC,
+    NO_PRODUCER,
+    NO_SEQUENCE,
+    TRANSACTIONAL,
+    Buffer,
+    Codec,
+    read_header,
+)
+from stablelog.errors import Corrupt
+
+Header = tuple[str, bytes | None]
+
+
+class Record(NamedTuple):
+    """One record. `offset` is its own, not relative to the batch; it is not looked at when a batch is encoded."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+
+def write_varint(out: bytearray, value: int) -> None:
+    """Append a zig-zag varint."""
+    value = (value << 1) ^ (value >> 63)
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def read_varint(data: Buffer, at: int) -> tuple[int, int]:
+    """Read a zig-zag varint at `at`. Returns (value, where the next thing begins).
+
+    Raises:
+        Corrupt: it does not end, or is longer than 64 bits.
+    """
+    result = shift = 0
+    while True:
+        if at >= len(data) or shift > 63:
+            raise Corrupt("a varint that does not end")
+        byte = data[at]
+        at += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (result >> 1) ^ -(result & 1), at
+        shift += 7
+
+
+def _write_bytes(out: bytearray, value: bytes | None) -> None:
+    if value is None:
+        out.append(1)  # the varint of -1
+    else:
+        write_varint(out, len(value))
+        out += value
+
+
+def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
+    size, at = read_varint(data, at)
+    if size < 0:
+        return None, at
+    if size > len(data) - at:
+        raise Corrupt(f"a field of {size} bytes where {len(data) - at} are left")
+    return data[at : at + size], at + size
+
+
+def _encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> bytearray:
+    body = bytearray(b"\0")  # attributes: none are defined
+    write_varint(body, timestamp_delta)
+    write_varint(body, offset_delta)
+    _write_bytes(body, record.key)
+    _write_bytes(body, record.value)
+    write_varint(body, len(record.headers))
+    for name, value in record.headers:
+        _write_bytes(body, name.encode())
+        _write_bytes(body, value)
+    return body
+
+
+def encode_batch(
+    records: Iterable[Record],
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    codec: Codec = Codec.NONE,
+    producer_id: int = NO_PRODUCER,
+    producer_epoch: int = -1,
+    base_sequence: int = NO_SEQUENCE,
+    transactional: bool = False,
+    extra_attributes: int = 0,
+) -> bytes:
+    """A batch of these records, in this order, with consecutive offsets from `base_offset`."""
+    records = list(records)
+    assert records, "a batch of no records"
+    base_timestamp = records[0].timestamp_ms
+    body = bytearray()
+    for delta, record in enumerate(records):
+        encoded = _encode_record(record, delta, record.timestamp_ms - base_timestamp)
+        write_varint(body, len(encoded))
+        body += encoded
+    packed = compress(codec, body)
+    batch = bytearray(HEADER.size)
+    HEADER.pack_into(
+        batch,
+        0,
+        base_offset,
+        HEADER.size + len(packed) - LENGTH_AND_OFFSET_SIZE,
+        leader_epoch,
+        MAGIC,
+        0,
+        codec | (TRANSACTIONAL if transactional else 0) | extra_attributes,
+        len(records) - 1,
+        base_timestamp,
+        max(record.timestamp_ms for record in records),
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(records),
+    )
+    batch += packed
+    batch[CRC_START - 4 : CRC_START] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
+    return bytes(batch)
+
+
+def decode_records(batch: Buffer, position: int = 0, *, size_max: int = SIZE_MAX) -> list[Record]:
+    """The records of the batch that begins at `position`, which must be in the buffer as a whole.
+
+    The CRC is not looked at: see `crc_holds`.
+
+    Raises:
+        Corrupt: the records are not what the header says, or unpack to more than `size_max` bytes.
+    """
+    header = read_header(batch, position)
+    end = position + header.size
+    if end > len(batch):
+        raise Corrupt(f"a batch of {header.size} bytes of which {len(batch) - position} are there")
+    data = decompress(header.codec, memoryview(batch)[position + HEADER.size : end], size_max)
+    if header.record_count > len(data):
+        raise Corrupt(f"{header.record_count} records in {len(data)} bytes")
+    records = []
+    at = 0
+    for _ in range(header.record_count):
+        size, at = read_varint(data, at)
+        if not 0 < size <= len(data) - at:
+            raise Corrupt(f"a record of {size} bytes where {len(data) - at} are left")
+        records.append(_decode_record(data[at : at + size], header.base_offset, header.base_timestamp))
+        at += size
+    if at != len(data):
+        raise Corrupt(f"{len(data) - at} bytes after the last record")
+    if header.is_log_append_time:
+        return [record._replace(timestamp_ms=header.max_timestamp) for record in records]
+    return records
+
+
+def _decode_record(data: bytes, base_offset: int, base_timestamp: int) -> Record:
+    timestamp_delta, at = read_varint(data, 1)
+    offset_delta, at = read_varint(data, at)
+    key, at = _read_bytes(data, at)
+    value, at = _read_bytes(data, at)
+    header_count, at = read_varint(data, at)
+    if not 0 <= header_count <= len(data):
+        raise Corrupt(f"a record with {header_count} headers in {len(data)} bytes")
+    headers = []
+    for _ in range(header_count):
+        name, at = _read_bytes(data, at)
+        content, at = _read_bytes(data, at)
+        if name is None:
+            raise Corrupt("a record header without a name")
+        headers.append((name.decode(errors="replace"), content))
+    if at != len(data):
+        raise Corrupt(f"{len(data) - at} bytes after the last field of a record")
+    return Record(base_offset + offset_delta, base_timestamp + timestamp_delta, key, value, tuple(headers))

@@ -1,0 +1,30 @@
+"""AddOffsetsToTxn (25): the transaction is about to commit a group's offsets; the offsets log becomes part of it."""
+
+from typing import Any
+
+from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
+from kio.schema.add_offsets_to_txn.v4.response import AddOffsetsToTxnResponse
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC
+
+OFFSETS_PARTITION = (CONSUMER_OFFSETS_TOPIC, 0)
+
+
+async def handle(broker: Broker, request: AddOffsetsToTxnRequest, context: Any) -> AddOffsetsToTxnResponse:
+    """Answer."""
+    if not request.group_id:
+        return AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.invalid_group_id)
+    codes = broker.transactions.apply(
+        broker.transactions.coordinator.add_partitions(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            [OFFSETS_PARTITION],
+            api_version=context.api_version,
+            now_ms=broker.now_ms(),
+        )
+    )
+    return AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=codes[OFFSETS_PARTITION])

@@ -1,0 +1,80 @@
+"""AddPartitionsToTxn (24): the partitions that a transaction is about to write to.
+
+Behaviour: a partition that does not exist is refused, and then none is added. The answer does not wait for the
+disk: an acknowledged batch of the transaction does, for both logs.
+Version notes: v4+ is for brokers: several transactions, and `verifyOnly`.
+"""
+
+from typing import Any
+
+from kio.schema.add_partitions_to_txn.v5.request import AddPartitionsToTxnRequest
+from kio.schema.add_partitions_to_txn.v5.response import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopicResult,
+)
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+from stablelog.broker.topics import INTERNAL_TOPICS
+
+TopicPartition = tuple[str, int]
+
+
+def _exists(broker: Broker, name: str, index: int) -> bool:
+    topic = broker.topics.get(name)
+    return topic is not None and 0 <= index < topic.partition_count and name not in INTERNAL_TOPICS
+
+
+def _add(broker: Broker, asked: Any, api_version: int) -> dict[TopicPartition, ErrorCode]:
+    targets = [(topic.name, index) for topic in asked.topics for index in topic.partitions]
+    missing = {target for target in targets if not _exists(broker, *target)}
+    if missing:
+        return {
+            target: ErrorCode.unknown_topic_or_partition if target in missing else ErrorCode.operation_not_attempted
+            for target in targets
+        }
+    coordinator = broker.transactions.coordinator
+    if asked.verify_only:
+        return coordinator.verify_partitions(
+            asked.transactional_id, asked.producer_id, asked.producer_epoch, targets
+        )
+    return broker.transactions.apply(
+        coordinator.add_partitions(
+            asked.transactional_id,
+            asked.producer_id,
+            asked.producer_epoch,
+            targets,
+            api_version=api_version,
+            now_ms=broker.now_ms(),
+        )
+    )
+
+
+async def handle(broker: Broker, request: AddPartitionsToTxnRequest, context: Any) -> AddPartitionsToTxnResponse:
+    """Answer."""
+    results = []
+    for asked in request.transactions:
+        codes = _add(broker, asked, context.api_version)
+        results.append(
+            AddPartitionsToTxnResult(
+                transactional_id=asked.transactional_id,
+                topic_results=tuple(
+                    AddPartitionsToTxnTopicResult(
+                        name=topic.name,
+                        results_by_partition=tuple(
+                            AddPartitionsToTxnPartitionResult(
+                                partition_index=index, partition_error_code=codes[topic.name, index]
+                            )
+                            for index in topic.partitions
+                        ),
+                    )
+                    for topic in asked.topics
+                ),
+            )
+        )
+    return AddPartitionsToTxnResponse(
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results_by_transaction=tuple(results)
+    )

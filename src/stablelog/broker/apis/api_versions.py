@@ -1,0 +1,43 @@
+"""ApiVersions (18): which APIs the broker speaks, and which features are on.
+
+Version notes: v3 flexible, with features; v4 features whose least version is 0. The answer's header is always v0,
+and an unknown version is answered in v0 with error 35.
+"""
+
+from typing import Any
+
+from kio.schema.api_versions.v4.response import ApiVersion, ApiVersionsResponse, FinalizedFeatureKey, SupportedFeatureKey
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+from stablelog.wire.messages import API_VERSIONS
+
+# transaction.version 2: an epoch for each transaction (KIP-890). Clients that know it use it.
+FEATURES = {"transaction.version": (0, 2, 2)}
+
+
+def answer(_broker: Broker, error: ErrorCode = ErrorCode.none) -> ApiVersionsResponse:
+    """What the broker speaks."""
+    return ApiVersionsResponse(
+        error_code=error,
+        api_keys=tuple(
+            ApiVersion(api_key=key, min_version=first, max_version=last) for key, (first, last) in API_VERSIONS.items()
+        ),
+        throttle_time=NO_THROTTLE,
+        supported_features=tuple(
+            SupportedFeatureKey(name=name, min_version=first, max_version=last)
+            for name, (first, last, _) in FEATURES.items()
+        ),
+        finalized_features_epoch=1,
+        finalized_features=tuple(
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, (_, _, level) in FEATURES.items()
+        ),
+        zk_migration_ready=False,
+    )
+
+
+async def handle(broker: Broker, _request: Any, _context: Any) -> ApiVersionsResponse:
+    """Answer."""
+    return answer(broker)

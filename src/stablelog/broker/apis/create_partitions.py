@@ -1,0 +1,40 @@
+"""CreatePartitions (37): give a topic more partitions."""
+
+from typing import Any
+
+from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
+from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+from stablelog.errors import Refused
+
+
+def _add(broker: Broker, asked: CreatePartitionsTopic, *, validate_only: bool) -> CreatePartitionsTopicResult:
+    try:
+        topic = broker.topics.get(asked.name)
+        if topic is None:
+            raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {asked.name!r}")
+        if topic.is_internal:
+            raise Refused(ErrorCode.invalid_topic_exception, f"{asked.name} is the broker's own")
+        if asked.assignments is not None and (
+            len(asked.assignments) != asked.count - topic.partition_count
+            or any(assignment.broker_ids != (broker.node_id,) for assignment in asked.assignments)
+        ):
+            raise Refused(ErrorCode.invalid_replica_assignment, f"each new partition is on broker {broker.node_id} alone")
+        if not validate_only:
+            broker.topics.add_partitions(asked.name, asked.count)
+        elif asked.count <= topic.partition_count:
+            raise Refused(ErrorCode.invalid_partitions, f"{asked.name} has {topic.partition_count} partitions already")
+    except Refused as refused:
+        return CreatePartitionsTopicResult(name=asked.name, error_code=refused.code, error_message=str(refused))
+    return CreatePartitionsTopicResult(name=asked.name, error_code=ErrorCode.none)
+
+
+async def handle(broker: Broker, request: CreatePartitionsRequest, _context: Any) -> CreatePartitionsResponse:
+    """Add what can be added; each topic stands for itself."""
+    return CreatePartitionsResponse(
+        throttle_time=NO_THROTTLE,
+        results=tuple(_add(broker, asked, validate_only=request.validate_only) for asked in request.topics),
+    )

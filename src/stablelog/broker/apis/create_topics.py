@@ -1,0 +1,89 @@
+"""CreateTopics (19).
+
+Version notes: v4 -1 for the broker's default counts; v5 the answer tells the settings; v7 the topic id.
+"""
+
+from typing import Any
+
+from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
+from kio.schema.create_topics.v7.response import CreatableTopicConfigs, CreatableTopicResult, CreateTopicsResponse
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.apis.describe_configs import topic_config_values
+from stablelog.broker.broker import Broker
+from stablelog.broker.topics import Topic
+from stablelog.errors import Refused
+
+DEFAULT = -1
+
+
+def _partition_count(broker: Broker, asked: CreatableTopic) -> int:
+    """The count that the request means.
+
+    Raises:
+        Refused: the counts or the assignment cannot be had on one broker.
+    """
+    if asked.assignments:
+        if asked.num_partitions != DEFAULT or asked.replication_factor != DEFAULT:
+            raise Refused(ErrorCode.invalid_request, "give an assignment or counts, not both")
+        indexes = sorted(assignment.partition_index for assignment in asked.assignments)
+        if indexes != list(range(len(indexes))) or any(a.broker_ids != (broker.node_id,) for a in asked.assignments):
+            raise Refused(ErrorCode.invalid_replica_assignment, f"partitions count from 0, each on broker {broker.node_id} alone")
+        return len(indexes)
+    if asked.replication_factor not in (DEFAULT, 1):
+        raise Refused(ErrorCode.invalid_replication_factor, f"replication factor {asked.replication_factor}: one broker holds one replica")
+    return broker.config["num.partitions"] if asked.num_partitions == DEFAULT else int(asked.num_partitions)
+
+
+def _create(broker: Broker, asked: CreatableTopic, *, validate_only: bool) -> CreatableTopicResult:
+    configs = {config.name: config.value for config in asked.configs if config.value is not None}
+    try:
+        count = _partition_count(broker, asked)
+        if validate_only:
+            broker.topics.check_new(asked.name, count, configs)
+            topic: Topic | None = None
+        else:
+            topic = broker.topics.create(asked.name, count, configs)
+    except Refused as refused:
+        return CreatableTopicResult(
+            name=asked.name,
+            topic_id=None,
+            error_code=refused.code,
+            error_message=str(refused),
+            configs=None,
+        )
+    return CreatableTopicResult(
+        name=asked.name,
+        topic_id=topic.topic_id if topic else None,
+        error_code=ErrorCode.none,
+        error_message=None,
+        num_partitions=count,
+        replication_factor=1,
+        configs=tuple(
+            CreatableTopicConfigs(
+                name=value.name, value=value.text, read_only=value.read_only, config_source=value.source, is_sensitive=False
+            )
+            for value in topic_config_values(broker, configs)
+        ),
+    )
+
+
+async def handle(broker: Broker, request: CreateTopicsRequest, _context: Any) -> CreateTopicsResponse:
+    """Create what can be created; each topic stands for itself."""
+    names = [topic.name for topic in request.topics]
+    results = []
+    for asked in request.topics:
+        if names.count(asked.name) > 1:
+            results.append(
+                CreatableTopicResult(
+                    name=asked.name,
+                    topic_id=None,
+                    error_code=ErrorCode.invalid_request,
+                    error_message=f"topic {asked.name!r} is named more than once in the request",
+                    configs=None,
+                )
+            )
+        else:
+            results.append(_create(broker, asked, validate_only=request.validate_only))
+    return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results))

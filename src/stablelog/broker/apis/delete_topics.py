@@ -1,0 +1,32 @@
+"""DeleteTopics (20). Version notes: v6 by name or by topic id."""
+
+from typing import Any
+
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
+from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+from stablelog.errors import Refused
+
+
+async def _delete(broker: Broker, asked: Any) -> DeletableTopicResult:
+    name = asked.name if asked.name is not None else broker.topics.name_of(asked.topic_id)
+    try:
+        if not broker.config["delete.topic.enable"]:
+            raise Refused(ErrorCode.topic_deletion_disabled, "delete.topic.enable is false")
+        if name is None:
+            raise Refused(ErrorCode.unknown_topic_id, f"there is no topic with the id {asked.topic_id}")
+        await broker.delete_topic(name)
+    except Refused as refused:
+        return DeletableTopicResult(
+            name=asked.name, topic_id=asked.topic_id, error_code=refused.code, error_message=str(refused)
+        )
+    return DeletableTopicResult(name=name, topic_id=asked.topic_id, error_code=ErrorCode.none)
+
+
+async def handle(broker: Broker, request: DeleteTopicsRequest, _context: Any) -> DeleteTopicsResponse:
+    """Delete what can be deleted; each topic stands for itself."""
+    results = [await _delete(broker, asked) for asked in request.topics]
+    return DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=tuple(results))

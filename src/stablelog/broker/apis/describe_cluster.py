@@ -1,0 +1,27 @@
+"""DescribeCluster (60): the one broker there is."""
+
+from typing import Any
+
+from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
+from kio.schema.describe_cluster.v1.response import DescribeClusterBroker, DescribeClusterResponse
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+
+BROKERS = 1  # the endpoint type; 2 asks for controllers, which only KRaft has
+
+
+async def handle(broker: Broker, request: DescribeClusterRequest, _context: Any) -> DescribeClusterResponse:
+    """Answer."""
+    host, port = broker.advertised
+    known = request.endpoint_type == BROKERS
+    return DescribeClusterResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none if known else ErrorCode.unsupported_endpoint_type,
+        error_message=None if known else "there are brokers (endpoint type 1) and no controllers",
+        endpoint_type=request.endpoint_type,
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        brokers=(DescribeClusterBroker(broker_id=broker.node_id, host=host, port=port),) if known else (),
+    )

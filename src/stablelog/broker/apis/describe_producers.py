@@ -1,0 +1,51 @@
+"""DescribeProducers (61): who has written to a partition, and who has a transaction open there (KIP-664)."""
+
+from typing import Any
+
+from kio.schema.describe_producers.v0.request import DescribeProducersRequest
+from kio.schema.describe_producers.v0.response import (
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+from stablelog.errors import Refused
+
+
+async def handle(broker: Broker, request: DescribeProducersRequest, _context: Any) -> DescribeProducersResponse:
+    """Answer."""
+
+    def describe(name: str, index: int) -> PartitionResponse:
+        try:
+            producers = broker.topics.partition(name, index).producers()
+        except Refused as refused:
+            return PartitionResponse(
+                partition_index=index, error_code=refused.code, error_message=str(refused), active_producers=()
+            )
+        return PartitionResponse(
+            partition_index=index,
+            error_code=ErrorCode.none,
+            active_producers=tuple(
+                ProducerState(
+                    producer_id=producer.producer_id,
+                    producer_epoch=producer.producer_epoch,
+                    last_sequence=producer.last_sequence,
+                    last_timestamp=producer.last_timestamp_ms,
+                    coordinator_epoch=producer.coordinator_epoch,
+                    current_txn_start_offset=producer.current_txn_start_offset,
+                )
+                for producer in producers
+            ),
+        )
+
+    return DescribeProducersResponse(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            TopicResponse(name=topic.name, partitions=tuple(describe(topic.name, i) for i in topic.partition_indexes))
+            for topic in request.topics
+        ),
+    )

@@ -1,0 +1,50 @@
+"""DescribeTransactions (65): what the coordinator knows of transactional ids (KIP-664)."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
+from kio.schema.describe_transactions.v0.response import DescribeTransactionsResponse, TopicData, TransactionState
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+
+NEVER = datetime.fromtimestamp(-0.001, UTC)  # -1 on the wire
+
+
+def _describe(broker: Broker, transactional_id: str) -> TransactionState:
+    found = broker.transactions.coordinator.describe(transactional_id)
+    if found is None:
+        return TransactionState(
+            error_code=ErrorCode.transactional_id_not_found,
+            transactional_id=transactional_id,
+            transaction_state="",
+            transaction_timeout=timedelta(0),
+            transaction_start_time=NEVER,
+            producer_id=-1,
+            producer_epoch=-1,
+            topics=(),
+        )
+    topics: dict[str, list[int]] = {}
+    for name, index in sorted(found.partitions):
+        topics.setdefault(name, []).append(index)
+    start_ms = found.start_ms
+    return TransactionState(
+        error_code=ErrorCode.none,
+        transactional_id=transactional_id,
+        transaction_state=found.state,
+        transaction_timeout=timedelta(milliseconds=found.timeout_ms),
+        transaction_start_time=NEVER if start_ms < 0 else datetime.fromtimestamp(start_ms / 1000, UTC),
+        producer_id=found.producer_id,
+        producer_epoch=found.producer_epoch,
+        topics=tuple(TopicData(topic=name, partitions=tuple(indexes)) for name, indexes in topics.items()),
+    )
+
+
+async def handle(broker: Broker, request: DescribeTransactionsRequest, _context: Any) -> DescribeTransactionsResponse:
+    """Answer."""
+    return DescribeTransactionsResponse(
+        throttle_time=NO_THROTTLE,
+        transaction_states=tuple(_describe(broker, transactional_id) for transactional_id in request.transactional_ids),
+    )

@@ -1,0 +1,35 @@
+"""EndTxn (26): commit or abort.
+
+Behaviour: answered when the decision is durable and its markers stand in the partitions, so that the producer's
+next transaction can begin at once. Readers see the transaction when the markers are durable, too.
+Version notes: v5 the second dialect: the answer carries the producer id and epoch of the next transaction.
+"""
+
+from typing import Any
+
+from kio.schema.end_txn.v5.request import EndTxnRequest
+from kio.schema.end_txn.v5.response import EndTxnResponse
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+
+
+async def handle(broker: Broker, request: EndTxnRequest, context: Any) -> EndTxnResponse:
+    """Answer."""
+    transactions = broker.transactions
+    answer = await transactions.carry_out(
+        transactions.coordinator.end(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            request.committed,
+            api_version=context.api_version,
+            now_ms=broker.now_ms(),
+        )
+    )
+    return EndTxnResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=answer.error,
+        producer_id=answer.producer_id,
+        producer_epoch=answer.producer_epoch,
+    )

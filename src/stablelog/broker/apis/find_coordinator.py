@@ -1,0 +1,35 @@
+"""FindCoordinator (10): who coordinates this group or transactional id. Here it is always this broker.
+
+Version notes: v4+ several keys at once.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v5.request import FindCoordinatorRequest
+from kio.schema.find_coordinator.v5.response import Coordinator, FindCoordinatorResponse
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+
+GROUP, TRANSACTION = 0, 1
+
+
+async def handle(broker: Broker, request: FindCoordinatorRequest, _context: Any) -> FindCoordinatorResponse:
+    """Answer."""
+    host, port = broker.advertised
+
+    def find(key: str) -> Coordinator:
+        if request.key_type not in (GROUP, TRANSACTION):
+            error, why = ErrorCode.invalid_request, f"key type {request.key_type}: 0 is a group, 1 a transactional id"
+        elif not key and request.key_type == TRANSACTION:
+            error, why = ErrorCode.invalid_request, "an empty transactional id"
+        else:
+            return Coordinator(
+                key=key, node_id=broker.node_id, host=host, port=port, error_code=ErrorCode.none, error_message=None
+            )
+        return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message=why)
+
+    return FindCoordinatorResponse(
+        throttle_time=NO_THROTTLE, coordinators=tuple(find(key) for key in request.coordinator_keys)
+    )

@@ -1,0 +1,23 @@
+"""Whether a client knows the partition's leader (KIP-320)."""
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.errors import Refused
+from stablelog.log.partition import Partition
+
+UNKNOWN = -1
+
+
+def check_leader_epoch(partition: Partition, client_epoch: int) -> None:
+    """Refuse a client whose view of the leader is not the broker's.
+
+    Raises:
+        Refused: fenced_leader_epoch for an old view, unknown_leader_epoch for one from the future.
+    """
+    if client_epoch in (UNKNOWN, partition.leader_epoch):
+        return
+    if client_epoch < partition.leader_epoch:
+        code = ErrorCode.fenced_leader_epoch
+    else:
+        code = ErrorCode.unknown_leader_epoch
+    raise Refused(code, f"the leader epoch is {partition.leader_epoch}, the client says {client_epoch}")

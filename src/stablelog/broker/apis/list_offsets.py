@@ -1,0 +1,68 @@
+"""ListOffsets (2): the first, the last, or the offset at a time.
+
+Behaviour: what a read-committed reader asks ends at the last stable offset. A time that is found only among
+records it may not see yet is not found.
+Version notes: v2 isolation; v7 the offset of the newest timestamp (-3); v8 the local log's start (-4).
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v8.request import ListOffsetsRequest
+from kio.schema.list_offsets.v8.response import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.apis.leader_epochs import check_leader_epoch
+from stablelog.broker.broker import Broker
+from stablelog.errors import Refused
+from stablelog.log.partition import Isolation, Partition
+
+LATEST, EARLIEST, NEWEST_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
+NOT_FOUND = -1
+
+
+def _look_up(partition: Partition, timestamp: int, isolation: Isolation) -> tuple[int, int, int]:
+    """(offset, timestamp, leader epoch); -1 for each that is not to be had."""
+    if timestamp == LATEST:
+        return partition.visible_end(isolation), -1, partition.leader_epoch
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return partition.start_offset, -1, partition.leader_epoch
+    if timestamp == NEWEST_TIMESTAMP:
+        found = partition.max_timestamp(isolation)
+    elif timestamp >= 0:
+        found = partition.offset_for_timestamp(timestamp, isolation)
+    else:
+        raise Refused(ErrorCode.unsupported_version, f"no meaning is known for the timestamp {timestamp}")
+    return found if found is not None else (NOT_FOUND, -1, -1)
+
+
+async def handle(broker: Broker, request: ListOffsetsRequest, _context: Any) -> ListOffsetsResponse:
+    """Answer."""
+    isolation = Isolation.READ_COMMITTED if request.isolation_level == 1 else Isolation.READ_UNCOMMITTED
+
+    def answer(name: str, asked: Any) -> ListOffsetsPartitionResponse:
+        try:
+            partition = broker.topics.partition(name, asked.partition_index)
+            check_leader_epoch(partition, asked.current_leader_epoch)
+            offset, timestamp, epoch = _look_up(partition, asked.timestamp, isolation)
+        except Refused as refused:
+            return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=refused.code)
+        return ListOffsetsPartitionResponse(
+            partition_index=asked.partition_index,
+            error_code=ErrorCode.none,
+            timestamp=timestamp,
+            offset=offset,
+            leader_epoch=epoch,
+        )
+
+    return ListOffsetsResponse(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answer(topic.name, p) for p in topic.partitions))
+            for topic in request.topics
+        ),
+    )

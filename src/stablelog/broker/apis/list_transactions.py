@@ -1,0 +1,39 @@
+"""ListTransactions (66): the transactional ids that the coordinator knows (KIP-664).
+
+Version notes: v1 only those open for so long; v2 only ids that match a pattern.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.list_transactions.v2.request import ListTransactionsRequest
+from kio.schema.list_transactions.v2.response import ListTransactionsResponse, TransactionState
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+from stablelog.errors import Refused
+
+
+async def handle(broker: Broker, request: ListTransactionsRequest, _context: Any) -> ListTransactionsResponse:
+    """Answer."""
+    try:
+        listed, unknown = broker.transactions.coordinator.list_transactions(
+            states=request.state_filters,
+            producer_ids=request.producer_id_filters,
+            duration_ms=request.duration_filter,
+            id_pattern=request.transactional_id_pattern,
+            now_ms=broker.now_ms(),
+        )
+    except Refused as refused:
+        return ListTransactionsResponse(throttle_time=NO_THROTTLE, error_code=refused.code, transaction_states=())
+    return ListTransactionsResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        unknown_state_filters=tuple(unknown),
+        transaction_states=tuple(
+            TransactionState(
+                transactional_id=found.transactional_id, producer_id=found.producer_id, transaction_state=found.state
+            )
+            for found in listed
+        ),
+    )

@@ -1,0 +1,83 @@
+"""Metadata (3): the broker's address, and the topics with their partitions.
+
+Version notes: v0 an empty list means all topics, v1+ none of them; v4 whether to create what is missing; v10+
+topic ids.
+"""
+
+import uuid
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.metadata.v13.request import MetadataRequest
+from kio.schema.metadata.v13.response import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+from stablelog.broker.topics import Topic
+from stablelog.errors import Refused
+
+
+def _topic(broker: Broker, topic: Topic) -> MetadataResponseTopic:
+    here = (broker.node_id,)
+    return MetadataResponseTopic(
+        error_code=ErrorCode.none,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=tuple(
+            MetadataResponsePartition(
+                error_code=ErrorCode.none if index in topic.partitions else ErrorCode.leader_not_available,
+                partition_index=index,
+                leader_id=broker.node_id if index in topic.partitions else -1,
+                leader_epoch=broker.topics.leader_epoch,
+                replica_nodes=here,
+                isr_nodes=here,
+                offline_replicas=() if index in topic.partitions else here,
+            )
+            for index in range(topic.partition_count)
+        ),
+    )
+
+
+def _missing(error: ErrorCode, name: str | None, topic_id: uuid.UUID | None) -> MetadataResponseTopic:
+    return MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, is_internal=False, partitions=())
+
+
+def _find(broker: Broker, name: str | None, topic_id: uuid.UUID | None, *, create: bool) -> MetadataResponseTopic:
+    if name is None:
+        name = broker.topics.name_of(topic_id)
+        if name is None:
+            return _missing(ErrorCode.unknown_topic_id, None, topic_id)
+    topic = broker.topics.get(name)
+    if topic is None and create:
+        try:
+            topic = broker.auto_create(name)
+        except Refused as refused:
+            return _missing(refused.code, name, None)
+    if topic is None:
+        return _missing(ErrorCode.unknown_topic_or_partition, name, None)
+    return _topic(broker, topic)
+
+
+async def handle(broker: Broker, request: MetadataRequest, context: Any) -> MetadataResponse:
+    """Answer."""
+    everything = request.topics is None or (context.api_version == 0 and not request.topics)
+    if everything:
+        topics = tuple(_topic(broker, topic) for topic in broker.topics)
+    else:
+        create = request.allow_auto_topic_creation and broker.config["auto.create.topics.enable"]
+        topics = tuple(_find(broker, topic.name, topic.topic_id, create=create) for topic in request.topics or ())
+    host, port = broker.advertised
+    return MetadataResponse(
+        throttle_time=NO_THROTTLE,
+        brokers=(MetadataResponseBroker(node_id=broker.node_id, host=host, port=port),),
+        cluster_id=broker.cluster_id,
+        controller_id=broker.node_id,
+        topics=topics,
+        error_code=ErrorCode.none,
+    )

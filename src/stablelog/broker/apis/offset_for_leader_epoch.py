@@ -1,0 +1,39 @@
+"""OffsetForLeaderEpoch (23): where a leader epoch ended, so that a reader notices records that were lost."""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest
+from kio.schema.offset_for_leader_epoch.v4.response import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.apis.leader_epochs import check_leader_epoch
+from stablelog.broker.broker import Broker
+from stablelog.errors import Refused
+
+
+async def handle(broker: Broker, request: OffsetForLeaderEpochRequest, _context: Any) -> OffsetForLeaderEpochResponse:
+    """Answer."""
+
+    def answer(name: str, asked: Any) -> EpochEndOffset:
+        try:
+            partition = broker.topics.partition(name, asked.partition)
+            check_leader_epoch(partition, asked.current_leader_epoch)
+            epoch, end = partition.end_offset_for_epoch(asked.leader_epoch)
+        except Refused as refused:
+            return EpochEndOffset(error_code=refused.code, partition=asked.partition)
+        return EpochEndOffset(
+            error_code=ErrorCode.none, partition=asked.partition, leader_epoch=epoch, end_offset=end
+        )
+
+    return OffsetForLeaderEpochResponse(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(answer(topic.topic, p) for p in topic.partitions))
+            for topic in request.topics
+        ),
+    )

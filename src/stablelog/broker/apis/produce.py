@@ -1,0 +1,149 @@
+"""Produce (0): append batches.
+
+Behaviour: a partition's batch is appended or refused as a whole, whatever happens to the others. acks=all and
+acks=1 are answered when the batch is durable (see `stablelog.flush`), acks=0 not at all. The first batch of a
+transaction in a partition needs the coordinator's word: from a client of the first dialect that it has added
+the partition, from one of the second (v12+) the partition is added on the spot.
+Version notes: v3 transactional id; v8 error per record; v11 TRANSACTION_ABORTABLE; v12 the second dialect.
+"""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.produce.v12.request import ProduceRequest
+from kio.schema.produce.v12.response import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+
+from stablelog.batch.header import BatchHeader
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+from stablelog.broker.topics import INTERNAL_TOPICS
+from stablelog.errors import Corrupt, Refused, Unavailable
+from stablelog.log.partition import Appended, Partition
+
+SECOND_DIALECT_VERSION = 12
+KNOWN_ACKS = (-1, 0, 1)
+
+
+def _transaction_check(
+    broker: Broker, transactional_id: str | None, api_version: int, target: tuple[str, int]
+) -> Callable[[BatchHeader], None]:
+    """What the log calls before the first batch of a transaction: refuses it unless the coordinator knows of it."""
+
+    def check(header: BatchHeader) -> None:
+        if transactional_id is None:
+            raise Refused(ErrorCode.invalid_txn_state, "a transactional batch in a request without a transactional id")
+        coordinator = broker.transactions.coordinator
+        if api_version >= SECOND_DIALECT_VERSION:
+            code = broker.transactions.apply(
+                coordinator.add_partitions(
+                    transactional_id,
+                    header.producer_id,
+                    header.producer_epoch,
+                    [target],
+                    api_version=api_version,
+                    transaction_version=2,
+                    now_ms=broker.now_ms(),
+                )
+            )[target]
+        else:
+            code = coordinator.verify_partitions(
+                transactional_id, header.producer_id, header.producer_epoch, [target]
+            )[target]
+        if code is not ErrorCode.none:
+            raise Refused(code, f"{transactional_id} has no open transaction on {target[0]}-{target[1]}: {code.name}")
+
+    return check
+
+
+def _append(broker: Broker, request: ProduceRequest, api_version: int, name: str, asked: Any) -> tuple[Partition, Appended]:
+    if name in INTERNAL_TOPICS:
+        raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own")
+    partition = broker.topics.partition(name, asked.index)
+    if not asked.records:
+        raise Refused(ErrorCode.invalid_record, f"no records for {name}-{asked.index}")
+    appended = partition.append(
+        asked.records,
+        now_ms=broker.now_ms(),
+        transaction_check=_transaction_check(broker, request.transactional_id, api_version, (name, asked.index)),
+        require_first_sequence_zero=request.transactional_id is not None and api_version >= SECOND_DIALECT_VERSION,
+    )
+    broker.flush.dirty(partition)
+    return partition, appended
+
+
+def _append_one(
+    broker: Broker, request: ProduceRequest, api_version: int, name: str, asked: Any, waits: "list[asyncio.Future[None]]"
+) -> PartitionProduceResponse:
+    try:
+        partition, appended = _append(broker, request, api_version, name, asked)
+    except Refused as refused:
+        return _refusal(asked.index, refused.code, str(refused))
+    except Corrupt as corrupt:
+        return _refusal(asked.index, ErrorCode.corrupt_message, str(corrupt))
+    except Unavailable as unavailable:
+        return _refusal(asked.index, ErrorCode.kafka_storage_error, str(unavailable))
+    if request.acks:
+        future = broker.flush.durable(partition, appended.last_offset + 1)
+        if future is not None:
+            waits.append(future)
+    at = appended.append_time_ms
+    return PartitionProduceResponse(
+        index=asked.index,
+        error_code=ErrorCode.none,
+        base_offset=appended.first_offset,
+        log_append_time=None if at < 0 else datetime.fromtimestamp(at / 1000, UTC),
+        log_start_offset=appended.start_offset,
+        record_errors=(),
+    )
+
+
+def _refusal(index: int, code: ErrorCode, why: str) -> PartitionProduceResponse:
+    return PartitionProduceResponse(
+        index=index, error_code=code, base_offset=-1, record_errors=(), error_message=why
+    )
+
+
+async def handle(broker: Broker, request: ProduceRequest, context: Any) -> ProduceResponse | None:
+    """Append, wait for durability, answer."""
+    if request.acks not in KNOWN_ACKS:
+        answers = tuple(
+            TopicProduceResponse(
+                name=topic.name,
+                partition_responses=tuple(
+                    _refusal(p.index, ErrorCode.invalid_required_acks, f"acks={request.acks}; 0, 1 and all (-1) are known")
+                    for p in topic.partition_data
+                ),
+            )
+            for topic in request.topic_data
+        )
+        return ProduceResponse(responses=answers, throttle_time=NO_THROTTLE)
+    waits: list[asyncio.Future[None]] = []
+    answers = tuple(
+        TopicProduceResponse(
+            name=topic.name,
+            partition_responses=tuple(
+                _append_one(broker, request, context.api_version, topic.name, asked, waits)
+                for asked in topic.partition_data
+            ),
+        )
+        for topic in request.topic_data
+    )
+    broker.metrics.count_appended(sum(len(p.records or b"") for t in request.topic_data for p in t.partition_data))
+    if request.acks == 0:
+        # Whoever wants no answer still learns of a refusal, by the connection being closed, as Kafka does it.
+        refused = [p for t in answers for p in t.partition_responses if p.error_code is not ErrorCode.none]
+        if refused:
+            raise Refused(refused[0].error_code, f"an append with acks=0 was refused: {refused[0].error_message}")
+        return None
+    if request.transactional_id is not None and waits:
+        # What is acknowledged in a transaction is known to its coordinator after any crash.
+        journal = broker.transactions.journal.partition
+        future = broker.flush.durable(journal, journal.end_offset)
+        if future is not None:
+            waits.append(future)
+    for wait in waits:
+        await wait
+    return ProduceResponse(responses=answers, throttle_time=NO_THROTTLE)

@@ -1,0 +1,305 @@
+"""The broker: what is open, who works on it, and how it starts and stops.
+
+It owns the data directory, joins the coordinators with their logs, and keeps house. It knows no socket: the
+server hands it requests, and a test can as well.
+"""
+
+import asyncio
+import base64
+import fcntl
+import logging
+import os
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from stablelog.broker.config import BrokerConfig
+from stablelog.broker.fetch_sessions import FetchSessions
+from stablelog.broker.flush import GroupFlush
+from stablelog.broker.groups import Groups
+from stablelog.broker.journal import Journal
+from stablelog.broker.metrics import Metrics
+from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Topic, Topics
+from stablelog.broker.transactions import Transactions
+from stablelog.broker.waiting import Waiters
+from stablelog.coordinators.groups import GroupConfig, GroupCoordinator
+from stablelog.coordinators.transactions import TransactionConfig, TransactionCoordinator
+from stablelog.env.clock import Clock
+from stablelog.env.disk import Disk, LocalDisk
+from stablelog.errors import InvalidConfig, StablelogError, Unavailable
+from stablelog.log.partition import Partition
+
+log = logging.getLogger(__name__)
+
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+META_FILE = "meta.properties"
+DEFAULT_GROUP = ""  # the name of the default transaction group
+RECOVERY_THREADS = 2
+INTERNAL_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
+
+
+class Broker:
+    """One broker on one data directory.
+
+    Args:
+        config: its settings.
+        directory: the data directory; made if it is not there.
+        disk: where the directory lies.
+        clock: what time it is.
+        on_failure: called once if the disk fails under it; the broker must be stopped then.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        directory: Path,
+        *,
+        disk: Disk,
+        clock: Clock,
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self.config = config
+        self.directory = directory
+        self.disk = disk
+        self.clock = clock
+        self.node_id: int = config["node.id"]
+        self.cluster_id = ""
+        self.advertised: tuple[str, int] = config["advertised.listeners"] or config["listeners"]
+        self.waiters = Waiters()
+        self.flush = GroupFlush(
+            to_disk=config["stablelog.flush"] == "fsync", on_advance=self._advanced, on_failure=on_failure
+        )
+        self.topics = Topics(disk, directory, config, self.now_ms)
+        self.fetch_sessions = FetchSessions(config["max.incremental.fetch.session.cache.slots"])
+        self.metrics = Metrics(self)
+        self.transactions: Transactions
+        self.groups: Groups
+        self._tasks: list[asyncio.Task[None]] = []
+        self._lock_fd = -1
+        self._clean_shutdown_allowed = False
+
+    def now_ms(self) -> int:
+        """The broker's time."""
+        return self.clock.now_ms()
+
+    # -- start -------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the data directory. Returns when requests can be answered; partitions go on being recovered.
+
+        Raises:
+            Unavailable: another broker has the directory.
+            Corrupt: what the broker itself needs cannot be read.
+            InvalidConfig: the directory belongs to another node.
+        """
+        self.disk.make_dir(self.directory)
+        self._lock_directory()
+        self._read_meta()
+        clean_path = self.directory / CLEAN_SHUTDOWN_FILE
+        fresh = not self.disk.exists(self.directory / "cluster.json")
+        clean = self.disk.exists(clean_path)
+        self.topics.load(clean=clean or (fresh and not self._holds_partitions()))
+        self.disk.remove(clean_path)
+        self.disk.sync_dir(self.directory)
+        self._open_coordinators()
+        self._clean_shutdown_allowed = True
+        self._tasks = [
+            asyncio.create_task(self.flush.run(), name="flush"),
+            asyncio.create_task(self._open_partitions(), name="recovery"),
+            asyncio.create_task(self._keep_house(), name="housekeeping"),
+        ]
+
+    def _holds_partitions(self) -> bool:
+        return any(True for _ in self.topics)
+
+    def _lock_directory(self) -> None:
+        if not isinstance(self.disk, LocalDisk):
+            return  # a simulated disk has one user
+        self._lock_fd = os.open(self.directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock_fd)
+            raise Unavailable(f"another broker is running on {self.directory}") from None
+
+    def _read_meta(self) -> None:
+        path = self.directory / META_FILE
+        if not self.disk.exists(path):
+            self.cluster_id = _new_cluster_id()
+            text = f"version=1\ncluster.id={self.cluster_id}\nnode.id={self.node_id}\n"
+            self.disk.write_atomic(path, text.encode())
+            return
+        lines = self.disk.read_bytes(path).decode(errors="replace").splitlines()
+        pairs = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+        self.cluster_id = pairs.get("cluster.id", "") or _new_cluster_id()
+        node_id = pairs.get("node.id", pairs.get("broker.id", str(self.node_id)))
+        if node_id != str(self.node_id):
+            if "node.id" in self.config.given:
+                raise InvalidConfig(f"{path} says node.id={node_id}, the configuration says {self.node_id}")
+            self.node_id = int(node_id)
+
+    def _open_coordinators(self) -> None:
+        """The broker's own logs come first: without them nothing can be answered."""
+        offsets = self._own_log(CONSUMER_OFFSETS_TOPIC)
+        commits = self._own_log(TRANSACTION_STATE_TOPIC)
+        config = self.config
+        self.groups = Groups(
+            GroupCoordinator(
+                GroupConfig(
+                    initial_rebalance_delay_ms=config["group.initial.rebalance.delay.ms"],
+                    session_timeout_ms_min=config["group.min.session.timeout.ms"],
+                    session_timeout_ms_max=config["group.max.session.timeout.ms"],
+                    group_size_max=config["group.max.size"],
+                    offsets_retention_ms=config["offsets.retention.minutes"] * 60_000,
+                    offset_metadata_size_max=config["offset.metadata.max.bytes"],
+                )
+            ),
+            Journal(offsets, self.flush, self.now_ms),
+            self.now_ms,
+        )
+        self.transactions = Transactions(
+            TransactionCoordinator(
+                TransactionConfig(
+                    transaction_timeout_ms_max=config["transaction.max.timeout.ms"],
+                    transactional_id_expiration_ms=config["transactional.id.expiration.ms"],
+                    two_phase_commit_enable=config["transaction.two.phase.commit.enable"],
+                ),
+                group=DEFAULT_GROUP,
+            ),
+            Journal(commits, self.flush, self.now_ms),
+            topics=self.topics,
+            groups=self.groups,
+            flush=self.flush,
+            now_ms=self.now_ms,
+        )
+        self.groups.load()
+        self.transactions.load()
+        for partition in (offsets, commits):
+            self.transactions.partition_opened(partition)
+
+    def _own_log(self, name: str) -> Partition:
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self.topics.create(name, 1, INTERNAL_CONFIGS)
+        for index in range(topic.partition_count):
+            if index not in topic.partitions:
+                self.topics.open_partition(topic, index)
+        return topic.partitions[0]
+
+    async def _open_partitions(self) -> None:
+        """Open what the list names, a few at a time. Each can be used as soon as it is open."""
+        missing = [(t, i) for t in self.topics for i in range(t.partition_count) if i not in t.partitions]
+        if not missing:
+            return
+        loop = asyncio.get_running_loop()
+        began_ms = self.now_ms()
+        with ThreadPoolExecutor(RECOVERY_THREADS, thread_name_prefix="recovery") as threads:
+
+            async def open_one(topic: Topic, index: int) -> None:
+                try:
+                    await loop.run_in_executor(threads, self.topics.open_partition, topic, index)
+                except (StablelogError, OSError):
+                    log.exception("%s-%d cannot be opened and stays offline; `stablelog verify` says more", topic.name, index)
+                else:
+                    self.partition_opened(topic.partitions[index])
+
+            await asyncio.gather(*(open_one(topic, index) for topic, index in missing))
+        log.info("opened %d partitions in %d ms", len(missing), self.now_ms() - began_ms)
+
+    def partition_opened(self, partition: Partition) -> None:
+        """A partition can be read and written."""
+        self.transactions.partition_opened(partition)
+        self.waiters.wake(partition)
+
+    # -- work --------------------------------------------------------------------------------------------------
+
+    def _advanced(self, partition: Partition) -> None:
+        """More of a partition is durable, or decided."""
+        if partition is self.transactions.journal.partition:
+            self.transactions.journal.settle()
+            self.transactions.write_decided()
+        elif partition is self.groups.journal.partition:
+            self.groups.journal.settle()
+        self.waiters.wake(partition)
+
+    def auto_create(self, name: str) -> Topic:
+        """Create a topic that a client asked for, with the broker's defaults.
+
+        Raises:
+            Refused: the name is not valid.
+        """
+        topic = self.topics.create(name, self.config["num.partitions"], {})
+        log.info("created topic %s with %d partitions", name, topic.partition_count)
+        return topic
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic, what groups have committed for it, and all who wait for it.
+
+        Raises:
+            Refused: there is no such topic, or the broker needs it.
+        """
+        topic = self.topics.delete(name)
+        for partition in topic.partitions.values():
+            self.flush.forget(partition, Unavailable(f"topic {name} was deleted"))
+            self.waiters.wake(partition)
+        self.groups.apply(self.groups.coordinator.topic_deleted(name, now_ms=self.now_ms()))
+        await self.groups.journal.settled()
+
+    async def _keep_house(self) -> None:
+        overdue_s = self.config["transaction.abort.timed.out.transaction.cleanup.interval.ms"] / 1000
+        retention_ms = self.config["log.retention.check.interval.ms"]
+        retention_due_ms = self.now_ms() + retention_ms
+        while True:
+            await asyncio.sleep(overdue_s)
+            try:
+                self.transactions.apply(self.transactions.coordinator.tick(self.now_ms()))
+                self.transactions.journal.checkpoint_if_grown(self.transactions.coordinator.checkpoint)
+                self.groups.journal.checkpoint_if_grown(self.groups.coordinator.checkpoint)
+                if self.now_ms() >= retention_due_ms:
+                    retention_due_ms = self.now_ms() + retention_ms
+                    await self.apply_retention()
+            except StablelogError:
+                log.exception("housekeeping failed; it is tried again")
+
+    async def apply_retention(self) -> None:
+        """Delete what is too old or too much, in every partition."""
+        for partition in self.topics.open_partitions():
+            if partition.topic in (TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC):
+                partition.remove_deleted(self.now_ms())
+                continue
+            deleted = partition.apply_retention(self.now_ms())
+            if deleted:
+                log.info("deleted %d segments of %s-%d", deleted, partition.topic, partition.index)
+            partition.expire_producers(self.now_ms())
+            partition.remove_deleted(self.now_ms())
+            await asyncio.sleep(0)  # others are served between two partitions
+        self.topics.write_log_starts()
+        self.topics.remove_deleted()
+
+    # -- stop --------------------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """Write out everything and leave the directory so that the next start has nothing to recover."""
+        for task in self._tasks:
+            task.cancel()
+        results = await asyncio.gather(*self._tasks, return_exceptions=True)
+        failed = any(isinstance(result, Exception) for result in results)
+        if hasattr(self, "groups"):
+            self.groups.close()
+        self.flush.close()
+        if self._clean_shutdown_allowed and not failed:
+            all_open = all(len(topic.partitions) == topic.partition_count for topic in self.topics)
+            if self.topics.close() and all_open:
+                self.disk.write_atomic(self.directory / CLEAN_SHUTDOWN_FILE, b'{"version":0,"brokerEpoch":-1}')
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+
+def _new_cluster_id() -> str:
+
+
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+

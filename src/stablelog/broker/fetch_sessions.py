@@ -1,0 +1,104 @@
+"""What a client has told of its fetches, so that it need not say it again (KIP-227).
+
+A session remembers the partitions a client fetches and what it was last told of each. An incremental fetch names
+only what changed, and is answered only with partitions that have something new.
+"""
+
+import random
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.errors import Refused
+
+NO_SESSION = 0
+FULL_FETCH_EPOCH = 0
+FINAL_EPOCH = -1
+EPOCH_MAX = 2**31 - 1
+
+PartitionKey = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Wanted:
+    """One partition of a fetch, and what its client was last told.
+
+    Attributes:
+        fetch_offset: where to read.
+        size_max: bytes.
+        told: (high watermark, last stable offset, log start) of the last answer; None before the first.
+    """
+
+    fetch_offset: int
+    size_max: int
+    current_leader_epoch: int = -1
+    last_fetched_epoch: int = -1
+    topic_id: object = None
+    told: tuple[int, int, int] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class FetchSession:
+    """One client's session. `epoch` is the one that its next request must carry."""
+
+    session_id: int
+    epoch: int = 1
+    partitions: "OrderedDict[PartitionKey, Wanted]" = field(default_factory=OrderedDict)
+
+
+class FetchSessions:
+    """The sessions of a broker: the oldest unused goes when there are too many."""
+
+    def __init__(self, count_max: int) -> None:
+        self._count_max = count_max
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._random = random.Random()
+
+    def begin(self, wanted: "OrderedDict[PartitionKey, Wanted]", *, keep: bool) -> FetchSession:
+        """A full fetch: a new session if the client wants one and there is room, else one that is not kept."""
+        if not keep or not self._count_max:
+            return FetchSession(NO_SESSION, FULL_FETCH_EPOCH, wanted)
+        while len(self._sessions) >= self._count_max:
+            self._sessions.popitem(last=False)
+        session_id = self._random.randint(1, EPOCH_MAX)
+        while session_id in self._sessions:
+            session_id = self._random.randint(1, EPOCH_MAX)
+        session = FetchSession(session_id, 1, wanted)
+        self._sessions[session_id] = session
+        return session
+
+    def resume(
+        self,
+        session_id: int,
+        epoch: int,
+        changed: "OrderedDict[PartitionKey, Wanted]",
+        forgotten: list[PartitionKey],
+    ) -> FetchSession:
+        """An incremental fetch.
+
+        Raises:
+            Refused: the session is gone, or a request of it was lost; the client begins anew.
+        """
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise Refused(ErrorCode.fetch_session_id_not_found, f"there is no fetch session {session_id}")
+        if epoch != session.epoch:
+            raise Refused(ErrorCode.invalid_fetch_session_epoch, f"fetch session {session_id} is at epoch {session.epoch}, not {epoch}")
+        self._sessions.move_to_end(session_id)
+        session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
+        for key, wanted in changed.items():
+            known = session.partitions.get(key)
+            if known is not None:
+                wanted.told = known.told
+            session.partitions[key] = wanted
+        for key in forgotten:
+            session.partitions.pop(key, None)
+        return session
+
+    def end(self, session_id: int) -> None:
+        """The client is done with its session."""
+        self._sessions.pop(session_id, None)
+
+    def __len__(self) -> int:
+        return len(self._sessions)

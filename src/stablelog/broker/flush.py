@@ -1,0 +1,128 @@
+"""When is a write durable: one fsync for all who wait.
+
+Appends mark their partition dirty and wait for its high watermark. A round takes every dirty partition, syncs
+their files side by side in worker threads, and then moves the high watermarks: whatever was appended while the
+round ran goes with the next one. So under load one fsync answers many writers, and without load a writer waits
+for its own.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from stablelog.log.partition import Partition, SyncWork
+
+log = logging.getLogger(__name__)
+
+SYNC_THREADS = 4
+
+
+class GroupFlush:
+    """Makes partitions durable, in rounds.
+
+    Args:
+        to_disk: False for `stablelog.flush=os`: what the operating system has counts as durable.
+        on_advance: called with each partition whose high watermark or last stable offset moved.
+        on_failure: called when a sync failed. What was written since the last good one may or may not be on
+            disk, and no later fsync can tell; the broker has to stop.
+    """
+
+    def __init__(
+        self,
+        *,
+        to_disk: bool,
+        on_advance: Callable[[Partition], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._to_disk = to_disk
+        self._on_advance = on_advance
+        self._on_failure = on_failure
+        self._dirty: dict[Partition, None] = {}
+        self._waiting: dict[Partition, deque[tuple[int, asyncio.Future[None]]]] = {}
+        self._wake = asyncio.Event()
+        self._threads = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
+        self._failed: BaseException | None = None
+        self.rounds = 0
+
+    def dirty(self, partition: Partition) -> None:
+        """Something was appended to this partition: have it synced, whoever waits or not."""
+        self._dirty[partition] = None
+        self._wake.set()
+
+    def durable(self, partition: Partition, end_offset: int) -> asyncio.Future[None] | None:
+        """A future that is done once the partition is durable up to `end_offset`; None if it is by now."""
+        if partition.high_watermark >= end_offset:
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self._failed is not None:
+            future.set_exception(self._failed)
+            return future
+        self._waiting.setdefault(partition, deque()).append((end_offset, future))
+        self.dirty(partition)
+        return future
+
+    def forget(self, partition: Partition, error: BaseException) -> None:
+        """The partition is going away: fail who waits for it."""
+        self._dirty.pop(partition, None)
+        for _, future in self._waiting.pop(partition, ()):
+            if not future.done():
+                future.set_exception(error)
+
+    async def run(self) -> None:
+        """Flush in rounds until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            dirty, self._dirty = self._dirty, {}
+            if not dirty:
+                continue
+            try:
+                if self._to_disk:
+                    await self._sync(list(dirty))
+                else:
+                    for partition in dirty:
+                        self._advance(partition, moved=partition.assume_synced())
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                self._fail(error)
+                return
+            self.rounds += 1
+
+    async def _sync(self, partitions: list[Partition]) -> None:
+        works = [(partition, work) for partition in partitions if (work := partition.unsynced()) is not None]
+        if not works:
+            return
+        loop = asyncio.get_running_loop()
+        lanes = [works[lane::SYNC_THREADS] for lane in range(min(SYNC_THREADS, len(works)))]
+        await asyncio.gather(*(loop.run_in_executor(self._threads, _run_all, [w for _, w in lane]) for lane in lanes))
+        for partition, work in works:
+            self._advance(partition, moved=partition.synced(work))
+
+    def _advance(self, partition: Partition, *, moved: bool) -> None:
+        waiting = self._waiting.get(partition)
+        while waiting and waiting[0][0] <= partition.high_watermark:
+            future = waiting.popleft()[1]
+            if not future.done():
+                future.set_result(None)
+        if waiting is not None and not waiting:
+            del self._waiting[partition]
+        if moved:
+            self._on_advance(partition)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failed = error
+        for partition in list(self._waiting):
+            self.forget(partition, error)
+        self._on_failure(error)
+
+    def close(self) -> None:
+        """Give the threads back."""
+        self._threads.shutdown(wait=True)
+
+
+def _run_all(works: list[SyncWork]) -> None:
+    for work in works:
+        work.run()

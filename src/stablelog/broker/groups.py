@@ -1,0 +1,94 @@
+"""Carries out what the group coordinator decides.
+
+Its records go into the offsets log; answers, also those that members have been waiting for, are given once the
+log is durable up to them.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from stablelog.batch.markers import MarkerType, read_marker
+from stablelog.batch.records import decode_records
+from stablelog.broker.journal import Journal
+from stablelog.coordinators.groups import GroupCoordinator, GroupDecision
+
+Token = asyncio.Future[Any]
+
+
+class Groups:
+    """The consumer groups: their coordinator, the offsets log, and the members that wait for an answer."""
+
+    def __init__(self, coordinator: GroupCoordinator, journal: Journal, now_ms: Callable[[], int]) -> None:
+        self.coordinator = coordinator
+        self.journal = journal
+        self._now_ms = now_ms
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms: int | None = None
+
+    def load(self) -> None:
+        """Rebuild groups and offsets from the offsets log."""
+        for batch, header in self.journal.replay():
+            if header.is_control:
+                marker = read_marker(batch)
+                if marker is not None:
+                    self.coordinator.replay_marker(header.producer_id, commit=marker.type is MarkerType.COMMIT)
+                continue
+            producer_id = header.producer_id if header.is_transactional else None
+            for record in decode_records(batch):
+                if record.key is not None:
+                    self.coordinator.replay(record.key, record.value, record.offset, producer_id)
+        self.apply(self.coordinator.loaded(self._now_ms()))
+
+    def apply(self, decision: GroupDecision[Any]) -> None:
+        """Append the decision's records; whoever it answers is answered once they are durable."""
+        self.journal.append(decision.records)
+        answers = decision.answers
+        if answers:
+            self.journal.after(lambda: _give(answers))
+        self._set_timer()
+
+    async def carry_out(self, decision: GroupDecision[Any]) -> Any:
+        """`apply`, and give the decision's own answer once all is durable."""
+        self.apply(decision)
+        await self.journal.settled()
+        return decision.answer
+
+    def new_token(self) -> Token:
+        """What stands for a request whose answer comes later."""
+        return asyncio.get_running_loop().create_future()
+
+    async def wait(self, token: Token) -> Any:
+        """Wait for the answer to the request that the token stands for."""
+        return await token
+
+    def transaction_ended(self, producer_id: int, *, commit: bool) -> None:
+        """The marker of a transaction has been appended to the offsets log."""
+        self.apply(self.coordinator.txn_ended(producer_id, commit=commit))
+
+    def _set_timer(self) -> None:
+        deadline_ms = self.coordinator.next_deadline_ms()
+        if deadline_ms == self._timer_ms:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._timer_ms = deadline_ms
+        if deadline_ms is not None:
+            delay_s = max(deadline_ms - self._now_ms(), 0) / 1000 + 0.001
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer_ms = None
+        self.apply(self.coordinator.tick(self._now_ms()))
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _give(answers: list[tuple[Token, Any]]) -> None:
+    for token, answer in answers:
+        if not token.done():
+            token.set_result(answer)

@@ -1,0 +1,120 @@
+"""A coordinator's own log: its records go in, and effects wait until they are durable.
+
+A coordinator changes its state when it decides. Nobody may learn of a decision that a crash could still take
+back, so every answer and every marker waits until the log is durable up to where it ended at the decision.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from stablelog.batch.header import BatchHeader, headers_in
+from stablelog.batch.records import Record, encode_batch
+from stablelog.broker.flush import GroupFlush
+from stablelog.log.partition import Appended, Isolation, Origin, Partition
+
+Entry = tuple[bytes, bytes | None]
+
+REPLAY_READ_SIZE = 4 << 20
+CHECKPOINT_BATCH_SIZE = 256 << 10
+CHECKPOINT_SIZE_MIN = 16 << 20  # a log smaller than this is not worth trimming
+CHECKPOINT_GROWTH = 4  # trim when the log has grown to so many times what it held after the last trim
+
+
+class Journal:
+    """The log of one coordinator."""
+
+    def __init__(self, partition: Partition, flush: GroupFlush, now_ms: Callable[[], int]) -> None:
+        self.partition = partition
+        self._flush = flush
+        self._now_ms = now_ms
+        self._effects: deque[tuple[int, Callable[[], None]]] = deque()
+        self._size_after_checkpoint = 0
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Append records, outside any transaction."""
+        if entries:
+            self._append(encode_batch(self._records(entries)))
+
+    def append_transactional(self, entries: Sequence[Entry], producer_id: int, producer_epoch: int) -> Appended:
+        """Append records whose fate is that of the producer's transaction."""
+        batch = encode_batch(
+            self._records(entries), producer_id=producer_id, producer_epoch=producer_epoch, transactional=True
+        )
+        return self._append(batch)
+
+    def _records(self, entries: Iterable[Entry]) -> list[Record]:
+        now_ms = self._now_ms()
+        return [Record(0, now_ms, key, value, ()) for key, value in entries]
+
+    def _append(self, batch: bytes) -> Appended:
+        appended = self.partition.append(batch, now_ms=self._now_ms(), origin=Origin.COORDINATOR)
+        self._flush.dirty(self.partition)
+        return appended
+
+    def after(self, effect: Callable[[], None]) -> None:
+        """Run `effect` once all that was appended so far is durable: now, if it is. Effects run in order."""
+        end = self.partition.end_offset
+        if self.partition.high_watermark >= end and not self._effects:
+            effect()
+        else:
+            self._effects.append((end, effect))
+            self._flush.dirty(self.partition)
+
+    async def settled(self) -> None:
+        """Wait until all that was appended so far is durable."""
+        future = self._flush.durable(self.partition, self.partition.end_offset)
+        if future is not None:
+            await future
+
+    def settle(self) -> None:
+        """The log's high watermark moved: run the effects that waited for it."""
+        while self._effects and self._effects[0][0] <= self.partition.high_watermark:
+            self._effects.popleft()[1]()
+
+    def replay(self) -> Iterator[tuple[memoryview, BatchHeader]]:
+        """Every batch of the log, oldest first."""
+        yield from batches_of(self.partition)
+
+    def checkpoint_if_grown(self, live: Callable[[], Iterable[Entry]]) -> None:
+        """Trim the log to its live state once it has outgrown it.
+
+        The whole live state is appended again, and when that is durable, all that lies before it is deleted.
+        A crash in between finds both, and replaying both gives the same state.
+        """
+        if self.partition.size < max(CHECKPOINT_SIZE_MIN, CHECKPOINT_GROWTH * self._size_after_checkpoint):
+            return
+        begin = self.partition.end_offset
+        size_before = self.partition.size
+        self.partition.roll(self._now_ms())
+        chunk: list[Entry] = []
+        chunk_size = 0
+        for key, value in live():
+            chunk.append((key, value))
+            chunk_size += len(key) + len(value or b"")
+            if chunk_size >= CHECKPOINT_BATCH_SIZE:
+                self.append(chunk)
+                chunk, chunk_size = [], 0
+        self.append(chunk)
+        self._size_after_checkpoint = self.partition.size - size_before
+        self.after(lambda: self._trim(begin))
+
+    def _trim(self, before_offset: int) -> None:
+        # An open transaction's offset commits are not live state yet: they stay until it has ended.
+        before_offset = min(before_offset, self.partition.last_stable_offset)
+        if before_offset > self.partition.start_offset:
+            self.partition.delete_records(before_offset)
+
+
+def batches_of(partition: Partition) -> Iterator[tuple[memoryview, BatchHeader]]:
+    """Every batch of a partition with its header, oldest first, whether durable or not."""
+    position = partition.start_offset
+    while position < partition.end_offset:
+        chunk = partition.read(position, REPLAY_READ_SIZE, Isolation.LOG_END)
+        data = chunk.buffers[0] if len(chunk.buffers) == 1 else memoryview(b"".join(chunk.buffers))
+        reached = position
+        for at, header in headers_in(data):
+            if header.next_offset > position:
+                yield data[at : at + header.size], header
+                reached = header.next_offset
+        assert reached > position, f"no progress at offset {position} of {partition.topic}-{partition.index}"
+        position = reached

@@ -1,0 +1,128 @@
+"""The process: a socket, a broker behind it, and signals."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from stablelog.broker.broker import Broker
+from stablelog.broker.config import BrokerConfig
+from stablelog.broker.connection import Budget, Connection, Limits
+from stablelog.broker.router import Router
+from stablelog.env.clock import Clock, SystemClock
+from stablelog.env.disk import Disk, LocalDisk
+from stablelog.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+DRAIN_S = 5.0
+
+
+class Server:
+    """A broker that listens."""
+
+    def __init__(
+        self, config: BrokerConfig, directory: Path, *, disk: Disk | None = None, clock: Clock | None = None
+    ) -> None:
+        self.failure: BaseException | None = None
+        self.stopping = asyncio.Event()
+        self.broker = Broker(
+            config, directory, disk=disk or LocalDisk(), clock=clock or SystemClock(), on_failure=self._fail
+        )
+        self._config = config
+        self._connections: set[Connection] = set()
+        self._listener: asyncio.Server | None = None
+
+    def _fail(self, error: BaseException) -> None:
+        """The disk failed: acknowledge nothing more, and stop."""
+        log.critical("the disk failed, the broker stops: %s", error)
+        self.failure = error
+        self.stopping.set()
+
+    async def start(self) -> tuple[str, int]:
+        """Open the data directory and listen. Returns the address."""
+        await self.broker.start()
+        config = self._config
+        limits = Limits(
+            request_size_max=config["socket.request.max.bytes"],
+            connection_count_max=config["max.connections"],
+            in_flight_count_max=config["stablelog.max.in.flight.requests"],
+            in_flight_size_max=config["queued.max.request.bytes"],
+            idle_ms_max=config["connections.max.idle.ms"],
+            receive_ms_max=config["stablelog.request.receive.timeout.ms"],
+        )
+        budget = Budget(limits.in_flight_size_max)
+        router = Router(self.broker)
+        host, port = config["listeners"]
+        try:
+            self._listener = await asyncio.get_running_loop().create_server(
+                lambda: Connection(router.respond, limits, budget, self._connections), host, port, backlog=1024
+            )
+        except OSError as error:
+            await self.broker.stop()
+            raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+        self.broker.metrics.serve(host)
+        address: tuple[str, int] = self._listener.sockets[0].getsockname()[:2]
+        advertised = config["advertised.listeners"]
+        self.broker.advertised = (advertised[0], advertised[1] or address[1]) if advertised else (_reachable(host), address[1])
+        return self.broker.advertised[0], address[1]
+
+    async def stop(self) -> None:
+        """Take no more requests, answer those in flight, and close the data directory."""
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self._connections):
+            connection.drain()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_S):
+                while any(connection.busy for connection in self._connections):
+                    await asyncio.sleep(0.01)
+        for connection in list(self._connections):
+            connection.close()
+        self.broker.metrics.close()
+        await self.broker.stop()
+
+
+def _reachable(host: str) -> str:
+    """The name under which clients on this machine reach a listener on `host`."""
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
+
+
+async def _serve(config: BrokerConfig, directory: Path, ready: Callable[[str, int], None]) -> None:
+    server = Server(config, directory)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stopping.set)
+    host, port = await server.start()
+    # What is alive now stays so: the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
+    ready(host, port)
+    await server.stopping.wait()
+    await server.stop()
+    if server.failure is not None:
+        raise server.failure
+
+
+def run_server(config: BrokerConfig, directory: Path, *, ready: Callable[[str, int], None]) -> None:
+    """Run a broker until SIGTERM or SIGINT.
+
+    Args:
+        config: its settings.
+        directory: its data directory.
+        ready: called with the address once connections are accepted.
+
+    Raises:
+        Unavailable: the address or the directory is taken, or the disk failed.
+        Corrupt: the data directory cannot be opened.
+    """
+    if not __debug__:
+        raise Unavailable("stablelog asserts what it relies on: run Python without -O")
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        uvloop.install()
+    asyncio.run(_serve(config, directory, ready))

@@ -1,0 +1,434 @@
+"""Which topics there are, and where their partitions lie.
+
+`cluster.json` in the data directory is the list: it is replaced as a whole, so a topic is there with all its
+partitions or not at all. A directory that Apache Kafka wrote has no such list; its topics are taken from the
+names of its directories and their `partition.metadata`.
+
+Format: docs/formats.md, "cluster.json", "partition.metadata", "offset checkpoints".
+"""
+
+import base64
+import json
+import logging
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.config import BrokerConfig, check_topic_configs
+from stablelog.env.disk import Disk
+from stablelog.errors import Corrupt, InvalidConfig, Refused, StablelogError
+from stablelog.log.partition import Partition
+
+log = logging.getLogger(__name__)
+
+CLUSTER_FILE = "cluster.json"
+LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
+NAME_SIZE_MAX = 249
+PARTITIONS_MAX = 100_000
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+_PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<index>\d+)")
+
+
+def check_topic_name(name: str) -> None:
+    """Refuse a name that Kafka would refuse.
+
+    Raises:
+        Refused: invalid_topic_exception.
+    """
+    if not name or len(name) > NAME_SIZE_MAX or name in {".", ".."} or not _LEGAL_NAME.fullmatch(name):
+        raise Refused(
+            ErrorCode.invalid_topic_exception,
+            f"{name[:NAME_SIZE_MAX]!r} is no topic name: 1 to {NAME_SIZE_MAX} characters from a-z A-Z 0-9 . _ -, and not . or ..",
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """A named set of partitions.
+
+    Attributes:
+        name: as clients say it.
+        topic_id: tells a topic from a later one of the same name.
+        configs: its own settings, by Kafka's names.
+        partitions: by index. An entry is missing while the partition is being recovered, or could not be.
+        partition_count: how many there are to be.
+    """
+
+    name: str
+    topic_id: uuid.UUID
+    partition_count: int
+    configs: dict[str, str] = field(default_factory=dict)
+    partitions: dict[int, Partition] = field(default_factory=dict)
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether the broker keeps its own state in it."""
+        return self.name in INTERNAL_TOPICS
+
+
+class Topics:
+    """The topics of one data directory.
+
+    Args:
+        disk: where the directory lies.
+        directory: the data directory.
+        config: the broker's settings, for what topics do not say themselves.
+        now_ms: the broker's clock.
+    """
+
+    def __init__(self, disk: Disk, directory: Path, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._config = config
+        self._now_ms = now_ms
+        self._topics: dict[str, Topic] = {}
+        self._names: dict[uuid.UUID, str] = {}
+        self._log_starts: dict[tuple[str, int], int] = {}
+        self.leader_epoch = 0
+        self.clean = True
+        self.adopted = False
+
+    # -- the list ----------------------------------------------------------------------------------------------
+
+    def load(self, *, clean: bool) -> None:
+        """Read the list of topics. Partitions are opened afterwards, one by one, by `open_partition`.
+
+        Args:
+            clean: whether the last broker on this directory closed it.
+
+        Raises:
+            Corrupt: the list cannot be read; nothing was changed.
+        """
+        self.clean = clean
+        path = self._directory / CLUSTER_FILE
+        if self._disk.exists(path):
+            self._read_list(path)
+            self._remove_unfinished()
+        else:
+            self._adopt_directories()
+        self._log_starts = read_offset_checkpoint(self._disk, self._directory / LOG_START_CHECKPOINT)
+        if not clean:
+            # What an unclean stop lost may be written again with other bytes under the same offsets: a new epoch
+            # tells readers which of the two they saw.
+            self.leader_epoch += 1
+        self._write_list()
+
+    def _read_list(self, path: Path) -> None:
+        try:
+            content = json.loads(self._disk.read_bytes(path))
+            self.leader_epoch = int(content["leader_epoch"])
+            for name, entry in content["topics"].items():
+                self._add(Topic(name, uuid.UUID(entry["id"]), int(entry["partitions"]), dict(entry["configs"])))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise Corrupt(f"{path} is not a list of topics: {error!r}; restore it, or remove it to have topics found by their directories") from error
+
+    def _remove_unfinished(self) -> None:
+        """Directories that are in no list are what a crash left of a topic being created or deleted."""
+        for name in self._disk.list_dir(self._directory):
+            path = self._directory / name
+            match = _PARTITION_DIRECTORY.fullmatch(name)
+            if name.endswith("-delete"):
+                self._disk.remove_dir(path)
+            elif match and self._disk.is_dir(path):
+                topic = self._topics.get(match["topic"])
+                if topic is not None and int(match["index"]) < topic.partition_count:
+                    continue
+                if any(self._disk.size(path / f) for f in self._disk.list_dir(path) if f.endswith(".log")):
+                    log.warning("%s belongs to no topic in %s and holds records; it is left alone", path, CLUSTER_FILE)
+                else:
+                    self._disk.remove_dir(path)
+
+    def _adopt_directories(self) -> None:
+        found: dict[str, dict[int, uuid.UUID | None]] = {}
+        for name in self._disk.list_dir(self._directory):
+            match = _PARTITION_DIRECTORY.fullmatch(name)
+            if match and self._disk.is_dir(self._directory / name):
+                topic_id = read_partition_metadata(self._disk, self._directory / name)
+                found.setdefault(match["topic"], {})[int(match["index"])] = topic_id
+        self.adopted = bool(found)
+        for name, partitions in found.items():
+            topic_id = next((found_id for found_id in partitions.values() if found_id is not None), None)
+            log.info("found topic %s with %d partitions", name, len(partitions))
+            self._add(Topic(name, topic_id or uuid.uuid4(), max(partitions) + 1))
+
+    def _write_list(self) -> None:
+        topics = {
+            topic.name: {"id": str(topic.topic_id), "partitions": topic.partition_count, "configs": topic.configs}
+            for topic in self._topics.values()
+        }
+        content = {"version": 1, "leader_epoch": self.leader_epoch, "topics": topics}
+        self._disk.write_atomic(self._directory / CLUSTER_FILE, json.dumps(content, indent=1).encode())
+
+    def _add(self, topic: Topic) -> None:
+        self._topics[topic.name] = topic
+        self._names[topic.topic_id] = topic.name
+
+    # -- looking up --------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._topics.values()))
+
+    def get(self, name: str) -> Topic | None:
+        """The topic of this name."""
+        return self._topics.get(name)
+
+    def name_of(self, topic_id: uuid.UUID | None) -> str | None:
+        """The name of the topic with this id."""
+        return self._names.get(topic_id) if topic_id is not None else None
+
+    def partition(self, name: str, index: int) -> Partition:
+        """The partition.
+
+        Raises:
+            Refused: unknown_topic_or_partition; leader_not_available while it is being recovered.
+        """
+        topic = self._topics.get(name)
+        if topic is None:
+            raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
+        partition = topic.partitions.get(index)
+        if partition is not None:
+            return partition
+        if 0 <= index < topic.partition_count:
+            raise Refused(ErrorCode.leader_not_available, f"{name}-{index} is not open yet")
+        raise Refused(
+            ErrorCode.unknown_topic_or_partition, f"{name} has partitions 0 to {topic.partition_count - 1}, not {index}"
+        )
+
+    def open_partitions(self) -> Iterator[Partition]:
+        """Every partition that is open."""
+        for topic in self:
+            yield from list(topic.partitions.values())
+
+    # -- changing ----------------------------------------------------------------------------------------------
+
+    def create(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Topic:
+        """Create a topic with open, empty partitions. Durable on return.
+
+        Raises:
+            Refused: the name, the count or a setting is not valid, or the topic is there; nothing changed.
+        """
+        self.check_new(name, partition_count, configs)
+        topic = Topic(name, uuid.uuid4(), partition_count, dict(configs))
+        partitions = {index: self._make_partition(topic, index) for index in range(partition_count)}
+        self._add(topic)
+        try:
+            self._write_list()
+        except OSError:
+            self._forget(topic)
+            raise
+        topic.partitions = partitions
+        return topic
+
+    def check_new(self, name: str, partition_count: int, configs: Mapping[str, str]) -> None:
+        """Whether `create` would do it.
+
+        Raises:
+            Refused: as `create` would.
+        """
+        check_topic_name(name)
+        if name in self._topics:
+            raise Refused(ErrorCode.topic_already_exists, f"topic {name!r} exists already")
+        clash = name.replace(".", "_")
+        for other in self._topics:
+            if other.replace(".", "_") == clash:
+                raise Refused(
+                    ErrorCode.invalid_topic_exception, f"{name!r} and {other!r} differ only by . and _, which metrics cannot tell apart"
+                )
+        if not 1 <= partition_count <= PARTITIONS_MAX:
+            raise Refused(ErrorCode.invalid_partitions, f"{partition_count} partitions: a topic has 1 to {PARTITIONS_MAX}")
+        try:
+            check_topic_configs(configs)
+        except InvalidConfig as error:
+            raise Refused(ErrorCode.invalid_config, str(error)) from error
+
+    def add_partitions(self, name: str, partition_count: int) -> None:
+        """Give a topic more partitions. Durable on return.
+
+        Raises:
+            Refused: there is no such topic, or it has as many already; nothing changed.
+        """
+        topic = self._topics.get(name)
+        if topic is None:
+            raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
+        if not topic.partition_count < partition_count <= PARTITIONS_MAX:
+            raise Refused(
+                ErrorCode.invalid_partitions,
+                f"{name} has {topic.partition_count} partitions and can be given more, up to {PARTITIONS_MAX}; {partition_count} were asked for",
+            )
+        added = {index: self._make_partition(topic, index) for index in range(topic.partition_count, partition_count)}
+        topic.partition_count = partition_count
+        self._write_list()
+        topic.partitions.update(added)
+
+    def delete(self, name: str) -> Topic:
+        """Take a topic out of the list; its directories are renamed, and removed by `remove_deleted`. Durable on return.
+
+        Raises:
+            Refused: there is no such topic, or the broker needs it; nothing changed.
+        """
+        topic = self._topics.get(name)
+        if topic is None:
+            raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
+        if topic.is_internal:
+            raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own and stays")
+        self._forget(topic)
+        self._write_list()
+        for index, partition in topic.partitions.items():
+            partition.close(clean=False)
+            self._log_starts.pop((name, index), None)
+            source = self._directory / f"{name}-{index}"
+            self._disk.rename(source, self._directory / f"{_short(name)}-{index}.{topic.topic_id.hex}-delete")
+        self._disk.sync_dir(self._directory)
+        return topic
+
+    def remove_deleted(self) -> None:
+        """Remove the directories of deleted topics."""
+        for name in self._disk.list_dir(self._directory):
+            if name.endswith("-delete"):
+                self._disk.remove_dir(self._directory / name)
+
+    def configure(self, topic: Topic, configs: Mapping[str, str]) -> None:
+        """Give a topic these settings in place of those it has. Durable on return.
+
+        Raises:
+            InvalidConfig: nothing changed.
+        """
+        check_topic_configs(configs)
+        topic.configs = dict(configs)
+        self._write_list()
+        self.reconfigure([topic])
+
+    def reconfigure(self, topics: "list[Topic] | None" = None) -> None:
+        """Hand the settings as they are now to the open partitions."""
+        for topic in topics if topics is not None else self:
+            log_config = self._config.log_config(topic.configs)
+            for partition in topic.partitions.values():
+                partition.reconfigure(log_config)
+
+    def _forget(self, topic: Topic) -> None:
+        del self._topics[topic.name]
+        del self._names[topic.topic_id]
+
+    # -- partitions --------------------------------------------------------------------------------------------
+
+    def _make_partition(self, topic: Topic, index: int) -> Partition:
+        directory = self._directory / f"{topic.name}-{index}"
+        self._disk.make_dir(directory)
+        write_partition_metadata(self._disk, directory, topic.topic_id)
+        return self._open(topic, index, directory, clean=True)
+
+    def open_partition(self, topic: Topic, index: int, progress: Callable[[int, int], None] | None = None) -> None:
+        """Open a partition that the list names, recovering it if the last stop was not clean. May run in a thread.
+
+        Raises:
+            Corrupt: synced data is damaged or gone; the partition stays closed, the others are not touched.
+        """
+        directory = self._directory / f"{topic.name}-{index}"
+        if not self._disk.is_dir(directory):
+            raise Corrupt(f"{directory} is gone: restore it, or delete the topic")
+        partition = self._open(topic, index, directory, clean=self.clean, progress=progress)
+        if read_partition_metadata(self._disk, directory) is None:
+            write_partition_metadata(self._disk, directory, topic.topic_id)
+        topic.partitions[index] = partition
+
+    def _open(
+        self,
+        topic: Topic,
+        index: int,
+        directory: Path,
+        *,
+        clean: bool,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Partition:
+        return Partition.open(
+            self._disk,
+            directory,
+            self._config.log_config(topic.configs),
+            topic=topic.name,
+            partition=index,
+            clean=clean,
+            now_ms=self._now_ms(),
+            log_start_offset=self._log_starts.get((topic.name, index), 0),
+            leader_epoch=self.leader_epoch,
+            progress=progress,
+        )
+
+    def write_log_starts(self) -> None:
+        """Make the log start offsets durable: what DeleteRecords and retention removed stays removed."""
+        starts = {(p.topic, p.index): p.start_offset for p in self.open_partitions() if p.start_offset}
+        if starts != self._log_starts:
+            write_offset_checkpoint(self._disk, self._directory / LOG_START_CHECKPOINT, starts)
+            self._log_starts = starts
+
+    def close(self) -> bool:
+        """Close every partition and write what a clean start reads. Returns whether all of it worked."""
+        clean = True
+        self.write_log_starts()
+        marks = {(p.topic, p.index): p.high_watermark for p in self.open_partitions()}
+        for partition in self.open_partitions():
+            try:
+                partition.close(clean=True)
+            except (StablelogError, OSError):
+                log.exception("closing %s-%d failed; it will be recovered at the next start", partition.topic, partition.index)
+                clean = False
+        write_offset_checkpoint(self._disk, self._directory / HIGH_WATERMARK_CHECKPOINT, marks)
+        return clean
+
+
+def _short(name: str) -> str:
+    return name[: NAME_SIZE_MAX - 50]
+
+
+def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID | None:
+    """The topic id that a partition's directory was made for; None if it does not say.
+
+    Raises:
+        Corrupt: the file is not what Kafka writes.
+    """
+    path = directory / "partition.metadata"
+    if not disk.exists(path):
+        return None
+    try:
+        lines = dict(line.split(": ", 1) for line in disk.read_bytes(path).decode().splitlines() if line)
+        return uuid.UUID(bytes=base64.urlsafe_b64decode(lines["topic_id"] + "=="))
+    except (ValueError, KeyError) as error:
+        raise Corrupt(f"{path} names no topic id: {error!r}") from error
+
+
+def write_partition_metadata(disk: Disk, directory: Path, topic_id: uuid.UUID) -> None:
+    """Say which topic a partition's directory belongs to. Durable on return, hence before the first record."""
+    text = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+    disk.write_atomic(directory / "partition.metadata", f"version: 0\ntopic_id: {text}".encode())
+
+
+def read_offset_checkpoint(disk: Disk, path: Path) -> dict[tuple[str, int], int]:
+    """Offsets by partition, from one of Kafka's checkpoint files; empty if there is none.
+
+    Raises:
+        Corrupt: the file is not what Kafka writes.
+    """
+    if not disk.exists(path):
+        return {}
+    lines = disk.read_bytes(path).decode(errors="replace").splitlines()
+    try:
+        if lines[0] != "0" or len(lines) < 2 + int(lines[1]):
+            raise ValueError(lines[0])
+        rows = [line.rsplit(" ", 2) for line in lines[2 : 2 + int(lines[1])]]
+        return {(topic, int(index)): int(offset) for topic, index, offset in rows}
+    except (ValueError, IndexError) as error:
+        raise Corrupt(f"{path} is not a checkpoint of offsets: {error!r}") from error
+
+
+def write_offset_checkpoint(disk: Disk, path: Path, offsets: Mapping[tuple[str, int], int]) -> None:
+    """Write one of Kafka's checkpoint files. Durable on return."""
+    rows = [f"{topic} {index} {offset}" for (topic, index), offset in sorted(offsets.items())]
+    disk.write_atomic(path, "\n".join(["0", str(len(rows)), *rows, ""]).encode())
