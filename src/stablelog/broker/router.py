@@ -70,6 +70,7 @@ class Context:
 
     api_key: int
     api_version: int
+    correlation_id: int
     client_id: str | None
     client_host: str
 
@@ -108,7 +109,7 @@ class Router:
                 f"API {api_key} is spoken in versions {versions[0]} to {versions[1]}, not {api_version}",
             )
         client_id, request = decode_request(api_key, api_version, frame)
-        context = Context(api_key, api_version, client_id, connection.host)
+        context = Context(api_key, api_version, correlation_id, client_id, connection.host)
         self._broker.metrics.count_request(api_key)
         answer = await self._handler(api_key)(self._broker, request, context)
         if answer is None or isinstance(answer, list):

@@ -1,0 +1,164 @@
+"""Fetch (1): hand out batches.
+
+Behaviour: the answer waits until there are `min_bytes`, or `max_wait` is over; a partition that fails is
+answered at once. A read-committed fetch ends at the last stable offset and carries the aborted transactions of
+exactly what it hands out; a read-uncommitted one ends at the high watermark and carries none. At least one whole
+batch is handed out, however large.
+Version notes: v4 isolation; v5 log start; v7 sessions (KIP-227); v12 the last fetched epoch; v13 topic ids.
+"""
+
+import asyncio
+from collections import OrderedDict
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis.leader_epochs import check_leader_epoch
+from stablelog.broker.broker import Broker
+from stablelog.broker.fetch_sessions import FINAL_EPOCH, FULL_FETCH_EPOCH, NO_SESSION, FetchSession, PartitionKey, Wanted
+from stablelog.env.disk import Buffer
+from stablelog.errors import Corrupt, Refused, Unavailable
+from stablelog.log.partition import Isolation, Partition
+from stablelog.wire.fetch import VERSION_WITH_TOPIC_IDS, FetchedPartition, FetchedTopic, encode_fetch_response
+
+MILLISECOND = timedelta(milliseconds=1)
+UNKNOWN_ID_PREFIX = "?"  # stands before the id of a topic that has no name here; no topic name begins so
+
+
+def _topic_name(broker: Broker, topic: Any) -> str:
+    if hasattr(topic, "topic"):
+        return str(topic.topic)
+    return broker.topics.name_of(topic.topic_id) or f"{UNKNOWN_ID_PREFIX}{topic.topic_id}"
+
+
+def _wanted(broker: Broker, request: Any) -> "OrderedDict[PartitionKey, Wanted]":
+    wanted: OrderedDict[PartitionKey, Wanted] = OrderedDict()
+    for topic in request.topics:
+        name = _topic_name(broker, topic)
+        for asked in topic.partitions:
+            wanted[name, asked.partition] = Wanted(
+                fetch_offset=asked.fetch_offset,
+                size_max=asked.partition_max_bytes,
+                current_leader_epoch=getattr(asked, "current_leader_epoch", -1),
+                last_fetched_epoch=getattr(asked, "last_fetched_epoch", -1),
+                topic_id=getattr(topic, "topic_id", None),
+            )
+    return wanted
+
+
+def _session(broker: Broker, request: Any) -> FetchSession:
+    """The session of this request.
+
+    Raises:
+        Refused: the session is gone, or out of step.
+    """
+    session_id, epoch = getattr(request, "session_id", NO_SESSION), getattr(request, "session_epoch", FINAL_EPOCH)
+    wanted = _wanted(broker, request)
+    sessions = broker.fetch_sessions
+    if epoch in (FULL_FETCH_EPOCH, FINAL_EPOCH):
+        if session_id != NO_SESSION:
+            sessions.end(session_id)
+        return sessions.begin(wanted, keep=epoch == FULL_FETCH_EPOCH)
+    forgotten = [(_topic_name(broker, topic), index) for topic in request.forgotten_topics_data for index in topic.partitions]
+    return sessions.resume(session_id, epoch, wanted, forgotten)
+
+
+def _read(
+    broker: Broker, key: PartitionKey, wanted: Wanted, isolation: Isolation, size_left: int, *, at_least_one: bool
+) -> tuple[FetchedPartition, Partition | None]:
+    name, index = key
+    try:
+        if name.startswith(UNKNOWN_ID_PREFIX):
+            raise Refused(ErrorCode.unknown_topic_id, f"there is no topic with the id {name[1:]}")
+        partition = broker.topics.partition(name, index)
+        check_leader_epoch(partition, wanted.current_leader_epoch)
+        # What is told of the partition is taken before the read: it never promises less than was handed out.
+        answer = FetchedPartition(
+            index,
+            high_watermark=partition.high_watermark,
+            last_stable_offset=partition.last_stable_offset,
+            log_start_offset=partition.start_offset,
+            aborted=() if isolation is Isolation.READ_COMMITTED else None,
+        )
+        size_max = max(min(wanted.size_max, size_left), 0)
+        read = partition.read(wanted.fetch_offset, size_max, isolation, at_least_one=at_least_one)
+    except Refused as refused:
+        return FetchedPartition(index, error=refused.code), None
+    except (Corrupt, Unavailable):
+        return FetchedPartition(index, error=ErrorCode.kafka_storage_error), None
+    answer.records = read.buffers
+    if read.aborted is not None and read.buffers:
+        answer.aborted = [(txn.producer_id, txn.first_offset) for txn in read.aborted]
+    return answer, partition
+
+
+def _read_all(
+    broker: Broker, session: FetchSession, isolation: Isolation, size_max: int
+) -> tuple[dict[PartitionKey, FetchedPartition], list[tuple[Partition, int]], int, bool]:
+    """Read every partition of the session.
+
+    Returns:
+        The answers, each open partition with the end that was visible, the bytes, and whether a partition failed.
+    """
+    answers: dict[PartitionKey, FetchedPartition] = {}
+    seen: list[tuple[Partition, int]] = []
+    size = 0
+    failed = False
+    for key, wanted in session.partitions.items():
+        answer, partition = _read(broker, key, wanted, isolation, size_max - size, at_least_one=size == 0)
+        answers[key] = answer
+        size += answer.size
+        if partition is None:
+            failed = True
+        else:
+            ends = answer.last_stable_offset if isolation is Isolation.READ_COMMITTED else answer.high_watermark
+            seen.append((partition, ends))
+    return answers, seen, size, failed
+
+
+def _topics_of(session: FetchSession, answers: dict[PartitionKey, FetchedPartition], *, incremental: bool) -> list[FetchedTopic]:
+    topics: dict[str, FetchedTopic] = {}
+    for key, answer in answers.items():
+        wanted = session.partitions.get(key)
+        if wanted is None:
+            continue
+        told = (answer.high_watermark, answer.last_stable_offset, answer.log_start_offset)
+        if incremental and not answer.records and answer.error is ErrorCode.none and wanted.told == told:
+            continue
+        wanted.told = told if answer.error is ErrorCode.none else None
+        name = key[0]
+        if name not in topics:
+            topics[name] = FetchedTopic(name, wanted.topic_id, [])  # type: ignore[arg-type]
+        topics[name].partitions.append(answer)
+    if session.session_id != NO_SESSION:
+        # A partition that was answered goes to the back: the next answer begins with the others.
+        for key, answer in answers.items():
+            if answer.records and key in session.partitions:
+                session.partitions.move_to_end(key)
+    return list(topics.values())
+
+
+async def handle(broker: Broker, request: Any, context: Any) -> list[Buffer]:
+    """Read, wait if there is too little, answer."""
+    version, correlation_id = context.api_version, context.correlation_id
+    try:
+        session = _session(broker, request)
+    except Refused as refused:
+        return encode_fetch_response(version, correlation_id, refused.code, NO_SESSION, ())
+    incremental = getattr(request, "session_epoch", FINAL_EPOCH) not in (FULL_FETCH_EPOCH, FINAL_EPOCH)
+    isolation = Isolation.READ_COMMITTED if request.isolation_level == 1 else Isolation.READ_UNCOMMITTED
+    size_max = min(request.max_bytes, broker.config["fetch.max.bytes"])
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + request.max_wait / timedelta(seconds=1)
+    while True:
+        answers, seen, size, failed = _read_all(broker, session, isolation, size_max)
+        if failed or size >= request.min_bytes or not session.partitions or loop.time() >= deadline:
+            break
+        if not await broker.waiters.wait_for_more(seen, isolation, deadline - loop.time()):
+            answers, seen, size, failed = _read_all(broker, session, isolation, size_max)
+            break
+    broker.metrics.count_fetched(size)
+    topics = _topics_of(session, answers, incremental=incremental)
+    assert version >= VERSION_WITH_TOPIC_IDS or all(topic.name for topic in topics)
+    return encode_fetch_response(version, correlation_id, ErrorCode.none, session.session_id, topics)

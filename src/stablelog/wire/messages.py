@@ -1,0 +1,218 @@
+"""Requests and responses: bytes to the newest shape of a message, and back to the version that was asked for.
+
+The classes and their readers are kio's. Version modules are imported when a client first speaks them.
+"""
+
+import dataclasses
+import importlib
+import io
+import struct
+from functools import cache
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.index import api_key_map
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+
+from stablelog.errors import Refused
+from stablelog.wire.shapes import error_for, reshape_request, reshape_response
+from stablelog.wire.versions import adapt
+
+Buffer = bytes | bytearray | memoryview
+
+PREFIX = struct.Struct(">hhi")  # api key, api version, correlation id
+CLIENT_ID_SIZE = struct.Struct(">h")
+RESPONSE_HEADER = struct.Struct(">i")
+
+API_VERSIONS_KEY = 18
+FETCH_KEY = 1
+
+# What is spoken: api key -> (first version, last version). docs/protocol.md tells of each.
+# Produce is advertised from version 0, as Kafka does: librdkafka before 2.11.1 would else not compress. It is
+# served from 3, the first with record batches of version 2.
+API_VERSIONS: dict[int, tuple[int, int]] = {
+    0: (0, 12),
+    1: (4, 17),
+    2: (1, 8),
+    3: (0, 13),
+    8: (2, 9),
+    9: (1, 9),
+    10: (0, 5),
+    11: (0, 9),
+    12: (0, 4),
+    13: (0, 5),
+    14: (0, 5),
+    15: (0, 6),
+    16: (0, 5),
+    18: (0, 4),
+    19: (2, 7),
+    20: (1, 6),
+    21: (0, 2),
+    22: (0, 6),
+    23: (2, 4),
+    24: (0, 5),
+    25: (0, 4),
+    26: (0, 5),
+    27: (1, 2),
+    28: (0, 5),
+    32: (1, 4),
+    37: (0, 3),
+    42: (0, 2),
+    44: (0, 1),
+    47: (0, 0),
+    60: (0, 1),
+    61: (0, 0),
+    65: (0, 0),
+    66: (0, 2),
+}
+SERVED_FROM = {0: 3}  # where it is not the advertised first version
+
+
+@cache
+def _module(api_key: int, version: int, kind: str) -> Any:
+    return importlib.import_module(f"kio.schema.{api_key_map[api_key]}.v{version}.{kind}")
+
+
+@cache
+def message_class(api_key: int, version: int, kind: str) -> Any:
+    """The class of a whole request or response of one version."""
+    module = _module(api_key, version, kind)
+    name = "".join(word.capitalize() for word in api_key_map[api_key].split("_")) + kind.capitalize()
+    return getattr(module, name)
+
+
+@cache
+def _reader(api_key: int, version: int) -> Any:
+    return entity_reader(message_class(api_key, version, "request"))
+
+
+@cache
+def _writer(api_key: int, version: int) -> Any:
+    return entity_writer(message_class(api_key, version, "response"))
+
+
+def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | None, Any]:
+    """Decode a request, header and body.
+
+    Args:
+        api_key: as the frame says; one of API_VERSIONS.
+        version: as the frame says; one that API_VERSIONS names.
+        frame: the request without its length.
+
+    Returns:
+        The client id, and the request in its newest shape (a Fetch in the shape in which it came, whose topics
+        have names or ids).
+
+    Raises:
+        Refused: the bytes are not this request.
+    """
+    if version < SERVED_FROM.get(api_key, 0):
+        raise Refused(ErrorCode.unsupported_version, f"{api_key_map[api_key]} version {version} is older than record batches")
+    request_class = message_class(api_key, version, "request")
+    try:
+        client_id, at = _read_header(frame, flexible=request_class.__flexible__)
+        request, size = _reader(api_key, version)(frame, at)
+    except (SerialError, ValueError, OverflowError, struct.error, UnicodeError, MemoryError, TypeError) as error:
+        name = api_key_map[api_key]
+        raise Refused(ErrorCode.invalid_request, f"not a {name} request of version {version}: {error!r}") from error
+    if at + size != len(frame):
+        raise Refused(
+            ErrorCode.invalid_request, f"{len(frame) - at - size} bytes after a {api_key_map[api_key]} request of version {version}"
+        )
+    newest = API_VERSIONS[api_key][1]
+    if api_key == FETCH_KEY or version == newest:
+        return client_id, request
+    reshaped = reshape_request(api_key, version, request, _module(api_key, newest, "request"))
+    return client_id, reshaped if reshaped is not None else adapt(request, message_class(api_key, newest, "request"))
+
+
+def _read_header(frame: Buffer, *, flexible: bool) -> tuple[str | None, int]:
+    """The client id, and where the body begins. Request header v1, or v2 with tagged fields."""
+    at = PREFIX.size
+    (size,) = CLIENT_ID_SIZE.unpack_from(frame, at)
+    at += CLIENT_ID_SIZE.size
+    client_id = None
+    if size >= 0:
+        if at + size > len(frame):
+            raise ValueError("the client id is cut short")
+        client_id = bytes(frame[at : at + size]).decode()
+        at += size
+    if flexible:
+        at = _skip_tagged_fields(frame, at)
+    return client_id, at
+
+
+def _skip_tagged_fields(frame: Buffer, at: int) -> int:
+    count, at = _read_uvarint(frame, at)
+    for _ in range(count):
+        _, at = _read_uvarint(frame, at)
+        size, at = _read_uvarint(frame, at)
+        at += size
+        if at > len(frame):
+            raise ValueError("a tagged field is cut short")
+    return at
+
+
+def _read_uvarint(frame: Buffer, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while shift < 35:
+        if at >= len(frame):
+            raise ValueError("a varint is cut short")
+        byte = frame[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise ValueError("a varint that does not end")
+
+
+def response_header(api_key: int, version: int, correlation_id: int) -> bytes:
+    """The header of a response: v1 with (no) tagged fields where the API is flexible, but for ApiVersions."""
+    flexible = message_class(api_key, version, "response").__flexible__ and api_key != API_VERSIONS_KEY
+    return RESPONSE_HEADER.pack(correlation_id) + (b"\0" if flexible else b"")
+
+
+def encode_response(api_key: int, version: int, correlation_id: int, response: Any) -> list[bytes]:
+    """Encode a response, given in its newest shape, in the version that the client speaks.
+
+    Returns:
+        Header and body, without their length.
+    """
+    response = _with_known_errors(api_key, version, response)
+    target = message_class(api_key, version, "response")
+    if type(response) is not target:
+        older = _module(api_key, version, "response")
+        reshaped = reshape_response(api_key, version, response, older, adapt)
+        response = reshaped if reshaped is not None else adapt(response, target)
+    buffer = io.BytesIO()
+    _writer(api_key, version)(buffer, response)
+    return [response_header(api_key, version, correlation_id), buffer.getvalue()]
+
+
+def _with_known_errors(api_key: int, version: int, response: Any) -> Any:
+    """The response with every error code one that the client's version knows."""
+    if version >= 11 or api_key not in _APIS_WITH_NEWER_ERRORS:
+        return response
+    return _map_errors(api_key, version, response)
+
+
+_APIS_WITH_NEWER_ERRORS = frozenset({0, 22, 24, 25, 26, 28})
+
+
+def _map_errors(api_key: int, version: int, value: Any) -> Any:
+    if isinstance(value, ErrorCode):
+        return error_for(api_key, version, value)
+    if isinstance(value, tuple):
+        return tuple([_map_errors(api_key, version, item) for item in value])
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changes = {}
+        for field in dataclasses.fields(value):
+            before = getattr(value, field.name)
+            if isinstance(before, (ErrorCode, tuple)):
+                after = _map_errors(api_key, version, before)
+                if after != before:
+                    changes[field.name] = after
+        return dataclasses.replace(value, **changes) if changes else value
+    return value

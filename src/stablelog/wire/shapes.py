@@ -1,0 +1,121 @@
+"""Where a version changed more than a field: the few messages whose old shape is turned into the new by hand.
+
+Also what old clients are told instead of errors that they do not know.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+PRODUCE, OFFSET_FETCH, FIND_COORDINATOR, LEAVE_GROUP, DELETE_TOPICS = 0, 9, 10, 13, 20
+INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 22, 24, 25, 26, 28
+
+
+def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> Any:
+    """The request in its newest shape, where copying fields alone does not give it.
+
+    Args:
+        api_key: which API.
+        version: in which the request came.
+        request: as it came.
+        newest: the newest version's module of classes.
+
+    Returns:
+        The request, or None where the fields are the same ones.
+    """
+    match api_key:
+        case 9 if version < 8:  # OFFSET_FETCH: several groups at once since v8
+            topics = request.topics
+            if topics is not None:
+                topics = tuple(
+                    newest.OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes) for t in topics
+                )
+                if version < 2 and not topics:
+                    topics = None
+            group = newest.OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+            return newest.OffsetFetchRequest(groups=(group,), require_stable=getattr(request, "require_stable", False))
+        case 10 if version < 4:  # FIND_COORDINATOR: several keys at once since v4
+            return newest.FindCoordinatorRequest(key_type=getattr(request, "key_type", 0), coordinator_keys=(request.key,))
+        case 13 if version < 3:  # LEAVE_GROUP: several members at once since v3
+            member = newest.MemberIdentity(member_id=request.member_id)
+            return newest.LeaveGroupRequest(group_id=request.group_id, members=(member,))
+        case 20 if version < 6:  # DELETE_TOPICS: by name or id since v6
+            topics = tuple(newest.DeleteTopicState(name=name, topic_id=None) for name in request.topic_names)
+            return newest.DeleteTopicsRequest(topics=topics, timeout=request.timeout)
+        case 24 if version < 4:  # ADD_PARTITIONS: several transactions at once since v4
+            transaction = newest.AddPartitionsToTxnTransaction(
+                transactional_id=request.v3_and_below_transactional_id,
+                producer_id=request.v3_and_below_producer_id,
+                producer_epoch=request.v3_and_below_producer_epoch,
+                verify_only=False,
+                topics=tuple(
+                    newest.AddPartitionsToTxnTopic(name=t.name, partitions=t.partitions)
+                    for t in request.v3_and_below_topics
+                ),
+            )
+            return newest.AddPartitionsToTxnRequest(transactions=(transaction,))
+    return None
+
+
+def reshape_response(api_key: int, version: int, response: Any, older: Any, adapt: Callable[[Any, type], Any]) -> Any:
+    """The response in the shape of an older version, where copying fields alone does not give it; else None."""
+    match api_key:
+        case 9 if version < 8:
+            group = response.groups[0]
+            topics = tuple(
+                older.OffsetFetchResponseTopic(
+                    name=t.name,
+                    partitions=tuple(adapt(p, older.OffsetFetchResponsePartition) for p in t.partitions),
+                )
+                for t in group.topics
+            )
+            fields: dict[str, Any] = {"topics": topics}
+            if version >= 2:
+                fields["error_code"] = group.error_code
+            if version >= 3:
+                fields["throttle_time"] = response.throttle_time
+            return older.OffsetFetchResponse(**fields)
+        case 10 if version < 4:
+            found = response.coordinators[0]
+            fields = {"error_code": found.error_code, "node_id": found.node_id, "host": found.host, "port": found.port}
+            if version >= 1:
+                fields |= {"throttle_time": response.throttle_time, "error_message": found.error_message}
+            return older.FindCoordinatorResponse(**fields)
+        case 13 if version < 3:
+            code = response.error_code
+            if code is ErrorCode.none and response.members:
+                code = response.members[0].error_code
+            fields = {"error_code": code}
+            if version >= 1:
+                fields["throttle_time"] = response.throttle_time
+            return older.LeaveGroupResponse(**fields)
+        case 24 if version < 4:
+            topics = tuple(
+                adapt(t, older.AddPartitionsToTxnTopicResult) for t in response.results_by_transaction[0].topic_results
+            )
+            return older.AddPartitionsToTxnResponse(
+                throttle_time=response.throttle_time, results_by_topic_v3_and_below=topics
+            )
+    return None
+
+
+# (API, error) -> (the first version that knows it, what older ones are told)
+_OLD_ERRORS = {
+    (INIT_PRODUCER_ID, ErrorCode.producer_fenced): (4, ErrorCode.invalid_producer_epoch),
+    (ADD_PARTITIONS, ErrorCode.producer_fenced): (2, ErrorCode.invalid_producer_epoch),
+    (ADD_OFFSETS, ErrorCode.producer_fenced): (2, ErrorCode.invalid_producer_epoch),
+    (END_TXN, ErrorCode.producer_fenced): (2, ErrorCode.invalid_producer_epoch),
+    (PRODUCE, ErrorCode.transaction_abortable): (11, ErrorCode.invalid_txn_state),
+    (TXN_OFFSET_COMMIT, ErrorCode.transaction_abortable): (4, ErrorCode.invalid_txn_state),
+    (TXN_OFFSET_COMMIT, ErrorCode.producer_fenced): (3, ErrorCode.invalid_producer_epoch),
+    (ADD_PARTITIONS, ErrorCode.transaction_abortable): (5, ErrorCode.invalid_txn_state),
+    (ADD_OFFSETS, ErrorCode.transaction_abortable): (4, ErrorCode.invalid_txn_state),
+    (END_TXN, ErrorCode.transaction_abortable): (4, ErrorCode.invalid_txn_state),
+}
+
+
+def error_for(api_key: int, version: int, error: ErrorCode) -> ErrorCode:
+    """The error as a client of this version knows it."""
+    first_version, instead = _OLD_ERRORS.get((api_key, error), (0, error))
+    return error if version >= first_version else instead

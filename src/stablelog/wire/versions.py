@@ -1,0 +1,99 @@
+"""One message, many versions: values of one version's classes made into another's, field by field.
+
+Handlers see the newest shape of a message only. A field that the old version lacks gets the schema's default; a
+field that the new one lacks is left out. What is made once for each pair of classes is a plan, so that the
+values themselves are only copied over.
+"""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.serial._implicit_defaults import get_implicit_default
+
+Convert = Callable[[Any], Any]
+
+
+def adapt(value: Any, target: type) -> Any:
+    """The value as an instance of `target`, another version's class of the same message."""
+    source = type(value)
+    return value if source is target else _plan(source, target)(value)
+
+
+@cache
+def _plan(source: type, target: type) -> Convert:
+    """How instances of `source` become instances of `target`."""
+    have = {field.name: field for field in dataclasses.fields(source)}
+    copied: list[tuple[str, Convert | None]] = []
+    filled: dict[str, Any] = {}
+    for field in dataclasses.fields(target):
+        if field.name in have:
+            copied.append((field.name, _field_plan(have[field.name].type, field.type)))
+        elif field.default is dataclasses.MISSING:
+            filled[field.name] = _implicit_default(field.type)
+
+    def convert(value: Any) -> Any:
+        values = dict(filled)
+        for name, nested in copied:
+            content = getattr(value, name)
+            values[name] = content if nested is None else nested(content)
+        return target(**values)
+
+    return convert
+
+
+def _field_plan(source: Any, target: Any) -> Convert | None:
+    """How a field's content changes; None if it does not."""
+    source_entity, target_entity = _entity_in(source), _entity_in(target)
+    nested: Convert | None = None
+    if source_entity is not None and target_entity is not None and source_entity is not target_entity:
+        one = _plan(source_entity, target_entity)
+        is_tuple = typing.get_origin(_required(target)) is tuple
+        nested = (lambda values: tuple([one(value) for value in values])) if is_tuple else one
+    if not _is_optional(source):
+        return nested
+    # A null that the target cannot say becomes what an absent field would be.
+    null = _implicit_default(target)
+    if nested is None and null is None:
+        return None
+    return lambda content: null if content is None else content if nested is None else nested(content)
+
+
+def _required(annotation: Any) -> Any:
+    """The annotation without `| None`."""
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        return next(part for part in typing.get_args(annotation) if part is not type(None))
+    return annotation
+
+
+def _is_optional(annotation: Any) -> bool:
+    return _required(annotation) is not annotation
+
+
+def _entity_in(annotation: Any) -> type | None:
+    """The message class that a field holds, alone or in a tuple."""
+    annotation = _required(annotation)
+    if typing.get_origin(annotation) is tuple:
+        annotation = typing.get_args(annotation)[0]
+    return annotation if isinstance(annotation, type) and dataclasses.is_dataclass(annotation) else None
+
+
+def _implicit_default(annotation: Any) -> Any:
+    if _is_optional(annotation):
+        return None
+    if typing.get_origin(annotation) is tuple:
+        return ()
+    if annotation is bool:
+        return False
+    if annotation is ErrorCode:
+        return ErrorCode.none
+    entity = _entity_in(annotation)
+    if entity is not None:
+        return entity(
+            **{f.name: _implicit_default(f.type) for f in dataclasses.fields(entity) if f.default is dataclasses.MISSING}
+        )
+    return get_implicit_default(annotation)
