@@ -1,0 +1,167 @@
+"""Which offsets have groups committed, and which are still undecided?
+
+A plain commit counts at once. A commit in a transaction is *pending* until the transaction's marker: on COMMIT it
+counts as if it had been made where its record lies in the log, so of a plain and a transactional commit of the same
+partition the later record wins, whatever the order of their taking effect; on ABORT it is dropped. A tombstone
+takes away both.
+
+`position` is that order: the offset of the record while the log is replayed, and a running number after it while
+events come. Events are decided in the order in which they are logged, so both say the same of any two commits.
+
+Source: KIP-98, KIP-447; Kafka's OffsetMetadataManager.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from stablelog.coordinators.group_answers import TopicPartition
+from stablelog.coordinators.group_records import OffsetValue
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """A committed offset, and where in the order of the log it was committed."""
+
+    value: OffsetValue
+    position: int
+
+
+OffsetByPartition = dict[TopicPartition, CommittedOffset]
+
+
+class Offsets:
+    """Committed and pending offsets of all groups."""
+
+    def __init__(self) -> None:
+        self._position = -1
+        self._committed: dict[str, OffsetByPartition] = {}
+        self._pending: dict[int, dict[str, OffsetByPartition]] = {}
+        self._open_producers: dict[str, set[int]] = {}
+
+    # -- what changes ------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        group_id: str,
+        partition: TopicPartition,
+        value: OffsetValue,
+        *,
+        producer_id: int | None = None,
+        position: int | None = None,
+    ) -> None:
+        """Take in a commit.
+
+        Args:
+            group_id: whose it is.
+            partition: what it is about.
+            value: what was committed.
+            producer_id: in whose transaction; None if in none.
+            position: offset of its record in the log; None if it is just being made.
+        """
+        position = self._advance(position)
+        if producer_id is None:
+            position = self._position_of(group_id, partition, value, position)
+            value = value._replace(overtaken_by=())
+            self._committed.setdefault(group_id, {})[partition] = CommittedOffset(value, position)
+            return
+        by_group = self._pending.setdefault(producer_id, {})
+        by_group.setdefault(group_id, {})[partition] = CommittedOffset(value, position)
+        self._open_producers.setdefault(group_id, set()).add(producer_id)
+
+    def _advance(self, position: int | None) -> int:
+        position = self._position + 1 if position is None else position
+        self._position = max(self._position, position)
+        return position
+
+    def _position_of(self, group_id: str, partition: TopicPartition, value: OffsetValue, position: int) -> int:
+        """Where a commit was made that a checkpoint has written again: right before those that overtook it."""
+        overtaking = (self._pending.get(producer_id, {}) for producer_id in value.overtaken_by)
+        later = [by_group[group_id][partition] for by_group in overtaking if partition in by_group.get(group_id, {})]
+        return min((pending.position - 1 for pending in later), default=position)
+
+    def remove(self, group_id: str, partition: TopicPartition, *, position: int | None = None) -> None:
+        """Take in a tombstone: the committed offset and every pending one of that partition are gone."""
+        self._advance(position)
+        committed = self._committed.get(group_id)
+        if committed is not None:
+            committed.pop(partition, None)
+            if not committed:
+                del self._committed[group_id]
+        for producer_id in self._open_producers.get(group_id, ()):
+            self._pending[producer_id][group_id].pop(partition, None)
+
+    def end(self, producer_id: int, *, commit: bool) -> set[str]:
+        """Take in the end of a producer's transaction: its pending offsets count, or are dropped.
+
+        Returns:
+            The groups that had offsets in it.
+        """
+        by_group = self._pending.pop(producer_id, {})
+        for group_id, pending in by_group.items():
+            open_producers = self._open_producers[group_id]
+            open_producers.remove(producer_id)
+            if not open_producers:
+                del self._open_producers[group_id]
+            if not commit or not pending:
+                continue
+            committed = self._committed.setdefault(group_id, {})
+            for partition, offset in pending.items():
+                former = committed.get(partition)
+                if former is None or former.position < offset.position:
+                    committed[partition] = offset
+        return set(by_group)
+
+    # -- what is so --------------------------------------------------------------------------------------------
+
+    def committed(self, group_id: str) -> OffsetByPartition:
+        """The committed offsets of a group."""
+        return self._committed.get(group_id, {})
+
+    def pending_partitions(self, group_id: str) -> set[TopicPartition]:
+        """Partitions for which the group has offsets in open transactions."""
+        return {
+            partition
+            for producer_id in self._open_producers.get(group_id, ())
+            for partition in self._pending[producer_id][group_id]
+        }
+
+    def is_pending(self, group_id: str, partition: TopicPartition) -> bool:
+        """Whether an open transaction holds an offset of the group for this partition."""
+        return any(
+            partition in self._pending[producer_id][group_id] for producer_id in self._open_producers.get(group_id, ())
+        )
+
+    def is_kept(self, group_id: str, partition: TopicPartition) -> bool:
+        """Whether there is anything for a tombstone to take away."""
+        return partition in self._committed.get(group_id, ()) or self.is_pending(group_id, partition)
+
+    def has_open_transactions(self, group_id: str) -> bool:
+        """Whether a transaction that committed offsets of the group has yet to end."""
+        return group_id in self._open_producers
+
+    def of_topic(self, topic: str) -> list[tuple[str, TopicPartition]]:
+        """Whatever groups have committed for a topic, pending or not; each once."""
+        found = {
+            (group_id, partition): None
+            for by_group in (self._committed, *self._pending.values())
+            for group_id, offsets in by_group.items()
+            for partition in offsets
+            if partition[0] == topic
+        }
+        return list(found)
+
+    def checkpoint(self, group_id: str) -> Iterator[tuple[TopicPartition, OffsetValue]]:
+        """What must be recorded again of a group's committed offsets before the log is trimmed.
+
+        Pending offsets are not in it: their records may not be trimmed before their transaction has ended. Such a
+        record lies before the checkpoint then, so a commit says by which pending ones it had been overtaken.
+        """
+        for partition, committed in self.committed(group_id).items():
+            overtaken_by = self._overtaking(group_id, partition, committed.position)
+            yield partition, committed.value._replace(overtaken_by=tuple(sorted(overtaken_by)))
+
+    def _overtaking(self, group_id: str, partition: TopicPartition, position: int) -> Iterable[int]:
+        for producer_id in self._open_producers.get(group_id, ()):
+            pending = self._pending[producer_id][group_id].get(partition)
+            if pending is not None and pending.position > position:
+                yield producer_id

@@ -1,0 +1,71 @@
+"""Which leader epoch wrote from which offset.
+
+Format: docs/formats.md, "leader-epoch-checkpoint".  Source: KIP-101, KIP-320.
+"""
+
+from stablelog.errors import Corrupt
+
+UNKNOWN = -1
+
+
+class LeaderEpochs:
+    """The epochs of one partition, each with the offset of its first record; both only grow."""
+
+    def __init__(self, entries: list[tuple[int, int]] | None = None) -> None:
+        self.entries = entries or []
+
+    @property
+    def latest(self) -> int:
+        """The newest epoch; -1 if none has written."""
+        return self.entries[-1][0] if self.entries else UNKNOWN
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Note that `epoch` writes from `start_offset`. Returns whether it was new."""
+        if epoch <= self.latest:
+            return False
+        while self.entries and self.entries[-1][1] >= start_offset:
+            self.entries.pop()  # an epoch that has left no record
+        self.entries.append((epoch, start_offset))
+        return True
+
+    def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The greatest epoch that is not above `epoch`, and where it ended, exclusive; (-1, -1) if there is none."""
+        if not self.entries or epoch > self.latest or epoch < 0:
+            return UNKNOWN, UNKNOWN
+        if epoch == self.latest:
+            return epoch, log_end_offset
+        found = UNKNOWN
+        for known, start in self.entries:
+            if known > epoch:
+                return (found, start) if found != UNKNOWN else (epoch, start)
+            found = known
+        raise AssertionError("the latest epoch is above every other")
+
+    def truncate_to(self, end_offset: int) -> bool:
+        """Forget what lies at or past `end_offset`. Returns whether anything changed."""
+        count = len(self.entries)
+        self.entries = [(epoch, start) for epoch, start in self.entries if start < end_offset]
+        return len(self.entries) != count
+
+    def encode(self) -> bytes:
+        """The text of the file."""
+        rows = [f"{epoch} {start}" for epoch, start in self.entries]
+        return "\n".join(["0", str(len(rows)), *rows, ""]).encode()
+
+    @classmethod
+    def decode(cls, content: bytes) -> "LeaderEpochs":
+        """Read the text of the file.
+
+        Raises:
+            Corrupt: it is not what Kafka writes.
+        """
+        lines = content.decode(errors="replace").splitlines()
+        try:
+            if lines[0] != "0":
+                raise ValueError(f"version {lines[0]}")
+            rows = [line.split(" ") for line in lines[2 : 2 + int(lines[1])]]
+            if len(rows) != int(lines[1]):
+                raise ValueError("cut short")
+            return cls([(int(epoch), int(start)) for epoch, start in rows])
+        except (ValueError, IndexError) as error:
+            raise Corrupt(f"not a leader epoch checkpoint: {error}") from error

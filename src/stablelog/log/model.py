@@ -1,0 +1,145 @@
+"""What the log is asked and what it answers: the values at the border of this room."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from stablelog.batch.markers import Marker
+from stablelog.env.disk import Disk, File
+from stablelog.log.transaction_index import AbortedTxn
+
+DAY_MS = 86_400_000
+
+
+class Isolation(IntEnum):
+    """Up to where a reader sees."""
+
+    LOG_END = -1
+    READ_UNCOMMITTED = 0  # to the high watermark
+    READ_COMMITTED = 1  # to the last stable offset
+
+
+class Origin(IntEnum):
+    """Who appends."""
+
+    CLIENT = 0  # everything is checked
+    COORDINATOR = 1  # the broker's own records: no sequences
+    REPLICATION = 2  # another log's batches with their offsets: taken as they are
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """The settings of one partition's log. Sizes in bytes, times in ms; -1 means no limit."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * DAY_MS
+    index_interval_bytes: int = 4096
+    segment_index_bytes: int = 10 << 20
+    retention_ms: int = 7 * DAY_MS
+    retention_bytes: int = -1
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    max_message_bytes: int = 1_048_588
+    message_timestamp_type: str = "CreateTime"
+    delete_retention_ms: int = DAY_MS
+    min_compaction_lag_ms: int = 0
+    file_delete_delay_ms: int = 60_000
+    producer_id_expiration_ms: int = DAY_MS
+    snapshot_bytes: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where an append went. Of a duplicate: where the original is. Offsets inclusive."""
+
+    first_offset: int
+    last_offset: int
+    append_time_ms: int  # -1 where records keep their producer's time
+    start_offset: int  # of the log
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerWrite:
+    """A marker to be written, with the epoch that it is to carry."""
+
+    producer_id: int
+    producer_epoch: int
+    marker: Marker
+    transaction_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Whole batches, as they stand in the log.
+
+    Attributes:
+        buffers: their bytes, in pieces.
+        start_offset: what was asked for. The first batch contains it or begins after it.
+        end_offset: where the last batch ends, exclusive; `start_offset` if there is none.
+        aborted: the aborted transactions that touch it; None unless committed records were asked for.
+    """
+
+    buffers: list[memoryview]
+    start_offset: int
+    end_offset: int
+    aborted: tuple[AbortedTxn, ...] | None
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return sum(len(buffer) for buffer in self.buffers)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerDescription:
+    """A producer of a partition, for people. Times by the broker's clock."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    current_txn_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTxn:
+    """A transaction that is open in a partition. `started_ms` by the broker's clock."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    started_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyncWork:
+    """What has to be done so that a partition is durable up to `end_offset`. Safe to run in any thread.
+
+    Attributes:
+        files: to be synced first.
+        directory: to be synced then, if names changed in it.
+        writes: to be written at last: they say of the log what is true only once it is durable.
+        release: bases of sealed segments that need not stay open afterwards.
+    """
+
+    end_offset: int
+    files: Sequence[File]
+    disk: Disk
+    directory: Path | None
+    writes: Sequence[tuple[Path, bytes]]
+    release: Sequence[int]
+
+    def run(self) -> None:
+        """Do it.
+
+        Raises:
+            Unavailable: nobody knows what is durable now.
+        """
+        for file in self.files:
+            file.sync()
+        if self.directory is not None:
+            self.disk.sync_dir(self.directory)
+        for path, content in self.writes:
+            self.disk.write_atomic(path, content)

@@ -1,0 +1,277 @@
+"""Who wrote to this partition: sequences, epochs, open transactions, and how far the log is decided.
+
+Keeps for every producer its last five batches, so that a retry is recognised, also after a restart; its epoch,
+so that a predecessor is refused; and its open transaction. All times are the broker's: a client that replays old
+data does not make itself be forgotten.
+
+Source: KIP-98, KIP-360, KIP-890.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.header import NO_SEQUENCE, SEQUENCE_MAX, BatchHeader
+from stablelog.batch.markers import Marker, MarkerType
+from stablelog.errors import Refused
+from stablelog.log.transaction_index import AbortedTxn
+
+BATCHES_KEPT = 5
+NO_TXN = -1
+SECOND_DIALECT = 2  # transaction.version 2: every transaction has an epoch of its own
+
+
+class KeptBatch(NamedTuple):
+    """What is remembered of a producer's batch. Sequences and offset are of its last record, inclusive."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+
+    @property
+    def first_sequence(self) -> int:
+        """The sequence of its first record."""
+        return (self.last_sequence - self.offset_delta) & SEQUENCE_MAX
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of its first record."""
+        return self.last_offset - self.offset_delta
+
+
+@dataclass(slots=True)
+class Producer:
+    """One producer in one partition.
+
+    Attributes:
+        batches: the last five, oldest first, of the current epoch.
+        used_ms: when it last wrote, by the broker's clock.
+        txn_first_offset: of its open transaction; -1 none.
+        txn_started_ms: when that began, by the broker's clock.
+        txn_record_count: how many records it has written in it.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int = -1
+    batches: deque[KeptBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
+    used_ms: int = -1
+    txn_first_offset: int = NO_TXN
+    txn_started_ms: int = -1
+    txn_record_count: int = 0
+
+    @property
+    def last_sequence(self) -> int:
+        """Of its last batch; -1 if it has written none in this epoch."""
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+
+class EndedTxn(NamedTuple):
+    """A transaction that a marker has ended."""
+
+    first_offset: int
+    marker_offset: int
+    record_count: int
+    aborted: AbortedTxn | None
+
+
+class Producers:
+    """The producers of one partition, and what of the log is undecided."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, Producer] = {}
+        self._open: OrderedDict[int, Producer] = OrderedDict()  # in the order of their first offsets
+        self._ended: deque[tuple[int, int]] = deque()  # (marker offset, first offset), markers not yet durable
+        self._ended_least: deque[tuple[int, int]] = deque()  # those of them that are the least from there on
+
+    # -- what is undecided -------------------------------------------------------------------------------------
+
+    def first_open_offset(self) -> int | None:
+        """The first offset of the oldest open transaction."""
+        for producer in self._open.values():
+            return producer.txn_first_offset
+        return None
+
+    def first_unstable_offset(self) -> int | None:
+        """The least first offset over open transactions and over those whose marker is not durable; None: none."""
+        first_open = self.first_open_offset()
+        if not self._ended_least:
+            return first_open
+        ended = self._ended_least[0][1]
+        return ended if first_open is None else min(first_open, ended)
+
+    def high_watermark_moved(self, high_watermark: int) -> None:
+        """Markers below the high watermark are durable: their transactions are decided for good."""
+        while self._ended and self._ended[0][0] < high_watermark:
+            marker_offset, _ = self._ended.popleft()
+            if self._ended_least and self._ended_least[0][0] == marker_offset:
+                self._ended_least.popleft()
+
+    def open_producers(self) -> Iterator[Producer]:
+        """Producers with an open transaction, the oldest first."""
+        yield from self._open.values()
+
+    # -- checks: nothing changes -------------------------------------------------------------------------------
+
+    def find_duplicate(self, header: BatchHeader) -> KeptBatch | None:
+        """The kept batch that this one repeats."""
+        producer = self.by_id.get(header.producer_id)
+        if producer is None or producer.producer_epoch != header.producer_epoch:
+            return None
+        for kept in producer.batches:
+            if kept.last_sequence == header.last_sequence and kept.first_sequence == header.base_sequence:
+                return kept
+        return None
+
+    def check_batch(self, header: BatchHeader, *, require_first_sequence_zero: bool) -> None:
+        """Refuse a client's batch that is out of order, from an old epoch, or out of its transaction.
+
+        Raises:
+            Refused: invalid_producer_epoch, out_of_order_sequence_number or invalid_txn_state.
+        """
+        producer = self.by_id.get(header.producer_id)
+        who = f"producer {header.producer_id}"
+        if producer is None:
+            if require_first_sequence_zero and header.base_sequence != 0:
+                raise _out_of_order(f"{who} is not known here and begins with sequence {header.base_sequence}, not 0")
+            return
+        if header.producer_epoch < producer.producer_epoch:
+            raise Refused(
+                ErrorCode.invalid_producer_epoch,
+                f"{who} writes with epoch {header.producer_epoch}; {producer.producer_epoch} has begun",
+            )
+        if header.producer_epoch > producer.producer_epoch:
+            if header.base_sequence != 0:
+                raise _out_of_order(f"{who} begins epoch {header.producer_epoch} with sequence {header.base_sequence}, not 0")
+        elif not producer.batches:
+            # Only a marker is known of this epoch. A first dialect producer may have written before it was forgotten.
+            if require_first_sequence_zero and header.base_sequence != 0:
+                raise _out_of_order(f"{who} begins epoch {header.producer_epoch} with sequence {header.base_sequence}, not 0")
+        elif header.base_sequence != (producer.last_sequence + 1) & SEQUENCE_MAX:
+            raise _out_of_order(f"{who} sends sequence {header.base_sequence} after {producer.last_sequence}")
+        if producer.txn_first_offset != NO_TXN and not header.is_transactional:
+            raise Refused(
+                ErrorCode.invalid_txn_state, f"{who} has a transaction open here and sends a batch outside of it"
+            )
+
+    def is_first_of_transaction(self, header: BatchHeader) -> bool:
+        """Whether this transactional batch would open its producer's transaction in this partition."""
+        producer = self.by_id.get(header.producer_id)
+        return producer is None or producer.txn_first_offset == NO_TXN or producer.producer_epoch != header.producer_epoch
+
+    def check_marker(self, producer_id: int, producer_epoch: int, marker: Marker, transaction_version: int) -> bool:
+        """Refuse a marker that is older than what is known.
+
+        Returns:
+            False if the marker repeats one that has been written, so that there is nothing to do.
+
+        Raises:
+            Refused: invalid_producer_epoch or transaction_coordinator_fenced.
+        """
+        producer = self.by_id.get(producer_id)
+        if producer is None:
+            return True
+        if producer_epoch < producer.producer_epoch:
+            raise Refused(
+                ErrorCode.invalid_producer_epoch,
+                f"a marker of epoch {producer_epoch} for producer {producer_id}, which is at {producer.producer_epoch}",
+            )
+        if marker.coordinator_epoch < producer.coordinator_epoch:
+            raise Refused(
+                ErrorCode.transaction_coordinator_fenced,
+                f"a marker of coordinator epoch {marker.coordinator_epoch}; {producer.coordinator_epoch} has written here",
+            )
+        if transaction_version >= SECOND_DIALECT and producer_epoch == producer.producer_epoch:
+            if producer.txn_first_offset == NO_TXN:
+                return False
+            raise Refused(
+                ErrorCode.invalid_producer_epoch,
+                f"a marker of epoch {producer_epoch} for producer {producer_id}, whose transaction has that epoch itself",
+            )
+        return True
+
+    # -- changes -----------------------------------------------------------------------------------------------
+
+    def batch_appended(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        """A batch of this producer was written at `base_offset`."""
+        producer = self._at_epoch(header.producer_id, header.producer_epoch)
+        last_offset = base_offset + header.last_offset_delta
+        if header.base_sequence != NO_SEQUENCE:
+            producer.batches.append(
+                KeptBatch(header.last_sequence, last_offset, header.last_offset_delta, header.max_timestamp)
+            )
+        producer.used_ms = now_ms
+        if header.is_transactional:
+            if producer.txn_first_offset == NO_TXN:
+                producer.txn_first_offset = base_offset
+                producer.txn_started_ms = now_ms
+                producer.txn_record_count = 0
+                self._open[producer.producer_id] = producer
+            producer.txn_record_count += header.record_count
+
+    def marker_appended(
+        self, producer_id: int, producer_epoch: int, marker: Marker, marker_offset: int, next_offset: int, now_ms: int
+    ) -> EndedTxn | None:
+        """A marker was written: the producer's transaction has ended.
+
+        The transaction still counts as undecided until `ended` is called with what this returns, which is None
+        if it had written nothing here.
+        """
+        producer = self._at_epoch(producer_id, producer_epoch)
+        producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
+        producer.used_ms = now_ms
+        if producer.txn_first_offset == NO_TXN:
+            return None
+        aborted = None
+        if marker.type is MarkerType.ABORT:
+            others = (other.txn_first_offset for other in self._open.values() if other is not producer)
+            stable_offset = next(others, next_offset)
+            aborted = AbortedTxn(producer_id, producer.txn_first_offset, marker_offset, stable_offset)
+        return EndedTxn(producer.txn_first_offset, marker_offset, producer.txn_record_count, aborted)
+
+    def ended(self, producer_id: int, txn: EndedTxn) -> None:
+        """The transaction's end is in the log and, if it was aborted, in the index: it is open no longer."""
+        producer = self._open.pop(producer_id)
+        assert producer.txn_first_offset == txn.first_offset
+        producer.txn_first_offset = NO_TXN
+        producer.txn_started_ms = -1
+        producer.txn_record_count = 0
+        assert not self._ended or self._ended[-1][0] < txn.marker_offset
+        self._ended.append((txn.marker_offset, txn.first_offset))
+        while self._ended_least and self._ended_least[-1][1] >= txn.first_offset:
+            self._ended_least.pop()
+        self._ended_least.append((txn.marker_offset, txn.first_offset))
+
+    def _at_epoch(self, producer_id: int, producer_epoch: int) -> Producer:
+        producer = self.by_id.get(producer_id)
+        if producer is None:
+            producer = self.by_id[producer_id] = Producer(producer_id, producer_epoch)
+        elif producer_epoch != producer.producer_epoch:
+            producer.producer_epoch = producer_epoch
+            producer.batches.clear()
+        return producer
+
+    def restore(self, producer: Producer) -> None:
+        """Take in a producer that a snapshot holds. Open transactions come in the order of their first offsets."""
+        self.by_id[producer.producer_id] = producer
+        if producer.txn_first_offset != NO_TXN:
+            self._open[producer.producer_id] = producer
+
+    def expire(self, used_before_ms: int) -> int:
+        """Forget producers that have not written since, but for those with an open transaction. Returns how many."""
+        gone = [
+            producer_id
+            for producer_id, producer in self.by_id.items()
+            if producer.used_ms < used_before_ms and producer.txn_first_offset == NO_TXN
+        ]
+        for producer_id in gone:
+            del self.by_id[producer_id]
+        return len(gone)
+
+
+def _out_of_order(message: str) -> Refused:
+    return Refused(ErrorCode.out_of_order_sequence_number, message)

@@ -1,0 +1,62 @@
+"""Which batch first reached a time: a sparse map from timestamps to offsets.
+
+An entry (T, O) says that the greatest timestamp of the segment up to and including the batch whose last offset
+is O is T. Timestamps only grow.
+
+Format: docs/formats.md, "Time index".
+"""
+
+import struct
+
+from stablelog.env.disk import Buffer
+
+ENTRY = struct.Struct(
+    ">"
+    "q"  # timestamp, ms
+    "i"  # last offset of the batch that has it, relative to the segment's base offset
+)
+
+
+class TimeIndex:
+    """The time index of one segment: growing, or read from its file."""
+
+    def __init__(self, base_offset: int, entries: Buffer = b"") -> None:
+        self._base_offset = base_offset
+        self._entries: Buffer = entries
+        self._count = len(entries) // ENTRY.size
+        while self._count > 1 and self[self._count - 1][0] <= self[self._count - 2][0]:
+            self._count -= 1  # the zeros of a file that Kafka preallocated
+        if self._count == 1 and self[0][0] <= 0:
+            self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        """The (timestamp, offset) of an entry."""
+        timestamp, offset = ENTRY.unpack_from(self._entries, index * ENTRY.size)
+        return timestamp, self._base_offset + offset
+
+    def append_if_later(self, timestamp: int, last_offset: int) -> None:
+        """Add an entry if the timestamp is greater than all before it."""
+        if self._count and self[self._count - 1][0] >= timestamp:
+            return
+        if not isinstance(self._entries, bytearray):
+            self._entries = bytearray(self._entries[: self._count * ENTRY.size])
+        self._entries += ENTRY.pack(timestamp, last_offset - self._base_offset)
+        self._count += 1
+
+    def offset_before(self, timestamp: int) -> int | None:
+        """An offset at or before the first batch that reaches the timestamp; None: begin at the segment's start."""
+        low, high = 0, self._count
+        while low < high:
+            middle = (low + high) // 2
+            if self[middle][0] < timestamp:
+                low = middle + 1
+            else:
+                high = middle
+        return self[low - 1][1] if low else None
+
+    def content(self) -> Buffer:
+        """The bytes of the file."""
+        return memoryview(self._entries)[: self._count * ENTRY.size]
