@@ -1,7 +1,8 @@
 """Which deadline comes next?
 
-A deadline that is put off, as every heartbeat does, costs nothing: its entry stays where it is in the heap and is
-moved on when its old time comes. So the heap holds about one entry per alarm, however many heartbeats there are.
+A deadline that is put off, as every heartbeat does, costs nothing: its entry stays where it is in the heap
+and is moved on when its old time comes. So the heap holds about one entry per alarm, however many heartbeats
+there are.
 """
 
 import heapq
@@ -29,7 +30,7 @@ class Alarm:
 
 
 class Alarms:
-    """All alarms of a coordinator, by deadline; those of one deadline in the order in which they were queued."""
+    """All alarms of a coordinator, by deadline; of one deadline, in the order in which they were queued."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Alarm]] = []

@@ -28,11 +28,13 @@ class GroupConfig:
         initial_rebalance_delay_ms: how long an empty group waits for more members before its first rebalance.
         session_timeout_ms_min: the shortest session that a member may ask for.
         session_timeout_ms_max: the longest.
-        group_size_max: members of one group, and likewise members that were given an id and have yet to come back.
+        group_size_max: members of one group, and likewise members that were given an id and have yet to come
+            back.
         offsets_retention_ms: offsets are forgotten so long after their group became empty.
         offsets_check_interval_ms: how soon a group without members and offsets is forgotten, at the earliest.
         offset_metadata_size_max: bytes of metadata of one committed offset.
-        group_metadata_size_max: bytes of the record of one generation: subscriptions and assignments of all members.
+        group_metadata_size_max: bytes of the record of one generation: subscriptions and assignments of all
+            members.
         new_member_join_timeout_ms: how long a new member may wait for its first rebalance.
     """
 
@@ -47,7 +49,7 @@ class GroupConfig:
     new_member_join_timeout_ms: int = 300_000
 
 
-# -- events ----------------------------------------------------------------------------------------------------
+# -- events --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +114,7 @@ class Membership(NamedTuple):
     group_instance_id: str | None = None
 
 
-# -- answers ---------------------------------------------------------------------------------------------------
+# -- answers -------------------------------------------------------------------------------------------------
 
 
 class JoinedMember(NamedTuple):
@@ -210,15 +212,18 @@ FetchedOffsets = dict[TopicPartition, FetchedOffset]
 
 @dataclass(slots=True)
 class GroupDecision(Generic[Answer]):
-    """What the coordinator decided. Its own state has changed already; nobody may learn of it before it is durable.
+    """What the coordinator decided. Its own state has changed already; nobody may learn of it before it is
+    durable.
 
     Attributes:
-        records: (key, value) to be appended to the offsets log, in this order, before those of any later decision.
+        records: (key, value) to be appended to the offsets log, in this order, before those of any later
+            decision.
         answer: to the request that was asked; None where it is answered through its token.
         answers: (token, answer) of joins and syncs, of this request and of earlier ones.
 
-    Every answer, also one without records, waits until the log is durable up to its end at the decision. So an
-    offset that can be fetched cannot be lost, and no answer tells of a generation that a crash takes back.
+    Every answer, also one without records, waits until the log is durable up to its end at the decision. So
+    an offset that can be fetched cannot be lost, and no answer tells of a generation that a crash takes
+    back.
     """
 
     answer: Answer

@@ -5,17 +5,18 @@
       └──────emptied───────┘      │     └───────rebalance────────┘                            │
                                   └─────────────────────rebalance─────────────────────────────┘
 
-A group prepares a rebalance until its members have joined (or the time is over), completes it until the leader has
-brought the assignment, and is stable then. Each round is a generation. What is not drawn does not happen: `step`
-refuses it and changes nothing.
+A group prepares a rebalance until its members have joined (or the time is over), completes it until the
+leader has brought the assignment, and is stable then. Each round is a generation. What is not drawn does not
+happen: `step` refuses it and changes nothing.
 
-A group without members is empty; a *simple* group has never had any and only keeps offsets. Only a stable or an
-empty generation is recorded: a crash in between takes a group back to the generation before.
+A group without members is empty; a *simple* group has never had any and only keeps offsets. Only a stable or
+an empty generation is recorded: a crash in between takes a group back to the generation before.
 
-Invariants: the leader is a member; every static member is in `static_ids` under its instance id; a member of a
-completing or stable group supports the group's protocol.
+Invariants: the leader is a member; every static member is in `static_ids` under its instance id; a member of
+a completing or stable group supports the group's protocol.
 
-Source: Kafka's classic group protocol; KIP-345 (static members), KIP-394 (member ids first), KIP-814 (skipping).
+Source: Kafka's classic group protocol; KIP-345 (static members), KIP-394 (member ids first), KIP-814
+(skipping).
 """
 
 from collections import Counter
@@ -60,7 +61,7 @@ TRANSITIONS: Mapping[State, Mapping[Step, State]] = {
 }
 
 
-class IllegalStep(Exception):
+class IllegalStepError(Exception):
     """A step that the group's state does not know: a bug of the caller. Nothing changed."""
 
 
@@ -99,7 +100,8 @@ class Member:
 
 
 class Group:
-    """One group. Its methods keep the membership consistent; when they are called is `group_rebalance`'s decision.
+    """One group. Its methods keep the membership consistent; when they are called is `group_rebalance`'s
+    decision.
 
     Attributes:
         state_ms: since when it is in its state; -1 if an old record does not say.
@@ -107,10 +109,12 @@ class Group:
         pending_joins: ids that were handed out to members who have yet to come back with them.
         pending_syncs: members of this generation who have yet to ask for their assignment.
         is_initial: it rebalances from empty, and waits for more members whether or not all have joined.
-        initial_delay_ms, initial_left_ms: of that wait: its current stretch, and what it may still be prolonged by.
+        initial_delay_ms, initial_left_ms: of that wait: its current stretch, and what it may still be
+            prolonged by.
         subscribed: topics of the members; None if that cannot be known.
         recorded: the value of its last record in the log; None if it has none.
-        join_alarm, sync_alarm, offsets_alarm: end of the join phase, of the sync phase; time to look at the offsets.
+        join_alarm, sync_alarm, offsets_alarm: end of the join phase, of the sync phase; time to look at the
+            offsets.
     """
 
     def __init__(self, group_id: str, join_alarm: Alarm, sync_alarm: Alarm, offsets_alarm: Alarm) -> None:
@@ -139,15 +143,15 @@ class Group:
         """Go to the next state.
 
         Raises:
-            IllegalStep: there is no such step from here; nothing changed.
+            IllegalStepError: there is no such step from here; nothing changed.
         """
         following = TRANSITIONS[self.state].get(step)
         if following is None:
-            raise IllegalStep(f"group {self.group_id!r} is {self.state}: {step.value}?")
+            raise IllegalStepError(f"group {self.group_id!r} is {self.state}: {step.value}?")
         self.state = following
         self.state_ms = now_ms
 
-    # -- members -----------------------------------------------------------------------------------------------
+    # -- members ---------------------------------------------------------------------------------------------
 
     def add(self, member: Member, protocol_type: str) -> None:
         """Take a member in. The first one says what kind of protocol the group speaks, and leads it."""
@@ -173,7 +177,7 @@ class Group:
             self.leader_id = next(iter(self.members), None)
 
     def replace(self, member: Member) -> None:
-        """Put a static member into the place of the one that had its instance id: its leadership, its assignment."""
+        """Put a static member into the place of its former self: its leadership, its assignment."""
         assert member.group_instance_id is not None
         former = self.members.pop(self.static_ids[member.group_instance_id])
         member.assignment = former.assignment
@@ -188,7 +192,9 @@ class Group:
     @property
     def has_all_joined(self) -> bool:
         """Whether nobody is left to wait for in the join phase."""
-        return not self.pending_joins and all(member.join_token is not None for member in self.members.values())
+        return not self.pending_joins and all(
+            member.join_token is not None for member in self.members.values()
+        )
 
     @property
     def joined_count(self) -> int:
@@ -209,10 +215,10 @@ class Group:
             self.leader_id = next(joined, self.leader_id)
         return self.members[self.leader_id].join_token is not None
 
-    # -- protocol ----------------------------------------------------------------------------------------------
+    # -- protocol --------------------------------------------------------------------------------------------
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether one who speaks these protocols may be in the group: one of them must be spoken by every member."""
+        """Whether one with these protocols fits in: every member must support one of them."""
         names = set(names)
         if self.state is State.EMPTY:
             return bool(protocol_type) and bool(names)
@@ -225,7 +231,7 @@ class Group:
         return common
 
     def vote(self) -> str:
-        """The protocol that most members want among those that all speak; of equals, what the oldest members want."""
+        """The protocol that most members want of those that all support; of equals, the oldest's wish."""
         assert self.members
         common = self._common_protocols(name for name, _ in next(iter(self.members.values())).protocols)
         assert common, f"the members of group {self.group_id!r} have no protocol in common"
@@ -256,7 +262,9 @@ class Group:
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member reads the topic, as far as can be known."""
-        return self.protocol_type == CONSUMER_PROTOCOL if self.subscribed is None else topic in self.subscribed
+        return (
+            self.protocol_type == CONSUMER_PROTOCOL if self.subscribed is None else topic in self.subscribed
+        )
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
         """What the leader needs to know for assigning the work."""
@@ -265,7 +273,7 @@ class Group:
             for member in self.members.values()
         )
 
-    # -- record ------------------------------------------------------------------------------------------------
+    # -- record ----------------------------------------------------------------------------------------------
 
     def value(self, assignments: Mapping[str, bytes]) -> GroupValue:
         """What is recorded of this generation.
@@ -306,7 +314,9 @@ class Group:
             for member in self.members.values()
             if member.group_instance_id is not None
         }
-        self.leader_id = value.leader_id if value.leader_id in self.members else next(iter(self.members), None)
+        self.leader_id = (
+            value.leader_id if value.leader_id in self.members else next(iter(self.members), None)
+        )
         self.state = State.STABLE if self.members else State.EMPTY
         self.pending_syncs.clear()
         self.subscribed = self._subscriptions()

@@ -1,17 +1,18 @@
 """How members come to an agreement: joins, syncs, heartbeats, leaves and timeouts of one group.
 
-What a request does depends on the state of the group, and each has its table: `_HEARTBEAT`, `_SYNC`, `_REJOIN`. A
-request is checked first (`Refused`), and nothing has changed if it is refused.
+What a request does depends on the state of the group, and each has its table: `_HEARTBEAT`, `_SYNC`,
+`_REJOIN`. A request is checked first (`Refused`), and nothing has changed if it is refused.
 
-A join or a sync is answered through its token, at once or in a later decision, and exactly once: also when its
-member leaves, is thrown out, is replaced, or asks again.
+A join or a sync is answered through its token, at once or in a later decision, and exactly once: also when
+its member leaves, is thrown out, is replaced, or asks again.
 
-Source: Kafka's classic group protocol; KIP-345 (static members), KIP-394 (member ids first), KIP-814 (skipping).
+Source: Kafka's classic group protocol; KIP-345 (static members), KIP-394 (member ids first), KIP-814
+(skipping).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -36,6 +37,26 @@ FRUITLESS_JOIN_MS_MIN = 1_000  # how soon a join phase in which nobody joined is
 Decision = GroupDecision[Any]
 
 
+class _Join(NamedTuple):
+    """A join being worked on."""
+
+    group: Group
+    request: JoinRequest
+    token: Token
+    decision: Decision
+    now_ms: int
+
+
+class _Sync(NamedTuple):
+    """A sync being worked on."""
+
+    group: Group
+    request: SyncRequest
+    token: Token
+    decision: Decision
+    now_ms: int
+
+
 class Rebalances:
     """Membership changes of any group."""
 
@@ -43,7 +64,7 @@ class Rebalances:
         self._config = config
         self._alarms = alarms
 
-    # -- join --------------------------------------------------------------------------------------------------
+    # -- join ------------------------------------------------------------------------------------------------
 
     def check_join(self, request: JoinRequest) -> None:
         """Check what can be checked without a group.
@@ -58,16 +79,26 @@ class Rebalances:
                 f"a session timeout of {request.session_timeout_ms} ms; "
                 f"{config.session_timeout_ms_min} to {config.session_timeout_ms_max} are allowed",
             )
-        names = [request.group_instance_id or "", request.client_id, request.client_host, request.protocol_type]
+        names = [
+            request.group_instance_id or "",
+            request.client_id,
+            request.client_host,
+            request.protocol_type,
+        ]
         names += (name for name, _ in request.protocols)
         if any(len(name.encode()) > STRING_SIZE_MAX for name in names):
             raise Refused(ErrorCode.invalid_request, f"a name of more than {STRING_SIZE_MAX} bytes")
 
     def join(self, group: Group, request: JoinRequest, token: Token, decision: Decision, now_ms: int) -> None:
-        """Let a member into the next generation, or give it the current one if nothing changes by its coming."""
+        """Let a member into the next generation, or give it the current one if its coming changes nothing.
+
+        Raises:
+            Refused: and why. Nothing changed, but that a member which is one too many may be out.
+        """
+        join = _Join(group, request, token, decision, now_ms)
         member_id = request.member_id
         if not self._has_room(group, member_id):
-            if member_id in group.members:  # the group has become smaller than it was, and this one came last
+            if member_id in group.members:  # the limit was lowered, and this one comes last
                 self._dismiss(group, group.members[member_id], decision)
                 self._complete_join_if_ready(group, decision, now_ms)
             raise Refused(
@@ -80,14 +111,16 @@ class Rebalances:
                 f"group {group.group_id!r} has no protocol in common with this member",
             )
         if not member_id:
-            self._join_new(group, request, token, decision, now_ms)
+            self._join_new(join)
         elif member_id in group.pending_joins:
             if request.group_instance_id is not None:
-                raise Refused(ErrorCode.unknown_member_id, "this id was given to a member without an instance id")
-            self._admit(group, request, member_id, token, decision, now_ms)
+                raise Refused(
+                    ErrorCode.unknown_member_id, f"{member_id!r} was given to a member without an instance id"
+                )
+            self._admit(join, member_id)
         else:
             check_member(group, member_id, request.group_instance_id)
-            self._REJOIN[group.state](self, group, request, token, decision, now_ms)
+            self._REJOIN[group.state](self, join)
 
     def _has_room(self, group: Group, member_id: str) -> bool:
         size_max = self._config.group_size_max
@@ -99,30 +132,34 @@ class Rebalances:
             return (member is not None and member.join_token is not None) or group.joined_count < size_max
         return member is not None or len(group.members) < size_max
 
-    def _join_new(self, group: Group, request: JoinRequest, token: Token, decision: Decision, now_ms: int) -> None:
+    def _join_new(self, join: _Join) -> None:
+        group, request = join.group, join.request
         if request.group_instance_id is not None:
             member_id = f"{request.group_instance_id}-{request.fresh_id}"
             if request.group_instance_id in group.static_ids:
-                self._replace_static(group, request, member_id, token, decision, now_ms)
+                self._replace_static(join, member_id)
             else:
-                self._admit(group, request, member_id, token, decision, now_ms)
+                self._admit(join, member_id)
             return
         member_id = f"{request.client_id}-{request.fresh_id}"
         assert member_id not in group.members
         if not request.knows_member_id_required:
-            self._admit(group, request, member_id, token, decision, now_ms)
+            self._admit(join, member_id)
             return
         if len(group.pending_joins) >= self._config.group_size_max:
-            raise Refused(ErrorCode.group_max_size_reached, f"group {group.group_id!r} waits for too many members")
+            raise Refused(
+                ErrorCode.group_max_size_reached, f"group {group.group_id!r} waits for too many members"
+            )
         alarm = self._session_alarm(group, member_id)
         group.pending_joins[member_id] = alarm
-        self._alarms.set(alarm, now_ms + request.session_timeout_ms)
-        decision.answers.append((token, JoinAnswer(ErrorCode.member_id_required, member_id)))
+        self._alarms.set(alarm, join.now_ms + request.session_timeout_ms)
+        join.decision.answers.append((join.token, JoinAnswer(ErrorCode.member_id_required, member_id)))
 
     def _session_alarm(self, group: Group, member_id: str) -> Alarm:
         return Alarm(partial(self._session_over, group, member_id))
 
-    def _new_member(self, group: Group, request: JoinRequest, member_id: str, token: Token) -> Member:
+    def _new_member(self, join: _Join, member_id: str) -> Member:
+        request = join.request
         return Member(
             member_id=member_id,
             group_instance_id=request.group_instance_id,
@@ -131,96 +168,105 @@ class Rebalances:
             session_timeout_ms=request.session_timeout_ms,
             rebalance_timeout_ms=request.rebalance_timeout_ms,
             protocols=request.protocols,
-            session=self._session_alarm(group, member_id),
-            join_token=token,
+            session=self._session_alarm(join.group, member_id),
+            join_token=join.token,
         )
 
-    def _admit(
-        self, group: Group, request: JoinRequest, member_id: str, token: Token, decision: Decision, now_ms: int
-    ) -> None:
+    def _admit(self, join: _Join, member_id: str) -> None:
         """Take in a new member."""
+        group = join.group
         pending = group.pending_joins.get(member_id)
         if pending is not None:
             self._alarms.cancel(pending)
         if group.is_initial:
             group.is_prolonged = True
-        member = self._new_member(group, request, member_id, token)
+        member = self._new_member(join, member_id)
         member.is_new = True
-        group.add(member, request.protocol_type)
-        # It cannot send heartbeats before it knows its generation. If it went away meanwhile, this ends the waiting.
-        self._alarms.set(member.session, now_ms + self._config.new_member_join_timeout_ms)
-        self._rebalance_or_complete(group, decision, now_ms)
+        group.add(member, join.request.protocol_type)
+        # It cannot send heartbeats before it knows its generation. If it is gone, this ends the waiting for
+        # it.
+        self._alarms.set(member.session, join.now_ms + self._config.new_member_join_timeout_ms)
+        self._rebalance_or_complete(group, join.decision, join.now_ms)
 
-    def _replace_static(
-        self, group: Group, request: JoinRequest, member_id: str, token: Token, decision: Decision, now_ms: int
-    ) -> None:
+    def _replace_static(self, join: _Join, member_id: str) -> None:
         """A static member has started anew: it takes its former place, and its former self is fenced."""
+        group, request, decision = join.group, join.request, join.decision
         assert request.group_instance_id is not None
         former = group.members[group.static_ids[request.group_instance_id]]
         former_leader_id = group.leader_id or ""
         self._alarms.cancel(former.session)
         self._answer_join(former, JoinAnswer(ErrorCode.fenced_instance_id, former.member_id), decision)
         self._answer_sync(former, SyncAnswer(ErrorCode.fenced_instance_id), decision)
-        member = self._new_member(group, request, member_id, token)
+        member = self._new_member(join, member_id)
         group.replace(member)
-        self._renew_session(member, now_ms)
-        if group.state is State.STABLE and group.vote() == group.protocol_name:
-            record = encode_group_value(group.value({m.member_id: m.assignment for m in group.members.values()}))
-            self._record(group, record, decision)
-            leads = group.leader_id == member_id
-            if request.knows_skip_assignment:
-                answer = self._generation_of(group, member_id, with_members=leads, skip_assignment=leads)
-            else:
-                # An older client would assign anew if it heard that it leads; so it hears its former id.
-                answer = self._generation_of(group, member_id, leader_id=former_leader_id)
-            self._answer_join(member, answer, decision)
+        self._renew_session(member, join.now_ms)
+        record = self._unchanged_generation(group)
+        if record is None:
+            self._rebalance_or_complete(group, decision, join.now_ms)
             return
-        # Completing: the leader may have been told of the former id already, and would assign to nobody.
-        self._rebalance_or_complete(group, decision, now_ms)
+        self._record(group, record, decision)
+        leads = group.leader_id == member_id
+        if request.knows_skip_assignment:
+            answer = self._generation_of(group, member_id, with_members=leads, skip_assignment=leads)
+        else:
+            # An older client would assign anew if it heard that it leads, so it hears of its former self.
+            answer = self._generation_of(group, member_id, leader_id=former_leader_id)
+        self._answer_join(member, answer, decision)
 
-    def _rejoin(
-        self, group: Group, request: JoinRequest, token: Token, decision: Decision, now_ms: int, *, changed: bool = True
-    ) -> None:
-        """A member joins again: a new generation if its coming changes anything, else the current one."""
-        member = group.members[request.member_id]
-        if not changed:
-            leads = group.state is State.COMPLETING_REBALANCE and group.leader_id == member.member_id
-            answer = self._generation_of(group, member.member_id, with_members=leads)
-            decision.answers.append((token, answer))
-            return
-        self._answer_join(member, JoinAnswer(ErrorCode.rebalance_in_progress, member.member_id), decision)
+    def _unchanged_generation(self, group: Group) -> bytes | None:
+        """The record of the current generation with a member replaced; None if there must be a new one."""
+        if group.state is not State.STABLE or group.vote() != group.protocol_name:
+            # In the sync phase the leader may have been told of the former id, and would assign to nobody.
+            return None
+        assignments = {member.member_id: member.assignment for member in group.members.values()}
+        record = encode_group_value(group.value(assignments))
+        return record if len(record) <= self._config.group_metadata_size_max else None
+
+    def _rejoin(self, join: _Join) -> None:
+        """A member joins again, and a new generation begins."""
+        request = join.request
+        member = join.group.members[request.member_id]
+        self._answer_join(
+            member, JoinAnswer(ErrorCode.rebalance_in_progress, member.member_id), join.decision
+        )
         member.protocols = request.protocols
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
-        member.join_token = token
-        self._rebalance_or_complete(group, decision, now_ms)
+        member.join_token = join.token
+        self._rebalance_or_complete(join.group, join.decision, join.now_ms)
 
-    def _rejoin_completing(
-        self, group: Group, request: JoinRequest, token: Token, decision: Decision, now_ms: int
-    ) -> None:
-        # Unchanged: it may not have got the answer to its first join.
-        changed = group.members[request.member_id].protocols != request.protocols
-        self._rejoin(group, request, token, decision, now_ms, changed=changed)
-
-    def _rejoin_stable(self, group: Group, request: JoinRequest, token: Token, decision: Decision, now_ms: int) -> None:
-        # The leader rejoins to have the work assigned anew, for reasons that only it knows.
-        changed = group.members[request.member_id].protocols != request.protocols
+    def _rejoin_completing(self, join: _Join) -> None:
+        group, request = join.group, join.request
+        if group.members[request.member_id].protocols != request.protocols:
+            self._rejoin(join)
+            return
+        # It may not have got the answer to its first join.
         leads = group.leader_id == request.member_id
-        self._rejoin(group, request, token, decision, now_ms, changed=changed or leads)
+        answer = self._generation_of(group, request.member_id, with_members=leads)
+        join.decision.answers.append((join.token, answer))
 
-    def _rejoin_empty(
-        self, group: Group, _request: JoinRequest, _token: Token, _decision: Decision, _now_ms: int
-    ) -> None:
-        raise AssertionError(f"group {group.group_id!r} is empty and has a member")
+    def _rejoin_stable(self, join: _Join) -> None:
+        group, request = join.group, join.request
+        # The leader joins again to have the work assigned anew, for reasons that only it knows.
+        if (
+            group.leader_id == request.member_id
+            or group.members[request.member_id].protocols != request.protocols
+        ):
+            self._rejoin(join)
+            return
+        join.decision.answers.append((join.token, self._generation_of(group, request.member_id)))
 
-    _REJOIN = {
+    def _rejoin_empty(self, join: _Join) -> None:
+        raise AssertionError(f"group {join.group.group_id!r} is empty and has a member")
+
+    _REJOIN: ClassVar[Mapping[State, Callable[..., None]]] = {
         State.EMPTY: _rejoin_empty,
         State.PREPARING_REBALANCE: _rejoin,
         State.COMPLETING_REBALANCE: _rejoin_completing,
         State.STABLE: _rejoin_stable,
     }
 
-    # -- the join phase ----------------------------------------------------------------------------------------
+    # -- the join phase --------------------------------------------------------------------------------------
 
     def _rebalance_or_complete(self, group: Group, decision: Decision, now_ms: int) -> None:
         """Begin a join phase or, if one is under way, end it if nobody is left to wait for."""
@@ -287,7 +333,9 @@ class Rebalances:
         group.pending_syncs.update(group.members)
         for member in group.members.values():
             leads = member.member_id == group.leader_id
-            self._answer_join(member, self._generation_of(group, member.member_id, with_members=leads), decision)
+            self._answer_join(
+                member, self._generation_of(group, member.member_id, with_members=leads), decision
+            )
             member.is_new = False
             self._renew_session(member, now_ms)
         self._alarms.set(group.sync_alarm, now_ms + group.rebalance_timeout_ms)
@@ -312,7 +360,7 @@ class Rebalances:
             group.joined_members() if with_members else (),
         )
 
-    # -- sync --------------------------------------------------------------------------------------------------
+    # -- sync ------------------------------------------------------------------------------------------------
 
     def sync(self, group: Group, request: SyncRequest, token: Token, decision: Decision, now_ms: int) -> None:
         """Give a member its assignment, now or once the leader has brought it."""
@@ -327,37 +375,34 @@ class Rebalances:
                     ErrorCode.inconsistent_group_protocol,
                     f"group {group.group_id!r} has the {name} {actual!r}, not {asked!r}",
                 )
-        self._SYNC[group.state](self, group, request, token, decision, now_ms)
+        self._SYNC[group.state](self, _Sync(group, request, token, decision, now_ms))
 
-    def _sync_too_early(
-        self, group: Group, _request: SyncRequest, _token: Token, _decision: Decision, _now_ms: int
-    ) -> None:
-        raise Refused(ErrorCode.rebalance_in_progress, f"group {group.group_id!r} is rebalancing: join again")
+    def _sync_empty(self, sync: _Sync) -> None:
+        raise Refused(ErrorCode.unknown_member_id, f"group {sync.group.group_id!r} has no members: join")
 
-    def _sync_empty(
-        self, group: Group, _request: SyncRequest, _token: Token, _decision: Decision, _now_ms: int
-    ) -> None:
-        raise Refused(ErrorCode.unknown_member_id, f"group {group.group_id!r} has no members: join")
+    def _sync_preparing(self, sync: _Sync) -> None:
+        raise Refused(
+            ErrorCode.rebalance_in_progress, f"group {sync.group.group_id!r} rebalances: join again"
+        )
 
-    def _sync_completing(
-        self, group: Group, request: SyncRequest, token: Token, decision: Decision, now_ms: int
-    ) -> None:
-        member = group.members[request.member_id]
-        self._answer_sync(member, SyncAnswer(ErrorCode.rebalance_in_progress), decision)
-        member.sync_token = token
+    def _sync_completing(self, sync: _Sync) -> None:
+        group = sync.group
+        member = group.members[sync.request.member_id]
+        self._answer_sync(member, SyncAnswer(ErrorCode.rebalance_in_progress), sync.decision)
+        member.sync_token = sync.token
         self._has_synced(group, member.member_id)
         if group.leader_id == member.member_id:
-            self._assign(group, request.assignments, decision, now_ms)
+            self._assign(group, sync.request.assignments, sync.decision, sync.now_ms)
 
-    def _sync_stable(
-        self, group: Group, request: SyncRequest, token: Token, decision: Decision, _now_ms: int
-    ) -> None:
-        self._has_synced(group, request.member_id)
-        decision.answers.append((token, self._assignment_of(group, group.members[request.member_id])))
+    def _sync_stable(self, sync: _Sync) -> None:
+        group = sync.group
+        self._has_synced(group, sync.request.member_id)
+        answer = self._assignment_of(group, group.members[sync.request.member_id])
+        sync.decision.answers.append((sync.token, answer))
 
-    _SYNC = {
+    _SYNC: ClassVar[Mapping[State, Callable[..., None]]] = {
         State.EMPTY: _sync_empty,
-        State.PREPARING_REBALANCE: _sync_too_early,
+        State.PREPARING_REBALANCE: _sync_preparing,
         State.COMPLETING_REBALANCE: _sync_completing,
         State.STABLE: _sync_stable,
     }
@@ -367,7 +412,9 @@ class Rebalances:
         if not group.pending_syncs:
             self._alarms.cancel(group.sync_alarm)
 
-    def _assign(self, group: Group, assignments: Mapping[str, bytes], decision: Decision, now_ms: int) -> None:
+    def _assign(
+        self, group: Group, assignments: Mapping[str, bytes], decision: Decision, now_ms: int
+    ) -> None:
         """The leader has assigned the work: record it and hand it out."""
         value = group.value(assignments)._replace(state_ms=now_ms)
         record = encode_group_value(value)
@@ -395,9 +442,9 @@ class Rebalances:
             self._dismiss(group, group.members[member_id], decision)
         self.rebalance(group, decision, now_ms)
 
-    # -- staying and leaving -----------------------------------------------------------------------------------
+    # -- staying and leaving ---------------------------------------------------------------------------------
 
-    _HEARTBEAT = {
+    _HEARTBEAT: ClassVar[Mapping[State, ErrorCode]] = {
         State.EMPTY: ErrorCode.unknown_member_id,
         State.PREPARING_REBALANCE: ErrorCode.rebalance_in_progress,
         State.COMPLETING_REBALANCE: ErrorCode.none,
@@ -414,7 +461,7 @@ class Rebalances:
         return self._HEARTBEAT[group.state]
 
     def renew_session(self, group: Group, member_id: str, now_ms: int) -> None:
-        """Hear of a member by something else than a heartbeat, if it is one and its group waits for heartbeats."""
+        """Hear of a member by something else than a heartbeat."""
         member = group.members.get(member_id)
         if member is not None and group.state in {State.STABLE, State.PREPARING_REBALANCE}:
             self._renew_session(member, now_ms)
@@ -443,10 +490,10 @@ class Rebalances:
     def _leave_one(self, group: Group, leaving: LeavingMember, decision: Decision) -> None:
         member_id = leaving.member_id
         if not member_id:
-            static_id = group.static_ids.get(leaving.group_instance_id or "")
-            if static_id is None:
-                raise Refused(ErrorCode.unknown_member_id, f"no static member {leaving.group_instance_id!r}")
-            member_id = static_id
+            instance_id = leaving.group_instance_id
+            if instance_id is None or instance_id not in group.static_ids:
+                raise Refused(ErrorCode.unknown_member_id, f"no static member {instance_id!r}")
+            member_id = group.static_ids[instance_id]
         elif member_id in group.pending_joins:
             self._alarms.cancel(group.pending_joins.pop(member_id))
             return
@@ -476,7 +523,7 @@ class Rebalances:
         else:
             self.rebalance(group, decision, now_ms)
 
-    # -- help --------------------------------------------------------------------------------------------------
+    # -- help ------------------------------------------------------------------------------------------------
 
     def _record(self, group: Group, value: bytes, decision: Decision) -> None:
         group.recorded = value
@@ -496,7 +543,7 @@ class Rebalances:
         member.sync_token = None
         return True
 
-    # -- groups ------------------------------------------------------------------------------------------------
+    # -- groups ----------------------------------------------------------------------------------------------
 
     def new_group(self, group_id: str, offsets_alarm: Alarm) -> Group:
         """A group without members."""
@@ -548,13 +595,18 @@ def check_member(group: Group, member_id: str, group_instance_id: str | None) ->
     if group_instance_id is not None:
         static_id = group.static_ids.get(group_instance_id)
         if static_id is None:
-            raise Refused(ErrorCode.unknown_member_id, f"group {group.group_id!r} knows no {group_instance_id!r}")
+            raise Refused(
+                ErrorCode.unknown_member_id, f"group {group.group_id!r} knows no {group_instance_id!r}"
+            )
         if static_id != member_id:
             raise Refused(
-                ErrorCode.fenced_instance_id, f"another client has taken the place of {group_instance_id!r}: stop"
+                ErrorCode.fenced_instance_id,
+                f"another client has taken the place of {group_instance_id!r}: stop",
             )
     if member_id not in group.members:
-        raise Refused(ErrorCode.unknown_member_id, f"{member_id!r} is not a member of group {group.group_id!r}: join")
+        raise Refused(
+            ErrorCode.unknown_member_id, f"{member_id!r} is not a member of group {group.group_id!r}: join"
+        )
 
 
 def check_generation(group: Group, generation: int) -> None:

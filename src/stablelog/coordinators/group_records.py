@@ -1,16 +1,17 @@
 """What a record of the offsets log (`__consumer_offsets`) says, byte for byte as Kafka writes it.
 
-Two kinds of key are ours: a committed offset (versions 0 and 1) and the metadata of a classic group (2). Higher
-versions belong to Kafka's other kinds of group; they are told apart and left alone. A null value takes the key's
-subject away.
+Two kinds of key are ours: a committed offset (versions 0 and 1) and the metadata of a classic group (2).
+Higher versions belong to Kafka's other kinds of group; they are told apart and left alone. A null value
+takes the key's subject away.
 
-We write the versions that Kafka 4 writes: offsets in value version 3 (1 if the commit carries its own expiry),
-groups in version 3. We read every version there is. From version 4 on a value is flexible: compact lengths, and
-tagged fields, of which unknown ones are passed over. Kafka does the same, so two tagged fields of our own can say
-what a trimmed log would otherwise forget (`OffsetValue`), and Kafka's dump tool still reads it.
+We write the versions that Kafka 4 writes: offsets in value version 3 (1 if the commit carries its own
+expiry), groups in version 3. We read every version there is. From version 4 on a value is flexible: compact
+lengths, and tagged fields, of which unknown ones are passed over. Kafka does the same, so two tagged fields
+of our own can say what a trimmed log would otherwise forget (`OffsetValue`), and Kafka's dump tool still
+reads it.
 
-Format: docs/formats.md, "Offsets log".  Source: Kafka's OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and
-GroupMetadataValue; KIP-915 on the tagged fields.
+Format: docs/formats.md, "Offsets log".  Source: Kafka's OffsetCommitKey, OffsetCommitValue, GroupMetadataKey
+and GroupMetadataValue; KIP-915 on the tagged fields.
 """
 
 import struct
@@ -63,8 +64,9 @@ class OffsetValue(NamedTuple):
         metadata: whatever the client wanted to keep.
         commit_ms: the broker's time of the commit.
         expire_ms: when it is to be forgotten; -1 if the broker's retention decides.
-        overtaken_by: producers whose open transaction committed the same partition *after* this commit. Only a
-            checkpoint says so: it writes an old commit again behind newer ones, and their order must survive that.
+        overtaken_by: producers whose open transaction committed the same partition *after* this commit. Only
+            a checkpoint says so: it writes an old commit again behind newer ones, and their order must
+            survive that.
     """
 
     offset: int
@@ -89,7 +91,7 @@ class MemberValue(NamedTuple):
 
 
 class GroupValue(NamedTuple):
-    """A generation of a group. `state_ms`: since when it is in its state; -1 where the version does not know it."""
+    """A generation of a group. `state_ms`: since when it is in its state; -1 in versions without it."""
 
     protocol_type: str
     generation: int
@@ -267,7 +269,7 @@ def subscribed_topics(subscription: bytes) -> tuple[str, ...] | None:
         return None
 
 
-# -- primitives ------------------------------------------------------------------------------------------------
+# -- primitives ----------------------------------------------------------------------------------------------
 
 
 def _string(text: str) -> bytes:
@@ -303,7 +305,9 @@ class _Source:
         self._flexible = False
 
     def _corrupt(self, why: str) -> Corrupt:
-        return Corrupt(f"the {self._what} of a record of the offsets log cannot be read: {why} at byte {self._at}")
+        return Corrupt(
+            f"the {self._what} of a record of the offsets log cannot be read: {why} at byte {self._at}"
+        )
 
     def _take(self, size: int) -> bytes:
         end = self._at + size

@@ -1,12 +1,13 @@
 """Which offsets have groups committed, and which are still undecided?
 
-A plain commit counts at once. A commit in a transaction is *pending* until the transaction's marker: on COMMIT it
-counts as if it had been made where its record lies in the log, so of a plain and a transactional commit of the same
-partition the later record wins, whatever the order of their taking effect; on ABORT it is dropped. A tombstone
-takes away both.
+A plain commit counts at once. A commit in a transaction is *pending* until the transaction's marker: on
+COMMIT it counts as if it had been made where its record lies in the log, so of a plain and a transactional
+commit of the same partition the later record wins, whatever the order of their taking effect; on ABORT it is
+dropped. A tombstone takes away both.
 
-`position` is that order: the offset of the record while the log is replayed, and a running number after it while
-events come. Events are decided in the order in which they are logged, so both say the same of any two commits.
+`position` is that order: the offset of the record while the log is replayed, and a running number after it
+while events come. Events are decided in the order in which they are logged, so both say the same of any two
+commits.
 
 Source: KIP-98, KIP-447; Kafka's OffsetMetadataManager.
 """
@@ -38,7 +39,7 @@ class Offsets:
         self._pending: dict[int, dict[str, OffsetByPartition]] = {}
         self._open_producers: dict[str, set[int]] = {}
 
-    # -- what changes ------------------------------------------------------------------------------------------
+    # -- what changes ----------------------------------------------------------------------------------------
 
     def commit(
         self,
@@ -73,10 +74,16 @@ class Offsets:
         self._position = max(self._position, position)
         return position
 
-    def _position_of(self, group_id: str, partition: TopicPartition, value: OffsetValue, position: int) -> int:
-        """Where a commit was made that a checkpoint has written again: right before those that overtook it."""
+    def _position_of(
+        self, group_id: str, partition: TopicPartition, value: OffsetValue, position: int
+    ) -> int:
+        """Where a commit was made that a checkpoint wrote again: right before those that overtook it."""
         overtaking = (self._pending.get(producer_id, {}) for producer_id in value.overtaken_by)
-        later = [by_group[group_id][partition] for by_group in overtaking if partition in by_group.get(group_id, {})]
+        later = [
+            by_group[group_id][partition]
+            for by_group in overtaking
+            if partition in by_group.get(group_id, {})
+        ]
         return min((pending.position - 1 for pending in later), default=position)
 
     def remove(self, group_id: str, partition: TopicPartition, *, position: int | None = None) -> None:
@@ -111,7 +118,7 @@ class Offsets:
                     committed[partition] = offset
         return set(by_group)
 
-    # -- what is so --------------------------------------------------------------------------------------------
+    # -- what is so ------------------------------------------------------------------------------------------
 
     def committed(self, group_id: str) -> OffsetByPartition:
         """The committed offsets of a group."""
@@ -128,7 +135,8 @@ class Offsets:
     def is_pending(self, group_id: str, partition: TopicPartition) -> bool:
         """Whether an open transaction holds an offset of the group for this partition."""
         return any(
-            partition in self._pending[producer_id][group_id] for producer_id in self._open_producers.get(group_id, ())
+            partition in self._pending[producer_id][group_id]
+            for producer_id in self._open_producers.get(group_id, ())
         )
 
     def is_kept(self, group_id: str, partition: TopicPartition) -> bool:
@@ -153,8 +161,9 @@ class Offsets:
     def checkpoint(self, group_id: str) -> Iterator[tuple[TopicPartition, OffsetValue]]:
         """What must be recorded again of a group's committed offsets before the log is trimmed.
 
-        Pending offsets are not in it: their records may not be trimmed before their transaction has ended. Such a
-        record lies before the checkpoint then, so a commit says by which pending ones it had been overtaken.
+        Pending offsets are not in it: their records may not be trimmed before their transaction has ended.
+        Such a record lies before the checkpoint then, so a commit says by which pending ones it had been
+        overtaken.
         """
         for partition, committed in self.committed(group_id).items():
             overtaken_by = self._overtaking(group_id, partition, committed.position)
