@@ -1,0 +1,22 @@
+"""DeleteGroups (42): forget groups without members, with all their offsets."""
+
+from typing import Any
+
+from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
+from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGroupsResponse
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+
+
+async def handle(broker: Broker, request: DeleteGroupsRequest, _context: Any) -> DeleteGroupsResponse:
+    """Delete what can be deleted; each group stands for itself."""
+    codes = await broker.groups.carry_out(
+        broker.groups.coordinator.delete_groups(request.groups_names, now_ms=broker.now_ms())
+    )
+    return DeleteGroupsResponse(
+        throttle_time=NO_THROTTLE,
+        results=tuple(
+            DeletableGroupResult(group_id=group_id, error_code=code) for group_id, code in codes.items()
+        ),
+    )

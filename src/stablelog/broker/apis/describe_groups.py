@@ -1,0 +1,58 @@
+"""DescribeGroups (15): what groups look like from outside.
+
+Version notes: v3+ authorized operations; v4+ instance ids; before v6 a group that is not there is described
+as "Dead" without an error.
+"""
+
+from typing import Any
+
+from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
+from kio.schema.describe_groups.v6.response import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsResponse,
+)
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+from stablelog.coordinators.group_answers import DescribedGroup as Description
+
+NOT_FOUND_VERSION = 6
+NOT_ASKED = -(2**31)
+# A bit for each of Kafka's operations on a group: read, delete, describe. There is no authorization here.
+EVERY_OPERATION = 1 << 3 | 1 << 6 | 1 << 8
+
+
+def _group(described: Description, operations: int, api_version: int) -> DescribedGroup:
+    is_missing = described.code is not ErrorCode.none and api_version >= NOT_FOUND_VERSION
+    return DescribedGroup(
+        error_code=described.code if is_missing else ErrorCode.none,
+        error_message=f"There is no group {described.group_id}." if is_missing else None,
+        group_id=described.group_id,
+        group_state=described.state,
+        protocol_type=described.protocol_type,
+        protocol_data=described.protocol_name,
+        members=tuple(
+            DescribedGroupMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                member_metadata=member.metadata,
+                member_assignment=member.assignment,
+            )
+            for member in described.members
+        ),
+        authorized_operations=operations,
+    )
+
+
+async def handle(broker: Broker, request: DescribeGroupsRequest, context: Any) -> DescribeGroupsResponse:
+    """Answer."""
+    described = await broker.groups.carry_out(broker.groups.coordinator.describe(request.groups))
+    operations = EVERY_OPERATION if request.include_authorized_operations else NOT_ASKED
+    return DescribeGroupsResponse(
+        throttle_time=NO_THROTTLE,
+        groups=tuple(_group(one, operations, context.api_version) for one in described),
+    )

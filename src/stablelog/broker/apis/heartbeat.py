@@ -1,0 +1,23 @@
+"""Heartbeat (12): a member is alive, and learns whether to join again. Version notes: v3+ static members."""
+
+from typing import Any
+
+from kio.schema.heartbeat.v4.request import HeartbeatRequest
+from kio.schema.heartbeat.v4.response import HeartbeatResponse
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+
+
+async def handle(broker: Broker, request: HeartbeatRequest, _context: Any) -> HeartbeatResponse:
+    """Answer."""
+    code = await broker.groups.carry_out(
+        broker.groups.coordinator.heartbeat(
+            request.group_id,
+            request.member_id,
+            request.generation_id,
+            group_instance_id=request.group_instance_id,
+            now_ms=broker.now_ms(),
+        )
+    )
+    return HeartbeatResponse(throttle_time=NO_THROTTLE, error_code=code)

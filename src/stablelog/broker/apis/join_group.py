@@ -1,0 +1,63 @@
+"""JoinGroup (11): a member wants to be in a group's next generation, and waits until that has begun.
+
+Behaviour: the answer may take as long as the group's rebalance timeout; it comes once the generation is
+known. Version notes: v0 no rebalance timeout of its own; v4+ a new member is sent back once with the id that
+it gets; v5+ static members; v7 protocol type, and null for no protocol; v8 the reason; v9+ a leader may be
+told that there is nothing to assign.
+"""
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.join_group.v9.request import JoinGroupRequest
+from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+from stablelog.coordinators.group_answers import JoinAnswer, JoinRequest
+
+MEMBER_ID_REQUIRED_VERSION = 4
+SKIP_ASSIGNMENT_VERSION = 9
+ONE_MS = timedelta(milliseconds=1)
+
+
+async def handle(broker: Broker, request: JoinGroupRequest, context: Any) -> JoinGroupResponse:
+    """Join, wait for the generation, answer."""
+    session_timeout_ms = request.session_timeout // ONE_MS
+    rebalance_timeout_ms = request.rebalance_timeout // ONE_MS
+    join = JoinRequest(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        fresh_id=str(uuid.uuid4()),
+        protocol_type=request.protocol_type,
+        protocols=tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
+        session_timeout_ms=session_timeout_ms,
+        rebalance_timeout_ms=session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms,
+        group_instance_id=request.group_instance_id,
+        client_id=context.client_id or "",
+        client_host=context.client_host,
+        knows_member_id_required=context.api_version >= MEMBER_ID_REQUIRED_VERSION,
+        knows_skip_assignment=context.api_version >= SKIP_ASSIGNMENT_VERSION,
+    )
+    token = broker.groups.new_token()
+    broker.groups.apply(broker.groups.coordinator.join(join, token, now_ms=broker.now_ms()))
+    answer: JoinAnswer = await broker.groups.wait(token)
+    return JoinGroupResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=answer.code,
+        generation_id=answer.generation,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol_name,
+        leader=answer.leader_id,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=tuple(
+            JoinGroupResponseMember(
+                member_id=member.member_id,
+                group_instance_id=member.group_instance_id,
+                metadata=member.metadata,
+            )
+            for member in answer.members
+        ),
+    )

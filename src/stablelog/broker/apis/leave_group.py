@@ -1,0 +1,29 @@
+"""LeaveGroup (13): members leave, or are taken out by an operator.
+
+Version notes: v3+ several at once, static ones by their instance id; v5 the reason.
+"""
+
+from typing import Any
+
+from kio.schema.leave_group.v5.request import LeaveGroupRequest
+from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberResponse
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+from stablelog.coordinators.group_answers import LeaveAnswer, LeavingMember
+
+
+async def handle(broker: Broker, request: LeaveGroupRequest, _context: Any) -> LeaveGroupResponse:
+    """Let them go; each stands for itself."""
+    leaving = [LeavingMember(member.member_id, member.group_instance_id) for member in request.members]
+    answer: LeaveAnswer = await broker.groups.carry_out(
+        broker.groups.coordinator.leave(request.group_id, leaving, now_ms=broker.now_ms())
+    )
+    return LeaveGroupResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=answer.code,
+        members=tuple(
+            MemberResponse(member_id=one.member_id, group_instance_id=one.group_instance_id, error_code=code)
+            for one, code in answer.members
+        ),
+    )

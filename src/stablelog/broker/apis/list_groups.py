@@ -1,0 +1,30 @@
+"""ListGroups (16): which groups there are. Version notes: v4+ filter by state; v5 filter by type."""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.list_groups.v5.request import ListGroupsRequest
+from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+
+
+async def handle(broker: Broker, request: ListGroupsRequest, _context: Any) -> ListGroupsResponse:
+    """Answer."""
+    listed = await broker.groups.carry_out(
+        broker.groups.coordinator.list_groups(request.states_filter, request.types_filter)
+    )
+    return ListGroupsResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        groups=tuple(
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                group_state=group.state,
+                group_type=group.group_type,
+            )
+            for group in listed
+        ),
+    )

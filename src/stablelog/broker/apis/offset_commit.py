@@ -1,0 +1,69 @@
+"""OffsetCommit (8): a group says how far it has come.
+
+Behaviour: answered once it is durable. Partitions that do not exist are refused one by one. Version notes:
+v6+ leader epoch; v7+ static members; v9 a group that is not there is GROUP_ID_NOT_FOUND (before:
+ILLEGAL_GENERATION). The retention time of v2 to v4 is not looked at: the broker's retention holds.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_commit.v9.request import OffsetCommitRequest
+from kio.schema.offset_commit.v9.response import (
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+from stablelog.coordinators.group_answers import CodeByPartition, Membership, OffsetCommit, TopicPartition
+
+MISSING_GROUP_VERSION = 9
+
+
+def offsets_asked(broker: Broker, topics: Any) -> tuple[dict[TopicPartition, OffsetCommit], CodeByPartition]:
+    """What this request (or a TxnOffsetCommit) commits for partitions that exist; and codes of others."""
+    commits: dict[TopicPartition, OffsetCommit] = {}
+    codes: CodeByPartition = {}
+    for topic in topics:
+        known = broker.topics.get(topic.name)
+        for asked in topic.partitions:
+            partition = (topic.name, asked.partition_index)
+            if known is None or not 0 <= asked.partition_index < known.partition_count:
+                codes[partition] = ErrorCode.unknown_topic_or_partition
+            else:
+                commits[partition] = OffsetCommit(
+                    asked.committed_offset, asked.committed_leader_epoch, asked.committed_metadata
+                )
+    return commits, codes
+
+
+async def handle(broker: Broker, request: OffsetCommitRequest, context: Any) -> OffsetCommitResponse:
+    """Commit, wait for durability, answer."""
+    commits, codes = offsets_asked(broker, request.topics)
+    codes |= await broker.groups.carry_out(
+        broker.groups.coordinator.commit_offsets(
+            request.group_id,
+            commits,
+            Membership(request.member_id, request.generation_id_or_member_epoch, request.group_instance_id),
+            knows_missing_group=context.api_version >= MISSING_GROUP_VERSION,
+            now_ms=broker.now_ms(),
+        )
+    )
+    return OffsetCommitResponse(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            OffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    OffsetCommitResponsePartition(
+                        partition_index=asked.partition_index,
+                        error_code=codes[topic.name, asked.partition_index],
+                    )
+                    for asked in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        ),
+    )

@@ -1,0 +1,37 @@
+"""SyncGroup (14): the leader brings everybody's assignment, every member gets its own.
+
+Behaviour: a member that comes before the leader waits for it.
+Version notes: v3+ static members; v5 says the protocol, which must be the group's.
+"""
+
+from typing import Any
+
+from kio.schema.sync_group.v5.request import SyncGroupRequest
+from kio.schema.sync_group.v5.response import SyncGroupResponse
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+from stablelog.coordinators.group_answers import SyncAnswer, SyncRequest
+
+
+async def handle(broker: Broker, request: SyncGroupRequest, _context: Any) -> SyncGroupResponse:
+    """Sync, wait for the assignment, answer."""
+    sync = SyncRequest(
+        group_id=request.group_id,
+        member_id=request.member_id,
+        generation=request.generation_id,
+        group_instance_id=request.group_instance_id,
+        protocol_type=request.protocol_type,
+        protocol_name=request.protocol_name,
+        assignments={given.member_id: given.assignment for given in request.assignments},
+    )
+    token = broker.groups.new_token()
+    broker.groups.apply(broker.groups.coordinator.sync(sync, token, now_ms=broker.now_ms()))
+    answer: SyncAnswer = await broker.groups.wait(token)
+    return SyncGroupResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=answer.code,
+        protocol_type=answer.protocol_type,
+        protocol_name=answer.protocol_name,
+        assignment=answer.assignment,
+    )
