@@ -44,6 +44,7 @@ def decompress(codec: Codec, packed: Buffer, size_max: int = SIZE_MAX) -> bytes:
     Raises:
         Corrupt: the bytes are not of this codec, or would unpack to more than `size_max`.
     """
+    plain = b""
     try:
         match codec:
             case Codec.NONE:

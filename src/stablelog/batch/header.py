@@ -106,7 +106,9 @@ class BatchHeader(NamedTuple):
         try:
             return Codec(self.attributes & CODEC_MASK)
         except ValueError as error:
-            raise Corrupt(f"batch at offset {self.base_offset} names the unknown codec {error.args[0]}") from None
+            raise Corrupt(
+                f"batch at offset {self.base_offset} names the unknown codec {error.args[0]}"
+            ) from None
 
     @property
     def is_transactional(self) -> bool:
@@ -136,14 +138,20 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
         Corrupt: fewer than 61 bytes are left, or the fields cannot be a version 2 header.
     """
     if position < 0 or len(buffer) - position < HEADER.size:
-        raise Corrupt(f"batch header at byte {position} is cut short: {len(buffer) - position} of {HEADER.size} bytes")
+        raise Corrupt(
+            f"batch header at byte {position} is cut short: {len(buffer) - position} of {HEADER.size} bytes"
+        )
     header = BatchHeader._make(HEADER.unpack_from(buffer, position))
     if header.magic != MAGIC:
-        raise Corrupt(f"batch at byte {position} has magic {header.magic}; only version 2 record batches are read")
+        raise Corrupt(
+            f"batch at byte {position} has magic {header.magic}; only version 2 record batches are read"
+        )
     if header.batch_length < HEADER.size - LENGTH_AND_OFFSET_SIZE:
         raise Corrupt(f"batch at byte {position} claims a length of {header.batch_length} bytes")
     if header.last_offset_delta < 0 or header.record_count < 0:
-        raise Corrupt(f"batch at byte {position} claims {header.record_count} records up to delta {header.last_offset_delta}")
+        raise Corrupt(
+            f"batch at byte {position} claims {header.record_count} records up to delta {header.last_offset_delta}"
+        )
     return header
 
 

@@ -59,13 +59,21 @@ class Marker:
 
 
 def encode_marker(
-    marker: Marker, *, base_offset: int, leader_epoch: int, producer_id: int, producer_epoch: int, timestamp_ms: int
+    marker: Marker,
+    *,
+    base_offset: int,
+    leader_epoch: int,
+    producer_id: int,
+    producer_epoch: int,
+    timestamp_ms: int,
 ) -> bytes:
     """The control batch of a marker: Kafka's 78 bytes, and more where a group is said."""
     value = VALUE.pack(0, marker.coordinator_epoch)
     if marker.group is not None:
         name = marker.group.encode()
-        value += GROUP_SIZE.pack(len(name)) + name + SEQUENCE.pack(marker.commit_sequence, marker.low_watermark)
+        value += (
+            GROUP_SIZE.pack(len(name)) + name + SEQUENCE.pack(marker.commit_sequence, marker.low_watermark)
+        )
     record = Record(base_offset, timestamp_ms, KEY.pack(0, marker.type), value)
     return encode_batch(
         [record],

@@ -24,7 +24,7 @@ from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TO
 from stablelog.broker.transactions import Transactions
 from stablelog.broker.waiting import Waiters
 from stablelog.coordinators.groups import GroupConfig, GroupCoordinator
-from stablelog.coordinators.transactions import TransactionConfig, TransactionCoordinator
+from stablelog.coordinators.transactions import TransactionConfig
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk, LocalDisk
 from stablelog.errors import InvalidConfig, StablelogError, Unavailable
@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 META_FILE = "meta.properties"
-DEFAULT_GROUP = ""  # the name of the default transaction group
 RECOVERY_THREADS = 2
 INTERNAL_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
 
@@ -159,13 +158,11 @@ class Broker:
             self.now_ms,
         )
         self.transactions = Transactions(
-            TransactionCoordinator(
-                TransactionConfig(
-                    transaction_timeout_ms_max=config["transaction.max.timeout.ms"],
-                    transactional_id_expiration_ms=config["transactional.id.expiration.ms"],
-                    two_phase_commit_enable=config["transaction.two.phase.commit.enable"],
-                ),
-                group=DEFAULT_GROUP,
+            TransactionConfig(
+                transaction_timeout_ms_max=config["transaction.max.timeout.ms"],
+                transactional_id_expiration_ms=config["transactional.id.expiration.ms"],
+                two_phase_commit_enable=config["transaction.two.phase.commit.enable"],
+                strict=config["stablelog.transaction.strict"],
             ),
             Journal(commits, self.flush, self.now_ms),
             topics=self.topics,
@@ -200,7 +197,11 @@ class Broker:
                 try:
                     await loop.run_in_executor(threads, self.topics.open_partition, topic, index)
                 except (StablelogError, OSError):
-                    log.exception("%s-%d cannot be opened and stays offline; `stablelog verify` says more", topic.name, index)
+                    log.exception(
+                        "%s-%d cannot be opened and stays offline; `stablelog verify` says more",
+                        topic.name,
+                        index,
+                    )
                 else:
                     self.partition_opened(topic.partitions[index])
 
@@ -239,6 +240,7 @@ class Broker:
         Raises:
             Refused: there is no such topic, or the broker needs it.
         """
+        await self.flush.idle()
         topic = self.topics.delete(name)
         for partition in topic.partitions.values():
             self.flush.forget(partition, Unavailable(f"topic {name} was deleted"))
@@ -291,7 +293,9 @@ class Broker:
         if self._clean_shutdown_allowed and not failed:
             all_open = all(len(topic.partitions) == topic.partition_count for topic in self.topics)
             if self.topics.close() and all_open:
-                self.disk.write_atomic(self.directory / CLEAN_SHUTDOWN_FILE, b'{"version":0,"brokerEpoch":-1}')
+                self.disk.write_atomic(
+                    self.directory / CLEAN_SHUTDOWN_FILE, b'{"version":0,"brokerEpoch":-1}'
+                )
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
@@ -299,7 +303,4 @@ class Broker:
 
 def _new_cluster_id() -> str:
 
-
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-
-

@@ -49,7 +49,9 @@ class Setting:
         """Who may set it."""
         if self.topic_name is None:
             return "broker"
-        return "topic" if self.name == self.topic_name and self.name.startswith("stablelog.topic.") else "both"
+        return (
+            "topic" if self.name == self.topic_name and self.name.startswith("stablelog.topic.") else "both"
+        )
 
 
 def _integer(low: int, high: int) -> tuple[Callable[[str], int], str]:
@@ -126,61 +128,266 @@ def _setting(
 SETTINGS: tuple[Setting, ...] = (
     # who and where
     _setting("node.id", _integer(0, INT_MAX), "1", "The broker's id, as clients see it."),
-    _setting("listeners", _listener(), "PLAINTEXT://127.0.0.1:9092", "Where the broker listens. Port 0 takes a free one."),
-    _setting("advertised.listeners", _optional_listener(), "",
-             "The address that clients are told to come back to; empty: the one it listens on."),
+    _setting(
+        "listeners",
+        _listener(),
+        "PLAINTEXT://127.0.0.1:9092",
+        "Where the broker listens. Port 0 takes a free one.",
+    ),
+    _setting(
+        "advertised.listeners",
+        _optional_listener(),
+        "",
+        "The address that clients are told to come back to; empty: the one it listens on.",
+    ),
     # limits
-    _setting("socket.request.max.bytes", _integer(1024, INT_MAX), "104857600", "The largest request, in bytes."),
-    _setting("max.connections", _integer(1, INT_MAX), "2000", "Connections at once; one more is closed at once."),
-    _setting("connections.max.idle.ms", _integer(1000, LONG_MAX), "600000", "A connection without a request is closed after this time."),
-    _setting("queued.max.request.bytes", _integer(1 << 20, LONG_MAX), "268435456",
-             "Bytes of requests in flight over all connections; beyond it the broker stops reading until some are answered."),
-    _setting("stablelog.request.receive.timeout.ms", _integer(100, LONG_MAX), "30000",
-             "A request whose bytes have not all arrived after this time closes its connection."),
-    _setting("stablelog.max.in.flight.requests", _integer(1, 10000), "100",
-             "Unanswered requests of one connection; beyond it the broker stops reading from it."),
-    _setting("fetch.max.bytes", _integer(1024, INT_MAX), "57671680", "The most that one fetch is answered with, in bytes."),
-    _setting("max.incremental.fetch.session.cache.slots", _integer(0, INT_MAX), "1000", "Fetch sessions kept."),
+    _setting(
+        "socket.request.max.bytes", _integer(1024, INT_MAX), "104857600", "The largest request, in bytes."
+    ),
+    _setting(
+        "max.connections", _integer(1, INT_MAX), "2000", "Connections at once; one more is closed at once."
+    ),
+    _setting(
+        "connections.max.idle.ms",
+        _integer(1000, LONG_MAX),
+        "600000",
+        "A connection without a request is closed after this time.",
+    ),
+    _setting(
+        "queued.max.request.bytes",
+        _integer(1 << 20, LONG_MAX),
+        "268435456",
+        "Bytes of requests in flight over all connections; beyond it the broker stops reading until some are answered.",
+    ),
+    _setting(
+        "stablelog.request.receive.timeout.ms",
+        _integer(100, LONG_MAX),
+        "30000",
+        "A request whose bytes have not all arrived after this time closes its connection.",
+    ),
+    _setting(
+        "stablelog.max.in.flight.requests",
+        _integer(1, 10000),
+        "100",
+        "Unanswered requests of one connection; beyond it the broker stops reading from it.",
+    ),
+    _setting(
+        "fetch.max.bytes",
+        _integer(1024, INT_MAX),
+        "57671680",
+        "The most that one fetch is answered with, in bytes.",
+    ),
+    _setting(
+        "max.incremental.fetch.session.cache.slots", _integer(0, INT_MAX), "1000", "Fetch sessions kept."
+    ),
     # durability
-    _setting("stablelog.flush", _choice("fsync", "os"), "fsync",
-             "When a write counts as durable: after an fsync, shared by all who wait (fsync), or once the operating system has it (os: survives kill -9, not power loss)."),
+    _setting(
+        "stablelog.flush",
+        _choice("fsync", "os"),
+        "fsync",
+        "When a write counts as durable: after an fsync, shared by all who wait (fsync), or once the operating system has it (os: survives kill -9, not power loss).",
+    ),
     # topics
-    _setting("auto.create.topics.enable", _boolean(), "true", "Whether a topic that is written to or asked for comes into being."),
-    _setting("num.partitions", _integer(1, 100_000), "1", "Partitions of a topic that is created without a count."),
+    _setting(
+        "auto.create.topics.enable",
+        _boolean(),
+        "true",
+        "Whether a topic that is written to or asked for comes into being.",
+    ),
+    _setting(
+        "num.partitions", _integer(1, 100_000), "1", "Partitions of a topic that is created without a count."
+    ),
     _setting("delete.topic.enable", _boolean(), "true", "Whether topics may be deleted."),
-    _setting("log.segment.bytes", _integer(1024, INT_MAX), "1073741824", "A segment is rolled before it outgrows this size, in bytes.", topic="segment.bytes", dynamic=True),
-    _setting("log.roll.ms", _integer(1, LONG_MAX), str(7 * DAY_MS), "A segment is rolled when its first record is this old.", topic="segment.ms", dynamic=True),
-    _setting("log.index.interval.bytes", _integer(0, INT_MAX), "4096", "An index entry is written about every so many bytes.", topic="index.interval.bytes", dynamic=True),
-    _setting("log.index.size.max.bytes", _integer(12, INT_MAX), "10485760", "A segment is rolled before an index outgrows this size, in bytes.", topic="segment.index.bytes", dynamic=True),
-    _setting("log.retention.ms", _integer(-1, LONG_MAX), str(7 * DAY_MS), "Segments whose newest record is older are deleted; -1: never.", topic="retention.ms", dynamic=True),
-    _setting("log.retention.bytes", _integer(-1, LONG_MAX), "-1", "The oldest segments are deleted while a partition is larger, in bytes; -1: never.", topic="retention.bytes", dynamic=True),
-    _setting("log.retention.check.interval.ms", _integer(1, LONG_MAX), "300000", "How often retention and compaction look for work."),
-    _setting("log.cleanup.policy", _words("delete", "compact"), "delete", "What happens to old segments.", topic="cleanup.policy", dynamic=True),
-    _setting("log.cleaner.delete.retention.ms", _integer(0, LONG_MAX), str(DAY_MS), "How long compaction keeps tombstones and markers, so that slow readers see them.", topic="delete.retention.ms", dynamic=True),
-    _setting("log.cleaner.min.compaction.lag.ms", _integer(0, LONG_MAX), "0", "How long a record is safe from compaction.", topic="min.compaction.lag.ms", dynamic=True),
-    _setting("log.segment.delete.delay.ms", _integer(0, LONG_MAX), "60000", "How long a deleted segment's files stay under the name .deleted.", topic="file.delete.delay.ms", dynamic=True),
-    _setting("message.max.bytes", _integer(0, INT_MAX), "1048588", "The largest record batch, in bytes.", topic="max.message.bytes", dynamic=True),
-    _setting("log.message.timestamp.type", _choice("CreateTime", "LogAppendTime"), "CreateTime", "Whose time a record carries: its producer's or the broker's.", topic="message.timestamp.type", dynamic=True),
-    _setting("stablelog.snapshot.bytes", _integer(4096, LONG_MAX), "67108864", "Producer state is written out after so many bytes, so that recovery replays no more."),
+    _setting(
+        "log.segment.bytes",
+        _integer(1024, INT_MAX),
+        "1073741824",
+        "A segment is rolled before it outgrows this size, in bytes.",
+        topic="segment.bytes",
+        dynamic=True,
+    ),
+    _setting(
+        "log.roll.ms",
+        _integer(1, LONG_MAX),
+        str(7 * DAY_MS),
+        "A segment is rolled when its first record is this old.",
+        topic="segment.ms",
+        dynamic=True,
+    ),
+    _setting(
+        "log.index.interval.bytes",
+        _integer(0, INT_MAX),
+        "4096",
+        "An index entry is written about every so many bytes.",
+        topic="index.interval.bytes",
+        dynamic=True,
+    ),
+    _setting(
+        "log.index.size.max.bytes",
+        _integer(12, INT_MAX),
+        "10485760",
+        "A segment is rolled before an index outgrows this size, in bytes.",
+        topic="segment.index.bytes",
+        dynamic=True,
+    ),
+    _setting(
+        "log.retention.ms",
+        _integer(-1, LONG_MAX),
+        str(7 * DAY_MS),
+        "Segments whose newest record is older are deleted; -1: never.",
+        topic="retention.ms",
+        dynamic=True,
+    ),
+    _setting(
+        "log.retention.bytes",
+        _integer(-1, LONG_MAX),
+        "-1",
+        "The oldest segments are deleted while a partition is larger, in bytes; -1: never.",
+        topic="retention.bytes",
+        dynamic=True,
+    ),
+    _setting(
+        "log.retention.check.interval.ms",
+        _integer(1, LONG_MAX),
+        "300000",
+        "How often retention and compaction look for work.",
+    ),
+    _setting(
+        "log.cleanup.policy",
+        _words("delete", "compact"),
+        "delete",
+        "What happens to old segments.",
+        topic="cleanup.policy",
+        dynamic=True,
+    ),
+    _setting(
+        "log.cleaner.delete.retention.ms",
+        _integer(0, LONG_MAX),
+        str(DAY_MS),
+        "How long compaction keeps tombstones and markers, so that slow readers see them.",
+        topic="delete.retention.ms",
+        dynamic=True,
+    ),
+    _setting(
+        "log.cleaner.min.compaction.lag.ms",
+        _integer(0, LONG_MAX),
+        "0",
+        "How long a record is safe from compaction.",
+        topic="min.compaction.lag.ms",
+        dynamic=True,
+    ),
+    _setting(
+        "log.segment.delete.delay.ms",
+        _integer(0, LONG_MAX),
+        "60000",
+        "How long a deleted segment's files stay under the name .deleted.",
+        topic="file.delete.delay.ms",
+        dynamic=True,
+    ),
+    _setting(
+        "message.max.bytes",
+        _integer(0, INT_MAX),
+        "1048588",
+        "The largest record batch, in bytes.",
+        topic="max.message.bytes",
+        dynamic=True,
+    ),
+    _setting(
+        "log.message.timestamp.type",
+        _choice("CreateTime", "LogAppendTime"),
+        "CreateTime",
+        "Whose time a record carries: its producer's or the broker's.",
+        topic="message.timestamp.type",
+        dynamic=True,
+    ),
+    _setting(
+        "stablelog.snapshot.bytes",
+        _integer(4096, LONG_MAX),
+        "67108864",
+        "Producer state is written out after so many bytes, so that recovery replays no more.",
+    ),
     # producers and transactions
-    _setting("producer.id.expiration.ms", _integer(1, INT_MAX), str(DAY_MS), "A producer that has not written for this time, by the broker's clock, is forgotten."),
-    _setting("transaction.max.timeout.ms", _integer(1, INT_MAX), "900000", "The longest transaction timeout that a producer may ask for."),
-    _setting("transactional.id.expiration.ms", _integer(1, INT_MAX), str(7 * DAY_MS), "A transactional id without a transaction for this time is forgotten."),
-    _setting("transaction.abort.timed.out.transaction.cleanup.interval.ms", _integer(1, INT_MAX), "1000", "How often overdue transactions are looked for."),
-    _setting("transaction.two.phase.commit.enable", _boolean(), "true", "Whether a producer may prepare a transaction that outlives it (KIP-939)."),
+    _setting(
+        "producer.id.expiration.ms",
+        _integer(1, INT_MAX),
+        str(DAY_MS),
+        "A producer that has not written for this time, by the broker's clock, is forgotten.",
+    ),
+    _setting(
+        "transaction.max.timeout.ms",
+        _integer(1, INT_MAX),
+        "900000",
+        "The longest transaction timeout that a producer may ask for.",
+    ),
+    _setting(
+        "transactional.id.expiration.ms",
+        _integer(1, INT_MAX),
+        str(7 * DAY_MS),
+        "A transactional id without a transaction for this time is forgotten.",
+    ),
+    _setting(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        _integer(1, INT_MAX),
+        "1000",
+        "How often overdue transactions are looked for.",
+    ),
+    _setting(
+        "transaction.two.phase.commit.enable",
+        _boolean(),
+        "true",
+        "Whether a producer may prepare a transaction that outlives it (KIP-939).",
+    ),
+    _setting(
+        "stablelog.transaction.strict",
+        _boolean(),
+        "false",
+        "Whether transactions of clients that keep their epoch (librdkafka, kafka-python, aiokafka) are refused: a request delayed in the network could end their next transaction.",
+    ),
     # groups
-    _setting("group.initial.rebalance.delay.ms", _integer(0, INT_MAX), "0", "How long an empty group waits for more members before its first rebalance. Kafka waits 3000."),
-    _setting("group.min.session.timeout.ms", _integer(0, INT_MAX), "6000", "The shortest session timeout that a member may ask for."),
-    _setting("group.max.session.timeout.ms", _integer(0, INT_MAX), "1800000", "The longest session timeout that a member may ask for."),
+    _setting(
+        "group.initial.rebalance.delay.ms",
+        _integer(0, INT_MAX),
+        "0",
+        "How long an empty group waits for more members before its first rebalance. Kafka waits 3000.",
+    ),
+    _setting(
+        "group.min.session.timeout.ms",
+        _integer(0, INT_MAX),
+        "6000",
+        "The shortest session timeout that a member may ask for.",
+    ),
+    _setting(
+        "group.max.session.timeout.ms",
+        _integer(0, INT_MAX),
+        "1800000",
+        "The longest session timeout that a member may ask for.",
+    ),
     _setting("group.max.size", _integer(1, INT_MAX), "2147483647", "Members of one group."),
-    _setting("offsets.retention.minutes", _integer(1, INT_MAX), "10080", "Offsets of a group that has been empty for so many minutes are forgotten."),
-    _setting("offset.metadata.max.bytes", _integer(0, INT_MAX), "4096", "The longest metadata of a committed offset."),
+    _setting(
+        "offsets.retention.minutes",
+        _integer(1, INT_MAX),
+        "10080",
+        "Offsets of a group that has been empty for so many minutes are forgotten.",
+    ),
+    _setting(
+        "offset.metadata.max.bytes",
+        _integer(0, INT_MAX),
+        "4096",
+        "The longest metadata of a committed offset.",
+    ),
     # looking in
-    _setting("stablelog.metrics.port", _integer(-1, 65535), "-1", "Port on which Prometheus metrics are served over HTTP at /metrics; -1: none; 0: a free one."),
+    _setting(
+        "stablelog.metrics.port",
+        _integer(-1, 65535),
+        "-1",
+        "Port on which Prometheus metrics are served over HTTP at /metrics; -1: none; 0: a free one.",
+    ),
 )
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
-TOPIC_SETTINGS: dict[str, Setting] = {setting.topic_name: setting for setting in SETTINGS if setting.topic_name}
+TOPIC_SETTINGS: dict[str, Setting] = {
+    setting.topic_name: setting for setting in SETTINGS if setting.topic_name
+}
 
 
 def _refuse_unknown(name: str, known: Mapping[str, Setting], whose: str) -> InvalidConfig:
@@ -193,7 +400,9 @@ def _parse(setting: Setting, name: str, text: str) -> Any:
     try:
         return setting.parse(text)
     except (ValueError, KeyError, ArithmeticError):
-        raise InvalidConfig(f"{name}={text!r} is not valid: {setting.valid} (default {setting.default})") from None
+        raise InvalidConfig(
+            f"{name}={text!r} is not valid: {setting.valid} (default {setting.default})"
+        ) from None
 
 
 class BrokerConfig:

@@ -108,13 +108,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
-        self._transport = cast(asyncio.Transport, transport)
+        self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         if peer:
             self.host = str(peer[0])
             self.peer = f"{peer[0]}:{peer[1]}"
         if len(self._members) >= self._limits.connection_count_max:
-            log.warning("closing %s: max.connections=%d are open", self.peer, self._limits.connection_count_max)
+            log.warning(
+                "closing %s: max.connections=%d are open", self.peer, self._limits.connection_count_max
+            )
             transport.close()
             return
         self._members.add(self)
@@ -183,7 +185,9 @@ class Connection(asyncio.BufferedProtocol):
         while self._reading and self._inbox_filled - at >= LENGTH.size:
             size = LENGTH.unpack_from(self._inbox, at)[0]
             if not REQUEST_SIZE_MIN <= size <= self._limits.request_size_max:
-                self.close(f"a request of {size} bytes; {REQUEST_SIZE_MIN} to {self._limits.request_size_max} are read")
+                self.close(
+                    f"a request of {size} bytes; {REQUEST_SIZE_MIN} to {self._limits.request_size_max} are read"
+                )
                 return
             end = at + LENGTH.size + size
             if end > self._inbox_filled:
@@ -202,7 +206,7 @@ class Connection(asyncio.BufferedProtocol):
             rest = self._inbox_filled - at
             self._inbox[:rest] = self._inbox[at : self._inbox_filled]
             self._inbox_filled = rest
-        if 0 < self._inbox_filled or self._frame is not None:
+        if self._inbox_filled > 0 or self._frame is not None:
             self._expect_rest()
 
     def _expect_large(self, size: int, begin: int) -> None:
@@ -242,7 +246,12 @@ class Connection(asyncio.BufferedProtocol):
 
         def check() -> None:
             partial = (self._inbox_filled or self._frame is not None) and self._reading
-            if self._transport is not None and not self._transport.is_closing() and partial and self._last_request_at == began_at:
+            if (
+                self._transport is not None
+                and not self._transport.is_closing()
+                and partial
+                and self._last_request_at == began_at
+            ):
                 self.close(f"the rest of a request did not come within {seconds:g} s")
 
         if self._rest_timer is not None:
@@ -270,7 +279,9 @@ class Connection(asyncio.BufferedProtocol):
         except asyncio.CancelledError:
             raise
         except Exception:
-            log.exception("a request of %s failed by a fault of the broker; the connection is closed", self.peer)
+            log.exception(
+                "a request of %s failed by a fault of the broker; the connection is closed", self.peer
+            )
             self.close()
             return
         finally:
@@ -311,5 +322,3 @@ class Connection(asyncio.BufferedProtocol):
             self._split_inbox()
         if self._reading:
             self._transport.resume_reading()
-
-

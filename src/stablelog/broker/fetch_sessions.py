@@ -84,7 +84,10 @@ class FetchSessions:
         if session is None:
             raise Refused(ErrorCode.fetch_session_id_not_found, f"there is no fetch session {session_id}")
         if epoch != session.epoch:
-            raise Refused(ErrorCode.invalid_fetch_session_epoch, f"fetch session {session_id} is at epoch {session.epoch}, not {epoch}")
+            raise Refused(
+                ErrorCode.invalid_fetch_session_epoch,
+                f"fetch session {session_id} is at epoch {session.epoch}, not {epoch}",
+            )
         self._sessions.move_to_end(session_id)
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         for key, wanted in changed.items():

@@ -44,6 +44,8 @@ class GroupFlush:
         self._wake = asyncio.Event()
         self._threads = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
         self._failed: BaseException | None = None
+        self._round_done = asyncio.Event()
+        self._round_done.set()
         self.rounds = 0
 
     def dirty(self, partition: Partition) -> None:
@@ -79,11 +81,7 @@ class GroupFlush:
             if not dirty:
                 continue
             try:
-                if self._to_disk:
-                    await self._sync(list(dirty))
-                else:
-                    for partition in dirty:
-                        self._advance(partition, moved=partition.assume_synced())
+                await self._round(list(dirty))
             except asyncio.CancelledError:
                 raise
             except Exception as error:
@@ -91,13 +89,32 @@ class GroupFlush:
                 return
             self.rounds += 1
 
+    async def _round(self, partitions: list[Partition]) -> None:
+        if not self._to_disk:
+            for partition in partitions:
+                self._advance(partition, moved=partition.assume_synced())
+            # What is written of sealed segments must not promise more than is on disk, in this mode too.
+            partitions = [partition for partition in partitions if partition.has_pending_writes]
+        self._round_done = asyncio.Event()
+        try:
+            await self._sync(partitions)
+        finally:
+            self._round_done.set()
+
+    async def idle(self) -> None:
+        """Wait until no sync is under way: files may be closed then, before the next await."""
+        while not self._round_done.is_set():
+            await self._round_done.wait()
+
     async def _sync(self, partitions: list[Partition]) -> None:
         works = [(partition, work) for partition in partitions if (work := partition.unsynced()) is not None]
         if not works:
             return
         loop = asyncio.get_running_loop()
         lanes = [works[lane::SYNC_THREADS] for lane in range(min(SYNC_THREADS, len(works)))]
-        await asyncio.gather(*(loop.run_in_executor(self._threads, _run_all, [w for _, w in lane]) for lane in lanes))
+        await asyncio.gather(
+            *(loop.run_in_executor(self._threads, _run_all, [w for _, w in lane]) for lane in lanes)
+        )
         for partition, work in works:
             self._advance(partition, moved=partition.synced(work))
 

@@ -32,7 +32,9 @@ class Groups:
             if header.is_control:
                 marker = read_marker(batch)
                 if marker is not None:
-                    self.coordinator.replay_marker(header.producer_id, commit=marker.type is MarkerType.COMMIT)
+                    self.coordinator.replay_marker(
+                        header.producer_id, commit=marker.type is MarkerType.COMMIT
+                    )
                 continue
             producer_id = header.producer_id if header.is_transactional else None
             for record in decode_records(batch):
@@ -88,7 +90,7 @@ class Groups:
             self._timer.cancel()
 
 
-def _give(answers: list[tuple[Token, Any]]) -> None:
+def _give(answers: list[tuple[Any, Any]]) -> None:
     for token, answer in answers:
         if not token.done():
             token.set_result(answer)

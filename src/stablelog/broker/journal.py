@@ -35,7 +35,9 @@ class Journal:
         if entries:
             self._append(encode_batch(self._records(entries)))
 
-    def append_transactional(self, entries: Sequence[Entry], producer_id: int, producer_epoch: int) -> Appended:
+    def append_transactional(
+        self, entries: Sequence[Entry], producer_id: int, producer_epoch: int
+    ) -> Appended:
         """Append records whose fate is that of the producer's transaction."""
         batch = encode_batch(
             self._records(entries), producer_id=producer_id, producer_epoch=producer_epoch, transactional=True
@@ -83,7 +85,8 @@ class Journal:
         """
         if self.partition.size < max(CHECKPOINT_SIZE_MIN, CHECKPOINT_GROWTH * self._size_after_checkpoint):
             return
-        begin = self.partition.end_offset
+        # Offsets in transactions that are open now are not live state yet: they stay, whatever becomes of them.
+        begin = min(self.partition.end_offset, self.partition.last_stable_offset)
         size_before = self.partition.size
         self.partition.roll(self._now_ms())
         chunk: list[Entry] = []
@@ -99,8 +102,6 @@ class Journal:
         self.after(lambda: self._trim(begin))
 
     def _trim(self, before_offset: int) -> None:
-        # An open transaction's offset commits are not live state yet: they stay until it has ended.
-        before_offset = min(before_offset, self.partition.last_stable_offset)
         if before_offset > self.partition.start_offset:
             self.partition.delete_records(before_offset)
 

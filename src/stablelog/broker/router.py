@@ -101,7 +101,9 @@ class Router:
             raise Refused(ErrorCode.unsupported_version, f"API {api_key} is not spoken here")
         if api_key == API_VERSIONS_KEY and not versions[0] <= api_version <= versions[1]:
             # Any version is answered, so that a newer client can find out what to speak: version 0, and error 35.
-            answer = self._handler(API_VERSIONS_KEY).__globals__["answer"](self._broker, ErrorCode.unsupported_version)
+            answer = self._handler(API_VERSIONS_KEY).__globals__["answer"](
+                self._broker, ErrorCode.unsupported_version
+            )
             return encode_response(api_key, 0, correlation_id, answer)
         if not versions[0] <= api_version <= versions[1]:
             raise Refused(

@@ -59,7 +59,10 @@ class Server:
         host, port = config["listeners"]
         try:
             self._listener = await asyncio.get_running_loop().create_server(
-                lambda: Connection(router.respond, limits, budget, self._connections), host, port, backlog=1024
+                lambda: Connection(router.respond, limits, budget, self._connections),
+                host,
+                port,
+                backlog=1024,
             )
         except OSError as error:
             await self.broker.stop()
@@ -67,7 +70,9 @@ class Server:
         self.broker.metrics.serve(host)
         address: tuple[str, int] = self._listener.sockets[0].getsockname()[:2]
         advertised = config["advertised.listeners"]
-        self.broker.advertised = (advertised[0], advertised[1] or address[1]) if advertised else (_reachable(host), address[1])
+        self.broker.advertised = (
+            (advertised[0], advertised[1] or address[1]) if advertised else (_reachable(host), address[1])
+        )
         return self.broker.advertised[0], address[1]
 
     async def stop(self) -> None:

@@ -127,9 +127,13 @@ class Topics:
             content = json.loads(self._disk.read_bytes(path))
             self.leader_epoch = int(content["leader_epoch"])
             for name, entry in content["topics"].items():
-                self._add(Topic(name, uuid.UUID(entry["id"]), int(entry["partitions"]), dict(entry["configs"])))
+                self._add(
+                    Topic(name, uuid.UUID(entry["id"]), int(entry["partitions"]), dict(entry["configs"]))
+                )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Corrupt(f"{path} is not a list of topics: {error!r}; restore it, or remove it to have topics found by their directories") from error
+            raise Corrupt(
+                f"{path} is not a list of topics: {error!r}; restore it, or remove it to have topics found by their directories"
+            ) from error
 
     def _remove_unfinished(self) -> None:
         """Directories that are in no list are what a crash left of a topic being created or deleted."""
@@ -143,7 +147,9 @@ class Topics:
                 if topic is not None and int(match["index"]) < topic.partition_count:
                     continue
                 if any(self._disk.size(path / f) for f in self._disk.list_dir(path) if f.endswith(".log")):
-                    log.warning("%s belongs to no topic in %s and holds records; it is left alone", path, CLUSTER_FILE)
+                    log.warning(
+                        "%s belongs to no topic in %s and holds records; it is left alone", path, CLUSTER_FILE
+                    )
                 else:
                     self._disk.remove_dir(path)
 
@@ -162,7 +168,11 @@ class Topics:
 
     def _write_list(self) -> None:
         topics = {
-            topic.name: {"id": str(topic.topic_id), "partitions": topic.partition_count, "configs": topic.configs}
+            topic.name: {
+                "id": str(topic.topic_id),
+                "partitions": topic.partition_count,
+                "configs": topic.configs,
+            }
             for topic in self._topics.values()
         }
         content = {"version": 1, "leader_epoch": self.leader_epoch, "topics": topics}
@@ -200,7 +210,8 @@ class Topics:
         if 0 <= index < topic.partition_count:
             raise Refused(ErrorCode.leader_not_available, f"{name}-{index} is not open yet")
         raise Refused(
-            ErrorCode.unknown_topic_or_partition, f"{name} has partitions 0 to {topic.partition_count - 1}, not {index}"
+            ErrorCode.unknown_topic_or_partition,
+            f"{name} has partitions 0 to {topic.partition_count - 1}, not {index}",
         )
 
     def open_partitions(self) -> Iterator[Partition]:
@@ -241,10 +252,14 @@ class Topics:
         for other in self._topics:
             if other.replace(".", "_") == clash:
                 raise Refused(
-                    ErrorCode.invalid_topic_exception, f"{name!r} and {other!r} differ only by . and _, which metrics cannot tell apart"
+                    ErrorCode.invalid_topic_exception,
+                    f"{name!r} and {other!r} differ only by . and _, which metrics cannot tell apart",
                 )
         if not 1 <= partition_count <= PARTITIONS_MAX:
-            raise Refused(ErrorCode.invalid_partitions, f"{partition_count} partitions: a topic has 1 to {PARTITIONS_MAX}")
+            raise Refused(
+                ErrorCode.invalid_partitions,
+                f"{partition_count} partitions: a topic has 1 to {PARTITIONS_MAX}",
+            )
         try:
             check_topic_configs(configs)
         except InvalidConfig as error:
@@ -264,7 +279,10 @@ class Topics:
                 ErrorCode.invalid_partitions,
                 f"{name} has {topic.partition_count} partitions and can be given more, up to {PARTITIONS_MAX}; {partition_count} were asked for",
             )
-        added = {index: self._make_partition(topic, index) for index in range(topic.partition_count, partition_count)}
+        added = {
+            index: self._make_partition(topic, index)
+            for index in range(topic.partition_count, partition_count)
+        }
         topic.partition_count = partition_count
         self._write_list()
         topic.partitions.update(added)
@@ -326,7 +344,9 @@ class Topics:
         write_partition_metadata(self._disk, directory, topic.topic_id)
         return self._open(topic, index, directory, clean=True)
 
-    def open_partition(self, topic: Topic, index: int, progress: Callable[[int, int], None] | None = None) -> None:
+    def open_partition(
+        self, topic: Topic, index: int, progress: Callable[[int, int], None] | None = None
+    ) -> None:
         """Open a partition that the list names, recovering it if the last stop was not clean. May run in a thread.
 
         Raises:
@@ -378,7 +398,11 @@ class Topics:
             try:
                 partition.close(clean=True)
             except (StablelogError, OSError):
-                log.exception("closing %s-%d failed; it will be recovered at the next start", partition.topic, partition.index)
+                log.exception(
+                    "closing %s-%d failed; it will be recovered at the next start",
+                    partition.topic,
+                    partition.index,
+                )
                 clean = False
         write_offset_checkpoint(self._disk, self._directory / HIGH_WATERMARK_CHECKPOINT, marks)
         return clean

@@ -16,14 +16,23 @@ from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
 from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, Topics
-from stablelog.coordinators.transactions import Decision, MarkerOrder, TransactionCoordinator
+from stablelog.coordinators.transactions import (
+    REPAIR,
+    Decision,
+    LogEnd,
+    MarkerOrder,
+    OpenTransaction,
+    TopicPartition,
+    TransactionConfig,
+    TransactionCoordinator,
+)
 from stablelog.errors import Refused
 from stablelog.log.partition import MarkerWrite, Partition
 
 log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
-TopicPartition = tuple[str, int]
+OrderKey = tuple[str, int, int]
 
 
 class Transactions:
@@ -31,7 +40,7 @@ class Transactions:
 
     def __init__(
         self,
-        coordinator: TransactionCoordinator,
+        config: TransactionConfig,
         journal: Journal,
         *,
         topics: Topics,
@@ -39,7 +48,6 @@ class Transactions:
         flush: GroupFlush,
         now_ms: Callable[[], int],
     ) -> None:
-        self.coordinator = coordinator
         self.journal = journal
         self._topics = topics
         self._groups = groups
@@ -47,21 +55,48 @@ class Transactions:
         self._now_ms = now_ms
         self._decided: list[tuple[Decision[Any], asyncio.Future[None] | None]] = []
         self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
+        self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}  # partitions that lack their marker
+        self.coordinator = TransactionCoordinator(
+            config, coordinator_epoch=topics.leader_epoch, log_end=self._log_end
+        )
+
+    def _log_end(self, target: TopicPartition) -> LogEnd | None:
+        topic = self._topics.get(target[0])
+        partition = None if topic is None else topic.partitions.get(target[1])
+        return None if partition is None else LogEnd(partition.leader_epoch, partition.end_offset)
 
     def load(self) -> None:
-        """Rebuild the coordinator's state from the commit log, and write the markers that a crash kept back."""
+        """Rebuild the coordinator's state from the commit log; markers wait until their partitions are open."""
         for batch, header in self.journal.replay():
             if not header.is_control:
                 for record in decode_records(batch):
                     if record.key is not None:
                         self.coordinator.replay(record.key, record.value)
-        self.apply(self.coordinator.loaded(self._now_ms()))
+        decision = self.coordinator.loaded(self._now_ms())
+        self.journal.append(decision.records)
+        for order in decision.markers:
+            targets = {target for target in order.partitions if self._exists(target)}
+            self._hold_back(order, targets)
+            if not targets:
+                self._report_done(order)
+
+    def _exists(self, target: TopicPartition) -> bool:
+        topic = self._topics.get(target[0])
+        return topic is not None and target[1] < topic.partition_count
+
+    def _hold_back(self, order: MarkerOrder, targets: set[TopicPartition]) -> None:
+        for target in targets:
+            self._held_back.setdefault(target, []).append(order)
+        if targets:
+            self._waiting_for[_key(order)] = targets
+
+    # -- decisions ---------------------------------------------------------------------------------------------
 
     def apply(self, decision: Decision[Answer]) -> Answer:
         """Append the decision's records and answer at once; its markers follow when the records are durable."""
         self.journal.append(decision.records)
         if decision.markers:
-            self._when_durable(decision, None)
+            self._write_when_durable(decision, None)
         return decision.answer
 
     async def carry_out(self, decision: Decision[Answer]) -> Answer:
@@ -69,13 +104,13 @@ class Transactions:
         self.journal.append(decision.records)
         if decision.markers:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._when_durable(decision, done)
+            self._write_when_durable(decision, done)
             await done
         else:
             await self.journal.settled()
         return decision.answer
 
-    def _when_durable(self, decision: Decision[Any], done: "asyncio.Future[None] | None") -> None:
+    def _write_when_durable(self, decision: Decision[Any], done: "asyncio.Future[None] | None") -> None:
         self.journal.after(lambda: self._decided.append((decision, done)))
         self.write_decided()  # there is something only if nothing had to be waited for
 
@@ -90,33 +125,47 @@ class Transactions:
                 for target in order.partitions:
                     by_partition.setdefault(target, []).append(order)
         for target, orders in by_partition.items():
-            self._write_markers(target, orders)
+            self._write_or_hold_back(target, orders)
         for decision, done in decided:
             for order in decision.markers:
-                self._complete_if_written(order)
+                if _key(order) not in self._waiting_for:
+                    self._report_done(order)
             if done is not None and not done.done():
                 done.set_result(None)
 
-    def _write_markers(self, target: TopicPartition, orders: list[MarkerOrder]) -> None:
-        topic = self._topics.get(target[0])
-        if topic is None or target[1] >= topic.partition_count:
+    def _write_or_hold_back(self, target: TopicPartition, orders: list[MarkerOrder]) -> None:
+        if not self._exists(target):
             return  # the topic was deleted, and the transaction's records with it
-        partition = topic.partitions.get(target[1])
+        topic = self._topics.get(target[0])
+        partition = topic.partitions.get(target[1]) if topic is not None else None
         if partition is None:
-            self._held_back.setdefault(target, []).extend(orders)
+            for order in orders:
+                self._held_back.setdefault(target, []).append(order)
+                self._waiting_for.setdefault(_key(order), set()).add(target)
+        else:
+            self._write(partition, orders)
+
+    def _write(self, partition: Partition, orders: list[MarkerOrder]) -> None:
+        """Write markers to a partition, in their order and with one append."""
+        if not orders:
             return
         outcomes = partition.append_markers([_marker_write(order) for order in orders], now_ms=self._now_ms())
         self._flush.dirty(partition)
         for order, outcome in zip(orders, outcomes, strict=True):
             if isinstance(outcome, Refused):
+                # Whoever has a higher epoch, or a later coordinator, has ended the transaction already.
                 log.warning(
-                    "marker of %s for %s-%d was refused, a later one stands: %s", order.transactional_id, *target, outcome
+                    "the marker of producer %d for %s-%d is not needed: %s",
+                    order.producer_id,
+                    partition.topic,
+                    partition.index,
+                    outcome,
                 )
-            if target[0] == CONSUMER_OFFSETS_TOPIC:
+            if partition.topic == CONSUMER_OFFSETS_TOPIC:
                 self._groups.transaction_ended(order.producer_id, commit=order.type is MarkerType.COMMIT)
 
-    def _complete_if_written(self, order: MarkerOrder) -> None:
-        if not any(order in orders for orders in self._held_back.values()):
+    def _report_done(self, order: MarkerOrder) -> None:
+        if order.transactional_id != REPAIR:
             self.apply(
                 self.coordinator.markers_done(
                     order.transactional_id, order.producer_id, order.producer_epoch, now_ms=self._now_ms()
@@ -124,16 +173,25 @@ class Transactions:
             )
 
     def partition_opened(self, partition: Partition) -> None:
-        """A partition can be written: send what was held back, and end what no coordinator knows of."""
+        """A partition can be written: settle what is open in it before anyone else writes to it."""
         target = (partition.topic, partition.index)
-        orders = self._held_back.pop(target, [])
-        if orders:
-            self._write_markers(target, orders)
-            for order in orders:
-                self._complete_if_written(order)
-        found = [(txn.producer_id, txn.producer_epoch) for txn in partition.open_transactions()]
-        if found:
-            self.apply(self.coordinator.reconcile(target, found, now_ms=self._now_ms()))
+        held = self._held_back.pop(target, [])
+        found = [
+            OpenTransaction(txn.producer_id, txn.producer_epoch, txn.first_offset, txn.leader_epoch)
+            for txn in partition.open_transactions()
+        ]
+        decision = self.coordinator.reconcile(target, found, held=held, now_ms=self._now_ms())
+        self.journal.append(decision.records)
+        self._write(partition, list(decision.markers))
+        for order in held:
+            left = self._waiting_for.get(_key(order), set())
+            left.discard(target)
+            if not left and self._waiting_for.pop(_key(order), None) is not None:
+                self._report_done(order)
+
+
+def _key(order: MarkerOrder) -> OrderKey:
+    return order.transactional_id, order.producer_id, order.producer_epoch
 
 
 def _marker_write(order: MarkerOrder) -> MarkerWrite:

@@ -28,6 +28,15 @@ class LeaderEpochs:
         self.entries.append((epoch, start_offset))
         return True
 
+    def epoch_of(self, offset: int) -> int:
+        """Which epoch wrote the record at `offset`; -1 if that is not known."""
+        found = UNKNOWN
+        for epoch, start in self.entries:
+            if start > offset:
+                break
+            found = epoch
+        return found
+
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The greatest epoch that is not above `epoch`, and where it ended, exclusive; (-1, -1) if there is none."""
         if not self.entries or epoch > self.latest or epoch < 0:

@@ -111,6 +111,7 @@ class OpenTxn:
     producer_epoch: int
     first_offset: int
     started_ms: int
+    leader_epoch: int = -1  # of its first record
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,9 @@ class Partition:
         self._load(now_ms, log_start_offset, progress)
         return self
 
-    def _load(self, now_ms: int, log_start_offset: int, progress: Callable[[int, int], None] | None = None) -> None:
+    def _load(
+        self, now_ms: int, log_start_offset: int, progress: Callable[[int, int], None] | None = None
+    ) -> None:
         found: Recovered = recover(
             self._disk,
             self.directory,
@@ -224,7 +226,13 @@ class Partition:
     def open_transactions(self) -> list[OpenTxn]:
         """The transactions that are open here, the oldest first."""
         return [
-            OpenTxn(producer.producer_id, producer.producer_epoch, producer.txn_first_offset, producer.txn_started_ms)
+            OpenTxn(
+                producer.producer_id,
+                producer.producer_epoch,
+                producer.txn_first_offset,
+                producer.txn_started_ms,
+                self._epochs.epoch_of(producer.txn_first_offset),
+            )
             for producer in self._producers.open_producers()
         ]
 
@@ -269,10 +277,18 @@ class Partition:
         if origin is Origin.CLIENT and header.has_producer:
             duplicate = self._producers.find_duplicate(header)
             if duplicate is not None:
-                return Appended(duplicate.first_offset, duplicate.last_offset, -1, self.start_offset, duplicate=True)
+                return Appended(
+                    duplicate.first_offset, duplicate.last_offset, -1, self.start_offset, duplicate=True
+                )
             self._producers.check_batch(header, require_first_sequence_zero=require_first_sequence_zero)
-            if header.is_transactional and transaction_check is not None and self._producers.is_first_of_transaction(header):
+            if (
+                header.is_transactional
+                and transaction_check is not None
+                and self._producers.is_first_of_transaction(header)
+            ):
                 transaction_check(header)
+        elif header.has_producer:
+            self._producers.check_epoch(header)
         append_time_ms = -1
         if self.config.message_timestamp_type == "LogAppendTime":
             batches = _with_append_time(batches, now_ms)
@@ -282,7 +298,9 @@ class Partition:
         self._write(header, batches, base_offset, self.leader_epoch, now_ms)
         if header.has_producer:
             self._producers.batch_appended(header, base_offset, now_ms)
-        return Appended(base_offset, base_offset + header.last_offset_delta, append_time_ms, self.start_offset)
+        return Appended(
+            base_offset, base_offset + header.last_offset_delta, append_time_ms, self.start_offset
+        )
 
     def _check_batch(self, header: BatchHeader, batches: Buffer, origin: Origin) -> None:
         """Refuse what no client may send.
@@ -298,7 +316,8 @@ class Partition:
             raise Refused(ErrorCode.invalid_record, f"a batch begins at offset 0, not {header.base_offset}")
         if header.record_count != header.last_offset_delta + 1:
             raise Refused(
-                ErrorCode.invalid_record, f"{header.record_count} records up to offset {header.last_offset_delta}"
+                ErrorCode.invalid_record,
+                f"{header.record_count} records up to offset {header.last_offset_delta}",
             )
         if header.size > self.config.max_message_bytes and origin is Origin.CLIENT:
             raise Refused(
@@ -318,13 +337,19 @@ class Partition:
             if header.is_transactional and not header.has_producer:
                 raise Refused(ErrorCode.invalid_record, "a transactional batch without a producer id")
 
-    def _write(self, header: BatchHeader, batch: Buffer, base_offset: int, leader_epoch: int, now_ms: int) -> None:
+    def _write(
+        self, header: BatchHeader, batch: Buffer, base_offset: int, leader_epoch: int, now_ms: int
+    ) -> None:
         """Write one batch at the end, and take it into the segment's indexes."""
         self._roll_if_needed(header.size, base_offset + header.last_offset_delta, header, now_ms)
         prefix = stamped_prefix(header, base_offset, leader_epoch)
         view = memoryview(batch)
         position = self._active.append((prefix, view[PREFIX.size :]))
-        self._note(header._replace(base_offset=base_offset), position, prefix + bytes(view[PREFIX.size : HEADER.size]))
+        self._note(
+            header._replace(base_offset=base_offset),
+            position,
+            prefix + bytes(view[PREFIX.size : HEADER.size]),
+        )
         if leader_epoch > self._epochs.latest:
             self._assign_epoch(leader_epoch, base_offset)
 
@@ -347,7 +372,8 @@ class Partition:
                 raise Corrupt(f"the CRC of the batch at offset {header.base_offset} does not hold")
             if header.base_offset < self.end_offset:
                 raise Refused(
-                    ErrorCode.invalid_record, f"offset {header.base_offset} comes after {self.end_offset - 1} is written"
+                    ErrorCode.invalid_record,
+                    f"offset {header.base_offset} comes after {self.end_offset - 1} is written",
                 )
             first = header.base_offset if first is None else first
             self._write(header, batch, header.base_offset, header.leader_epoch, now_ms)
@@ -384,7 +410,10 @@ class Partition:
             try:
                 known = written_epochs.get(write.producer_id)
                 if known is not None and known > write.producer_epoch:
-                    raise Refused(ErrorCode.invalid_producer_epoch, f"a marker of epoch {write.producer_epoch} after one of {known}")
+                    raise Refused(
+                        ErrorCode.invalid_producer_epoch,
+                        f"a marker of epoch {write.producer_epoch} after one of {known}",
+                    )
                 needed = self._producers.check_marker(
                     write.producer_id, write.producer_epoch, write.marker, write.transaction_version
                 )
@@ -423,7 +452,12 @@ class Partition:
                 if self.leader_epoch > self._epochs.latest:
                     self._assign_epoch(self.leader_epoch, header.base_offset)
                 txn = self._producers.marker_appended(
-                    write.producer_id, write.producer_epoch, write.marker, header.base_offset, header.next_offset, now_ms
+                    write.producer_id,
+                    write.producer_epoch,
+                    write.marker,
+                    header.base_offset,
+                    header.next_offset,
+                    now_ms,
                 )
                 if txn is not None:
                     self._end(write.producer_id, txn)
@@ -531,7 +565,9 @@ class Partition:
         progress = self._active.progress(offset if unstable is None else unstable)
         name = f"{offset:020d}"
         self._pending_writes.append((self.directory / f"{name}.snapshot", encode_snapshot(self._producers)))
-        self._pending_writes.append((self.directory / f"{name}.producers", encode_producers(self._producers, progress)))
+        self._pending_writes.append(
+            (self.directory / f"{name}.producers", encode_producers(self._producers, progress))
+        )
         self._appended_since_snapshot = 0
 
     def take_snapshot(self) -> None:
@@ -754,7 +790,9 @@ class Partition:
         if offset >= self.end_offset:
             return
         if offset < self.start_offset:
-            raise OffsetOutOfRange(f"{self.topic}-{self.index} begins at {self.start_offset}; it cannot end at {offset}")
+            raise OffsetOutOfRange(
+                f"{self.topic}-{self.index} begins at {self.start_offset}; it cannot end at {offset}"
+            )
         place = self._segment_at(offset)
         segment = self._segments[place]
         found = segment.find(offset)
@@ -818,5 +856,3 @@ def _with_append_time(batch: Buffer, now_ms: int) -> bytes:
     stamped[35:43] = now_ms.to_bytes(8, "big")
     stamped[CRC_START - 4 : CRC_START] = crc32c(memoryview(stamped)[CRC_START:]).to_bytes(4, "big")
     return bytes(stamped)
-
-

@@ -85,7 +85,9 @@ class Producers:
     def __init__(self) -> None:
         self.by_id: dict[int, Producer] = {}
         self._open: OrderedDict[int, Producer] = OrderedDict()  # in the order of their first offsets
-        self._ended: deque[tuple[int, int]] = deque()  # (marker offset, first offset), markers not yet durable
+        self._ended: deque[tuple[int, int]] = (
+            deque()
+        )  # (marker offset, first offset), markers not yet durable
         self._ended_least: deque[tuple[int, int]] = deque()  # those of them that are the least from there on
 
     # -- what is undecided -------------------------------------------------------------------------------------
@@ -137,33 +139,55 @@ class Producers:
         who = f"producer {header.producer_id}"
         if producer is None:
             if require_first_sequence_zero and header.base_sequence != 0:
-                raise _out_of_order(f"{who} is not known here and begins with sequence {header.base_sequence}, not 0")
+                raise _out_of_order(
+                    f"{who} is not known here and begins with sequence {header.base_sequence}, not 0"
+                )
             return
-        if header.producer_epoch < producer.producer_epoch:
-            raise Refused(
-                ErrorCode.invalid_producer_epoch,
-                f"{who} writes with epoch {header.producer_epoch}; {producer.producer_epoch} has begun",
-            )
+        self.check_epoch(header)
         if header.producer_epoch > producer.producer_epoch:
             if header.base_sequence != 0:
-                raise _out_of_order(f"{who} begins epoch {header.producer_epoch} with sequence {header.base_sequence}, not 0")
+                raise _out_of_order(
+                    f"{who} begins epoch {header.producer_epoch} with sequence {header.base_sequence}, not 0"
+                )
         elif not producer.batches:
             # Only a marker is known of this epoch. A first dialect producer may have written before it was forgotten.
             if require_first_sequence_zero and header.base_sequence != 0:
-                raise _out_of_order(f"{who} begins epoch {header.producer_epoch} with sequence {header.base_sequence}, not 0")
+                raise _out_of_order(
+                    f"{who} begins epoch {header.producer_epoch} with sequence {header.base_sequence}, not 0"
+                )
         elif header.base_sequence != (producer.last_sequence + 1) & SEQUENCE_MAX:
             raise _out_of_order(f"{who} sends sequence {header.base_sequence} after {producer.last_sequence}")
         if producer.txn_first_offset != NO_TXN and not header.is_transactional:
             raise Refused(
-                ErrorCode.invalid_txn_state, f"{who} has a transaction open here and sends a batch outside of it"
+                ErrorCode.invalid_txn_state,
+                f"{who} has a transaction open here and sends a batch outside of it",
+            )
+
+    def check_epoch(self, header: BatchHeader) -> None:
+        """Refuse a batch of a predecessor.
+
+        Raises:
+            Refused: invalid_producer_epoch.
+        """
+        producer = self.by_id.get(header.producer_id)
+        if producer is not None and header.producer_epoch < producer.producer_epoch:
+            raise Refused(
+                ErrorCode.invalid_producer_epoch,
+                f"producer {header.producer_id} writes with epoch {header.producer_epoch}; {producer.producer_epoch} has begun",
             )
 
     def is_first_of_transaction(self, header: BatchHeader) -> bool:
         """Whether this transactional batch would open its producer's transaction in this partition."""
         producer = self.by_id.get(header.producer_id)
-        return producer is None or producer.txn_first_offset == NO_TXN or producer.producer_epoch != header.producer_epoch
+        return (
+            producer is None
+            or producer.txn_first_offset == NO_TXN
+            or producer.producer_epoch != header.producer_epoch
+        )
 
-    def check_marker(self, producer_id: int, producer_epoch: int, marker: Marker, transaction_version: int) -> bool:
+    def check_marker(
+        self, producer_id: int, producer_epoch: int, marker: Marker, transaction_version: int
+    ) -> bool:
         """Refuse a marker that is older than what is known.
 
         Returns:
@@ -214,7 +238,13 @@ class Producers:
             producer.txn_record_count += header.record_count
 
     def marker_appended(
-        self, producer_id: int, producer_epoch: int, marker: Marker, marker_offset: int, next_offset: int, now_ms: int
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        marker: Marker,
+        marker_offset: int,
+        next_offset: int,
+        now_ms: int,
     ) -> EndedTxn | None:
         """A marker was written: the producer's transaction has ended.
 

@@ -33,7 +33,16 @@ from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import Corrupt
 from stablelog.log.epochs import LeaderEpochs
 from stablelog.log.producers import Producers
-from stablelog.log.segment import INDEX, LOG, SEGMENT_SUFFIXES, SUMMARY, TIMEINDEX, TXNINDEX, OpenFiles, Segment
+from stablelog.log.segment import (
+    INDEX,
+    LOG,
+    SEGMENT_SUFFIXES,
+    SUMMARY,
+    TIMEINDEX,
+    TXNINDEX,
+    OpenFiles,
+    Segment,
+)
 from stablelog.log.snapshots import decode_producers, decode_snapshot
 from stablelog.log.summary import Summary
 
@@ -60,7 +69,9 @@ class _Start:
     progress: Summary | None  # of the segment in which it lies, if its indexes are whole
 
 
-def apply_batch(producers: Producers, segment: Segment, header: BatchHeader, batch: Buffer, now_ms: int) -> None:
+def apply_batch(
+    producers: Producers, segment: Segment, header: BatchHeader, batch: Buffer, now_ms: int
+) -> None:
     """Take a batch that stands in the log into producer state, and into the transaction index if it ends an abort."""
     if header.is_control:
         marker = read_marker(batch)
@@ -128,10 +139,16 @@ class _Recovery:
             return Recovered([segment], Producers(), self._read_epochs())
         segments = [Segment(self._disk, self._directory, base, self._open_files) for base in bases]
         summaries = [self._read_summary(segment) for segment in segments]
-        durable_end = max((summary.end_offset for summary in summaries if summary is not None), default=bases[0])
+        durable_end = max(
+            (summary.end_offset for summary in summaries if summary is not None), default=bases[0]
+        )
         trusted = 0
         for segment, summary in zip(segments[:-1], summaries, strict=False):
-            if summary is None or not segment.matches(summary) or summary.end_offset > segments[trusted + 1].base_offset:
+            if (
+                summary is None
+                or not segment.matches(summary)
+                or summary.end_offset > segments[trusted + 1].base_offset
+            ):
                 break
             trusted += 1
         start = self._choose_start(segments, trusted)
@@ -177,7 +194,11 @@ class _Recovery:
     def _choose_start(self, segments: list[Segment], trusted: int) -> _Start:
         """The newest snapshot from which reading gives everything that is not known without it."""
         offsets = sorted(
-            {int(name.partition(".")[0]) for name in self._disk.list_dir(self._directory) if _is_snapshot(name)},
+            {
+                int(name.partition(".")[0])
+                for name in self._disk.list_dir(self._directory)
+                if _is_snapshot(name)
+            },
             reverse=True,
         )
         unknown_from = segments[trusted].base_offset
@@ -193,7 +214,9 @@ class _Recovery:
         producers = Producers()
         progress = None
         try:
-            found, progress = decode_producers(self._disk.read_bytes(self._directory / f"{offset:020d}.producers"))
+            found, progress = decode_producers(
+                self._disk.read_bytes(self._directory / f"{offset:020d}.producers")
+            )
         except (FileNotFoundError, Corrupt):
             if offset > unknown_from:
                 return None
@@ -232,7 +255,9 @@ class _Recovery:
 
     # -- reading -----------------------------------------------------------------------------------------------
 
-    def _replay(self, segments: list[Segment], trusted: int, start: _Start, durable_end: int) -> list[Segment]:
+    def _replay(
+        self, segments: list[Segment], trusted: int, start: _Start, durable_end: int
+    ) -> list[Segment]:
         """Read from `start` to the log's end. Returns the segments that are left, the last one open to append."""
         first = max(place for place, segment in enumerate(segments) if segment.base_offset <= start.offset)
         self._all_size = sum(self._disk.size(segment.path(LOG)) for segment in segments[first:])
@@ -241,7 +266,11 @@ class _Recovery:
         for place in range(trusted, len(segments)):
             segment = segments[place]
             is_last = place == len(segments) - 1
-            progress = start.progress if start.progress and start.progress.base_offset == segment.base_offset else None
+            progress = (
+                start.progress
+                if start.progress and start.progress.base_offset == segment.base_offset
+                else None
+            )
             if segment.base_offset < segments[place - 1].end_offset and place:
                 raise Corrupt(f"{segment.path(LOG)} begins before the segment in front of it ends")
             whole = self._scan(segment, progress, start.producers, durable_end)
@@ -269,7 +298,9 @@ class _Recovery:
                 batch = segment.log.read(position, header.size) if header.is_control else b""
                 apply_batch(start.producers, untouched, header, batch, self._now_ms)  # type: ignore[arg-type]
 
-    def _scan(self, segment: Segment, progress: Summary | None, producers: Producers, durable_end: int) -> bool:
+    def _scan(
+        self, segment: Segment, progress: Summary | None, producers: Producers, durable_end: int
+    ) -> bool:
         """Read a segment's batches into indexes and producer state. Returns whether it was whole; if not, it was cut."""
         log_size = self._disk.size(segment.path(LOG))
         segment.open_growing(progress)
@@ -305,9 +336,13 @@ class _Recovery:
             if header.size > len(chunk) - at:
                 break
             if header.base_offset < segment.end_offset:
-                raise Corrupt(f"the batch at byte {position + at} begins at offset {header.base_offset}, not past {segment.end_offset - 1}")
+                raise Corrupt(
+                    f"the batch at byte {position + at} begins at offset {header.base_offset}, not past {segment.end_offset - 1}"
+                )
             if not crc_holds(chunk, at, header):
-                raise Corrupt(f"the CRC of the batch at offset {header.base_offset}, byte {position + at}, does not hold")
+                raise Corrupt(
+                    f"the CRC of the batch at offset {header.base_offset}, byte {position + at}, does not hold"
+                )
             segment.note(header, position + at, view[at : at + HEADER.size], self._index_interval)
             apply_batch(producers, segment, header, view[at : at + header.size], self._now_ms)
             at += header.size

@@ -121,8 +121,12 @@ class Segment:
         self._log = self._disk.open(self.path(LOG), create=True)
         self._txn_file = None
         if progress is not None:
-            self._offset_index = OffsetIndex(self.base_offset, bytearray(self._read(INDEX, progress.index_size)))
-            self._time_index = TimeIndex(self.base_offset, bytearray(self._read(TIMEINDEX, progress.timeindex_size)))
+            self._offset_index = OffsetIndex(
+                self.base_offset, bytearray(self._read(INDEX, progress.index_size))
+            )
+            self._time_index = TimeIndex(
+                self.base_offset, bytearray(self._read(TIMEINDEX, progress.timeindex_size))
+            )
             self._txn_index = TransactionIndex(bytearray(self._read(TXNINDEX, progress.txnindex_size)))
             self._take(progress)
             self._indexed_position = self._log.size
@@ -266,10 +270,15 @@ class Segment:
         """Bring the files of the offset and time index up to what memory holds. They are durable when synced."""
         assert self._offset_index is not None
         assert self._time_index is not None
-        for suffix, content in ((INDEX, self._offset_index.content()), (TIMEINDEX, self._time_index.content())):
+        for suffix, content in (
+            (INDEX, self._offset_index.content()),
+            (TIMEINDEX, self._time_index.content()),
+        ):
             file = self._disk.open(self.path(suffix), create=True)
             # The file may hold zeros of a preallocation, or entries of a log that was cut: begin anew if it is not a prefix.
-            if file.size > len(content) or (file.size and file.read(0, file.size) != bytes(content[: file.size])):
+            if file.size > len(content) or (
+                file.size and file.read(0, file.size) != bytes(content[: file.size])
+            ):
                 file.truncate(0)
             if file.size < len(content):
                 file.append(content[file.size :])
@@ -358,7 +367,9 @@ class Segment:
             if self.summary.txnindex_size:
                 checked = self._checked(TXNINDEX, self.summary.txnindex_crc)
                 if checked is None:
-                    raise Corrupt(f"{self.path(TXNINDEX)} is damaged; restart the broker to have it made anew from the log")
+                    raise Corrupt(
+                        f"{self.path(TXNINDEX)} is damaged; restart the broker to have it made anew from the log"
+                    )
                 content = checked
             self._txn_index = TransactionIndex(content)
         return self._txn_index
@@ -420,4 +431,3 @@ class Segment:
             reached = (at + header.size, header.next_offset)
         assert reached is not None
         return reached
-

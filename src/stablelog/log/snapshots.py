@@ -10,7 +10,8 @@ Format: docs/formats.md, "Producer snapshot", "Producers".
 import json
 import struct
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from crc32c import crc32c
 
@@ -134,7 +135,9 @@ def decode_producers(content: bytes) -> tuple[list[Producer], Summary]:
         raise Corrupt(f"not a file of producers: {error!r}") from error
 
 
-def _producers(rows: Iterable[list[object]]) -> Iterable[Producer]:
+def _producers(rows: Iterable[Sequence[Any]]) -> Iterator[Producer]:
     for producer_id, epoch, coordinator_epoch, used_ms, txn_first, txn_started, txn_records, batches in rows:
-        kept = deque((KeptBatch(*batch) for batch in batches), maxlen=BATCHES_KEPT)  # type: ignore[attr-defined, misc]
-        yield Producer(producer_id, epoch, coordinator_epoch, kept, used_ms, txn_first, txn_started, txn_records)  # type: ignore[arg-type]
+        kept = deque((KeptBatch(*batch) for batch in batches), maxlen=BATCHES_KEPT)
+        yield Producer(
+            producer_id, epoch, coordinator_epoch, kept, used_ms, txn_first, txn_started, txn_records
+        )

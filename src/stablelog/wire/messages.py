@@ -69,6 +69,11 @@ API_VERSIONS: dict[int, tuple[int, int]] = {
 SERVED_FROM = {0: 3}  # where it is not the advertised first version
 
 
+def api_name(api_key: int) -> str:
+    """Kafka's name of an API, in snake case."""
+    return str(api_key_map[api_key])
+
+
 @cache
 def _module(api_key: int, version: int, kind: str) -> Any:
     return importlib.import_module(f"kio.schema.{api_key_map[api_key]}.v{version}.{kind}")
@@ -108,23 +113,39 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
         Refused: the bytes are not this request.
     """
     if version < SERVED_FROM.get(api_key, 0):
-        raise Refused(ErrorCode.unsupported_version, f"{api_key_map[api_key]} version {version} is older than record batches")
+        raise Refused(
+            ErrorCode.unsupported_version,
+            f"{api_key_map[api_key]} version {version} is older than record batches",
+        )
     request_class = message_class(api_key, version, "request")
     try:
         client_id, at = _read_header(frame, flexible=request_class.__flexible__)
         request, size = _reader(api_key, version)(frame, at)
-    except (SerialError, ValueError, OverflowError, struct.error, UnicodeError, MemoryError, TypeError) as error:
+    except (
+        SerialError,
+        ValueError,
+        OverflowError,
+        struct.error,
+        UnicodeError,
+        MemoryError,
+        TypeError,
+    ) as error:
         name = api_key_map[api_key]
-        raise Refused(ErrorCode.invalid_request, f"not a {name} request of version {version}: {error!r}") from error
+        raise Refused(
+            ErrorCode.invalid_request, f"not a {name} request of version {version}: {error!r}"
+        ) from error
     if at + size != len(frame):
         raise Refused(
-            ErrorCode.invalid_request, f"{len(frame) - at - size} bytes after a {api_key_map[api_key]} request of version {version}"
+            ErrorCode.invalid_request,
+            f"{len(frame) - at - size} bytes after a {api_key_map[api_key]} request of version {version}",
         )
     newest = API_VERSIONS[api_key][1]
     if api_key == FETCH_KEY or version == newest:
         return client_id, request
     reshaped = reshape_request(api_key, version, request, _module(api_key, newest, "request"))
-    return client_id, reshaped if reshaped is not None else adapt(request, message_class(api_key, newest, "request"))
+    return client_id, reshaped if reshaped is not None else adapt(
+        request, message_class(api_key, newest, "request")
+    )
 
 
 def _read_header(frame: Buffer, *, flexible: bool) -> tuple[str | None, int]:

@@ -29,14 +29,19 @@ def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> An
             topics = request.topics
             if topics is not None:
                 topics = tuple(
-                    newest.OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes) for t in topics
+                    newest.OffsetFetchRequestTopics(name=t.name, partition_indexes=t.partition_indexes)
+                    for t in topics
                 )
                 if version < 2 and not topics:
                     topics = None
             group = newest.OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-            return newest.OffsetFetchRequest(groups=(group,), require_stable=getattr(request, "require_stable", False))
+            return newest.OffsetFetchRequest(
+                groups=(group,), require_stable=getattr(request, "require_stable", False)
+            )
         case 10 if version < 4:  # FIND_COORDINATOR: several keys at once since v4
-            return newest.FindCoordinatorRequest(key_type=getattr(request, "key_type", 0), coordinator_keys=(request.key,))
+            return newest.FindCoordinatorRequest(
+                key_type=getattr(request, "key_type", 0), coordinator_keys=(request.key,)
+            )
         case 13 if version < 3:  # LEAVE_GROUP: several members at once since v3
             member = newest.MemberIdentity(member_id=request.member_id)
             return newest.LeaveGroupRequest(group_id=request.group_id, members=(member,))
@@ -58,7 +63,9 @@ def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> An
     return None
 
 
-def reshape_response(api_key: int, version: int, response: Any, older: Any, adapt: Callable[[Any, type], Any]) -> Any:
+def reshape_response(
+    api_key: int, version: int, response: Any, older: Any, adapt: Callable[[Any, type], Any]
+) -> Any:
     """The response in the shape of an older version, where copying fields alone does not give it; else None."""
     match api_key:
         case 9 if version < 8:
@@ -78,7 +85,12 @@ def reshape_response(api_key: int, version: int, response: Any, older: Any, adap
             return older.OffsetFetchResponse(**fields)
         case 10 if version < 4:
             found = response.coordinators[0]
-            fields = {"error_code": found.error_code, "node_id": found.node_id, "host": found.host, "port": found.port}
+            fields = {
+                "error_code": found.error_code,
+                "node_id": found.node_id,
+                "host": found.host,
+                "port": found.port,
+            }
             if version >= 1:
                 fields |= {"throttle_time": response.throttle_time, "error_message": found.error_message}
             return older.FindCoordinatorResponse(**fields)
@@ -92,7 +104,8 @@ def reshape_response(api_key: int, version: int, response: Any, older: Any, adap
             return older.LeaveGroupResponse(**fields)
         case 24 if version < 4:
             topics = tuple(
-                adapt(t, older.AddPartitionsToTxnTopicResult) for t in response.results_by_transaction[0].topic_results
+                adapt(t, older.AddPartitionsToTxnTopicResult)
+                for t in response.results_by_transaction[0].topic_results
             )
             return older.AddPartitionsToTxnResponse(
                 throttle_time=response.throttle_time, results_by_topic_v3_and_below=topics

@@ -20,7 +20,7 @@ Convert = Callable[[Any], Any]
 
 def adapt(value: Any, target: type) -> Any:
     """The value as an instance of `target`, another version's class of the same message."""
-    source = type(value)
+    source: type = type(value)
     return value if source is target else _plan(source, target)(value)
 
 
@@ -94,6 +94,10 @@ def _implicit_default(annotation: Any) -> Any:
     entity = _entity_in(annotation)
     if entity is not None:
         return entity(
-            **{f.name: _implicit_default(f.type) for f in dataclasses.fields(entity) if f.default is dataclasses.MISSING}
+            **{
+                f.name: _implicit_default(f.type)
+                for f in dataclasses.fields(entity)
+                if f.default is dataclasses.MISSING
+            }
         )
     return get_implicit_default(annotation)

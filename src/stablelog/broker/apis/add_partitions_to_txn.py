@@ -33,7 +33,9 @@ def _add(broker: Broker, asked: Any, api_version: int) -> dict[TopicPartition, E
     missing = {target for target in targets if not _exists(broker, *target)}
     if missing:
         return {
-            target: ErrorCode.unknown_topic_or_partition if target in missing else ErrorCode.operation_not_attempted
+            target: ErrorCode.unknown_topic_or_partition
+            if target in missing
+            else ErrorCode.operation_not_attempted
             for target in targets
         }
     coordinator = broker.transactions.coordinator
@@ -53,7 +55,9 @@ def _add(broker: Broker, asked: Any, api_version: int) -> dict[TopicPartition, E
     )
 
 
-async def handle(broker: Broker, request: AddPartitionsToTxnRequest, context: Any) -> AddPartitionsToTxnResponse:
+async def handle(
+    broker: Broker, request: AddPartitionsToTxnRequest, context: Any
+) -> AddPartitionsToTxnResponse:
     """Answer."""
     results = []
     for asked in request.transactions:

@@ -6,7 +6,12 @@ and an unknown version is answered in v0 with error 35.
 
 from typing import Any
 
-from kio.schema.api_versions.v4.response import ApiVersion, ApiVersionsResponse, FinalizedFeatureKey, SupportedFeatureKey
+from kio.schema.api_versions.v4.response import (
+    ApiVersion,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE
@@ -22,7 +27,8 @@ def answer(_broker: Broker, error: ErrorCode = ErrorCode.none) -> ApiVersionsRes
     return ApiVersionsResponse(
         error_code=error,
         api_keys=tuple(
-            ApiVersion(api_key=key, min_version=first, max_version=last) for key, (first, last) in API_VERSIONS.items()
+            ApiVersion(api_key=key, min_version=first, max_version=last)
+            for key, (first, last) in API_VERSIONS.items()
         ),
         throttle_time=NO_THROTTLE,
         supported_features=tuple(

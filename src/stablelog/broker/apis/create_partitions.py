@@ -22,13 +22,20 @@ def _add(broker: Broker, asked: CreatePartitionsTopic, *, validate_only: bool) -
             len(asked.assignments) != asked.count - topic.partition_count
             or any(assignment.broker_ids != (broker.node_id,) for assignment in asked.assignments)
         ):
-            raise Refused(ErrorCode.invalid_replica_assignment, f"each new partition is on broker {broker.node_id} alone")
+            raise Refused(
+                ErrorCode.invalid_replica_assignment,
+                f"each new partition is on broker {broker.node_id} alone",
+            )
         if not validate_only:
             broker.topics.add_partitions(asked.name, asked.count)
         elif asked.count <= topic.partition_count:
-            raise Refused(ErrorCode.invalid_partitions, f"{asked.name} has {topic.partition_count} partitions already")
+            raise Refused(
+                ErrorCode.invalid_partitions, f"{asked.name} has {topic.partition_count} partitions already"
+            )
     except Refused as refused:
-        return CreatePartitionsTopicResult(name=asked.name, error_code=refused.code, error_message=str(refused))
+        return CreatePartitionsTopicResult(
+            name=asked.name, error_code=refused.code, error_message=str(refused)
+        )
     return CreatePartitionsTopicResult(name=asked.name, error_code=ErrorCode.none)
 
 

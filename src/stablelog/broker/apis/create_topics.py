@@ -6,7 +6,11 @@ Version notes: v4 -1 for the broker's default counts; v5 the answer tells the se
 from typing import Any
 
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
-from kio.schema.create_topics.v7.response import CreatableTopicConfigs, CreatableTopicResult, CreateTopicsResponse
+from kio.schema.create_topics.v7.response import (
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsResponse,
+)
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE
@@ -28,11 +32,19 @@ def _partition_count(broker: Broker, asked: CreatableTopic) -> int:
         if asked.num_partitions != DEFAULT or asked.replication_factor != DEFAULT:
             raise Refused(ErrorCode.invalid_request, "give an assignment or counts, not both")
         indexes = sorted(assignment.partition_index for assignment in asked.assignments)
-        if indexes != list(range(len(indexes))) or any(a.broker_ids != (broker.node_id,) for a in asked.assignments):
-            raise Refused(ErrorCode.invalid_replica_assignment, f"partitions count from 0, each on broker {broker.node_id} alone")
+        if indexes != list(range(len(indexes))) or any(
+            a.broker_ids != (broker.node_id,) for a in asked.assignments
+        ):
+            raise Refused(
+                ErrorCode.invalid_replica_assignment,
+                f"partitions count from 0, each on broker {broker.node_id} alone",
+            )
         return len(indexes)
     if asked.replication_factor not in (DEFAULT, 1):
-        raise Refused(ErrorCode.invalid_replication_factor, f"replication factor {asked.replication_factor}: one broker holds one replica")
+        raise Refused(
+            ErrorCode.invalid_replication_factor,
+            f"replication factor {asked.replication_factor}: one broker holds one replica",
+        )
     return broker.config["num.partitions"] if asked.num_partitions == DEFAULT else int(asked.num_partitions)
 
 
@@ -62,7 +74,11 @@ def _create(broker: Broker, asked: CreatableTopic, *, validate_only: bool) -> Cr
         replication_factor=1,
         configs=tuple(
             CreatableTopicConfigs(
-                name=value.name, value=value.text, read_only=value.read_only, config_source=value.source, is_sensitive=False
+                name=value.name,
+                value=value.text,
+                read_only=value.read_only,
+                config_source=value.source,
+                is_sensitive=False,
             )
             for value in topic_config_values(broker, configs)
         ),

@@ -38,7 +38,9 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Any) -
         )
 
     topics = tuple(
-        DeleteRecordsTopicResult(name=topic.name, partitions=tuple(delete(topic.name, p) for p in topic.partitions))
+        DeleteRecordsTopicResult(
+            name=topic.name, partitions=tuple(delete(topic.name, p) for p in topic.partitions)
+        )
         for topic in request.topics
     )
     broker.topics.write_log_starts()

@@ -55,7 +55,11 @@ def topic_config_values(broker: Broker, own: Mapping[str, str]) -> list[ConfigVa
         if fixed is not None:
             values.append(ConfigValue(name, fixed, FROM_DEFAULT, True, "Always so here.", _type_of(fixed)))
         elif name in own:
-            values.append(ConfigValue(name, own[name], FROM_TOPIC, False, "A hint that is not needed here.", _type_of(own[name])))
+            values.append(
+                ConfigValue(
+                    name, own[name], FROM_TOPIC, False, "A hint that is not needed here.", _type_of(own[name])
+                )
+            )
     return values
 
 
@@ -82,7 +86,9 @@ def _values(broker: Broker, resource_type: int, name: str) -> list[ConfigValue]:
         return topic_config_values(broker, topic.configs)
     if resource_type == BROKER:
         if name not in ("", str(broker.node_id)):
-            raise Refused(ErrorCode.invalid_request, f"there is no broker {name!r}; this one is {broker.node_id}")
+            raise Refused(
+                ErrorCode.invalid_request, f"there is no broker {name!r}; this one is {broker.node_id}"
+            )
         return broker_config_values(broker)
     raise Refused(ErrorCode.invalid_request, f"resource type {resource_type}: 2 is a topic, 4 a broker")
 

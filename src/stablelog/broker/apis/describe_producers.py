@@ -16,7 +16,9 @@ from stablelog.broker.broker import Broker
 from stablelog.errors import Refused
 
 
-async def handle(broker: Broker, request: DescribeProducersRequest, _context: Any) -> DescribeProducersResponse:
+async def handle(
+    broker: Broker, request: DescribeProducersRequest, _context: Any
+) -> DescribeProducersResponse:
     """Answer."""
 
     def describe(name: str, index: int) -> PartitionResponse:
@@ -24,7 +26,10 @@ async def handle(broker: Broker, request: DescribeProducersRequest, _context: An
             producers = broker.topics.partition(name, index).producers()
         except Refused as refused:
             return PartitionResponse(
-                partition_index=index, error_code=refused.code, error_message=str(refused), active_producers=()
+                partition_index=index,
+                error_code=refused.code,
+                error_message=str(refused),
+                active_producers=(),
             )
         return PartitionResponse(
             partition_index=index,
@@ -45,7 +50,9 @@ async def handle(broker: Broker, request: DescribeProducersRequest, _context: An
     return DescribeProducersResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
-            TopicResponse(name=topic.name, partitions=tuple(describe(topic.name, i) for i in topic.partition_indexes))
+            TopicResponse(
+                name=topic.name, partitions=tuple(describe(topic.name, i) for i in topic.partition_indexes)
+            )
             for topic in request.topics
         ),
     )

@@ -4,7 +4,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
-from kio.schema.describe_transactions.v0.response import DescribeTransactionsResponse, TopicData, TransactionState
+from kio.schema.describe_transactions.v0.response import (
+    DescribeTransactionsResponse,
+    TopicData,
+    TransactionState,
+)
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE
@@ -42,9 +46,13 @@ def _describe(broker: Broker, transactional_id: str) -> TransactionState:
     )
 
 
-async def handle(broker: Broker, request: DescribeTransactionsRequest, _context: Any) -> DescribeTransactionsResponse:
+async def handle(
+    broker: Broker, request: DescribeTransactionsRequest, _context: Any
+) -> DescribeTransactionsResponse:
     """Answer."""
     return DescribeTransactionsResponse(
         throttle_time=NO_THROTTLE,
-        transaction_states=tuple(_describe(broker, transactional_id) for transactional_id in request.transactional_ids),
+        transaction_states=tuple(
+            _describe(broker, transactional_id) for transactional_id in request.transactional_ids
+        ),
     )

@@ -16,7 +16,14 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.broker import Broker
-from stablelog.broker.fetch_sessions import FINAL_EPOCH, FULL_FETCH_EPOCH, NO_SESSION, FetchSession, PartitionKey, Wanted
+from stablelog.broker.fetch_sessions import (
+    FINAL_EPOCH,
+    FULL_FETCH_EPOCH,
+    NO_SESSION,
+    FetchSession,
+    PartitionKey,
+    Wanted,
+)
 from stablelog.env.disk import Buffer
 from stablelog.errors import Corrupt, Refused, Unavailable
 from stablelog.log.partition import Isolation, Partition
@@ -53,19 +60,32 @@ def _session(broker: Broker, request: Any) -> FetchSession:
     Raises:
         Refused: the session is gone, or out of step.
     """
-    session_id, epoch = getattr(request, "session_id", NO_SESSION), getattr(request, "session_epoch", FINAL_EPOCH)
+    session_id, epoch = (
+        getattr(request, "session_id", NO_SESSION),
+        getattr(request, "session_epoch", FINAL_EPOCH),
+    )
     wanted = _wanted(broker, request)
     sessions = broker.fetch_sessions
     if epoch in (FULL_FETCH_EPOCH, FINAL_EPOCH):
         if session_id != NO_SESSION:
             sessions.end(session_id)
         return sessions.begin(wanted, keep=epoch == FULL_FETCH_EPOCH)
-    forgotten = [(_topic_name(broker, topic), index) for topic in request.forgotten_topics_data for index in topic.partitions]
+    forgotten = [
+        (_topic_name(broker, topic), index)
+        for topic in request.forgotten_topics_data
+        for index in topic.partitions
+    ]
     return sessions.resume(session_id, epoch, wanted, forgotten)
 
 
 def _read(
-    broker: Broker, key: PartitionKey, wanted: Wanted, isolation: Isolation, size_left: int, *, at_least_one: bool
+    broker: Broker,
+    key: PartitionKey,
+    wanted: Wanted,
+    isolation: Isolation,
+    size_left: int,
+    *,
+    at_least_one: bool,
 ) -> tuple[FetchedPartition, Partition | None]:
     name, index = key
     try:
@@ -112,12 +132,16 @@ def _read_all(
         if partition is None:
             failed = True
         else:
-            ends = answer.last_stable_offset if isolation is Isolation.READ_COMMITTED else answer.high_watermark
+            ends = (
+                answer.last_stable_offset if isolation is Isolation.READ_COMMITTED else answer.high_watermark
+            )
             seen.append((partition, ends))
     return answers, seen, size, failed
 
 
-def _topics_of(session: FetchSession, answers: dict[PartitionKey, FetchedPartition], *, incremental: bool) -> list[FetchedTopic]:
+def _topics_of(
+    session: FetchSession, answers: dict[PartitionKey, FetchedPartition], *, incremental: bool
+) -> list[FetchedTopic]:
     topics: dict[str, FetchedTopic] = {}
     for key, answer in answers.items():
         wanted = session.partitions.get(key)

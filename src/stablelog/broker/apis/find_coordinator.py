@@ -21,12 +21,20 @@ async def handle(broker: Broker, request: FindCoordinatorRequest, _context: Any)
 
     def find(key: str) -> Coordinator:
         if request.key_type not in (GROUP, TRANSACTION):
-            error, why = ErrorCode.invalid_request, f"key type {request.key_type}: 0 is a group, 1 a transactional id"
+            error, why = (
+                ErrorCode.invalid_request,
+                f"key type {request.key_type}: 0 is a group, 1 a transactional id",
+            )
         elif not key and request.key_type == TRANSACTION:
             error, why = ErrorCode.invalid_request, "an empty transactional id"
         else:
             return Coordinator(
-                key=key, node_id=broker.node_id, host=host, port=port, error_code=ErrorCode.none, error_message=None
+                key=key,
+                node_id=broker.node_id,
+                host=host,
+                port=port,
+                error_code=ErrorCode.none,
+                error_message=None,
             )
         return Coordinator(key=key, node_id=-1, host="", port=-1, error_code=error, error_message=why)
 

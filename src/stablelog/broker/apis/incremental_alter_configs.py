@@ -31,12 +31,16 @@ def _changed(present: dict[str, str], defaults: dict[str, str], changes: Any) ->
         elif change.config_operation == DELETE:
             result.pop(change.name, None)
         elif change.config_operation in (APPEND, SUBTRACT) and change.value is not None:
-            words = [word for word in result.get(change.name, defaults.get(change.name, "")).split(",") if word]
+            words = [
+                word for word in result.get(change.name, defaults.get(change.name, "")).split(",") if word
+            ]
             given = [word for word in change.value.split(",") if word]
             kept = [word for word in words if word not in given]
             result[change.name] = ",".join(kept + given if change.config_operation == APPEND else kept)
         else:
-            raise InvalidConfig(f"{change.name}: operation {change.config_operation} with value {change.value!r} makes no sense")
+            raise InvalidConfig(
+                f"{change.name}: operation {change.config_operation} with value {change.value!r} makes no sense"
+            )
     return result
 
 
@@ -76,13 +80,19 @@ async def handle(
             elif asked.resource_type == BROKER:
                 _alter_broker(broker, asked.resource_name, asked.configs, validate_only=request.validate_only)
             else:
-                raise Refused(ErrorCode.invalid_request, f"resource type {asked.resource_type}: 2 is a topic, 4 a broker")
+                raise Refused(
+                    ErrorCode.invalid_request,
+                    f"resource type {asked.resource_type}: 2 is a topic, 4 a broker",
+                )
         except Refused as refused:
             error, why = refused.code, str(refused)
         except InvalidConfig as invalid:
             error, why = ErrorCode.invalid_config, str(invalid)
         return AlterConfigsResourceResponse(
-            error_code=error, error_message=why, resource_type=asked.resource_type, resource_name=asked.resource_name
+            error_code=error,
+            error_message=why,
+            resource_type=asked.resource_type,
+            resource_name=asked.resource_name,
         )
 
     return IncrementalAlterConfigsResponse(

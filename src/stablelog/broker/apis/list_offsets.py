@@ -50,7 +50,9 @@ async def handle(broker: Broker, request: ListOffsetsRequest, _context: Any) -> 
             check_leader_epoch(partition, asked.current_leader_epoch)
             offset, timestamp, epoch = _look_up(partition, asked.timestamp, isolation)
         except Refused as refused:
-            return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=refused.code)
+            return ListOffsetsPartitionResponse(
+                partition_index=asked.partition_index, error_code=refused.code
+            )
         return ListOffsetsPartitionResponse(
             partition_index=asked.partition_index,
             error_code=ErrorCode.none,
@@ -62,7 +64,9 @@ async def handle(broker: Broker, request: ListOffsetsRequest, _context: Any) -> 
     return ListOffsetsResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
-            ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answer(topic.name, p) for p in topic.partitions))
+            ListOffsetsTopicResponse(
+                name=topic.name, partitions=tuple(answer(topic.name, p) for p in topic.partitions)
+            )
             for topic in request.topics
         ),
     )

@@ -25,14 +25,18 @@ async def handle(broker: Broker, request: ListTransactionsRequest, _context: Any
             now_ms=broker.now_ms(),
         )
     except Refused as refused:
-        return ListTransactionsResponse(throttle_time=NO_THROTTLE, error_code=refused.code, transaction_states=())
+        return ListTransactionsResponse(
+            throttle_time=NO_THROTTLE, error_code=refused.code, transaction_states=()
+        )
     return ListTransactionsResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         unknown_state_filters=tuple(unknown),
         transaction_states=tuple(
             TransactionState(
-                transactional_id=found.transactional_id, producer_id=found.producer_id, transaction_state=found.state
+                transactional_id=found.transactional_id,
+                producer_id=found.producer_id,
+                transaction_state=found.state,
             )
             for found in listed
         ),

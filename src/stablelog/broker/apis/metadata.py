@@ -45,10 +45,14 @@ def _topic(broker: Broker, topic: Topic) -> MetadataResponseTopic:
 
 
 def _missing(error: ErrorCode, name: str | None, topic_id: uuid.UUID | None) -> MetadataResponseTopic:
-    return MetadataResponseTopic(error_code=error, name=name, topic_id=topic_id, is_internal=False, partitions=())
+    return MetadataResponseTopic(
+        error_code=error, name=name, topic_id=topic_id, is_internal=False, partitions=()
+    )
 
 
-def _find(broker: Broker, name: str | None, topic_id: uuid.UUID | None, *, create: bool) -> MetadataResponseTopic:
+def _find(
+    broker: Broker, name: str | None, topic_id: uuid.UUID | None, *, create: bool
+) -> MetadataResponseTopic:
     if name is None:
         name = broker.topics.name_of(topic_id)
         if name is None:
@@ -71,7 +75,9 @@ async def handle(broker: Broker, request: MetadataRequest, context: Any) -> Meta
         topics = tuple(_topic(broker, topic) for topic in broker.topics)
     else:
         create = request.allow_auto_topic_creation and broker.config["auto.create.topics.enable"]
-        topics = tuple(_find(broker, topic.name, topic.topic_id, create=create) for topic in request.topics or ())
+        topics = tuple(
+            _find(broker, topic.name, topic.topic_id, create=create) for topic in request.topics or ()
+        )
     host, port = broker.advertised
     return MetadataResponse(
         throttle_time=NO_THROTTLE,

@@ -16,7 +16,9 @@ from stablelog.broker.broker import Broker
 from stablelog.errors import Refused
 
 
-async def handle(broker: Broker, request: OffsetForLeaderEpochRequest, _context: Any) -> OffsetForLeaderEpochResponse:
+async def handle(
+    broker: Broker, request: OffsetForLeaderEpochRequest, _context: Any
+) -> OffsetForLeaderEpochResponse:
     """Answer."""
 
     def answer(name: str, asked: Any) -> EpochEndOffset:
@@ -33,7 +35,9 @@ async def handle(broker: Broker, request: OffsetForLeaderEpochRequest, _context:
     return OffsetForLeaderEpochResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
-            OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(answer(topic.topic, p) for p in topic.partitions))
+            OffsetForLeaderTopicResult(
+                topic=topic.topic, partitions=tuple(answer(topic.topic, p) for p in topic.partitions)
+            )
             for topic in request.topics
         ),
     )

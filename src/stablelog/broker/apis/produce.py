@@ -34,7 +34,9 @@ def _transaction_check(
 
     def check(header: BatchHeader) -> None:
         if transactional_id is None:
-            raise Refused(ErrorCode.invalid_txn_state, "a transactional batch in a request without a transactional id")
+            raise Refused(
+                ErrorCode.invalid_txn_state, "a transactional batch in a request without a transactional id"
+            )
         coordinator = broker.transactions.coordinator
         if api_version >= SECOND_DIALECT_VERSION:
             code = broker.transactions.apply(
@@ -53,12 +55,16 @@ def _transaction_check(
                 transactional_id, header.producer_id, header.producer_epoch, [target]
             )[target]
         if code is not ErrorCode.none:
-            raise Refused(code, f"{transactional_id} has no open transaction on {target[0]}-{target[1]}: {code.name}")
+            raise Refused(
+                code, f"{transactional_id} has no open transaction on {target[0]}-{target[1]}: {code.name}"
+            )
 
     return check
 
 
-def _append(broker: Broker, request: ProduceRequest, api_version: int, name: str, asked: Any) -> tuple[Partition, Appended]:
+def _append(
+    broker: Broker, request: ProduceRequest, api_version: int, name: str, asked: Any
+) -> tuple[Partition, Appended]:
     if name in INTERNAL_TOPICS:
         raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own")
     partition = broker.topics.partition(name, asked.index)
@@ -67,15 +73,23 @@ def _append(broker: Broker, request: ProduceRequest, api_version: int, name: str
     appended = partition.append(
         asked.records,
         now_ms=broker.now_ms(),
-        transaction_check=_transaction_check(broker, request.transactional_id, api_version, (name, asked.index)),
-        require_first_sequence_zero=request.transactional_id is not None and api_version >= SECOND_DIALECT_VERSION,
+        transaction_check=_transaction_check(
+            broker, request.transactional_id, api_version, (name, asked.index)
+        ),
+        require_first_sequence_zero=request.transactional_id is not None
+        and api_version >= SECOND_DIALECT_VERSION,
     )
     broker.flush.dirty(partition)
     return partition, appended
 
 
 def _append_one(
-    broker: Broker, request: ProduceRequest, api_version: int, name: str, asked: Any, waits: "list[asyncio.Future[None]]"
+    broker: Broker,
+    request: ProduceRequest,
+    api_version: int,
+    name: str,
+    asked: Any,
+    waits: "list[asyncio.Future[None]]",
 ) -> PartitionProduceResponse:
     try:
         partition, appended = _append(broker, request, api_version, name, asked)
@@ -113,7 +127,11 @@ async def handle(broker: Broker, request: ProduceRequest, context: Any) -> Produ
             TopicProduceResponse(
                 name=topic.name,
                 partition_responses=tuple(
-                    _refusal(p.index, ErrorCode.invalid_required_acks, f"acks={request.acks}; 0, 1 and all (-1) are known")
+                    _refusal(
+                        p.index,
+                        ErrorCode.invalid_required_acks,
+                        f"acks={request.acks}; 0, 1 and all (-1) are known",
+                    )
                     for p in topic.partition_data
                 ),
             )
@@ -131,12 +149,16 @@ async def handle(broker: Broker, request: ProduceRequest, context: Any) -> Produ
         )
         for topic in request.topic_data
     )
-    broker.metrics.count_appended(sum(len(p.records or b"") for t in request.topic_data for p in t.partition_data))
+    broker.metrics.count_appended(
+        sum(len(p.records or b"") for t in request.topic_data for p in t.partition_data)
+    )
     if request.acks == 0:
         # Whoever wants no answer still learns of a refusal, by the connection being closed, as Kafka does it.
         refused = [p for t in answers for p in t.partition_responses if p.error_code is not ErrorCode.none]
         if refused:
-            raise Refused(refused[0].error_code, f"an append with acks=0 was refused: {refused[0].error_message}")
+            raise Refused(
+                refused[0].error_code, f"an append with acks=0 was refused: {refused[0].error_message}"
+            )
         return None
     if request.transactional_id is not None and waits:
         # What is acknowledged in a transaction is known to its coordinator after any crash.

@@ -24,7 +24,9 @@ from stablelog.errors import Refused
 from stablelog.log.partition import MarkerWrite
 
 
-def _write(broker: Broker, name: str, index: int, asked: WritableTxnMarker, waits: "list[asyncio.Future[None]]") -> ErrorCode:
+def _write(
+    broker: Broker, name: str, index: int, asked: WritableTxnMarker, waits: "list[asyncio.Future[None]]"
+) -> ErrorCode:
     marker = Marker(
         type=MarkerType.COMMIT if asked.transaction_result else MarkerType.ABORT,
         coordinator_epoch=asked.coordinator_epoch,

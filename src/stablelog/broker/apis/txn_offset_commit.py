@@ -1,0 +1,99 @@
+"""TxnOffsetCommit (28): commit a group's offsets as a part of a transaction.
+
+Behaviour: the offsets are pending until the transaction's marker stands in the offsets log. A member of an old
+generation is fenced (KIP-447).
+Version notes: v3 member and generation; v5 the second dialect: the offsets log joins the transaction on the spot.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest
+from kio.schema.txn_offset_commit.v5.response import (
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
+from stablelog.broker.broker import Broker
+from stablelog.coordinators.groups import Membership, OffsetCommit, TopicPartition
+from stablelog.errors import Refused
+
+SECOND_DIALECT_VERSION = 5
+
+
+def _check_transaction(broker: Broker, request: TxnOffsetCommitRequest, api_version: int) -> ErrorCode:
+    """Whether the producer's open transaction takes in the offsets log."""
+    coordinator = broker.transactions.coordinator
+    who = (request.transactional_id, request.producer_id, request.producer_epoch)
+    if api_version >= SECOND_DIALECT_VERSION:
+        codes = broker.transactions.apply(
+            coordinator.add_partitions(
+                *who,
+                [OFFSETS_PARTITION],
+                api_version=api_version,
+                transaction_version=2,
+                now_ms=broker.now_ms(),
+            )
+        )
+    else:
+        codes = coordinator.verify_partitions(*who, [OFFSETS_PARTITION])
+    return codes[OFFSETS_PARTITION]
+
+
+def _commit(
+    broker: Broker, request: TxnOffsetCommitRequest, api_version: int
+) -> dict[TopicPartition, ErrorCode]:
+    commits = {
+        (topic.name, p.partition_index): OffsetCommit(
+            p.committed_offset, p.committed_leader_epoch, p.committed_metadata
+        )
+        for topic in request.topics
+        for p in topic.partitions
+    }
+    if not request.group_id:
+        return dict.fromkeys(commits, ErrorCode.invalid_group_id)
+    groups = broker.groups
+    membership = Membership(request.member_id, request.generation_id, request.group_instance_id)
+    decision = groups.coordinator.txn_commit_offsets(
+        request.group_id, commits, membership, now_ms=broker.now_ms()
+    )
+    codes = dict(decision.answer)
+    if not decision.records:
+        return codes
+    error = _check_transaction(broker, request, api_version)
+    if error is ErrorCode.none:
+        try:
+            groups.journal.append_transactional(decision.records, request.producer_id, request.producer_epoch)
+        except Refused as refused:
+            error = refused.code
+        else:
+            groups.coordinator.txn_offsets_appended(
+                request.producer_id, decision.records, now_ms=broker.now_ms()
+            )
+    return {target: code if code is not ErrorCode.none else error for target, code in codes.items()}
+
+
+async def handle(broker: Broker, request: TxnOffsetCommitRequest, context: Any) -> TxnOffsetCommitResponse:
+    """Commit, and answer once both logs are durable."""
+    codes = _commit(broker, request, context.api_version)
+    await broker.transactions.journal.settled()
+    await broker.groups.journal.settled()
+    return TxnOffsetCommitResponse(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    TxnOffsetCommitResponsePartition(
+                        partition_index=p.partition_index,
+                        error_code=codes.get((topic.name, p.partition_index), ErrorCode.none),
+                    )
+                    for p in topic.partitions
+                ),
+            )
+            for topic in request.topics
+        ),
+    )
