@@ -102,6 +102,9 @@ class Broker:
         self.disk.remove(clean_path)
         self.disk.sync_dir(self.directory)
         self._open_coordinators()
+        if self.topics.adopted:
+            # Which producer ids Kafka has given out is not in the directory: its partitions say which are in use.
+            await self._open_partitions()
         self._clean_shutdown_allowed = True
         self._tasks = [
             asyncio.create_task(self.flush.run(), name="flush"),
@@ -172,17 +175,17 @@ class Broker:
         )
         self.groups.load()
         self.transactions.load()
-        for partition in (offsets, commits):
+        for partition in (*offsets, *commits):
             self.transactions.partition_opened(partition)
 
-    def _own_log(self, name: str) -> Partition:
+    def _own_log(self, name: str) -> list[Partition]:
         topic = self.topics.get(name)
         if topic is None:
             topic = self.topics.create(name, 1, INTERNAL_CONFIGS)
         for index in range(topic.partition_count):
             if index not in topic.partitions:
                 self.topics.open_partition(topic, index)
-        return topic.partitions[0]
+        return [topic.partitions[index] for index in range(topic.partition_count)]
 
     async def _open_partitions(self) -> None:
         """Open what the list names, a few at a time. Each can be used as soon as it is open."""

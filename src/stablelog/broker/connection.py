@@ -175,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_filled += nbytes
             if self._frame_filled == len(self._frame):
                 frame, self._frame = self._frame, None
-                self._begin(frame, self._frame_claimed)
+                self._begin(frame.toreadonly(), self._frame_claimed)
             return
         self._inbox_filled += nbytes
         self._split_inbox()

@@ -8,6 +8,7 @@ for its own.
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,9 @@ from stablelog.log.partition import Partition, SyncWork
 log = logging.getLogger(__name__)
 
 SYNC_THREADS = 4
+SOON_S = 0.02
+# On a fast disk a sync is over before another thread has been woken for it, twice: so long, the loop may wait.
+IN_PLACE_S = 0.001
 
 
 class GroupFlush:
@@ -40,9 +44,11 @@ class GroupFlush:
         self._on_advance = on_advance
         self._on_failure = on_failure
         self._dirty: dict[Partition, None] = {}
+        self._dirty_soon: dict[Partition, None] = {}
         self._waiting: dict[Partition, deque[tuple[int, asyncio.Future[None]]]] = {}
         self._wake = asyncio.Event()
         self._threads = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
+        self._sync_s = IN_PLACE_S  # what one sync takes: not known yet
         self._failed: BaseException | None = None
         self._round_done = asyncio.Event()
         self._round_done.set()
@@ -52,6 +58,16 @@ class GroupFlush:
         """Something was appended to this partition: have it synced, whoever waits or not."""
         self._dirty[partition] = None
         self._wake.set()
+
+    def dirty_soon(self, partition: Partition) -> None:
+        """Something was appended that nobody waits for by itself: have it synced with the next wait, or shortly."""
+        if partition not in self._dirty and partition not in self._dirty_soon:
+            self._dirty_soon[partition] = None
+            asyncio.get_running_loop().call_later(SOON_S, self._now_dirty, partition)
+
+    def _now_dirty(self, partition: Partition) -> None:
+        if self._dirty_soon.pop(partition, "gone") is None:
+            self.dirty(partition)
 
     def durable(self, partition: Partition, end_offset: int) -> asyncio.Future[None] | None:
         """A future that is done once the partition is durable up to `end_offset`; None if it is by now."""
@@ -68,6 +84,7 @@ class GroupFlush:
     def forget(self, partition: Partition, error: BaseException) -> None:
         """The partition is going away: fail who waits for it."""
         self._dirty.pop(partition, None)
+        self._dirty_soon.pop(partition, None)
         for _, future in self._waiting.pop(partition, ()):
             if not future.done():
                 future.set_exception(error)
@@ -110,13 +127,19 @@ class GroupFlush:
         works = [(partition, work) for partition in partitions if (work := partition.unsynced()) is not None]
         if not works:
             return
-        loop = asyncio.get_running_loop()
-        lanes = [works[lane::SYNC_THREADS] for lane in range(min(SYNC_THREADS, len(works)))]
-        await asyncio.gather(
-            *(loop.run_in_executor(self._threads, _run_all, [w for _, w in lane]) for lane in lanes)
-        )
+        if self._sync_s * len(works) <= IN_PLACE_S:
+            self._note_duration(max(_run_timed([work]) for _, work in works))
+        else:
+            lanes = [[work for _, work in works[lane::SYNC_THREADS]] for lane in range(min(SYNC_THREADS, len(works)))]
+            loop = asyncio.get_running_loop()
+            runs = [loop.run_in_executor(self._threads, _run_timed, lane) for lane in lanes]
+            self._note_duration(max([await run for run in runs]))
         for partition, work in works:
             self._advance(partition, moved=partition.synced(work))
+
+    def _note_duration(self, seconds: float) -> None:
+        """Keep an estimate of what one sync takes: up at once, down slowly."""
+        self._sync_s = max(seconds, 0.8 * self._sync_s + 0.2 * seconds)
 
     def _advance(self, partition: Partition, *, moved: bool) -> None:
         waiting = self._waiting.get(partition)
@@ -140,6 +163,9 @@ class GroupFlush:
         self._threads.shutdown(wait=True)
 
 
-def _run_all(works: list[SyncWork]) -> None:
+def _run_timed(works: list[SyncWork]) -> float:
+    """Run them, and return how long one took, on average, in seconds."""
+    began = time.perf_counter()
     for work in works:
         work.run()
+    return (time.perf_counter() - began) / len(works)

@@ -21,17 +21,26 @@ CHECKPOINT_GROWTH = 4  # trim when the log has grown to so many times what it he
 
 
 class Journal:
-    """The log of one coordinator."""
+    """The log of one coordinator: one partition that is written to.
 
-    def __init__(self, partition: Partition, flush: GroupFlush, now_ms: Callable[[], int]) -> None:
-        self.partition = partition
+    A directory that Kafka wrote has more of them, each with other keys. They are read, and not written to any more.
+
+    Args:
+        partitions: of the log; the first is written to.
+        flush: makes it durable.
+        now_ms: the broker's clock.
+    """
+
+    def __init__(self, partitions: Sequence[Partition], flush: GroupFlush, now_ms: Callable[[], int]) -> None:
+        self.partition = partitions[0]
+        self._older = partitions[1:]
         self._flush = flush
         self._now_ms = now_ms
         self._effects: deque[tuple[int, Callable[[], None]]] = deque()
         self._size_after_checkpoint = 0
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Append records, outside any transaction."""
+        """Append records, outside any transaction. They are durable with whatever is waited for next, or soon."""
         if entries:
             self._append(encode_batch(self._records(entries)))
 
@@ -50,7 +59,7 @@ class Journal:
 
     def _append(self, batch: bytes) -> Appended:
         appended = self.partition.append(batch, now_ms=self._now_ms(), origin=Origin.COORDINATOR)
-        self._flush.dirty(self.partition)
+        self._flush.dirty_soon(self.partition)
         return appended
 
     def after(self, effect: Callable[[], None]) -> None:
@@ -74,8 +83,9 @@ class Journal:
             self._effects.popleft()[1]()
 
     def replay(self) -> Iterator[tuple[memoryview, BatchHeader]]:
-        """Every batch of the log, oldest first."""
-        yield from batches_of(self.partition)
+        """Every batch of the log; those with the same key oldest first."""
+        for partition in (*self._older, self.partition):
+            yield from batches_of(partition)
 
     def checkpoint_if_grown(self, live: Callable[[], Iterable[Entry]]) -> None:
         """Trim the log to its live state once it has outgrown it.

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import logging
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from stablelog.errors import Unavailable
 log = logging.getLogger(__name__)
 
 DRAIN_S = 5.0
+SWITCH_INTERVAL_S = 0.0002
 
 
 class Server:
@@ -130,4 +132,6 @@ def run_server(config: BrokerConfig, directory: Path, *, ready: Callable[[str, i
         import uvloop
 
         uvloop.install()
+    # A thread that syncs needs the interpreter twice, and only briefly: it is not to wait 5 ms for it.
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     asyncio.run(_serve(config, directory, ready))

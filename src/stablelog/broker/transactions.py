@@ -16,6 +16,7 @@ from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
 from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, Topics
+from stablelog.coordinators.producer_ids import ProducerIds
 from stablelog.coordinators.transactions import (
     REPAIR,
     Decision,
@@ -56,8 +57,12 @@ class Transactions:
         self._decided: list[tuple[Decision[Any], asyncio.Future[None] | None]] = []
         self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
         self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}  # partitions that lack their marker
+        self._producer_ids = ProducerIds()
         self.coordinator = TransactionCoordinator(
-            config, coordinator_epoch=topics.leader_epoch, log_end=self._log_end
+            config,
+            coordinator_epoch=topics.leader_epoch,
+            producer_ids=self._producer_ids,
+            log_end=self._log_end,
         )
 
     def _log_end(self, target: TopicPartition) -> LogEnd | None:
@@ -175,6 +180,8 @@ class Transactions:
     def partition_opened(self, partition: Partition) -> None:
         """A partition can be written: settle what is open in it before anyone else writes to it."""
         target = (partition.topic, partition.index)
+        for producer in partition.producers():
+            self._producer_ids.skip_past(producer.producer_id)
         held = self._held_back.pop(target, [])
         found = [
             OpenTransaction(txn.producer_id, txn.producer_epoch, txn.first_offset, txn.leader_epoch)

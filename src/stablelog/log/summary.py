@@ -1,4 +1,4 @@
-"""What a sealed segment holds, in 150 bytes beside it.
+"""What a sealed segment holds, in 118 bytes beside it.
 
 It makes the segment's other files tamper-evident, saves recovery from reading the segment, and tells searches
 where to stop. It is a cache of the log: damaged or missing, it is made anew by reading the segment.

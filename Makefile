@@ -1,0 +1,39 @@
+# The commands of this project. Each sets itself up: a Python 3.11+ and make are all that has to be there.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo test check bench clean
+
+setup: $(STAMP)  ## make .venv and install everything that development needs
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "stablelog needs Python 3.11 or newer; this is " + sys.version.split()[0] + " (name another one with make PYTHON=...)")'
+	@if command -v uv >/dev/null; then \
+		test -x $(BIN)/python || uv venv --quiet --python $(PYTHON) $(VENV); \
+		uv pip install --quiet --python $(BIN)/python -e '.[dev]'; \
+	else \
+		test -x $(BIN)/python || $(PYTHON) -m venv $(VENV); \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'; \
+	fi
+	@touch $(STAMP)
+
+demo: setup  ## a year of flights through the log, with crashes, and the proof that none was lost
+	$(BIN)/python -m demo
+
+test: setup  ## every test that needs nothing but this
+	$(BIN)/python -m pytest -q -n 2
+
+check: setup  ## style, types, architecture
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup  ## figures against Apache Kafka on this machine
+	$(BIN)/python -m bench
+
+clean:  ## remove what the commands above made
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis target

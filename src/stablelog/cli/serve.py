@@ -1,0 +1,59 @@
+"""`stablelog serve`: the broker's process."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+from stablelog.embedded import READY_LINE
+from stablelog.errors import InvalidConfig
+
+
+def pair(text: str) -> tuple[str, str]:
+    """`name=value` as a pair.
+
+    Raises:
+        InvalidConfig: there is no `=`.
+    """
+    name, separator, value = text.partition("=")
+    if not separator or not name.strip():
+        raise InvalidConfig(f"{text!r} is not a setting: write name=value")
+    return name.strip(), value.strip()
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """A file of settings, as Kafka has them: name=value, and comments behind #.
+
+    Raises:
+        InvalidConfig: the file is not there, or a line is no setting.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise InvalidConfig(f"{path} cannot be read: {error.strerror}") from error
+    return dict(pair(line) for line in lines if line.strip() and not line.lstrip().startswith(("#", "!")))
+
+
+def run_serve(data: Path, host: str | None, port: int | None, config: Path | None, settings: Sequence[str]) -> None:
+    """Run a broker until it is told to stop.
+
+    Raises:
+        InvalidConfig: a setting is unknown or out of range.
+        Unavailable: the address or the directory is taken.
+        Corrupt: the directory cannot be opened.
+    """
+    from stablelog.broker.config import load_settings, parse_listener
+    from stablelog.broker.server import run_server
+
+    given = read_properties(config) if config is not None else {}
+    given |= dict(pair(setting) for setting in settings)
+    loaded = load_settings(given)
+    if host is not None or port is not None:
+        known_host, known_port = parse_listener(given["listeners"]) if "listeners" in given else ("127.0.0.1", 9092)
+        given["listeners"] = f"PLAINTEXT://{host or known_host}:{known_port if port is None else port}"
+        loaded = load_settings(given)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def ready(at_host: str, at_port: int) -> None:
+        print(f"{READY_LINE}{at_host}:{at_port}, data in {data}", flush=True)  # noqa: T201 - what starts us waits for it
+
+    run_server(loaded, data.absolute(), ready=ready)

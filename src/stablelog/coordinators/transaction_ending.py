@@ -1,0 +1,208 @@
+"""How does a transaction end: with which epoch, which number and which markers?
+
+A decision is one record. It holds the outcome, the commit's number and the identity of the producer's next
+transaction; everything that follows (markers, answers, what to say when asked again) can be read from it, also
+after a restart.
+
+Source: KIP-98, KIP-890, KIP-939.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from stablelog.batch.markers import MarkerType
+from stablelog.coordinators.transaction_decisions import REPAIR, MarkerOrder, OpenTransaction
+from stablelog.coordinators.transaction_records import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    Identity,
+    LogEnd,
+    Record,
+    TopicPartition,
+    Transaction,
+)
+from stablelog.coordinators.transaction_states import Event, State, next_state
+from stablelog.coordinators.transaction_table import TransactionTable
+
+EPOCH_MAX: Final = 2**15 - 1  # of a marker
+CLIENT_EPOCH_MAX: Final = EPOCH_MAX - 1  # so that whoever has it can still be fenced
+FIRST_DIALECT: Final = 1
+SECOND_DIALECT: Final = 2
+
+
+def end_unknown(_partition: TopicPartition) -> LogEnd | None:
+    """Where partitions end, for those who cannot know."""
+    return None
+
+
+class Ending:
+    """Ends transactions of one group.
+
+    Args:
+        table: the group's transactional ids.
+        group: the transaction group.
+        coordinator_epoch: travels with the markers.
+        log_end: where a partition ends now; None if that is not known.
+    """
+
+    def __init__(
+        self,
+        table: TransactionTable,
+        group: str,
+        coordinator_epoch: int,
+        log_end: Callable[[TopicPartition], LogEnd | None],
+    ) -> None:
+        self._table = table
+        self._group = group
+        self._coordinator_epoch = coordinator_epoch
+        self._log_end = log_end
+
+    def raised(self, client: Identity, records: list[Record]) -> Identity:
+        """The identity after this one: the next epoch, or a new id once the epochs have run out."""
+        if client.producer_epoch < CLIENT_EPOCH_MAX:
+            return Identity(client.producer_id, client.producer_epoch + 1)
+        return Identity(self._table.take_producer_id(records), 0)
+
+    def decide(
+        self,
+        transactional_id: str,
+        txn: Transaction,
+        state: State,
+        records: list[Record],
+        *,
+        version: int,
+        raise_epoch: bool,
+        owner_may_ask: bool,
+        now_ms: int,
+    ) -> tuple[Transaction, list[MarkerOrder]]:
+        """Decide the transaction: one record, with the commit's number, and the markers that follow from it.
+
+        Args:
+            transactional_id: whose transaction.
+            txn: its state.
+            state: what follows: decided, or complete if there is nothing to mark.
+            records: takes the decision's records.
+            version: the dialect in which it was asked for.
+            raise_epoch: whether the producer's epoch ends with the transaction.
+            owner_may_ask: whether a producer that shows the old epoch may be told the new one.
+            now_ms: broker time.
+        """
+        client = txn.client
+        successor = self.raised(client, records) if raise_epoch else client
+        same_id = successor.producer_id == txn.producer_id
+        if same_id:
+            marker_epoch = successor.producer_epoch
+        else:  # above every epoch that anyone has had under the id
+            marker_epoch = 1 + (client if client.producer_id == txn.producer_id else txn).producer_epoch
+        assert txn.producer_epoch <= marker_epoch <= EPOCH_MAX
+        assert marker_epoch > txn.producer_epoch or not raise_epoch
+        value = Transaction(
+            txn.producer_id,
+            marker_epoch,
+            txn.timeout_ms,
+            state,
+            txn.partitions,
+            update_ms=now_ms,
+            start_ms=txn.start_ms if txn.state is State.ONGOING else now_ms,
+            previous_producer_id=txn.previous_producer_id,
+            last_producer_epoch=txn.last_producer_epoch,
+            next_producer_id=NO_PRODUCER_ID if same_id else successor.producer_id,
+            # Kafka writes an epoch only beside a kept transaction's; where the epochs ran out it means 0.
+            next_producer_epoch=successor.producer_epoch if txn.is_kept and not same_id else NO_EPOCH,
+            transaction_version=version,
+            commit_sequence=self._table.take_sequence() if state is State.PREPARE_COMMIT else NO_SEQUENCE,
+            transaction_epoch=txn.producer_epoch,
+            ends=self._ends(txn) if marker_epoch == txn.producer_epoch else {},
+        )
+        if raise_epoch:
+            last_epoch = client.producer_epoch if owner_may_ask else NO_EPOCH
+            value = replace(value, previous_producer_id=client.producer_id, last_producer_epoch=last_epoch)
+        if not state.is_decided:
+            value = completed(value, state, now_ms)
+        self._table.put(transactional_id, value, records)
+        return value, [self.order(transactional_id, value)] if state.is_decided else []
+
+    def _ends(self, txn: Transaction) -> dict[TopicPartition, LogEnd]:
+        return {
+            partition: end for partition in txn.partitions if (end := self._log_end(partition)) is not None
+        }
+
+    def order(self, transactional_id: str, txn: Transaction) -> MarkerOrder:
+        """The markers of a decided transaction."""
+        assert txn.state.is_decided
+        return MarkerOrder(
+            transactional_id=transactional_id,
+            producer_id=txn.producer_id,
+            producer_epoch=txn.producer_epoch,
+            type=MarkerType.COMMIT if txn.state is State.PREPARE_COMMIT else MarkerType.ABORT,
+            group=self._group,
+            commit_sequence=txn.commit_sequence,
+            coordinator_epoch=self._coordinator_epoch,
+            partitions=txn.partitions,
+            transaction_version=txn.transaction_version,
+            low_watermark=self._table.low_watermark(),
+            transaction_epoch=txn.transaction_epoch,
+            ends=txn.ends,
+        )
+
+    def fence(
+        self,
+        transactional_id: str,
+        txn: Transaction,
+        records: list[Record],
+        *,
+        owner_may_ask: bool,
+        now_ms: int,
+    ) -> list[MarkerOrder]:
+        """Abort the open transaction with an epoch that its producer does not have.
+
+        Raises:
+            Refused: none is open. Nothing was changed.
+        """
+        state = next_state(txn.state, Event.FENCE)
+        assert state is not None
+        _, markers = self.decide(
+            transactional_id,
+            txn,
+            state,
+            records,
+            version=txn.transaction_version,
+            raise_epoch=True,
+            owner_may_ask=owner_may_ask,
+            now_ms=now_ms,
+        )
+        return markers
+
+    def abort_of_unknown(self, target: TopicPartition, found: OpenTransaction) -> MarkerOrder:
+        """An abort for what nobody can go on with; its epoch is higher, so that late writes are refused."""
+        return MarkerOrder(
+            transactional_id=REPAIR,
+            producer_id=found.producer_id,
+            producer_epoch=min(found.producer_epoch + 1, EPOCH_MAX),
+            type=MarkerType.ABORT,
+            group=self._group,
+            commit_sequence=NO_SEQUENCE,
+            coordinator_epoch=self._coordinator_epoch,
+            partitions=frozenset({target}),
+            transaction_version=FIRST_DIALECT,
+            low_watermark=self._table.low_watermark(),
+            transaction_epoch=found.producer_epoch,
+        )
+
+
+def completed(txn: Transaction, state: State, now_ms: int) -> Transaction:
+    """A decided transaction with all its markers: what remains is what its producer may ask for again."""
+    assert state.is_complete
+    return Transaction(
+        *txn.client,
+        txn.timeout_ms,
+        state,
+        update_ms=now_ms,
+        start_ms=txn.start_ms,
+        previous_producer_id=txn.previous_producer_id,
+        last_producer_epoch=txn.last_producer_epoch,
+        transaction_version=txn.transaction_version,
+        commit_sequence=txn.commit_sequence,
+    )

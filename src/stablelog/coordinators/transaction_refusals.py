@@ -1,0 +1,62 @@
+"""With which code is a producer refused, in words that its version of the protocol knows?"""
+
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.coordinators.transaction_records import Identity, Transaction
+from stablelog.errors import Refused
+
+INIT_KNOWS_FENCED: Final = 4  # PRODUCER_FENCED from this version on, INVALID_PRODUCER_EPOCH below
+TXN_KNOWS_FENCED: Final = 2  # the same for AddPartitionsToTxn, AddOffsetsToTxn and EndTxn
+PRODUCE_KNOWS_ABORTABLE: Final = 11  # TRANSACTION_ABORTABLE from this version of Produce on
+
+
+def without_fenced(code: ErrorCode) -> ErrorCode:
+    """The code for a request whose answer never says PRODUCER_FENCED."""
+    return ErrorCode.invalid_producer_epoch if code is ErrorCode.producer_fenced else code
+
+
+def for_version(code: ErrorCode, api_version: int, knows_fenced: int) -> ErrorCode:
+    """The code for a request whose answer says PRODUCER_FENCED from version `knows_fenced` on."""
+    return code if api_version >= knows_fenced else without_fenced(code)
+
+
+def for_produce(code: ErrorCode, produce_version: int | None) -> ErrorCode:
+    """The code for an answer to Produce; unchanged if the version is None.
+
+    Producers of the first dialect try again only after errors that replication can cause.
+    """
+    if produce_version is None:
+        return code
+    if code is ErrorCode.concurrent_transactions:
+        return ErrorCode.not_enough_replicas
+    if code is ErrorCode.transaction_abortable and produce_version < PRODUCE_KNOWS_ABORTABLE:
+        return ErrorCode.invalid_txn_state
+    return without_fenced(code)
+
+
+def fenced(transactional_id: str, shown: Identity, txn: Transaction) -> Refused:
+    """The producer had the id, but its epoch is not the current one."""
+    return Refused(
+        ErrorCode.producer_fenced,
+        f"{transactional_id}: producer {shown.producer_id} with epoch {shown.producer_epoch} was fenced; "
+        f"{txn.client.producer_id} with epoch {txn.client.producer_epoch} holds the id",
+    )
+
+
+def mapping_lost(transactional_id: str, shown: Identity, txn: Transaction) -> Refused:
+    """The id belongs to another producer id."""
+    return Refused(
+        ErrorCode.invalid_producer_id_mapping,
+        f"{transactional_id} belongs to producer {txn.client.producer_id}, not {shown.producer_id}",
+    )
+
+
+def dialect_refused() -> Refused:
+    """A transaction of the first dialect, where only the second is allowed."""
+    return Refused(
+        ErrorCode.policy_violation,
+        "stablelog.transaction.strict allows transactions of version 2 only (EndTxn v5, Produce v12): "
+        "use a client that speaks it, or turn the setting off",
+    )

@@ -1,0 +1,288 @@
+"""What is the state of each transactional id, and of the group as a whole?
+
+The table is the commit log in memory. It changes in one way only, `put`, which also makes the record that says so;
+read back by `replay`, the records give the same table. Who may change what, and when, is the coordinator's matter.
+
+Memory for an id is a fixed size and the partitions of its open transaction, however many transactions it has had.
+"""
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from stablelog.coordinators.producer_ids import ProducerIds
+from stablelog.coordinators.transaction_clock import Deadlines, OpenProducers
+from stablelog.coordinators.transaction_decisions import Description
+from stablelog.coordinators.transaction_listing import id_matcher, states_named
+from stablelog.coordinators.transaction_records import (
+    NO_SEQUENCE,
+    GroupKey,
+    GroupState,
+    Record,
+    Transaction,
+    TransactionKey,
+    decode_group,
+    decode_transaction,
+    encode_group,
+    encode_transaction,
+    group_key,
+    read_key,
+    transaction_key,
+)
+from stablelog.coordinators.transaction_recovery import DecisionHistory
+from stablelog.coordinators.transaction_states import Event, State, next_state
+
+FIRST_SEQUENCE: Final = 1  # so that 0 is the cut before the first commit
+
+
+class TransactionTable:
+    """The transactional ids of one group.
+
+    Args:
+        group: the transaction group.
+        expiration_ms: after so long without use an id is forgotten.
+        producer_ids: where producer ids come from.
+    """
+
+    def __init__(self, group: str, expiration_ms: int, producer_ids: ProducerIds) -> None:
+        self.history = DecisionHistory()
+        self._group = group
+        self._expiration_ms = expiration_ms
+        self._producer_ids = producer_ids
+        self._transactions: dict[str, Transaction] = {}
+        self._owners: dict[int, str] = {}  # producer id to transactional id
+        self._open = OpenProducers()
+        self._timeouts = Deadlines()
+        self._expiries = Deadlines()
+        self._next_sequence = FIRST_SEQUENCE
+        self._decided: dict[
+            str, None
+        ] = {}  # ids with a decision and markers to come, in order of the decisions
+        self._unmarked: dict[int, str] = {}  # the same for commits, by sequence, rising
+        self._repeated: set[str] = set()  # those of them whose decision is from before the start
+
+    # -- looking up ----------------------------------------------------------------------------------------
+
+    def get(self, transactional_id: str) -> Transaction | None:
+        """The state of an id; None if there is no such id."""
+        return self._transactions.get(transactional_id)
+
+    def owner(self, producer_id: int) -> str | None:
+        """The id that a producer id belongs to."""
+        return self._owners.get(producer_id)
+
+    def low_watermark(self) -> int:
+        """The least producer id with an open transaction; with none, the next id that no one has had."""
+        least = self._open.least()
+        return self._producer_ids.next_id if least is None else least
+
+    @property
+    def last_sequence(self) -> int:
+        """The number of the last commit that was decided; 0 before the first."""
+        return self._next_sequence - 1
+
+    @property
+    def resolved_sequence(self) -> int:
+        """The greatest number up to which every commit has all its markers; 0 before the first."""
+        return next(iter(self._unmarked), self._next_sequence) - 1
+
+    def decided(self) -> list[str]:
+        """The ids with a decision whose markers are still to come, in the order of the decisions."""
+        return list(self._decided)
+
+    def is_repeated(self, transactional_id: str) -> bool:
+        """Whether the id's decision, whose markers are still to come, is from before the start."""
+        return transactional_id in self._repeated
+
+    def describe(self, transactional_id: str) -> Description | None:
+        """What is known of an id; None if nothing is."""
+        txn = self._transactions.get(transactional_id)
+        return None if txn is None else _description(transactional_id, txn)
+
+    def list_transactions(
+        self,
+        *,
+        states: Collection[str],
+        producer_ids: Collection[int],
+        duration_ms: int,
+        id_pattern: str | None,
+        now_ms: int,
+    ) -> tuple[list[Description], list[str]]:
+        """See `TransactionCoordinator.list_transactions`."""
+        wanted, unknown = states_named(states)
+        matches = id_matcher(id_pattern)
+        found = [
+            _description(transactional_id, txn)
+            for transactional_id, txn in self._transactions.items()
+            if (not states or txn.state in wanted)
+            and (not producer_ids or txn.producer_id in producer_ids)
+            and (duration_ms < 0 or (txn.state.is_open and now_ms - txn.start_ms > duration_ms))
+            and matches(transactional_id)
+        ]
+        return found, unknown
+
+    def __len__(self) -> int:
+        return len(self._transactions)
+
+    # -- changing ------------------------------------------------------------------------------------------
+
+    def put(self, transactional_id: str, txn: Transaction, records: list[Record]) -> None:
+        """Change the state of an id, and add the record that says so."""
+        before = self._transactions.get(transactional_id)
+        if before is not None:
+            self._withdraw(transactional_id, before)
+        self._transactions[transactional_id] = txn
+        self._enrol(transactional_id, txn)
+        if txn.state.is_decided:
+            self._decided[transactional_id] = None
+            if txn.commit_sequence != NO_SEQUENCE:
+                self._unmarked[txn.commit_sequence] = transactional_id
+        records.append((transaction_key(transactional_id), encode_transaction(txn)))
+
+    def forget(self, transactional_id: str, records: list[Record]) -> None:
+        """Forget an id, and add the record that says so."""
+        txn = self._transactions.pop(transactional_id)
+        assert next_state(txn.state, Event.EXPIRE) is None
+        self._withdraw(transactional_id, txn)
+        records.append((transaction_key(transactional_id), None))
+
+    def take_producer_id(self, records: list[Record]) -> int:
+        """A producer id that nobody has had, with the record of the block it comes from if that is a new one."""
+        if self._producer_ids.needs_block:
+            self._producer_ids.reserve()
+            records.append(self._group_record())
+        return self._producer_ids.take()
+
+    def take_sequence(self) -> int:
+        """The number of the next commit. It must be decided: numbers have no gaps."""
+        self._next_sequence += 1
+        return self._next_sequence - 1
+
+    def met_producer(self, producer_id: int) -> None:
+        """A partition knows a producer with this id: nobody else is to get it."""
+        self._producer_ids.skip_past(producer_id)
+
+    def _enrol(self, transactional_id: str, txn: Transaction) -> None:
+        self._owners[txn.producer_id] = transactional_id
+        self._owners[txn.client.producer_id] = transactional_id
+        if txn.state.is_open:
+            self._open.add(txn.producer_id)
+            if (deadline_ms := _deadline_ms(txn)) is not None:
+                self._timeouts.watch(transactional_id, deadline_ms)
+        else:
+            self._expiries.watch(transactional_id, txn.update_ms + self._expiration_ms)
+
+    def _withdraw(self, transactional_id: str, txn: Transaction) -> None:
+        for producer_id in {txn.producer_id, txn.client.producer_id}:
+            assert self._owners[producer_id] == transactional_id
+            del self._owners[producer_id]
+        self._open.discard(txn.producer_id)
+        self._decided.pop(transactional_id, None)
+        self._unmarked.pop(txn.commit_sequence, None)
+        self._repeated.discard(transactional_id)
+
+    # -- time ----------------------------------------------------------------------------------------------
+
+    def overdue(self, now_ms: int, count_max: int) -> Iterator[tuple[str, Transaction]]:
+        """Open transactions whose time is up, at most so many; the caller ends each."""
+        for transactional_id in self._timeouts.due(now_ms, count_max):
+            txn = self._transactions.get(transactional_id)
+            deadline_ms = None if txn is None else _deadline_ms(txn)
+            if txn is None or deadline_ms is None:
+                continue
+            if deadline_ms > now_ms:
+                self._timeouts.watch(transactional_id, deadline_ms)
+            else:
+                yield transactional_id, txn
+
+    def expired(self, now_ms: int, count_max: int) -> Iterator[str]:
+        """Ids that were not used for long, at most so many; the caller forgets each."""
+        for transactional_id in self._expiries.due(now_ms, count_max):
+            txn = self._transactions.get(transactional_id)
+            if txn is None or txn.state.is_open:
+                continue  # it is watched again once the transaction is complete
+            expiry_ms = txn.update_ms + self._expiration_ms
+            if expiry_ms > now_ms:
+                self._expiries.watch(transactional_id, expiry_ms)
+            else:
+                yield transactional_id
+
+    # -- start and trimming --------------------------------------------------------------------------------
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """Take in a record. Kinds that are not known are skipped.
+
+        Raises:
+            Corrupt: the record cannot be read.
+        """
+        subject = read_key(key)
+        if isinstance(subject, TransactionKey):
+            self._replay_transaction(subject.transactional_id, value)
+        elif isinstance(subject, GroupKey) and value is not None and subject.group == self._group:
+            state = decode_group(value)
+            self._producer_ids.replay(state.producer_ids_end)
+            self._next_sequence = max(self._next_sequence, state.commit_sequence_next)
+
+    def _replay_transaction(self, transactional_id: str, value: bytes | None) -> None:
+        self._decided.pop(transactional_id, None)
+        if value is None:
+            self._transactions.pop(transactional_id, None)
+            return
+        txn = decode_transaction(value)
+        self._transactions[transactional_id] = txn
+        self._producer_ids.skip_past(max(txn.producer_id, txn.next_producer_id))
+        self._next_sequence = max(self._next_sequence, txn.commit_sequence + 1)
+        if txn.state.is_decided:
+            self._decided[transactional_id] = None
+            self.history.remember(transactional_id, value, txn)
+
+    def loaded(self) -> None:
+        """All records were taken in."""
+        for transactional_id, txn in self._transactions.items():
+            self._enrol(transactional_id, txn)
+        self._repeated = set(self._decided)
+        for transactional_id in self._decided:
+            sequence = self._transactions[transactional_id].commit_sequence
+            if sequence != NO_SEQUENCE:
+                self._unmarked[sequence] = transactional_id
+
+    def checkpoint(self) -> list[Record]:
+        """Records that hold the whole state, in an order in which `replay` can take them in."""
+        records: list[Record] = [self._group_record()]
+        records += self.history.records()
+        gone = self.history.transactional_ids() - self._transactions.keys()
+        records += [(transaction_key(transactional_id), None) for transactional_id in sorted(gone)]
+        undecided = [i for i in self._transactions if i not in self._decided]
+        records += [
+            (transaction_key(transactional_id), encode_transaction(self._transactions[transactional_id]))
+            for transactional_id in [*undecided, *self._decided]  # decisions keep their order
+        ]
+        return records
+
+    def _group_record(self) -> Record:
+        state = GroupState(self._producer_ids.reserved_end, self._next_sequence)
+        return group_key(self._group), encode_group(state)
+
+
+def _deadline_ms(txn: Transaction) -> int | None:
+    """When the open transaction's time is up; None if there is none, or it may take as long as it likes."""
+    if txn.state is not State.ONGOING or txn.is_two_phase:
+        return None
+    return txn.start_ms + txn.timeout_ms
+
+
+def _description(transactional_id: str, txn: Transaction) -> Description:
+    return Description(
+        transactional_id=transactional_id,
+        state=txn.state.label,
+        producer_id=txn.producer_id,
+        producer_epoch=txn.producer_epoch,
+        client_producer_id=txn.client.producer_id,
+        client_producer_epoch=txn.client.producer_epoch,
+        timeout_ms=txn.timeout_ms,
+        start_ms=txn.start_ms,
+        update_ms=txn.update_ms,
+        partitions=txn.partitions,
+        transaction_version=txn.transaction_version,
+        commit_sequence=txn.commit_sequence,
+        is_two_phase=txn.is_two_phase,
+    )

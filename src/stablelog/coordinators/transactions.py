@@ -1,0 +1,661 @@
+"""What becomes of a transaction: the coordinator of one transaction group.
+
+Events go in, with the time as an argument; decisions come out (`transaction_decisions`). Nothing is read or
+written here. Rules that the caller keeps:
+
+- The records of a decision go into the commit log in the order of the decisions, each decision's in one batch.
+- State changes at once. So every effect (marker, answer) waits until the commit log is durable up to where it
+  ended at the decision, also where the decision has no records itself. Only `add_partitions` may be answered
+  before, if the acknowledgement of the batches that are then written waits.
+- Markers are written in each partition in the order of the decisions. When an order is written everywhere,
+  `markers_done` is reported. That need not wait until the markers are durable: see `reconcile`.
+- On start: `replay` each record, then `loaded` once; its markers are held back for each partition. When a
+  partition has been opened, `reconcile` it with what is held back for it, before anyone else writes to it.
+
+Which event is legal in which state is in `transaction_states`, what is kept in which bytes in
+`transaction_records`, and what is kept at all in `transaction_table`. A producer shows its id and epoch with each
+request; who shows the wrong ones is refused. Whatever is refused leaves everything as it was.
+
+Source: KIP-98, KIP-360, KIP-664, KIP-890, KIP-939; docs/decisions/0003-transactions.md.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.coordinators.producer_ids import ProducerIds
+from stablelog.coordinators.transaction_decisions import (
+    REPAIR,
+    Decision,
+    Description,
+    EndAnswer,
+    InitAnswer,
+    MarkerOrder,
+    OpenTransaction,
+    TransactionConfig,
+)
+from stablelog.coordinators.transaction_ending import (
+    FIRST_DIALECT,
+    SECOND_DIALECT,
+    Ending,
+    completed,
+    end_unknown,
+)
+from stablelog.coordinators.transaction_records import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    TWO_PHASE_TIMEOUT_MS,
+    Identity,
+    LogEnd,
+    Record,
+    TopicPartition,
+    Transaction,
+)
+from stablelog.coordinators.transaction_recovery import markers_for
+from stablelog.coordinators.transaction_refusals import (
+    INIT_KNOWS_FENCED,
+    TXN_KNOWS_FENCED,
+    dialect_refused,
+    fenced,
+    for_produce,
+    for_version,
+    mapping_lost,
+    without_fenced,
+)
+from stablelog.coordinators.transaction_states import Event, State, next_state
+from stablelog.coordinators.transaction_table import TransactionTable
+from stablelog.errors import Refused
+
+__all__ = [
+    "REPAIR",
+    "Decision",
+    "Description",
+    "EndAnswer",
+    "InitAnswer",
+    "LogEnd",
+    "MarkerOrder",
+    "OpenTransaction",
+    "TopicPartition",
+    "TransactionConfig",
+    "TransactionCoordinator",
+]
+
+END_TXN_SECOND_DIALECT: Final = 5  # EndTxn from this version on
+INIT_SECOND_DIALECT: Final = 5  # InitProducerId below this version: surely the first dialect
+TRANSACTIONAL_ID_SIZE_MAX: Final = 1024
+TICK_COUNT_MAX: Final = 1000  # how many transactions one tick ends, and how many ids it forgets
+
+_AGAIN: Final = (Event.COMMIT_AGAIN, Event.ABORT_AGAIN)
+
+
+class TransactionCoordinator:
+    """The transactions of one group: who may write, what was decided, and in which order.
+
+    Args:
+        config: the settings.
+        group: name of the transaction group; the default group has the empty name.
+        coordinator_epoch: travels with the markers; must not go back from one start to the next.
+        producer_ids: where producer ids come from. Several groups of one broker share them.
+        log_end: where a partition ends now, None if that is not known. By it a transaction of the first dialect
+            is told from the producer's next one after a crash. For a partition that has not been opened yet:
+            offset 0 of the current leader epoch, which must be higher than before the start.
+    """
+
+    def __init__(
+        self,
+        config: TransactionConfig,
+        *,
+        group: str = "",
+        coordinator_epoch: int = 0,
+        producer_ids: ProducerIds | None = None,
+        log_end: Callable[[TopicPartition], LogEnd | None] = end_unknown,
+    ) -> None:
+        self.config = config
+        self.group = group
+        self._table = TransactionTable(
+            group,
+            config.transactional_id_expiration_ms,
+            producer_ids if producer_ids is not None else ProducerIds(),
+        )
+        self._ending = Ending(self._table, group, coordinator_epoch, log_end)
+        # Partitions to be added to an id's next transaction as soon as the last one is complete.
+        self._adoptions: dict[str, set[TopicPartition]] = {}
+
+    # -- producers -----------------------------------------------------------------------------------------
+
+    def init_producer_id(
+        self,
+        transactional_id: str | None,
+        timeout_ms: int,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_EPOCH,
+        *,
+        enable_two_phase: bool = False,
+        keep_prepared: bool = False,
+        api_version: int,
+        now_ms: int,
+    ) -> Decision[InitAnswer]:
+        """A producer wants an id and epoch; with a transactional id, whoever had it before is fenced.
+
+        Args:
+            transactional_id: None for a producer that is idempotent only.
+            timeout_ms: how long its transactions may be open.
+            producer_id: what it has, if it goes on after an error (KIP-360); -1 if it is new.
+            producer_epoch: likewise.
+            enable_two_phase: its transactions are never timed out (KIP-939).
+            keep_prepared: the open transaction is not aborted but taken over, to be decided.
+            api_version: of InitProducerId.
+            now_ms: broker time.
+        """
+        if transactional_id is None:
+            records: list[Record] = []
+            return Decision(InitAnswer(ErrorCode.none, self._table.take_producer_id(records), 0), records)
+        asked = Identity(producer_id, producer_epoch)
+        try:
+            self._check_init(transactional_id, asked, api_version)
+            if (enable_two_phase or keep_prepared) and not self.config.two_phase_commit_enable:
+                raise Refused(
+                    ErrorCode.transactional_id_authorization_failed,
+                    "two-phase commit is off; transaction.two.phase.commit.enable turns it on",
+                )
+            if not enable_two_phase and not 0 < timeout_ms <= self.config.transaction_timeout_ms_max:
+                raise Refused(
+                    ErrorCode.invalid_transaction_timeout,
+                    f"a transaction timeout of {timeout_ms} ms; 1 to {self.config.transaction_timeout_ms_max} are valid",
+                )
+            return self._init(
+                transactional_id,
+                TWO_PHASE_TIMEOUT_MS if enable_two_phase else min(timeout_ms, TWO_PHASE_TIMEOUT_MS - 1),
+                asked if producer_id != NO_PRODUCER_ID else None,
+                keep=keep_prepared,
+                now_ms=now_ms,
+            )
+        except Refused as refused:
+            return Decision(InitAnswer(for_version(refused.code, api_version, INIT_KNOWS_FENCED)))
+
+    def _check_init(self, transactional_id: str, asked: Identity, api_version: int) -> None:
+        if not 0 < len(transactional_id) <= TRANSACTIONAL_ID_SIZE_MAX:
+            raise Refused(
+                ErrorCode.invalid_request,
+                f"a transactional id has 1 to {TRANSACTIONAL_ID_SIZE_MAX} characters",
+            )
+        if (asked.producer_id == NO_PRODUCER_ID) != (asked.producer_epoch == NO_EPOCH) or min(asked) < -1:
+            raise Refused(ErrorCode.invalid_request, "producer id and epoch are given both or not at all")
+        if self.config.strict and api_version < INIT_SECOND_DIALECT:
+            raise dialect_refused()
+
+    def _init(
+        self, transactional_id: str, timeout_ms: int, asked: Identity | None, *, keep: bool, now_ms: int
+    ) -> Decision[InitAnswer]:
+        records: list[Record] = []
+        txn = self._table.get(transactional_id)
+        if txn is None:
+            client = Identity(self._table.take_producer_id(records), 0)
+            self._table.put(
+                transactional_id, Transaction(*client, timeout_ms, State.EMPTY, update_ms=now_ms), records
+            )
+            return Decision(InitAnswer(ErrorCode.none, *client), records)
+        again = asked is not None and asked == txn.predecessor
+        if asked is not None and asked != txn.client and not again:
+            raise fenced(transactional_id, asked, txn)
+        next_state(txn.state, Event.KEEP if keep else Event.INIT)
+        owner = asked is not None
+        if again:
+            return Decision(self._init_again(transactional_id, txn, keep=keep))
+        if txn.state is not State.ONGOING:
+            return self._new_incarnation(transactional_id, txn, timeout_ms, owner=owner, now_ms=now_ms)
+        if keep:
+            return self._keep_open(transactional_id, txn, timeout_ms, owner=owner, now_ms=now_ms)
+        markers = self._ending.fence(transactional_id, txn, records, owner_may_ask=owner, now_ms=now_ms)
+        return Decision(InitAnswer(ErrorCode.concurrent_transactions), records, markers)
+
+    def _init_again(self, transactional_id: str, txn: Transaction, *, keep: bool) -> InitAnswer:
+        """The answer was lost, or a late copy of the request has come: say what was said."""
+        if txn.state is not State.ONGOING:
+            return InitAnswer(ErrorCode.none, *txn.client)
+        if keep and txn.is_kept:
+            return InitAnswer(ErrorCode.none, *txn.client, txn.producer_id, txn.producer_epoch)
+        # A transaction was begun since, with the answer. (Kafka aborts it.)
+        raise fenced(transactional_id, txn.predecessor, txn)
+
+    def _new_incarnation(
+        self, transactional_id: str, txn: Transaction, timeout_ms: int, *, owner: bool, now_ms: int
+    ) -> Decision[InitAnswer]:
+        """A producer takes over an id without an open transaction.
+
+        A successor that had to wait for the abort of its predecessor's transaction gets the epoch with which that
+        one was fenced, and which nobody has had. (In the first dialect it is raised again, as in Kafka.)
+        """
+        records: list[Record] = []
+        reserved = (
+            txn.state is State.COMPLETE_ABORT
+            and txn.transaction_version >= SECOND_DIALECT
+            and txn.last_producer_epoch == NO_EPOCH
+        )
+        client = txn.client if reserved and not owner else self._ending.raised(txn.client, records)
+        value = Transaction(
+            *client,
+            timeout_ms,
+            State.EMPTY,
+            update_ms=now_ms,
+            previous_producer_id=txn.client.producer_id,
+            last_producer_epoch=txn.client.producer_epoch if owner else NO_EPOCH,
+            transaction_version=txn.transaction_version,
+        )
+        self._table.put(transactional_id, value, records)
+        return Decision(InitAnswer(ErrorCode.none, *client), records)
+
+    def _keep_open(
+        self, transactional_id: str, txn: Transaction, timeout_ms: int, *, owner: bool, now_ms: int
+    ) -> Decision[InitAnswer]:
+        """A producer takes over an id with its open transaction, which keeps the identity of its records."""
+        records: list[Record] = []
+        client = self._ending.raised(txn.client, records)
+        value = replace(
+            txn,
+            timeout_ms=max(timeout_ms, txn.timeout_ms),  # what may outlive its producer still may
+            update_ms=now_ms,
+            previous_producer_id=txn.client.producer_id,
+            last_producer_epoch=txn.client.producer_epoch if owner else NO_EPOCH,
+            next_producer_id=client.producer_id,
+            next_producer_epoch=client.producer_epoch,
+            unknown_tags=(),
+        )
+        self._table.put(transactional_id, value, records)
+        return Decision(InitAnswer(ErrorCode.none, *client, txn.producer_id, txn.producer_epoch), records)
+
+    # -- partitions ----------------------------------------------------------------------------------------
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Iterable[TopicPartition],
+        *,
+        api_version: int,
+        transaction_version: int = FIRST_DIALECT,
+        now_ms: int,
+    ) -> Decision[dict[TopicPartition, ErrorCode]]:
+        """Partitions become part of the transaction, which begins with the first. All are added, or none.
+
+        In the first dialect AddPartitionsToTxn and AddOffsetsToTxn ask for it; in the second the broker itself,
+        when it meets the first batch of a transaction.
+
+        Args:
+            transactional_id: whose transaction.
+            producer_id: what the producer shows.
+            producer_epoch: likewise.
+            partitions: the partitions; the offsets log is one like any other.
+            api_version: of AddPartitionsToTxn or AddOffsetsToTxn; in the second dialect it is not looked at.
+            transaction_version: the dialect.
+            now_ms: broker time.
+        """
+        wanted = frozenset(partitions)
+        records: list[Record] = []
+        code = ErrorCode.none
+        try:
+            txn = self._of_producer(transactional_id, Identity(producer_id, producer_epoch))
+            if self.config.strict and transaction_version < SECOND_DIALECT:
+                raise dialect_refused()
+            if wanted:
+                self._add(transactional_id, txn, wanted, records, version=transaction_version, now_ms=now_ms)
+        except Refused as refused:
+            code = for_version(refused.code, api_version, TXN_KNOWS_FENCED)
+            if transaction_version >= SECOND_DIALECT:
+                code = without_fenced(code)  # it goes into an answer to Produce or TxnOffsetCommit
+        return Decision(dict.fromkeys(wanted, code), records)
+
+    def _add(
+        self,
+        transactional_id: str,
+        txn: Transaction,
+        wanted: frozenset[TopicPartition],
+        records: list[Record],
+        *,
+        version: int,
+        now_ms: int,
+    ) -> None:
+        state = next_state(txn.state, Event.ADD)
+        assert state is State.ONGOING
+        if txn.is_kept:
+            raise Refused(
+                ErrorCode.invalid_txn_state,
+                f"{transactional_id} has a transaction that was kept; commit or abort it before the next one",
+            )
+        if txn.state is state and wanted <= txn.partitions:
+            return
+        begun = txn.state is state
+        value = Transaction(
+            txn.producer_id,
+            txn.producer_epoch,
+            txn.timeout_ms,
+            state,
+            txn.partitions | wanted,
+            update_ms=now_ms,
+            start_ms=txn.start_ms if begun else now_ms,
+            previous_producer_id=txn.previous_producer_id,
+            last_producer_epoch=txn.last_producer_epoch,
+            transaction_version=version,
+        )
+        self._table.put(transactional_id, value, records)
+
+    def verify_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        partitions: Iterable[TopicPartition],
+        *,
+        produce_version: int | None = None,
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Whether the partitions are part of the producer's open transaction (KIP-890). Changes nothing.
+
+        Args:
+            transactional_id: whose transaction.
+            producer_id: what the producer shows.
+            producer_epoch: likewise.
+            partitions: the partitions.
+            produce_version: the version of Produce whose answer takes the codes; None for AddPartitionsToTxn.
+        """
+        wanted = list(partitions)
+        try:
+            txn = self._of_producer(transactional_id, Identity(producer_id, producer_epoch))
+            next_state(txn.state, Event.ADD)
+        except Refused as refused:
+            return dict.fromkeys(wanted, for_produce(refused.code, produce_version))
+        part_of = txn.partitions if txn.state is State.ONGOING and not txn.is_kept else frozenset()
+        missing = for_produce(ErrorCode.transaction_abortable, produce_version)
+        return {partition: ErrorCode.none if partition in part_of else missing for partition in wanted}
+
+    def _of_producer(self, transactional_id: str, shown: Identity) -> Transaction:
+        """The state of the id, for the producer that holds it.
+
+        Raises:
+            Refused: there is no such id, or another producer holds it.
+        """
+        txn = self._known(transactional_id)
+        if shown.producer_id != txn.client.producer_id:
+            raise mapping_lost(transactional_id, shown, txn)
+        if shown.producer_epoch != txn.client.producer_epoch:
+            raise fenced(transactional_id, shown, txn)
+        return txn
+
+    def _known(self, transactional_id: str) -> Transaction:
+        if not transactional_id:
+            raise Refused(ErrorCode.invalid_request, "the transactional id is missing")
+        txn = self._table.get(transactional_id)
+        if txn is None:
+            raise Refused(ErrorCode.invalid_producer_id_mapping, f"no producer has the id {transactional_id}")
+        return txn
+
+    # -- the end -------------------------------------------------------------------------------------------
+
+    def end(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        producer_epoch: int,
+        commit: bool,
+        *,
+        api_version: int,
+        now_ms: int,
+    ) -> Decision[EndAnswer]:
+        """The producer commits or aborts. Asked again, after any restart, it gets the same answer.
+
+        In the second dialect (v5) every transaction has its own epoch: the answer carries that of the next one,
+        and a request that was delayed until then is refused.
+        """
+        version = SECOND_DIALECT if api_version >= END_TXN_SECOND_DIALECT else FIRST_DIALECT
+        shown = Identity(producer_id, producer_epoch)
+        try:
+            if self.config.strict and version < SECOND_DIALECT:
+                raise dialect_refused()
+            txn = self._known(transactional_id)
+            event = self._end_event(transactional_id, txn, shown, commit=commit, version=version)
+            state = next_state(txn.state, event)
+        except Refused as refused:
+            return Decision(EndAnswer(for_version(refused.code, api_version, TXN_KNOWS_FENCED)))
+        assert state is not None
+        records: list[Record] = []
+        markers: list[MarkerOrder] = []
+        if event not in _AGAIN:
+            txn, markers = self._ending.decide(
+                transactional_id,
+                txn,
+                state,
+                records,
+                version=version,
+                raise_epoch=version >= SECOND_DIALECT,
+                owner_may_ask=True,
+                now_ms=now_ms,
+            )
+        told = txn.client if version >= SECOND_DIALECT else Identity(NO_PRODUCER_ID, NO_EPOCH)
+        return Decision(EndAnswer(ErrorCode.none, *told), records, markers)
+
+    def _end_event(
+        self, transactional_id: str, txn: Transaction, shown: Identity, *, commit: bool, version: int
+    ) -> Event:
+        """Whether the request is new or was heeded before; in the second dialect the epoch says so.
+
+        Raises:
+            Refused: the producer does not hold the id.
+        """
+        ended = txn.state.is_decided or txn.state.is_complete
+        again = Event.COMMIT_AGAIN if commit else Event.ABORT_AGAIN
+        if shown == txn.client:
+            if ended and version < SECOND_DIALECT:
+                return again  # a new transaction would have begun with a partition
+            if commit:
+                return Event.COMMIT
+            begun = txn.state is State.ONGOING or version < SECOND_DIALECT
+            return Event.ABORT if begun else Event.ABORT_NOTHING
+        in_second = version >= SECOND_DIALECT and txn.transaction_version >= SECOND_DIALECT
+        if in_second and ended and shown == txn.predecessor and shown.producer_epoch != NO_EPOCH:
+            return again
+        if shown.producer_id != txn.client.producer_id:
+            raise mapping_lost(transactional_id, shown, txn)
+        raise fenced(transactional_id, shown, txn)
+
+    def markers_done(
+        self, transactional_id: str, producer_id: int, producer_epoch: int, *, now_ms: int
+    ) -> Decision[None]:
+        """The markers of an order were written to all its partitions: the transaction is complete.
+
+        A report of what is not so any more, or was reported before, changes nothing.
+        """
+        txn = self._table.get(transactional_id)
+        if txn is None or not txn.state.is_decided:
+            return Decision(None)
+        if (txn.producer_id, txn.producer_epoch) != (producer_id, producer_epoch):
+            return Decision(None)
+        records: list[Record] = []
+        state = next_state(txn.state, Event.MARKED)
+        assert state is not None
+        value = completed(txn, state, now_ms)
+        self._table.put(transactional_id, value, records)
+        adopted = self._adoptions.pop(transactional_id, None)
+        if adopted:
+            version = txn.transaction_version
+            self._add(transactional_id, value, frozenset(adopted), records, version=version, now_ms=now_ms)
+        return Decision(None, records)
+
+    # -- time and hands ------------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int, count_max: int = TICK_COUNT_MAX) -> Decision[None]:
+        """Abort transactions whose time is up and forget ids that were not used for long; so many at once.
+
+        The producer of a timed-out transaction may go on: it learns its new epoch when it asks.
+        """
+        records: list[Record] = []
+        markers: list[MarkerOrder] = []
+        for transactional_id, txn in self._table.overdue(now_ms, count_max):
+            markers += self._ending.fence(transactional_id, txn, records, owner_may_ask=True, now_ms=now_ms)
+        for transactional_id in self._table.expired(now_ms, count_max):
+            self._table.forget(transactional_id, records)
+        return Decision(None, records, markers)
+
+    def force_abort(self, transactional_id: str, *, now_ms: int) -> Decision[EndAnswer]:
+        """Abort the open transaction by hand, prepared or not. Its producer is fenced."""
+        txn = self._table.get(transactional_id)
+        if txn is None:
+            return Decision(EndAnswer(ErrorCode.transactional_id_not_found))
+        records: list[Record] = []
+        try:
+            markers = self._ending.fence(transactional_id, txn, records, owner_may_ask=True, now_ms=now_ms)
+        except Refused as refused:
+            return Decision(EndAnswer(refused.code))
+        return Decision(EndAnswer(ErrorCode.none), records, markers)
+
+    # -- looking -------------------------------------------------------------------------------------------
+
+    def describe(self, transactional_id: str) -> Description | None:
+        """What is known of an id; None if nothing is."""
+        return self._table.describe(transactional_id)
+
+    def holder(self, producer_id: int) -> Description | None:
+        """The id that a producer id belongs to: whose transaction it is that holds a partition's readers up."""
+        transactional_id = self._table.owner(producer_id)
+        return None if transactional_id is None else self._table.describe(transactional_id)
+
+    def list_transactions(
+        self,
+        *,
+        states: Collection[str] = (),
+        producer_ids: Collection[int] = (),
+        duration_ms: int = -1,
+        id_pattern: str | None = None,
+        now_ms: int,
+    ) -> tuple[list[Description], list[str]]:
+        """The ids that pass every filter, and the asked states that are none.
+
+        Args:
+            states: by Kafka's names of the states; empty for all.
+            producer_ids: empty for all.
+            duration_ms: only transactions that have been open for longer; negative for all.
+            id_pattern: a regular expression for the whole id; None or empty for all.
+            now_ms: broker time.
+
+        Raises:
+            Refused: the pattern is none, or could take very long.
+        """
+        return self._table.list_transactions(
+            states=states,
+            producer_ids=producer_ids,
+            duration_ms=duration_ms,
+            id_pattern=id_pattern,
+            now_ms=now_ms,
+        )
+
+    def low_watermark(self) -> int:
+        """The least producer id with an open transaction; with none, the next id that no one has had."""
+        return self._table.low_watermark()
+
+    @property
+    def last_commit_sequence(self) -> int:
+        """The number of the last commit that was decided; 0 before the first."""
+        return self._table.last_sequence
+
+    @property
+    def resolved_commit_sequence(self) -> int:
+        """The greatest number up to which every commit has all its markers; 0 before the first."""
+        return self._table.resolved_sequence
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    # -- start and trimming --------------------------------------------------------------------------------
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """Take in a record of the commit log. Kinds that are not known are skipped.
+
+        Raises:
+            Corrupt: the record cannot be read.
+        """
+        self._table.replay(key, value)
+
+    def loaded(self, now_ms: int) -> Decision[None]:
+        """All records were taken in: the markers of what is decided but not complete, in order.
+
+        They are held back for each partition until it is open, and then go through `reconcile`.
+        """
+        self._table.loaded()
+        markers: list[MarkerOrder] = []
+        for transactional_id in self._table.decided():
+            txn = self._table.get(transactional_id)
+            assert txn is not None
+            markers.append(replace(self._ending.order(transactional_id, txn), repeated=True))
+        return Decision(None, [], markers)
+
+    def reconcile(
+        self,
+        target: TopicPartition,
+        found: Iterable[OpenTransaction | tuple[int, int]],
+        *,
+        held: Sequence[MarkerOrder] = (),
+        now_ms: int,
+    ) -> Decision[None]:
+        """A partition has been opened: compare the transactions open in it with what is known of them.
+
+        A crash may have taken back a marker whose transaction is complete here, or the news here of a transaction
+        whose records are there. Lost markers are ordered again, with their outcome; a transaction that its
+        producer can still go on with is adopted; any other is aborted.
+
+        The decision's markers are all that is to be written to `target`, in order. They repeat what is durable or
+        decide what no one was promised, so they need not wait for the records.
+
+        Args:
+            target: the partition.
+            found: the transactions that are open in it.
+            held: orders for it that could not be written before, in order. Those of them that are still needed
+                are among the decision's markers; when these are written, all of `held` counts as written.
+            now_ms: broker time.
+        """
+        open_in_it = [OpenTransaction(*txn) for txn in found]
+        history = self._table.history
+        past = history.take(target, lambda txn: self._ending.order(REPAIR, txn))
+        markers, unexplained = markers_for(target, open_in_it, past, held, history.end_rank)
+        records: list[Record] = []
+        aborts: list[MarkerOrder] = []
+        for txn in unexplained:
+            self._table.met_producer(txn.producer_id)
+            if not self._adopt(target, txn, records, now_ms=now_ms):
+                aborts.append(self._ending.abort_of_unknown(target, txn))
+        return Decision(None, records, aborts + markers)
+
+    def _adopt(
+        self, target: TopicPartition, found: OpenTransaction, records: list[Record], *, now_ms: int
+    ) -> bool:
+        """Take what fits no decision for the current transaction of its producer, if it can be that."""
+        transactional_id = self._table.owner(found.producer_id)
+        txn = None if transactional_id is None else self._table.get(transactional_id)
+        if transactional_id is None or txn is None:
+            return False
+        shown = (found.producer_id, found.producer_epoch)
+        if txn.state is State.ONGOING:
+            if shown != (txn.producer_id, txn.producer_epoch):
+                return False
+            if target not in txn.partitions:
+                self._table.put(transactional_id, replace(txn, partitions=txn.partitions | {target}), records)
+            return True
+        if txn.state.is_decided:
+            if shown == (txn.producer_id, txn.transaction_epoch) and not self._table.is_repeated(transactional_id):
+                return True  # decided a moment ago: its marker is on the way
+            if shown == txn.client:
+                self._adoptions.setdefault(transactional_id, set()).add(target)
+            return shown == txn.client
+        if shown != txn.client:
+            return False
+        version = txn.transaction_version
+        self._add(transactional_id, txn, frozenset({target}), records, version=version, now_ms=now_ms)
+        return True
+
+    def checkpoint(self) -> list[Record]:
+        """Records that hold the whole live state.
+
+        Once they are durable, and so are the markers of all that was decided before them, the commit log needs
+        nothing that lies before them.
+        """
+        return self._table.checkpoint()

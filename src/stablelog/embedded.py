@@ -1,0 +1,150 @@
+"""A broker for as long as a block of Python runs: in a process of its own, on a free port.
+
+    with stablelog.serve() as broker:
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+"""
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from stablelog.errors import Unavailable
+
+READY_LINE = "stablelog is ready on "
+STOP_TIMEOUT_S = 20.0
+
+
+class EmbeddedBroker:
+    """A broker in a process of its own.
+
+    Attributes:
+        data: its data directory.
+        host: where it listens.
+        port: where it listens; the same after `start` again.
+    """
+
+    def __init__(self, data: Path, host: str, port: int, settings: dict[str, str]) -> None:
+        self.data = data
+        self.host = host
+        self.port = port
+        self._settings = settings
+        self._process: subprocess.Popen[str] | None = None
+        self._log_path = data.parent / f"{data.name}.log"
+
+    @property
+    def bootstrap(self) -> str:
+        """The address, as clients want it."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process that is running.
+
+        Raises:
+            Unavailable: there is none.
+        """
+        if self._process is None:
+            raise Unavailable("the broker is not running")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start the process, and wait until it accepts connections.
+
+        Raises:
+            Unavailable: it ended instead; says its last words.
+        """
+        assert self._process is None, "the broker is running"
+        command = [sys.executable, "-m", "stablelog.cli.main", "serve", "--data", str(self.data)]
+        command += ["--host", self.host, "--port", str(self.port)]
+        for name, value in self._settings.items():
+            command += ["--set", f"{name}={value}"]
+        with self._log_path.open("ab") as log:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith(READY_LINE):
+                self.port = int(line.removeprefix(READY_LINE).split(",")[0].rpartition(":")[2])
+                self._process = process
+                return
+        process.wait()
+        raise Unavailable(f"the broker did not start:\n{self.log_tail()}")
+
+    def log_tail(self, line_count: int = 20) -> str:
+        """The last lines that the broker has logged."""
+        lines = self._log_path.read_text(errors="replace").splitlines() if self._log_path.exists() else []
+        return "\n".join(lines[-line_count:])
+
+    def stop(self) -> None:
+        """Stop the broker in order; fine if it has stopped."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the process with -9, as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: int) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+@contextlib.contextmanager
+def serve(
+    data: str | os.PathLike[str] | None = None, *, host: str = "127.0.0.1", port: int = 0, **settings: object
+) -> Iterator[EmbeddedBroker]:
+    """Run a broker in a process of its own while the block runs.
+
+    Args:
+        data: its data directory, which stays; a temporary one that goes if none is given.
+        host: where to listen.
+        port: where to listen; 0 for a free one.
+        settings: any setting of the broker, with `_` for each `.` of its name: `num_partitions=4`.
+
+    Raises:
+        Unavailable: it did not start.
+        InvalidConfig: a setting is not one, or its value is out of range.
+    """
+    from stablelog.broker.config import SETTINGS, load_settings
+
+    names = {setting.name.replace(".", "_"): setting.name for setting in SETTINGS}
+    given = {names.get(name, name): _text(value) for name, value in settings.items()}
+    load_settings(given)
+    temporary = None if data is not None else tempfile.mkdtemp(prefix="stablelog-")
+    directory = Path(data) if data is not None else Path(str(temporary)) / "data"
+    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        with EmbeddedBroker(directory.resolve(), host, port, given) as broker:
+            broker.start()
+            yield broker
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,478 @@
+"""Random lives of a group: members come, go, fall silent and start twice; offsets are committed, in transactions and
+outside; the broker crashes and trims its log. After every step the coordinator agrees with simple models.
+
+- A token is answered once, and every one is answered in the end.
+- Only members of the newest generation commit as members.
+- In a generation everybody gets what its leader assigned, and it assigns once.
+- The offset of a partition is that of the latest record, among plain commits and committed transactions, since the
+  last tombstone. (The model looks at the whole history; it keeps no state.)
+- What is read from the log is what is in memory, also after a checkpoint and a trim.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from kio.schema.errors import ErrorCode
+
+from stablelog.coordinators.group_answers import (
+    GroupConfig,
+    GroupDecision,
+    JoinAnswer,
+    JoinRequest,
+    LeavingMember,
+    Membership,
+    OffsetCommit,
+    SyncAnswer,
+    SyncRequest,
+)
+from stablelog.coordinators.group_membership import State
+from stablelog.coordinators.group_records import OffsetKey, read_group_value, read_key, read_offset_value
+from stablelog.coordinators.groups import GroupCoordinator
+
+CONFIG = GroupConfig(initial_rebalance_delay_ms=1_000, group_size_max=5, offsets_retention_ms=10**12)
+NO_DELAY = GroupConfig(initial_rebalance_delay_ms=0, group_size_max=5, offsets_retention_ms=10**12)
+GROUPS = ("g", "simple")
+PARTITIONS = [("t", 0), ("t", 1), ("u", 0)]
+PRODUCERS = (1, 2, 3)
+
+
+@dataclass(slots=True)
+class Client:
+    """What a client remembers. It may be late with everything."""
+
+    name: str
+    version: int
+    instance_id: str | None = None
+    member_id: str = ""
+    generation: int = -1
+    members: tuple[str, ...] = ()
+    next: str = "join"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A record or marker in the log. `producer_id` of a transaction; `outcome` for markers only."""
+
+    offset: int
+    key: bytes = b""
+    value: bytes | None = None
+    producer_id: int | None = None
+    outcome: bool | None = None
+
+
+class GroupLife(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = CONFIG
+        self.now_ms = 0
+        self.clients = [
+            Client("A", 9),
+            Client("B", 9),
+            Client("C", 3),
+            Client("D", 9, "static"),
+            Client("E", 8, "static"),
+            Client("F", 9, "other"),
+        ]
+        self.log: list[Entry] = []
+        self.history: list[Entry] = []  # what was ever logged and not lost, but for checkpoints
+        self.end = 0
+        self.durable = 0
+        self.count = 0
+        self.waiting: dict[int, tuple[Client, SyncRequest | None]] = {}
+        self.newest_generation = 0
+        self.assigned: dict[int, dict[str, bytes]] = {}
+        self.places: dict[str, str] = {}  # who is which static member in the newest generation
+        self.former: dict[str, str] = {}  # and whose place it took there
+        self.coordinator = GroupCoordinator(self.config)
+
+    # -- the broker --------------------------------------------------------------------------------------------
+
+    def append(self, key: bytes, value: bytes | None, producer_id: int | None = None) -> None:
+        entry = Entry(self.end, key, value, producer_id)
+        self.log.append(entry)
+        self.history.append(entry)
+        self.end += 1
+
+    def carry_out(self, decision: GroupDecision[Any]) -> Any:
+        for key, value in decision.records:
+            self.append(key, value)
+        # Generations are told before they are assigned, also within one decision.
+        for token, answer in decision.answers:
+            client, request = self.waiting.pop(token)  # type: ignore[call-overload]
+            if isinstance(answer, JoinAnswer):
+                self.joined(client, answer)
+            else:
+                assert request is not None
+                self.synced(client, request, answer)
+        return decision.answer
+
+    def joined(self, client: Client, answer: JoinAnswer) -> None:
+        client.next = "sync" if answer.code is ErrorCode.none else "join"
+        if answer.code in (ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id):
+            client.member_id = ""
+        if answer.code is ErrorCode.member_id_required:
+            client.member_id = answer.member_id
+        if answer.code is not ErrorCode.none:
+            return
+        assert answer.generation >= self.newest_generation
+        if answer.generation > self.newest_generation:
+            self.newest_generation = answer.generation
+            self.former.clear()
+            self.places.clear()
+        if client.instance_id is not None:
+            former = self.places.get(client.instance_id)
+            if former not in (None, answer.member_id):
+                self.former[answer.member_id] = former
+            self.places[client.instance_id] = answer.member_id
+        client.member_id, client.generation = answer.member_id, answer.generation
+        client.members = (
+            () if answer.skip_assignment else tuple(member.member_id for member in answer.members)
+        )
+        if client.members:
+            assert answer.leader_id == client.member_id
+            assert client.member_id in client.members
+
+    def synced(self, client: Client, request: SyncRequest, answer: SyncAnswer) -> None:
+        client.next = "heartbeat" if answer.code is ErrorCode.none else "join"
+        if answer.code in (ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id):
+            client.member_id = ""
+        if answer.code is not ErrorCode.none:
+            return
+        # Work names the generation and the attempt of the leader that made it.
+        if answer.assignment:
+            generation, _, name = answer.assignment.decode().split("/")
+            assert int(generation) == request.generation
+            whose = request.member_id
+            while whose != name and whose in self.former:
+                whose = self.former[whose]
+            assert whose == name
+        work = self.assigned.setdefault(request.generation, {})
+        attempts = {one.split(b"/")[1] for one in (*work.values(), answer.assignment) if one}
+        assert len(attempts) <= 1, "a generation was assigned twice"
+        assert work.setdefault(request.member_id, answer.assignment) == answer.assignment
+
+    def rebuilt(self) -> GroupCoordinator:
+        coordinator = GroupCoordinator(self.config)
+        for entry in self.log:
+            if entry.outcome is not None:
+                assert entry.producer_id is not None
+                coordinator.replay_marker(entry.producer_id, commit=entry.outcome)
+            else:
+                coordinator.replay(entry.key, entry.value, entry.offset, entry.producer_id)
+        return coordinator
+
+    # -- members -----------------------------------------------------------------------------------------------
+
+    clients_ = st.integers(0, 5)
+
+    @rule(
+        who=clients_, protocols=st.sampled_from(["range", "range,sticky", "sticky,range"]), anew=st.booleans()
+    )
+    def join(self, who: int, protocols: str, anew: bool) -> None:
+        client = self.clients[who]
+        if anew and client.instance_id is not None:
+            client.member_id = ""
+        self.count += 1
+        token = self.count
+        self.waiting[token] = (client, None)
+        request = JoinRequest(
+            group_id="g",
+            member_id=client.member_id,
+            fresh_id=str(self.count),
+            protocol_type="consumer",
+            protocols=tuple((name, b"") for name in protocols.split(",")),
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=5_000 + 1_000 * who,
+            group_instance_id=client.instance_id,
+            client_id=client.name,
+            knows_member_id_required=client.version >= 4,
+            knows_skip_assignment=client.version >= 9,
+        )
+        self.carry_out(self.coordinator.join(request, token, now_ms=self.now_ms))
+
+    @rule(who=clients_, forgetful=st.booleans())
+    def sync(self, who: int, forgetful: bool) -> None:
+        client = self.clients[who]
+        self.count += 1
+        token = self.count
+        members = client.members[1:] if forgetful else client.members
+        request = SyncRequest(
+            group_id="g",
+            member_id=client.member_id,
+            generation=client.generation,
+            group_instance_id=client.instance_id,
+            assignments={m: f"{client.generation}/{self.count}/{m}".encode() for m in members},
+        )
+        self.waiting[token] = (client, request)
+        self.carry_out(self.coordinator.sync(request, token, now_ms=self.now_ms))
+
+    @rule(who=clients_)
+    def heartbeat(self, who: int) -> None:
+        client = self.clients[who]
+        code = self.carry_out(
+            self.coordinator.heartbeat(
+                "g",
+                client.member_id,
+                client.generation,
+                group_instance_id=client.instance_id,
+                now_ms=self.now_ms,
+            )
+        )
+        if code is ErrorCode.none:
+            assert client.generation == self.newest_generation
+            return
+        client.next = "join"
+        if code in (ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id):
+            client.member_id = ""
+
+    @rule(
+        who=st.sets(clients_, min_size=1),
+        rounds=st.integers(1, 6),
+        step_ms=st.sampled_from([0, 0, 1_000, 3_000]),
+    )
+    def behave(self, who: set[int], rounds: int, step_ms: int) -> None:
+        """Some clients do, several times over, what a client does next; nobody asks twice at once."""
+        for _ in range(rounds):
+            for one in sorted(who):
+                client = self.clients[one]
+                if any(client is waiting for waiting, _ in self.waiting.values()):
+                    continue
+                if client.next == "join":
+                    self.join(one, "range", anew=False)
+                elif client.next == "sync":
+                    self.sync(one, forgetful=False)
+                else:
+                    self.heartbeat(one)
+            self.advance(step_ms)
+
+    @rule(who=clients_, as_operator=st.booleans())
+    def leave(self, who: int, as_operator: bool) -> None:
+        client = self.clients[who]
+        member_id = "" if as_operator else client.member_id
+        leaving = LeavingMember(member_id, client.instance_id)
+        self.carry_out(self.coordinator.leave("g", [leaving, leaving], now_ms=self.now_ms))
+
+    # -- offsets -----------------------------------------------------------------------------------------------
+
+    @rule(
+        who=clients_, offset=st.integers(0, 999), which=st.sampled_from(PARTITIONS), retention=st.booleans()
+    )
+    def commit_as_member(self, who: int, offset: int, which: tuple[str, int], retention: bool) -> None:
+        client = self.clients[who]
+        membership = Membership(client.member_id, client.generation, client.instance_id)
+        codes = self.carry_out(
+            self.coordinator.commit_offsets(
+                "g",
+                {which: OffsetCommit(offset, 3)},
+                membership,
+                retention_ms=10**12 if retention else -1,
+                now_ms=self.now_ms,
+            )
+        )
+        if codes[which] is ErrorCode.none and client.generation >= 0:
+            assert client.generation == self.newest_generation
+
+    @rule(group=st.sampled_from(GROUPS), offset=st.integers(0, 999), which=st.sampled_from(PARTITIONS))
+    def commit(self, group: str, offset: int, which: tuple[str, int]) -> None:
+        decision = self.coordinator.commit_offsets(group, {which: OffsetCommit(offset)}, now_ms=self.now_ms)
+        self.carry_out(decision)
+
+    @rule(
+        who=st.none() | clients_,
+        group=st.sampled_from(GROUPS),
+        producer_id=st.sampled_from(PRODUCERS),
+        offset=st.integers(0, 999),
+        which=st.lists(st.sampled_from(PARTITIONS), min_size=1, unique=True),
+    )
+    def commit_in_transaction(
+        self, who: int | None, group: str, producer_id: int, offset: int, which: list[tuple[str, int]]
+    ) -> None:
+        membership = Membership()
+        if who is not None:
+            client = self.clients[who]
+            membership = Membership(client.member_id, client.generation, client.instance_id)
+        decision = self.coordinator.txn_commit_offsets(
+            group, {partition: OffsetCommit(offset) for partition in which}, membership, now_ms=self.now_ms
+        )
+        for key, value in decision.records:
+            self.append(key, value, producer_id)
+        self.coordinator.txn_offsets_appended(producer_id, decision.records, now_ms=self.now_ms)
+
+    @rule(producer_id=st.sampled_from(PRODUCERS), outcome=st.booleans())
+    def end_transaction(self, producer_id: int, outcome: bool) -> None:
+        entry = Entry(self.end, producer_id=producer_id, outcome=outcome)
+        self.log.append(entry)
+        self.history.append(entry)
+        self.end += 1
+        self.carry_out(self.coordinator.txn_ended(producer_id, commit=outcome))
+
+    @rule(group=st.sampled_from(GROUPS), which=st.sampled_from(PARTITIONS))
+    def delete_offset(self, group: str, which: tuple[str, int]) -> None:
+        self.carry_out(self.coordinator.delete_offsets(group, [which], now_ms=self.now_ms))
+
+    @rule(topic=st.sampled_from(["t", "u"]))
+    def delete_topic(self, topic: str) -> None:
+        self.carry_out(self.coordinator.topic_deleted(topic, now_ms=self.now_ms))
+
+    @rule()
+    def delete_groups(self) -> None:
+        codes = self.carry_out(self.coordinator.delete_groups(GROUPS, now_ms=self.now_ms))
+        if codes["g"] is ErrorCode.none:
+            self.newest_generation = 0
+            self.assigned.clear()
+
+    # -- time and failure --------------------------------------------------------------------------------------
+
+    @rule(step_ms=st.sampled_from([1, 500, 2_000, 6_000, 11_000]))
+    def time_passes(self, step_ms: int) -> None:
+        self.advance(step_ms)
+
+    def advance(self, step_ms: int) -> None:
+        end_ms = self.now_ms + step_ms
+        while (deadline_ms := self.coordinator.next_deadline_ms()) is not None and deadline_ms <= end_ms:
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self.carry_out(self.coordinator.tick(self.now_ms))
+        self.now_ms = end_ms
+
+    @rule()
+    def fsync(self) -> None:
+        self.durable = self.end
+
+    @rule(config=st.sampled_from([CONFIG, NO_DELAY]))
+    def crash(self, config: GroupConfig) -> None:
+        self.config = config
+        self.log = [entry for entry in self.log if entry.offset < self.durable]
+        self.history = [entry for entry in self.history if entry.offset < self.durable]
+        self.end = self.durable
+        self.waiting.clear()
+        self.coordinator = self.rebuilt()
+        self.newest_generation = 0
+        for entry in self.log:
+            key = read_key(entry.key) if entry.outcome is None else None
+            if key is not None and not isinstance(key, OffsetKey) and key.group_id == "g":
+                value = None if entry.value is None else read_group_value(entry.value)
+                self.newest_generation = 0 if value is None else value.generation
+                members = () if value is None else value.members
+                self.places = {m.group_instance_id: m.member_id for m in members if m.group_instance_id}
+        self.assigned = {g: work for g, work in self.assigned.items() if g <= self.newest_generation}
+        for client in self.clients:
+            if client.generation > self.newest_generation:
+                client.generation = -1
+        self.carry_out(self.coordinator.loaded(self.now_ms))
+
+    @rule(trimmed=st.booleans())
+    def checkpoint(self, trimmed: bool) -> None:
+        """The live state is appended again; what lies before it, and before any open transaction, is deleted."""
+        open_since: dict[int, int] = {}
+        for entry in self.log:
+            if entry.outcome is not None:
+                open_since.pop(entry.producer_id or 0, None)
+            elif entry.producer_id is not None:
+                open_since.setdefault(entry.producer_id, entry.offset)
+        before = min(open_since.values(), default=self.end)
+        for key, value in list(self.coordinator.checkpoint()):
+            self.log.append(Entry(self.end, key, value))
+            self.end += 1
+        if trimmed:
+            self.durable = self.end
+            self.log = [entry for entry in self.log if entry.offset >= before]
+
+    # -- what must hold ----------------------------------------------------------------------------------------
+
+    @invariant()
+    def offsets_are_those_of_the_history(self) -> None:
+        for group in GROUPS:
+            fetched = self.coordinator.fetch_offsets(group, PARTITIONS).answer
+            stable = self.coordinator.fetch_offsets(group, PARTITIONS, require_stable=True).answer
+            for partition in PARTITIONS:
+                offset, is_pending = offset_in(self.history, group, partition)
+                assert fetched[partition].offset == offset
+                assert (stable[partition].code is ErrorCode.unstable_offset_commit) == is_pending
+
+    @invariant()
+    def the_log_says_what_is_in_memory(self) -> None:
+        rebuilt = self.rebuilt()
+        assert dict(rebuilt.checkpoint()) == dict(self.coordinator.checkpoint())
+        assert pending_values(rebuilt) == pending_values(self.coordinator)
+
+    @invariant()
+    def groups_are_consistent(self) -> None:
+        for group in self.coordinator._groups.values():
+            members = group.members
+            assert group.joined_count <= self.config.group_size_max
+            assert (group.leader_id is None) == (not members)
+            assert group.leader_id is None or group.leader_id in members
+            instances = {
+                m.group_instance_id: m.member_id for m in members.values() if m.group_instance_id is not None
+            }
+            assert group.static_ids == instances
+            assert group.pending_syncs <= set(members)
+            assert not set(group.pending_joins) & set(members)
+            preparing, completing = State.PREPARING_REBALANCE, State.COMPLETING_REBALANCE
+            if group.state is State.EMPTY:
+                assert not members
+            if group.state is not preparing:
+                assert all(member.join_token is None for member in members.values())
+            if group.state is not completing:
+                assert all(member.sync_token is None for member in members.values())
+            assert (group.join_alarm.deadline_ms is not None) == (group.state is preparing)
+            assert (group.sync_alarm.deadline_ms is not None) == bool(group.pending_syncs)
+            for member in members.values():
+                assert member.session.deadline_ms is not None or not member.is_waited_for
+            assert group.offsets_alarm.deadline_ms is not None
+
+    @invariant()
+    def every_waiting_request_is_known_to_its_group(self) -> None:
+        tokens = [
+            token
+            for group in self.coordinator._groups.values()
+            for member in group.members.values()
+            for token in (member.join_token, member.sync_token)
+            if token is not None
+        ]
+        assert sorted(tokens) == sorted(self.waiting)  # type: ignore[type-var]
+
+    def teardown(self) -> None:
+        self.advance(3_600_000)
+        assert not self.waiting
+
+
+def offset_in(history: list[Entry], group: str, partition: tuple[str, int]) -> tuple[int, bool]:
+    """The committed offset (-1 if none), and whether a transaction that is open may change it."""
+    offset, is_pending = -1, False
+    for at, entry in enumerate(history):
+        if entry.outcome is not None:
+            continue
+        key = read_key(entry.key)
+        if not isinstance(key, OffsetKey) or (key.group_id, (key.topic, key.partition)) != (group, partition):
+            continue
+        if entry.value is None:
+            offset, is_pending = -1, False
+            continue
+        later = history[at + 1 :]
+        ends = (
+            other.outcome
+            for other in later
+            if other.outcome is not None and other.producer_id == entry.producer_id
+        )
+        outcome = True if entry.producer_id is None else next(ends, None)
+        if outcome:
+            offset = read_offset_value(entry.value).offset
+        is_pending = is_pending or outcome is None
+    return offset, is_pending
+
+
+def pending_values(coordinator: GroupCoordinator) -> Any:
+    return {
+        (producer_id, group_id, partition): offset.value
+        for producer_id, by_group in coordinator._offsets._pending.items()
+        for group_id, offsets in by_group.items()
+        for partition, offset in offsets.items()
+    }
+
+
+TestGroupLife = GroupLife.TestCase
+TestGroupLife.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

@@ -1,0 +1,106 @@
+from stablelog.coordinators.group_records import OffsetValue
+from stablelog.coordinators.offsets import Offsets
+
+T0, T1 = ("t", 0), ("t", 1)
+
+
+def value(offset: int) -> OffsetValue:
+    return OffsetValue(offset, -1, "", 0)
+
+
+def committed(offsets: Offsets, group_id: str = "g") -> dict[tuple[str, int], int]:
+    return {partition: one.value.offset for partition, one in offsets.committed(group_id).items()}
+
+
+def test_a_pending_offset_counts_from_its_commit_on() -> None:
+    offsets = Offsets()
+    offsets.commit("g", T0, value(1))
+    offsets.commit("g", T0, value(5), producer_id=7)
+    offsets.commit("g", T1, value(6), producer_id=7)
+    assert committed(offsets) == {T0: 1}
+    assert offsets.pending_partitions("g") == {T0, T1}
+
+    assert offsets.end(7, commit=True) == {"g"}
+
+    assert committed(offsets) == {T0: 5, T1: 6}
+    assert offsets.pending_partitions("g") == set()
+    assert not offsets.has_open_transactions("g")
+
+
+def test_an_abort_leaves_no_trace() -> None:
+    offsets = Offsets()
+    offsets.commit("g", T0, value(5), producer_id=7)
+    offsets.end(7, commit=False)
+    assert committed(offsets) == {}
+    assert not offsets.is_kept("g", T0)
+    assert offsets._committed == offsets._pending == offsets._open_producers == {}
+
+
+def test_the_later_record_wins_over_the_later_marker() -> None:
+    """Scenario 47: given a mix of plain and transactional commits, then the later record is kept."""
+    offsets = Offsets()
+    offsets.commit("g", T0, value(1), producer_id=7, position=100)
+    offsets.commit("g", T0, value(2), position=101)
+    offsets.commit("g", T1, value(3), position=102)
+    offsets.commit("g", T1, value(4), producer_id=7, position=103)
+    offsets.end(7, commit=True)
+    assert committed(offsets) == {T0: 2, T1: 4}
+
+
+def test_positions_go_on_after_those_that_were_replayed() -> None:
+    offsets = Offsets()
+    offsets.commit("g", T0, value(1), producer_id=7, position=1_000)
+    offsets.commit("g", T0, value(2))
+    offsets.end(7, commit=True)
+    assert committed(offsets) == {T0: 2}
+
+
+def test_a_tombstone_takes_away_pending_offsets_too() -> None:
+    offsets = Offsets()
+    offsets.commit("g", T0, value(1))
+    offsets.commit("g", T0, value(5), producer_id=7)
+    assert offsets.is_kept("g", T0)
+    offsets.remove("g", T0)
+    assert not offsets.is_kept("g", T0)
+    assert offsets.has_open_transactions("g")
+    offsets.end(7, commit=True)
+    assert committed(offsets) == {}
+    assert not offsets.has_open_transactions("g")
+
+
+def test_groups_and_producers_do_not_mix() -> None:
+    offsets = Offsets()
+    offsets.commit("g", T0, value(1), producer_id=7)
+    offsets.commit("h", T0, value(2), producer_id=7)
+    offsets.commit("g", T1, value(3), producer_id=8)
+    assert offsets.end(8, commit=True) == {"g"}
+    assert offsets.end(9, commit=True) == set()
+    assert (committed(offsets, "g"), committed(offsets, "h")) == ({T1: 3}, {})
+    offsets.end(7, commit=True)
+    assert (committed(offsets, "g"), committed(offsets, "h")) == ({T0: 1, T1: 3}, {T0: 2})
+
+
+def test_what_was_committed_for_a_topic_is_found_once() -> None:
+    offsets = Offsets()
+    offsets.commit("g", T0, value(1))
+    offsets.commit("g", T0, value(2), producer_id=7)
+    offsets.commit("h", T1, value(3), producer_id=8)
+    offsets.commit("h", ("u", 0), value(4))
+    assert sorted(offsets.of_topic("t")) == [("g", T0), ("h", T1)]
+
+
+def test_a_commit_written_again_by_a_checkpoint_stays_behind_what_overtook_it() -> None:
+    before = Offsets()
+    before.commit("g", T0, value(1), producer_id=6, position=10)
+    before.commit("g", T0, value(2), position=11)
+    before.commit("g", T0, value(3), producer_id=7, position=12)
+    ((_, again),) = before.checkpoint("g")
+    assert again.overtaken_by == (7,)
+
+    for ending, expected in ((6, 2), (7, 3)):
+        after = Offsets()  # the plain commit's first record is trimmed
+        after.commit("g", T0, value(1), producer_id=6, position=10)
+        after.commit("g", T0, value(3), producer_id=7, position=12)
+        after.commit("g", T0, again, position=20)
+        after.end(ending, commit=True)
+        assert committed(after) == {T0: expected}
