@@ -77,6 +77,7 @@ class MarkerOrder:
         low_watermark: the least producer id with an open transaction, this one included.
         transaction_epoch: of the records that the marker ends.
         ends: where the partitions ended at the decision, if the marker has the epoch of the records.
+        settled_epoch: what the producer began with this epoch under a lower leader epoch was over before.
         repeated: whether the decision was made before the last start.
     """
 
@@ -92,22 +93,24 @@ class MarkerOrder:
     low_watermark: int
     transaction_epoch: int
     ends: Mapping[TopicPartition, LogEnd] = field(default_factory=dict)
+    settled_epoch: int = NO_EPOCH
     repeated: bool = False
 
-    def is_of(self, found: OpenTransaction) -> bool:
-        """Whether an open transaction has the identity of the records that this marker ends."""
-        return (found.producer_id, found.producer_epoch) == (self.producer_id, self.transaction_epoch)
-
-    def precedes_end(self, target: TopicPartition, found: OpenTransaction) -> bool:
-        """Whether an open transaction with that identity is the decided one, and not its producer's next.
+    def decides(self, target: TopicPartition, found: OpenTransaction) -> bool:
+        """Whether the transaction that was found open in `target` is the one that this marker ends.
 
         A producer whose epoch rises with each transaction names its transaction by it. One of the first dialect
-        keeps its epoch, so that its next transaction looks alike: that one begins where the partition ended at
-        the decision, or later.
+        keeps its epoch, so that its transactions look alike. The next one begins where the partition ended at
+        the decision, or later; the one before began under a leader epoch that is settled.
         """
+        if (found.producer_id, found.producer_epoch) != (self.producer_id, self.transaction_epoch):
+            return False
+        if 0 <= found.leader_epoch < self.settled_epoch:
+            return False
         end = self.ends.get(target)
-        if self.transaction_epoch != self.producer_epoch or end is None or found.first_offset < 0:
-            return True
+        is_new = self.transactional_id != REPAIR and not self.repeated
+        if end is None or found.first_offset < 0 or is_new:
+            return True  # behind an order that was never written, its producer has begun nothing
         if found.leader_epoch in (-1, end.leader_epoch):
             return found.first_offset < end.end_offset
         return found.leader_epoch < end.leader_epoch

@@ -17,6 +17,7 @@ from stablelog.coordinators.transaction_records import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    OFFSET_UNKNOWN,
     Identity,
     LogEnd,
     Record,
@@ -32,7 +33,7 @@ FIRST_DIALECT: Final = 1
 SECOND_DIALECT: Final = 2
 
 
-def end_unknown(_partition: TopicPartition) -> LogEnd | None:
+def end_unknown(_partition: TopicPartition) -> int | None:
     """Where partitions end, for those who cannot know."""
     return None
 
@@ -44,7 +45,7 @@ class Ending:
         table: the group's transactional ids.
         group: the transaction group.
         coordinator_epoch: travels with the markers.
-        log_end: where a partition ends now; None if that is not known.
+        log_end: end offset of a partition now; None if that is not known.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Ending:
         table: TransactionTable,
         group: str,
         coordinator_epoch: int,
-        log_end: Callable[[TopicPartition], LogEnd | None],
+        log_end: Callable[[TopicPartition], int | None],
     ) -> None:
         self._table = table
         self._group = group
@@ -115,6 +116,7 @@ class Ending:
             commit_sequence=self._table.take_sequence() if state is State.PREPARE_COMMIT else NO_SEQUENCE,
             transaction_epoch=txn.producer_epoch,
             ends=self._ends(txn) if marker_epoch == txn.producer_epoch else {},
+            settled_epoch=txn.settled_epoch,
         )
         if raise_epoch:
             last_epoch = client.producer_epoch if owner_may_ask else NO_EPOCH
@@ -125,9 +127,11 @@ class Ending:
         return value, [self.order(transactional_id, value)] if state.is_decided else []
 
     def _ends(self, txn: Transaction) -> dict[TopicPartition, LogEnd]:
-        return {
-            partition: end for partition in txn.partitions if (end := self._log_end(partition)) is not None
-        }
+        ends: dict[TopicPartition, LogEnd] = {}
+        for partition in txn.partitions:
+            offset = self._log_end(partition)
+            ends[partition] = LogEnd(self._coordinator_epoch, OFFSET_UNKNOWN if offset is None else offset)
+        return ends
 
     def order(self, transactional_id: str, txn: Transaction) -> MarkerOrder:
         """The markers of a decided transaction."""
@@ -145,6 +149,7 @@ class Ending:
             low_watermark=self._table.low_watermark(),
             transaction_epoch=txn.transaction_epoch,
             ends=txn.ends,
+            settled_epoch=txn.settled_epoch,
         )
 
     def fence(
@@ -176,11 +181,20 @@ class Ending:
         return markers
 
     def abort_of_unknown(self, target: TopicPartition, found: OpenTransaction) -> MarkerOrder:
-        """An abort for what nobody can go on with; its epoch is higher, so that late writes are refused."""
+        """An abort for what nobody can go on with.
+
+        Its epoch is higher than that of the records, so that late writes are refused, unless the same epoch is
+        still somebody's.
+        """
+        epoch = min(found.producer_epoch + 1, EPOCH_MAX)
+        transactional_id = self._table.owner(found.producer_id)
+        txn = None if transactional_id is None else self._table.get(transactional_id)
+        if txn is not None and txn.client == (found.producer_id, found.producer_epoch):
+            epoch = found.producer_epoch
         return MarkerOrder(
             transactional_id=REPAIR,
             producer_id=found.producer_id,
-            producer_epoch=min(found.producer_epoch + 1, EPOCH_MAX),
+            producer_epoch=epoch,
             type=MarkerType.ABORT,
             group=self._group,
             commit_sequence=NO_SEQUENCE,
@@ -205,4 +219,5 @@ def completed(txn: Transaction, state: State, now_ms: int) -> Transaction:
         last_producer_epoch=txn.last_producer_epoch,
         transaction_version=txn.transaction_version,
         commit_sequence=txn.commit_sequence,
+        settled_epoch=txn.decided_under,
     )

@@ -12,7 +12,9 @@ know. Ours say what Kafka forgets:
     10002  transaction_epoch     i16   the epoch of the records, once their transaction is decided and producer_epoch
                                        has become that of the markers
     10003  ends                  for each partition, in the order of the partitions field: i32 leader epoch, i64 end
-                                 offset of the partition when the transaction was decided (-1, -1: not known)
+                                 offset of the partition when the transaction was decided
+    10004  settled_epoch         i32   leader epoch; what the producer began before it under the same producer epoch
+                                       is over; not written if there is none
 
 Tags that we do not know are kept with the value and written back when it is written again unchanged.
 
@@ -57,6 +59,7 @@ COMMIT_SEQUENCE_TAG: Final = 10_000
 LAST_EPOCH_TAG: Final = 10_001
 TRANSACTION_EPOCH_TAG: Final = 10_002
 ENDS_TAG: Final = 10_003
+SETTLED_EPOCH_TAG: Final = 10_004
 
 INT16: Final = struct.Struct(">h")
 INT32: Final = struct.Struct(">i")
@@ -100,7 +103,7 @@ class LogEnd(NamedTuple):
     end_offset: int
 
 
-UNKNOWN_END: Final = LogEnd(-1, -1)
+OFFSET_UNKNOWN: Final = 2**63 - 1  # as an end: everything under the leader epoch lies before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,8 @@ class Transaction:
         commit_sequence: number of the commit (g); -1 for all that is not a commit.
         transaction_epoch: once decided, the epoch of the transaction's records; -1 otherwise.
         ends: where the partitions ended at the decision, for decisions that leave the producer's epoch as it is.
+        settled_epoch: what the producer began with the same epoch, in partitions that then had a lower leader epoch
+            than this, is over; -1 if there can be no such thing. See `transaction_recovery`.
         unknown_tags: tagged fields of other versions.
     """
 
@@ -143,6 +148,7 @@ class Transaction:
     commit_sequence: int = NO_SEQUENCE
     transaction_epoch: int = NO_EPOCH
     ends: Mapping[TopicPartition, LogEnd] = field(default_factory=dict)
+    settled_epoch: int = NO_EPOCH
     unknown_tags: tuple[tuple[int, bytes], ...] = ()
 
     @property
@@ -156,6 +162,11 @@ class Transaction:
     def predecessor(self) -> Identity:
         """What the same producer had before; its epoch is -1 if it may not ask again."""
         return Identity(self.previous_producer_id, self.last_producer_epoch)
+
+    @property
+    def decided_under(self) -> int:
+        """The leader epoch under which it was decided, if the decision left the producer's epoch as it is; or -1."""
+        return next((end.leader_epoch for end in self.ends.values()), NO_EPOCH)
 
     @property
     def is_two_phase(self) -> bool:
@@ -256,8 +267,11 @@ def _put_tags(out: bytearray, txn: Transaction, topics: list[tuple[str, list[int
     if txn.transaction_epoch != NO_EPOCH:
         tags.append((TRANSACTION_EPOCH_TAG, INT16.pack(txn.transaction_epoch)))
     if txn.ends:
-        ends = (txn.ends.get((topic, index), UNKNOWN_END) for topic, indexes in topics for index in indexes)
+        assert txn.ends.keys() == txn.partitions
+        ends = (txn.ends[topic, index] for topic, indexes in topics for index in indexes)
         tags.append((ENDS_TAG, b"".join(END.pack(*end) for end in ends)))
+    if txn.settled_epoch != NO_EPOCH:
+        tags.append((SETTLED_EPOCH_TAG, INT32.pack(txn.settled_epoch)))
     if txn.unknown_tags:
         tags = sorted([*tags, *txn.unknown_tags])  # tags stand in rising order
     _put_varint(out, len(tags))
@@ -337,6 +351,10 @@ def decode_transaction(value: bytes) -> Transaction:
         content = tags.pop(tag, None)
         return default if content is None else _Reader(content, f"tag {tag}").int16()
 
+    def int32(tag: int, default: int) -> int:
+        content = tags.pop(tag, None)
+        return default if content is None else _Reader(content, f"tag {tag}").int32()
+
     transaction_version = int16(TRANSACTION_VERSION_TAG, 0)
     previous_producer_id = int64(PREVIOUS_PRODUCER_ID_TAG, NO_PRODUCER_ID)
     transaction_epoch = int16(TRANSACTION_EPOCH_TAG, NO_EPOCH)
@@ -364,6 +382,7 @@ def decode_transaction(value: bytes) -> Transaction:
         commit_sequence=int64(COMMIT_SEQUENCE_TAG, NO_SEQUENCE),
         transaction_epoch=transaction_epoch,
         ends=_read_ends(tags.pop(ENDS_TAG, b""), partitions),
+        settled_epoch=int32(SETTLED_EPOCH_TAG, NO_EPOCH),
         unknown_tags=tuple(tags.items()),
     )
 
@@ -385,7 +404,7 @@ def _read_ends(content: bytes, partitions: list[TopicPartition]) -> dict[TopicPa
     if len(content) != END.size * len(partitions):
         raise Corrupt(f"commit log: {len(content)} bytes of partition ends for {len(partitions)} partitions")
     ends = (LogEnd(*end) for end in END.iter_unpack(content))
-    return {partition: end for partition, end in zip(partitions, ends, strict=True) if end != UNKNOWN_END}
+    return dict(zip(partitions, ends, strict=True))
 
 
 class _Reader:

@@ -15,7 +15,7 @@ Source: docs/decisions/0003-transactions.md, "Markers that a crash took back".
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from stablelog.coordinators.transaction_decisions import REPAIR, MarkerOrder, OpenTransaction
+from stablelog.coordinators.transaction_decisions import MarkerOrder, OpenTransaction
 from stablelog.coordinators.transaction_records import (
     Record,
     TopicPartition,
@@ -127,19 +127,10 @@ def markers_for(
         if open_txn is None:
             wanted += fresh
             continue
-        lost = next((ranked for ranked in before + waiting if _decides(ranked.order, target, open_txn)), None)
+        lost = next((ranked for ranked in before + waiting if ranked.order.decides(target, open_txn)), None)
         if lost is not None:
             wanted += [lost, *(ranked for ranked in fresh if ranked.rank > lost.rank)]
         else:
             unexplained.append(open_txn)
             wanted += [ranked for ranked in fresh if ranked.order.transaction_epoch > open_txn.producer_epoch]
     return [ranked.order for ranked in sorted(wanted, key=lambda ranked: ranked.rank)], unexplained
-
-
-def _decides(order: MarkerOrder, target: TopicPartition, found: OpenTransaction) -> bool:
-    """Whether the order's marker is the one that ends the open transaction.
-
-    Behind an order that was never written no other transaction of its producer can have begun.
-    """
-    never_written = order.transactional_id != REPAIR and not order.repeated
-    return order.is_of(found) and (never_written or order.precedes_end(target, found))

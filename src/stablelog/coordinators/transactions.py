@@ -96,11 +96,11 @@ class TransactionCoordinator:
     Args:
         config: the settings.
         group: name of the transaction group; the default group has the empty name.
-        coordinator_epoch: travels with the markers; must not go back from one start to the next.
+        coordinator_epoch: the broker's leader epoch, which all partitions have from this start on. It travels with
+            the markers and has to rise with every start.
         producer_ids: where producer ids come from. Several groups of one broker share them.
-        log_end: where a partition ends now, None if that is not known. By it a transaction of the first dialect
-            is told from the producer's next one after a crash. For a partition that has not been opened yet:
-            offset 0 of the current leader epoch, which must be higher than before the start.
+        log_end: end offset of a partition now, 0 if it has not been opened yet since the start, None if it is not
+            known. By it a transaction of the first dialect is told from the producer's next one after a crash.
     """
 
     def __init__(
@@ -110,10 +110,11 @@ class TransactionCoordinator:
         group: str = "",
         coordinator_epoch: int = 0,
         producer_ids: ProducerIds | None = None,
-        log_end: Callable[[TopicPartition], LogEnd | None] = end_unknown,
+        log_end: Callable[[TopicPartition], int | None] = end_unknown,
     ) -> None:
         self.config = config
         self.group = group
+        self.coordinator_epoch = coordinator_epoch
         self._table = TransactionTable(
             group,
             config.transactional_id_expiration_ms,
@@ -339,6 +340,7 @@ class TransactionCoordinator:
             previous_producer_id=txn.previous_producer_id,
             last_producer_epoch=txn.last_producer_epoch,
             transaction_version=version,
+            settled_epoch=txn.settled_epoch,
         )
         self._table.put(transactional_id, value, records)
 
@@ -432,6 +434,11 @@ class TransactionCoordinator:
                 owner_may_ask=True,
                 now_ms=now_ms,
             )
+        elif version < SECOND_DIALECT and txn.state.is_complete and txn.settled_epoch < self.coordinator_epoch:
+            # Said for the first time since the start: what a crash may have left in partitions that are not open
+            # yet cannot be part of what the producer does from now on.
+            settled = replace(txn, settled_epoch=self.coordinator_epoch, unknown_tags=())
+            self._table.put(transactional_id, settled, records)
         told = txn.client if version >= SECOND_DIALECT else Identity(NO_PRODUCER_ID, NO_EPOCH)
         return Decision(EndAnswer(ErrorCode.none, *told), records, markers)
 
@@ -446,6 +453,13 @@ class TransactionCoordinator:
         ended = txn.state.is_decided or txn.state.is_complete
         again = Event.COMMIT_AGAIN if commit else Event.ABORT_AGAIN
         if shown == txn.client:
+            if self._table.is_repeated(transactional_id) and version < SECOND_DIALECT:
+                # The next transaction may have begun before a crash that took its record away: which of the two is
+                # meant is known when the partitions are open.
+                raise Refused(
+                    ErrorCode.concurrent_transactions,
+                    f"the last transaction of {transactional_id} is being completed",
+                )
             if ended and version < SECOND_DIALECT:
                 return again  # a new transaction would have begun with a partition
             if commit:
@@ -634,6 +648,8 @@ class TransactionCoordinator:
         if transactional_id is None or txn is None:
             return False
         shown = (found.producer_id, found.producer_epoch)
+        if 0 <= found.leader_epoch < txn.settled_epoch:
+            return False  # of an earlier transaction, which was decided without it
         if txn.state is State.ONGOING:
             if shown != (txn.producer_id, txn.producer_epoch):
                 return False
@@ -641,15 +657,26 @@ class TransactionCoordinator:
                 self._table.put(transactional_id, replace(txn, partitions=txn.partitions | {target}), records)
             return True
         if txn.state.is_decided:
-            if shown == (txn.producer_id, txn.transaction_epoch) and not self._table.is_repeated(transactional_id):
-                return True  # decided a moment ago: its marker is on the way
-            if shown == txn.client:
-                self._adoptions.setdefault(transactional_id, set()).add(target)
-            return shown == txn.client
+            return self._adopt_later(transactional_id, txn, target, found)
         if shown != txn.client:
             return False
         version = txn.transaction_version
         self._add(transactional_id, txn, frozenset({target}), records, version=version, now_ms=now_ms)
+        return True
+
+    def _adopt_later(
+        self, transactional_id: str, txn: Transaction, target: TopicPartition, found: OpenTransaction
+    ) -> bool:
+        """The producer's last transaction is decided: what is open is that one, or the next."""
+        shown = (found.producer_id, found.producer_epoch)
+        if not self._table.is_repeated(transactional_id):
+            # Decided since the start: its marker is on the way, or it was decided without these records.
+            return target in txn.partitions and shown == (txn.producer_id, txn.transaction_epoch)
+        if shown != txn.client or (
+            target not in txn.partitions and 0 <= found.leader_epoch < txn.decided_under
+        ):
+            return False
+        self._adoptions.setdefault(transactional_id, set()).add(target)
         return True
 
     def checkpoint(self) -> list[Record]:
