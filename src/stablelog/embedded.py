@@ -1,7 +1,7 @@
 """A broker for as long as a block of Python runs: in a process of its own, on a free port.
 
-    with stablelog.serve() as broker:
-        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+with stablelog.serve() as broker:
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
 """
 
 import contextlib

@@ -145,9 +145,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     @property
-    def busy(self) -> bool:
-        """Whether a request of this connection is being worked on."""
-        return any(not task.done() for task in self._tasks)
+    def tasks(self) -> "frozenset[asyncio.Task[None]]":
+        """The requests that are being worked on."""
+        return frozenset(self._tasks)
 
     def drain(self) -> None:
         """Take no more requests."""

@@ -101,7 +101,7 @@ class GroupFlush:
                 await self._round(list(dirty))
             except asyncio.CancelledError:
                 raise
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - whatever it was, nobody may be told that a write is durable
                 self._fail(error)
                 return
             self.rounds += 1
@@ -130,7 +130,10 @@ class GroupFlush:
         if self._sync_s * len(works) <= IN_PLACE_S:
             self._note_duration(max(_run_timed([work]) for _, work in works))
         else:
-            lanes = [[work for _, work in works[lane::SYNC_THREADS]] for lane in range(min(SYNC_THREADS, len(works)))]
+            lanes = [
+                [work for _, work in works[lane::SYNC_THREADS]]
+                for lane in range(min(SYNC_THREADS, len(works)))
+            ]
             loop = asyncio.get_running_loop()
             runs = [loop.run_in_executor(self._threads, _run_timed, lane) for lane in lanes]
             self._note_duration(max([await run for run in runs]))

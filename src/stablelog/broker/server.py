@@ -83,10 +83,9 @@ class Server:
             self._listener.close()
         for connection in list(self._connections):
             connection.drain()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(DRAIN_S):
-                while any(connection.busy for connection in self._connections):
-                    await asyncio.sleep(0.01)
+        unfinished = [task for connection in self._connections for task in connection.tasks]
+        if unfinished:
+            await asyncio.wait(unfinished, timeout=DRAIN_S)
         for connection in list(self._connections):
             connection.close()
         self.broker.metrics.close()

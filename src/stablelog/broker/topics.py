@@ -21,7 +21,9 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.config import BrokerConfig, check_topic_configs
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, InvalidConfig, Refused, StablelogError
+from stablelog.log.epochs import LeaderEpochs
 from stablelog.log.partition import Partition
+from stablelog.log.recovery import EPOCH_FILE
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +95,7 @@ class Topics:
         self._topics: dict[str, Topic] = {}
         self._names: dict[uuid.UUID, str] = {}
         self._log_starts: dict[tuple[str, int], int] = {}
-        self.leader_epoch = 0
+        self.leader_epoch = -1
         self.clean = True
         self.adopted = False
 
@@ -116,10 +118,9 @@ class Topics:
         else:
             self._adopt_directories()
         self._log_starts = read_offset_checkpoint(self._disk, self._directory / LOG_START_CHECKPOINT)
-        if not clean:
-            # What an unclean stop lost may be written again with other bytes under the same offsets: a new epoch
-            # tells readers which of the two they saw.
-            self.leader_epoch += 1
+        # Every start has an epoch of its own: what an unclean stop lost may be written again with other bytes under
+        # the same offsets, and the epoch tells readers which of the two they saw.
+        self.leader_epoch += 1
         self._write_list()
 
     def _read_list(self, path: Path) -> None:
@@ -160,6 +161,10 @@ class Topics:
             if match and self._disk.is_dir(self._directory / name):
                 topic_id = read_partition_metadata(self._disk, self._directory / name)
                 found.setdefault(match["topic"], {})[int(match["index"])] = topic_id
+                epochs = self._directory / name / EPOCH_FILE
+                if self._disk.exists(epochs):
+                    latest = LeaderEpochs.decode(self._disk.read_bytes(epochs)).latest
+                    self.leader_epoch = max(self.leader_epoch, latest)
         self.adopted = bool(found)
         for name, partitions in found.items():
             topic_id = next((found_id for found_id in partitions.values() if found_id is not None), None)

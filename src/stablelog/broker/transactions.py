@@ -20,7 +20,6 @@ from stablelog.coordinators.producer_ids import ProducerIds
 from stablelog.coordinators.transactions import (
     REPAIR,
     Decision,
-    LogEnd,
     MarkerOrder,
     OpenTransaction,
     TopicPartition,
@@ -65,10 +64,13 @@ class Transactions:
             log_end=self._log_end,
         )
 
-    def _log_end(self, target: TopicPartition) -> LogEnd | None:
+    def _log_end(self, target: TopicPartition) -> int | None:
+        """Where a partition ends; 0 while it is not open, None if there is none."""
         topic = self._topics.get(target[0])
-        partition = None if topic is None else topic.partitions.get(target[1])
-        return None if partition is None else LogEnd(partition.leader_epoch, partition.end_offset)
+        if topic is None or target[1] >= topic.partition_count:
+            return None
+        partition = topic.partitions.get(target[1])
+        return 0 if partition is None else partition.end_offset
 
     def load(self) -> None:
         """Rebuild the coordinator's state from the commit log; markers wait until their partitions are open."""

@@ -37,7 +37,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="For programs: one JSON doc
 def serve(
     data: Annotated[Path, typer.Option(help="The data directory; made if it is not there.")],
     host: Annotated[str | None, typer.Option(help="Where to listen (default 127.0.0.1).")] = None,
-    port: Annotated[int | None, typer.Option(help="Where to listen; 0 takes a free port (default 9092).")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Where to listen; 0 takes a free port (default 9092).")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="A file of settings, name=value on each line.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="One setting, name=value; may be repeated.")
@@ -53,7 +55,9 @@ def serve(
 def topics_create(
     name: str,
     partitions: Annotated[int, typer.Option(help="How many partitions; -1: the broker's default.")] = -1,
-    configs: Annotated[list[str] | None, typer.Option("--config", help="A setting, name=value; may be repeated.")] = None,
+    configs: Annotated[
+        list[str] | None, typer.Option("--config", help="A setting, name=value; may be repeated.")
+    ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -86,7 +90,9 @@ def topics_describe(name: str, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson
 @topics.command("alter")
 def topics_alter(
     name: str,
-    configs: Annotated[list[str] | None, typer.Option("--config", help="A setting, name=value; name= removes it.")] = None,
+    configs: Annotated[
+        list[str] | None, typer.Option("--config", help="A setting, name=value; name= removes it.")
+    ] = None,
     partitions: Annotated[int | None, typer.Option(help="The new, larger count of partitions.")] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
@@ -108,9 +114,15 @@ def topics_delete(name: str, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson =
 @app.command()
 def produce(
     topic: str,
-    file: Annotated[Path | None, typer.Option(help="Where the lines come from; standard input if it is not given.")] = None,
-    key_separator: Annotated[str | None, typer.Option(help="What parts the key from the value in a line.")] = None,
-    transactional_id: Annotated[str | None, typer.Option(help="Write all lines in one transaction of this id.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="Where the lines come from; standard input if it is not given.")
+    ] = None,
+    key_separator: Annotated[
+        str | None, typer.Option(help="What parts the key from the value in a line.")
+    ] = None,
+    transactional_id: Annotated[
+        str | None, typer.Option(help="Write all lines in one transaction of this id.")
+    ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -175,7 +187,9 @@ def transactions_list(
 
 
 @transactions.command("describe")
-def transactions_describe(transactional_id: str, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
+def transactions_describe(
+    transactional_id: str, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False
+) -> None:
     """Show a transactional id: its state, since when, and where it writes."""
     from stablelog.cli import transactions as command
 
@@ -212,7 +226,9 @@ def transactions_abort(
 
 @app.command()
 def inspect(
-    path: Annotated[Path, typer.Argument(help="A file of a partition, a partition's directory, or a data directory.")],
+    path: Annotated[
+        Path, typer.Argument(help="A file of a partition, a partition's directory, or a data directory.")
+    ],
     records: Annotated[bool, typer.Option(help="Show the records of each batch.")] = False,
     as_json: AsJson = False,
 ) -> None:

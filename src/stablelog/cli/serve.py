@@ -33,7 +33,9 @@ def read_properties(path: Path) -> dict[str, str]:
     return dict(pair(line) for line in lines if line.strip() and not line.lstrip().startswith(("#", "!")))
 
 
-def run_serve(data: Path, host: str | None, port: int | None, config: Path | None, settings: Sequence[str]) -> None:
+def run_serve(
+    data: Path, host: str | None, port: int | None, config: Path | None, settings: Sequence[str]
+) -> None:
     """Run a broker until it is told to stop.
 
     Raises:
@@ -48,7 +50,9 @@ def run_serve(data: Path, host: str | None, port: int | None, config: Path | Non
     given |= dict(pair(setting) for setting in settings)
     loaded = load_settings(given)
     if host is not None or port is not None:
-        known_host, known_port = parse_listener(given["listeners"]) if "listeners" in given else ("127.0.0.1", 9092)
+        known_host, known_port = (
+            parse_listener(given["listeners"]) if "listeners" in given else ("127.0.0.1", 9092)
+        )
         given["listeners"] = f"PLAINTEXT://{host or known_host}:{known_port if port is None else port}"
         loaded = load_settings(given)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -120,7 +120,9 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
     request_class = message_class(api_key, version, "request")
     try:
         client_id, at = _read_header(frame, flexible=request_class.__flexible__)
-        request, size = _reader(api_key, version)(frame, at)
+        # Bytes behind the request are passed over, as Kafka does: librdkafka 2.16 leaves three behind a Metadata
+        # request for all topics.
+        request, _ = _reader(api_key, version)(frame, at)
     except (
         SerialError,
         ValueError,
@@ -134,11 +136,6 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
         raise Refused(
             ErrorCode.invalid_request, f"not a {name} request of version {version}: {error!r}"
         ) from error
-    if at + size != len(frame):
-        raise Refused(
-            ErrorCode.invalid_request,
-            f"{len(frame) - at - size} bytes after a {api_key_map[api_key]} request of version {version}",
-        )
     newest = API_VERSIONS[api_key][1]
     if api_key == FETCH_KEY or version == newest:
         return client_id, request

@@ -1,0 +1,75 @@
+"""What several commands ask a broker through confluent-kafka."""
+
+import difflib
+from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from stablelog.cli.output import fail
+
+TIMEOUT_S = 10.0
+
+
+def quiet(bootstrap: str, **settings: Any) -> dict[str, Any]:
+    """Settings of a client that says nothing on stderr by itself."""
+    return {"bootstrap.servers": bootstrap, "log_level": 0, "error_cb": lambda _error: None, **settings}
+
+
+def ask(bootstrap: str, call: Callable[[], Any], what: str) -> Any:
+    """Make a call, and turn its failure into one line.
+
+    Raises:
+        Unavailable: with what was wrong.
+    """
+    try:
+        result = call()
+        return result.result(TIMEOUT_S) if isinstance(result, Future) else result
+    except KafkaException as error:
+        kafka_error = error.args[0]
+        if kafka_error.name() in ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN"):
+            fail(f"{what}: no broker answers at {bootstrap}")
+        fail(f"{what}: {kafka_error.str()}")
+    except TimeoutError:
+        fail(f"{what}: {bootstrap} did not answer within {TIMEOUT_S:g} s")
+
+
+def admin_client(bootstrap: str) -> AdminClient:
+    """An AdminClient."""
+    return AdminClient(quiet(bootstrap))
+
+
+def cluster(bootstrap: str) -> Any:
+    """The cluster's metadata."""
+    return ask(bootstrap, lambda: admin_client(bootstrap).list_topics(timeout=TIMEOUT_S), "listing topics")
+
+
+def known_topic(bootstrap: str, name: str) -> Any:
+    """A topic's metadata.
+
+    Raises:
+        Unavailable: there is none; names the nearest.
+    """
+    topics = cluster(bootstrap).topics
+    if name not in topics:
+        near = difflib.get_close_matches(name, topics, n=3)
+        fail(f"there is no topic {name!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""))
+    return topics[name]
+
+
+def end_offsets(
+    bootstrap: str, partitions: list[tuple[str, int]], isolation: str
+) -> dict[tuple[str, int], tuple[int, int]]:
+    """(first offset, end offset) of each partition, as a reader of this isolation sees it."""
+    consumer = Consumer(quiet(bootstrap, **{"group.id": "stablelog-cli", "isolation.level": isolation}))
+    try:
+        found = {}
+        for topic, index in partitions:
+            call = partial(consumer.get_watermark_offsets, TopicPartition(topic, index), timeout=TIMEOUT_S)
+            found[topic, index] = ask(bootstrap, call, f"offsets of {topic}-{index}")
+        return found
+    finally:
+        consumer.close()

@@ -1,0 +1,77 @@
+"""`stablelog inspect` and `stablelog verify`: looking into a directory without a broker."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from stablelog.cli.output import done, fail, print_json, print_table
+from stablelog.env.disk import LocalDisk
+from stablelog.log.verify import verify_directory
+from stablelog.ops.inspect import Table, files_of, inspect_file
+
+
+def _partitions(path: Path) -> list[Path]:
+    """The partition directories at or below a path."""
+    if not path.exists():
+        fail(f"there is no {path}")
+    if any(path.glob("*.log")):
+        return [path]
+    found = sorted(child for child in path.iterdir() if child.is_dir() and any(child.glob("*.log")))
+    if not found:
+        fail(f"{path} holds no partition: a directory <topic>-<number> with .log files")
+    return found
+
+
+def run_inspect(path: Path, *, records: bool, as_json: bool) -> None:
+    """Show what stands in the files."""
+    disk = LocalDisk()
+    if path.is_file():
+        _show(inspect_file(disk, path, records=records), as_json=as_json)
+        return
+    for partition in _partitions(path):
+        for file in files_of(disk, partition):
+            _show(inspect_file(disk, file, records=records), as_json=as_json)
+
+
+def _show(table: Table, *, as_json: bool) -> None:
+    if as_json:
+        keys = [column.replace(" ", "_") for column in table.columns]
+        rows = [dict(zip(keys, row, strict=True)) for row in table.rows]
+        print_json({"file": table.title, "rows": rows, "problem": table.problem})
+        return
+    print_table(table.title, table.columns, table.rows)
+    if table.problem is not None:
+        sys.stdout.write(f"  ! {table.problem}\n")
+
+
+def run_verify(directory: Path, *, as_json: bool) -> None:
+    """Prove every index from the log."""
+    disk = LocalDisk()
+    partitions = _partitions(directory)
+    findings = []
+    with _progress(len(partitions), as_json=as_json) as advance:
+        for partition in partitions:
+            findings += list(verify_directory(disk, partition))
+            advance()
+    if as_json:
+        print_json([{"file": str(finding.path), "problem": finding.message} for finding in findings])
+    else:
+        for finding in findings:
+            sys.stdout.write(f"{finding.path}: {finding.message}\n")
+        done(f"{len(partitions)} partitions, {len(findings)} findings", as_json=False)
+    if findings:
+        sys.exit(1)
+
+
+@contextlib.contextmanager
+def _progress(count: int, *, as_json: bool) -> Iterator[Callable[[], None]]:
+    if as_json or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as shown:
+        task = shown.add_task("partitions", total=count)
+        yield lambda: shown.advance(task)

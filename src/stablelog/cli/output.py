@@ -1,0 +1,59 @@
+"""How commands speak: tables for people, JSON for programs, one line for errors."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+from stablelog.errors import Unavailable
+
+
+def print_json(value: Any) -> None:
+    """One JSON document, on one line."""
+    sys.stdout.write(json.dumps(value, default=str) + "\n")
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A table; a line that says so where there are no rows."""
+    from rich.console import Console
+    from rich.table import Table
+
+    rows = list(rows)
+    console = Console()
+    if not rows:
+        console.print(f"{title}: none", highlight=False)
+        return
+    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    for index, column in enumerate(columns):
+        numeric = all(isinstance(row[index], int) for row in rows)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
+    console.print(table)
+
+
+def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool) -> None:
+    """Rows, as a table or as a list of JSON objects whose keys are the columns."""
+    if as_json:
+        print_json(
+            [dict(zip((column.replace(" ", "_") for column in columns), row, strict=True)) for row in rows]
+        )
+    else:
+        print_table(title, columns, rows)
+
+
+def done(message: str, *, as_json: bool, **facts: object) -> None:
+    """What was done."""
+    if as_json:
+        print_json(facts)
+    else:
+        sys.stdout.write(message + "\n")
+
+
+def fail(message: str) -> NoReturn:
+    """End the command with a message.
+
+    Raises:
+        Unavailable: always.
+    """
+    raise Unavailable(message)

@@ -1,0 +1,230 @@
+"""`stablelog produce` and `stablelog consume`."""
+
+import base64
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+
+from stablelog.cli.admin import TIMEOUT_S, ask, known_topic, quiet
+from stablelog.cli.output import done, fail, print_json
+
+POLL_S = 0.5
+PROGRESS_COUNT = 1000
+
+
+def _lines(file: Path | None) -> Iterator[bytes]:
+    if file is None:
+        yield from (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+        return
+    try:
+        with file.open("rb") as lines:
+            yield from (line.rstrip(b"\r\n") for line in lines)
+    except OSError as error:
+        fail(f"{file} cannot be read: {error.strerror}")
+
+
+def run_produce(
+    bootstrap: str,
+    topic: str,
+    file: Path | None,
+    key_separator: str | None,
+    transactional_id: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Append each line as a record; with a transactional id all of them or none."""
+    settings: dict[str, Any] = {"acks": "all", "enable.idempotence": True, "linger.ms": 5}
+    if transactional_id is not None:
+        settings["transactional.id"] = transactional_id
+    producer = Producer(quiet(bootstrap, **settings))
+    if transactional_id is not None:
+        ask(bootstrap, lambda: producer.init_transactions(TIMEOUT_S), f"transactional id {transactional_id}")
+        producer.begin_transaction()
+    failures: list[KafkaError] = []
+    separator = key_separator.encode() if key_separator else None
+    count = 0
+    with _progress(as_json=as_json) as advance:
+        for line in _lines(file):
+            key, found, value = line.partition(separator) if separator else (b"", b"", line)
+            _send(
+                producer, topic, key if found else None, value if found or not separator else line, failures
+            )
+            count += 1
+            if count % PROGRESS_COUNT == 0:
+                advance(PROGRESS_COUNT)
+        left = producer.flush(60)
+    if failures or left:
+        if transactional_id is not None:
+            producer.abort_transaction(TIMEOUT_S)
+        why = failures[0].str() if failures else f"no broker answers at {bootstrap}"
+        fail(f"{len(failures) + left} of {count} records were not written to {topic}: {why}")
+    if transactional_id is not None:
+        ask(bootstrap, lambda: producer.commit_transaction(TIMEOUT_S), "committing")
+    done(f"wrote {count} records to {topic}", as_json=as_json, topic=topic, records=count)
+
+
+def _send(
+    producer: Producer, topic: str, key: bytes | None, value: bytes, failures: list[KafkaError]
+) -> None:
+    def delivered(error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            failures.append(error)
+
+    while True:
+        try:
+            producer.produce(topic, key=key, value=value, on_delivery=delivered)
+        except BufferError:
+            producer.poll(POLL_S)
+        except KafkaException as error:
+            fail(f"writing to {topic}: {error.args[0].str()}")
+        else:
+            producer.poll(0)
+            return
+
+
+def _progress(*, as_json: bool) -> Any:
+    import contextlib
+
+    if as_json or not sys.stderr.isatty():
+        return contextlib.nullcontext(lambda _count: None)
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
+    @contextlib.contextmanager
+    def bar() -> Iterator[Any]:
+        with Progress(
+            SpinnerColumn(), TextColumn("{task.completed:,.0f} records"), console=Console(stderr=True)
+        ) as shown:
+            task = shown.add_task("", total=None)
+            yield lambda count: shown.advance(task, count)
+
+    return bar()
+
+
+def run_consume(
+    bootstrap: str,
+    topic: str,
+    isolation: str,
+    start: str,
+    count_max: int | None,
+    group: str | None,
+    *,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """Print a topic's records, up to its end, or on and on."""
+    if isolation not in ("read_committed", "read_uncommitted"):
+        fail(f"--isolation {isolation}: read_committed or read_uncommitted")
+    first = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}.get(start)
+    if first is None:
+        if not start.isdigit():
+            fail(f"--from {start}: earliest, latest or an offset")
+        first = int(start)
+    partitions = sorted(known_topic(bootstrap, topic).partitions)
+    consumer = Consumer(
+        quiet(
+            bootstrap,
+            **{
+                "group.id": group or "stablelog-cli",
+                "isolation.level": isolation,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "auto.offset.reset": "latest" if start == "latest" else "earliest",
+            },
+        )
+    )
+    if group is None:
+        consumer.assign([TopicPartition(topic, index, first) for index in partitions])
+    else:
+        consumer.subscribe([topic])
+    try:
+        _print_records(
+            consumer,
+            bootstrap,
+            len(partitions),
+            count_max,
+            commits=group is not None,
+            follow=follow,
+            as_json=as_json,
+        )
+    except KeyboardInterrupt:
+        pass
+    finally:
+        consumer.close()
+
+
+def _print_records(
+    consumer: Consumer,
+    bootstrap: str,
+    partition_count: int,
+    count_max: int | None,
+    *,
+    commits: bool,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    ended: set[int] = set()
+    count = 0
+    while (count_max is None or count < count_max) and (follow or len(ended) < partition_count):
+        message = consumer.poll(POLL_S)
+        if message is None:
+            if (
+                commits
+                and not follow
+                and consumer.assignment()
+                and ended >= {at.partition for at in consumer.assignment()}
+            ):
+                return
+            continue
+        error = message.error()
+        if error is not None:
+            if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name in the library
+                ended.add(message.partition())
+                continue
+            fail(f"reading from {bootstrap}: {error.str()}")
+        ended.discard(message.partition())
+        _print_record(message, as_json=as_json)
+        count += 1
+        if commits:
+            consumer.commit(message=message, asynchronous=True)
+    if commits and count:
+        consumer.commit(asynchronous=False)
+
+
+def _print_record(message: Any, *, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "topic": message.topic(),
+                "partition": message.partition(),
+                "offset": message.offset(),
+                "timestamp_ms": message.timestamp()[1],
+                "key": _text(message.key()),
+                "value": _text(message.value()),
+                "headers": [[name, _text(value)] for name, value in message.headers() or []],
+            }
+        )
+        return
+    key = "" if message.key() is None else f"{_text(message.key())}\t"
+    sys.stdout.write(f"{key}{_text(message.value())}\n")
+
+
+def _text(content: bytes | None) -> str | None:
+    """Text where it is text, else base64."""
+    if content is None:
+        return None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return "base64:" + base64.b64encode(content).decode()

@@ -1,0 +1,224 @@
+"""`stablelog transactions`: which are open, whose they are, and how to end one (KIP-664)."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.cli.admin import cluster, known_topic
+from stablelog.cli.output import done, fail, show
+from stablelog.cli.protocol import Client, check
+from stablelog.wire.messages import message_class
+
+INIT_PRODUCER_ID, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = (
+    22,
+    27,
+    61,
+    65,
+    66,
+)
+EPOCH_MAX = 32_767
+
+
+@dataclass(frozen=True, slots=True)
+class OpenInPartition:
+    """A transaction that is open in a partition."""
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    start_offset: int
+    open_ms: int
+    transactional_id: str | None
+
+
+def _module_of(client: Client, api_key: int) -> Any:
+    import sys
+
+    return sys.modules[client.request_class(api_key).__module__]
+
+
+def _listed(client: Client, states: Iterable[str] = (), longer_than_ms: int = -1) -> list[Any]:
+    fields: dict[str, Any] = {"state_filters": tuple(states), "producer_id_filters": ()}
+    request_class = client.request_class(LIST_TRANSACTIONS)
+    if request_class.__version__ >= 1:
+        fields["duration_filter"] = longer_than_ms
+    response = client.call(request_class(**fields))
+    check(response.error_code, "listing transactions")
+    if response.unknown_state_filters:
+        fail(
+            f"there is no state {', '.join(response.unknown_state_filters)}: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort"
+        )
+    return list(response.transaction_states)
+
+
+def list_transactions(bootstrap: str, state: str | None, longer_than_ms: int, *, as_json: bool) -> None:
+    """List transactional ids."""
+    with Client(bootstrap) as client:
+        found = _listed(client, (state,) if state else (), longer_than_ms)
+    rows = sorted((txn.transactional_id, txn.producer_id, txn.transaction_state) for txn in found)
+    show("transactions", ("transactional id", "producer id", "state"), rows, as_json=as_json)
+
+
+def _described(client: Client, transactional_id: str) -> Any:
+    request = client.request_class(DESCRIBE_TRANSACTIONS)(transactional_ids=(transactional_id,))
+    found = client.call(request).transaction_states[0]
+    check(found.error_code, f"transactional id {transactional_id!r}")
+    return found
+
+
+def describe(bootstrap: str, transactional_id: str, *, as_json: bool) -> None:
+    """Show a transactional id."""
+    with Client(bootstrap) as client:
+        found = _described(client, transactional_id)
+    started_ms = int(found.transaction_start_time.timestamp() * 1000)
+    partitions = [f"{topic.topic}-{index}" for topic in found.topics for index in topic.partitions]
+    row = (
+        found.transactional_id,
+        found.transaction_state,
+        found.producer_id,
+        found.producer_epoch,
+        found.transaction_timeout // timedelta(milliseconds=1),
+        int(time.time() * 1000) - started_ms if started_ms > 0 else None,
+        ", ".join(partitions),
+    )
+    columns = ("transactional id", "state", "producer id", "epoch", "timeout ms", "open ms", "partitions")
+    show("transaction", columns, [row], as_json=as_json)
+
+
+def open_in_topic(client: Client, topic: str, partitions: list[int]) -> dict[int, list[OpenInPartition]]:
+    """The transactions that are open in a topic's partitions, by partition, the oldest first."""
+    names = {txn.producer_id: txn.transactional_id for txn in _listed(client)}
+    module = _module_of(client, DESCRIBE_PRODUCERS)
+    request = module.DescribeProducersRequest(
+        topics=(module.TopicRequest(name=topic, partition_indexes=tuple(partitions)),)
+    )
+    now_ms = int(time.time() * 1000)
+    found: dict[int, list[OpenInPartition]] = defaultdict(list)
+    for partition in client.call(request).topics[0].partitions:
+        check(partition.error_code, f"{topic}-{partition.partition_index}")
+        for producer in partition.active_producers:
+            if producer.current_txn_start_offset >= 0:
+                found[partition.partition_index].append(
+                    OpenInPartition(
+                        topic,
+                        partition.partition_index,
+                        producer.producer_id,
+                        producer.producer_epoch,
+                        producer.coordinator_epoch,
+                        producer.current_txn_start_offset,
+                        now_ms - producer.last_timestamp,
+                        names.get(producer.producer_id),
+                    )
+                )
+    for transactions in found.values():
+        transactions.sort(key=lambda txn: txn.start_offset)
+    return dict(found)
+
+
+def find_hanging(bootstrap: str, topic: str | None, older_than_ms: int, *, as_json: bool) -> None:
+    """Find transactions that are open in a partition and that their coordinator does not hold open there."""
+    topics = cluster(bootstrap).topics if topic is None else {topic: known_topic(bootstrap, topic)}
+    rows = []
+    with Client(bootstrap) as client:
+        for name, metadata in topics.items():
+            for transactions in open_in_topic(client, name, list(metadata.partitions)).values():
+                rows += [
+                    (
+                        txn.topic,
+                        txn.partition,
+                        txn.producer_id,
+                        txn.producer_epoch,
+                        txn.start_offset,
+                        txn.open_ms,
+                    )
+                    for txn in transactions
+                    if txn.open_ms >= older_than_ms and not _is_coordinated(client, txn)
+                ]
+    columns = ("topic", "partition", "producer id", "epoch", "start offset", "idle ms")
+    show("hanging transactions", columns, rows, as_json=as_json)
+
+
+def _is_coordinated(client: Client, txn: OpenInPartition) -> bool:
+    if txn.transactional_id is None:
+        return False
+    known = _described(client, txn.transactional_id)
+    return any(topic.topic == txn.topic and txn.partition in topic.partitions for topic in known.topics)
+
+
+def abort(
+    bootstrap: str,
+    transactional_id: str | None,
+    topic: str | None,
+    partition: int | None,
+    start_offset: int | None,
+    *,
+    as_json: bool,
+) -> None:
+    """End a transaction: one that a coordinator holds open by its id, a hanging one by its place."""
+    with Client(bootstrap) as client:
+        if transactional_id is not None:
+            _abort_by_id(client, transactional_id)
+            done(
+                f"aborted the transaction of {transactional_id}",
+                as_json=as_json,
+                transactional_id=transactional_id,
+            )
+        elif topic is not None and partition is not None and start_offset is not None:
+            known_topic(bootstrap, topic)
+            _abort_by_place(client, topic, partition, start_offset)
+            done(
+                f"aborted the transaction at {topic}-{partition}@{start_offset}",
+                as_json=as_json,
+                topic=topic,
+                partition=partition,
+            )
+        else:
+            fail(
+                "say which: a transactional id, or --topic, --partition and --start-offset of a hanging transaction"
+            )
+
+
+def _abort_by_id(client: Client, transactional_id: str) -> None:
+    """A new producer of the same id ends what its predecessor has open, and fences it."""
+    known = _described(client, transactional_id)
+    if known.transaction_state != "Ongoing":
+        fail(f"{transactional_id} has no open transaction: it is in state {known.transaction_state}")
+    timeout = min(known.transaction_timeout, timedelta(minutes=1))
+    request_class = message_class(INIT_PRODUCER_ID, 5, "request")
+    for _ in range(50):
+        answer = client.call(request_class(transactional_id=transactional_id, transaction_timeout=timeout))
+        if answer.error_code is not ErrorCode.concurrent_transactions:
+            check(answer.error_code, f"ending the transaction of {transactional_id}")
+            return
+        time.sleep(0.1)
+    fail(f"the transaction of {transactional_id} is still being ended")
+
+
+def _abort_by_place(client: Client, topic: str, partition: int, start_offset: int) -> None:
+    found = open_in_topic(client, topic, [partition]).get(partition, [])
+    hanging = next((txn for txn in found if txn.start_offset == start_offset), None)
+    if hanging is None:
+        starts = ", ".join(str(txn.start_offset) for txn in found) or "none"
+        fail(
+            f"no transaction is open in {topic}-{partition} from offset {start_offset}; open ones begin at: {starts}"
+        )
+    module = _module_of(client, WRITE_TXN_MARKERS)
+    marker = module.WritableTxnMarker(
+        producer_id=hanging.producer_id,
+        producer_epoch=hanging.producer_epoch,
+        transaction_result=False,
+        topics=(module.WritableTxnMarkerTopic(name=topic, partition_indexes=(partition,)),),
+        coordinator_epoch=max(hanging.coordinator_epoch, 0),
+    )
+    response = client.call(module.WriteTxnMarkersRequest(markers=(marker,)))
+    check(
+        response.markers[0].topics[0].partitions[0].error_code,
+        f"ending the transaction at {topic}-{partition}@{start_offset}",
+    )

@@ -1,0 +1,208 @@
+"""What stands in a file, as rows. Damaged and torn files are described as far as they can be read."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
+from stablelog.batch.markers import read_marker
+from stablelog.batch.records import decode_records
+from stablelog.env.disk import Disk
+from stablelog.errors import Corrupt
+from stablelog.log.epochs import LeaderEpochs
+from stablelog.log.offset_index import OffsetIndex
+from stablelog.log.producers import Producer
+from stablelog.log.snapshots import decode_producers, decode_snapshot
+from stablelog.log.summary import Summary
+from stablelog.log.time_index import TimeIndex
+from stablelog.log.transaction_index import TransactionIndex
+
+TEXT_SIZE_MAX = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What a file holds: a title, and rows of the same columns. `problem` says where it could be read no further."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+    problem: str | None = None
+
+
+def inspect_file(disk: Disk, path: Path, *, records: bool) -> Table:
+    """Describe one file of a partition.
+
+    Raises:
+        Corrupt: it is of no kind that a partition has.
+    """
+    stem, _, suffix = path.name.partition(".")
+    if path.name == "leader-epoch-checkpoint":
+        return _epochs(disk, path)
+    if not stem.isdigit():
+        raise Corrupt(
+            f"{path} is no file of a partition: <offset>.log .index .timeindex .txnindex .snapshot .producers .summary"
+        )
+    base = int(stem)
+    readers = {
+        "log": lambda: _log(disk, path, records=records),
+        "index": lambda: _index(path, OffsetIndex(base, disk.read_bytes(path)), ("offset", "position")),
+        "timeindex": lambda: _index(path, TimeIndex(base, disk.read_bytes(path)), ("timestamp", "offset")),
+        "txnindex": lambda: _txn_index(disk, path),
+        "snapshot": lambda: _producers(path, decode_snapshot(disk.read_bytes(path), -1)),
+        "producers": lambda: _producers(path, decode_producers(disk.read_bytes(path))[0]),
+        "summary": lambda: _summary(disk, path),
+    }
+    if suffix not in readers:
+        raise Corrupt(f"{path}: no kind of file that a partition has")
+    try:
+        return readers[suffix]()
+    except Corrupt as error:
+        return Table(str(path), ("problem",), [], str(error))
+
+
+def files_of(disk: Disk, directory: Path) -> Iterator[Path]:
+    """The files of a partition's directory that can be described, in their order."""
+    for name in disk.list_dir(directory):
+        stem, _, suffix = name.partition(".")
+        known = suffix in ("log", "index", "timeindex", "txnindex", "snapshot", "producers", "summary")
+        if (stem.isdigit() and known) or name == "leader-epoch-checkpoint":
+            yield directory / name
+
+
+def _log(disk: Disk, path: Path, *, records: bool) -> Table:
+    columns: tuple[str, ...] = (
+        "offset",
+        "last",
+        "position",
+        "size",
+        "count",
+        "codec",
+        "producer",
+        "epoch",
+        "sequence",
+        "timestamp",
+        "kind",
+    )
+    if records:
+        columns = ("offset", "timestamp", "key", "value", "headers", "kind")
+    rows: list[tuple[Any, ...]] = []
+    file = disk.open(path)
+    try:
+        position = 0
+        while position < file.size:
+            header = read_header(file.read(position, HEADER.size))
+            batch = file.read(position, header.size)
+            if len(batch) < header.size:
+                raise Corrupt(f"a torn batch at byte {position}: {len(batch)} of {header.size} bytes")
+            if not crc_holds(batch, 0, header):
+                raise Corrupt(
+                    f"the CRC of the batch at offset {header.base_offset}, byte {position}, does not hold"
+                )
+            rows += _record_rows(header, batch) if records else [_batch_row(header, batch, position)]
+            position += header.size
+    except Corrupt as error:
+        return Table(str(path), columns, rows, str(error))
+    finally:
+        file.close()
+    return Table(str(path), columns, rows)
+
+
+def _kind(header: BatchHeader, batch: bytes) -> str:
+    if not header.is_control:
+        return "transactional" if header.is_transactional else "plain"
+    marker = read_marker(batch)
+    if marker is None:
+        return "control"
+    if marker.group is None:
+        return f"{marker.type.name} by coordinator epoch {marker.coordinator_epoch}"
+    return f"{marker.type.name} {marker.group or 'default'}#{marker.commit_sequence} by coordinator epoch {marker.coordinator_epoch}"
+
+
+def _batch_row(header: BatchHeader, batch: bytes, position: int) -> tuple[Any, ...]:
+    return (
+        header.base_offset,
+        header.last_offset,
+        position,
+        header.size,
+        header.record_count,
+        header.codec.name.lower(),
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.max_timestamp,
+        _kind(header, batch),
+    )
+
+
+def _record_rows(header: BatchHeader, batch: bytes) -> list[tuple[Any, ...]]:
+    kind = _kind(header, batch)
+    return [
+        (
+            record.offset,
+            record.timestamp_ms,
+            _text(record.key),
+            _text(record.value),
+            ", ".join(f"{name}={_text(value)}" for name, value in record.headers),
+            kind,
+        )
+        for record in decode_records(batch)
+    ]
+
+
+def _text(content: bytes | None) -> str | None:
+    if content is None:
+        return None
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        text = content.hex()
+    else:
+        text = text if text.isprintable() else content.hex()
+    return text if len(text) <= TEXT_SIZE_MAX else text[: TEXT_SIZE_MAX - 1] + "…"
+
+
+def _index(path: Path, index: OffsetIndex | TimeIndex, columns: tuple[str, ...]) -> Table:
+    return Table(str(path), columns, [index[place] for place in range(len(index))])
+
+
+def _txn_index(disk: Disk, path: Path) -> Table:
+    index = TransactionIndex(disk.read_bytes(path))
+    columns = ("producer", "first offset", "last offset", "stable offset")
+    return Table(str(path), columns, [tuple(index[place]) for place in range(len(index))])
+
+
+def _producers(path: Path, producers: list[Producer]) -> Table:
+    columns = (
+        "producer",
+        "epoch",
+        "last sequence",
+        "last offset",
+        "coordinator epoch",
+        "open since offset",
+        "batches",
+    )
+    rows = [
+        (
+            producer.producer_id,
+            producer.producer_epoch,
+            producer.last_sequence,
+            producer.batches[-1].last_offset if producer.batches else -1,
+            producer.coordinator_epoch,
+            producer.txn_first_offset,
+            len(producer.batches),
+        )
+        for producer in producers
+    ]
+    return Table(str(path), columns, rows)
+
+
+def _summary(disk: Disk, path: Path) -> Table:
+    return Table(str(path), ("field", "value"), list(asdict(Summary.decode(disk.read_bytes(path))).items()))
+
+
+def _epochs(disk: Disk, path: Path) -> Table:
+    return Table(
+        str(path), ("epoch", "start offset"), list(LeaderEpochs.decode(disk.read_bytes(path)).entries)
+    )
