@@ -46,8 +46,8 @@ class Client:
         """The class of a request in the version that is spoken; its module holds the nested ones."""
         return message_class(api_key, self._version(api_key), "request")
 
-    def call(self, request: Any) -> Any:
-        """Send a request, and return the response.
+    def call(self, request: Any, response_class: Any = None) -> Any:
+        """Send a request, and return the response; in a class of the caller's own where kio's cannot hold it.
 
         Raises:
             Unavailable: the broker did not answer.
@@ -60,7 +60,7 @@ class Client:
         if request.__flexible__:
             body.write(b"\0")
         entity_writer(type(request))(body, request)
-        response_class = message_class(api_key, version, "response")
+        response_class = response_class or message_class(api_key, version, "response")
         try:
             self._socket.sendall(LENGTH.pack(body.tell()) + body.getvalue())
             frame = self._receive(LENGTH.unpack(self._receive(LENGTH.size))[0])

@@ -3,11 +3,14 @@
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from datetime import timedelta
-from typing import Any
+from functools import cache
+from types import GenericAlias
+from typing import Any, get_args
 
 from kio.schema.errors import ErrorCode
+from kio.static.primitive import i64
 
 from stablelog.cli.admin import cluster, known_topic
 from stablelog.cli.output import done, fail, show
@@ -21,7 +24,7 @@ INIT_PRODUCER_ID, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, 
     65,
     66,
 )
-EPOCH_MAX = 32_767
+OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +69,31 @@ def list_transactions(bootstrap: str, state: str | None, longer_than_ms: int, *,
     show("transactions", ("transactional id", "producer id", "state"), rows, as_json=as_json)
 
 
+@cache
+def _description_class() -> Any:
+    """kio's response with the start time as a number: it is -1 where no transaction is open, which is no time for kio."""
+    plain = message_class(DESCRIBE_TRANSACTIONS, 0, "response")
+    state_class = get_args(next(f.type for f in fields(plain) if f.name == "transaction_states"))[0]
+    state = _with_field(state_class, "transaction_start_time", i64, "int64")
+    return _with_field(plain, "transaction_states", GenericAlias(tuple, (state, ...)), None)
+
+
+def _with_field(kio_class: Any, name: str, annotation: Any, kafka_type: str | None) -> Any:
+    metadata = {"kafka_type": kafka_type} if kafka_type else {}
+    changed = [
+        (f.name, annotation, field(metadata=metadata)) if f.name == name else (f.name, f.type, field(metadata=f.metadata))
+        for f in fields(kio_class)
+    ]
+    constants = {key: value for key, value in vars(kio_class).items() if key in _KIO_CONSTANTS}
+    return make_dataclass(kio_class.__name__, changed, namespace=constants, kw_only=True, frozen=True)
+
+
+_KIO_CONSTANTS = ("__type__", "__version__", "__flexible__", "__api_key__", "__header_schema__")
+
+
 def _described(client: Client, transactional_id: str) -> Any:
     request = client.request_class(DESCRIBE_TRANSACTIONS)(transactional_ids=(transactional_id,))
-    found = client.call(request).transaction_states[0]
+    found = client.call(request, _description_class()).transaction_states[0]
     check(found.error_code, f"transactional id {transactional_id!r}")
     return found
 
@@ -77,7 +102,7 @@ def describe(bootstrap: str, transactional_id: str, *, as_json: bool) -> None:
     """Show a transactional id."""
     with Client(bootstrap) as client:
         found = _described(client, transactional_id)
-    started_ms = int(found.transaction_start_time.timestamp() * 1000)
+    started_ms = found.transaction_start_time
     partitions = [f"{topic.topic}-{index}" for topic in found.topics for index in topic.partitions]
     row = (
         found.transactional_id,
@@ -85,7 +110,7 @@ def describe(bootstrap: str, transactional_id: str, *, as_json: bool) -> None:
         found.producer_id,
         found.producer_epoch,
         found.transaction_timeout // timedelta(milliseconds=1),
-        int(time.time() * 1000) - started_ms if started_ms > 0 else None,
+        int(time.time() * 1000) - started_ms if found.transaction_state in OPEN_STATES and started_ms > 0 else None,
         ", ".join(partitions),
     )
     columns = ("transactional id", "state", "producer id", "epoch", "timeout ms", "open ms", "partitions")

