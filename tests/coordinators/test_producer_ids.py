@@ -1,0 +1,67 @@
+"""Producer ids: each once, whatever crashes."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stablelog.coordinators.producer_ids import ProducerIds
+
+
+def take(ids: ProducerIds) -> int:
+    if ids.needs_block:
+        ids.reserve()
+    return ids.take()
+
+
+def test_ids_are_handed_out_from_blocks() -> None:
+    ids = ProducerIds(block_size=3)
+    assert ids.needs_block
+    assert ids.reserve() == 3
+    assert [ids.take(), ids.take(), ids.take()] == [0, 1, 2]
+    assert ids.needs_block
+    assert ids.reserve() == 6
+
+
+def test_after_a_crash_the_rest_of_a_block_is_skipped() -> None:
+    ids = ProducerIds(block_size=3)
+    ids.replay(3)
+    ids.replay(6)
+    ids.replay(3)
+    assert ids.needs_block
+    assert take(ids) == 6
+
+
+def test_an_id_that_someone_has_is_skipped_with_those_below() -> None:
+    ids = ProducerIds(block_size=3)
+    ids.skip_past(10)
+    assert take(ids) == 11
+    ids.skip_past(5)
+    assert take(ids) == 12
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["take", "crash", "lose", "meet"]), st.integers(0, 40)), max_size=60)
+)
+def test_no_id_is_told_twice(steps: list[tuple[str, int]]) -> None:
+    ids = ProducerIds(block_size=4)
+    durable: list[int] = []
+    told: set[int] = set()
+    for what, number in steps:
+        if what in ("take", "lose"):
+            records = [ids.reserve()] if ids.needs_block else []
+            taken = ids.take()
+            if (
+                what == "lose" and records
+            ):  # the crash comes before the reservation is durable: nobody was told
+                what = "crash"
+            else:
+                durable += records
+                assert taken not in told
+                told.add(taken)
+        if what == "crash":
+            ids = ProducerIds(block_size=4)
+            for end in durable:
+                ids.replay(end)
+        if what == "meet":
+            ids.skip_past(number)
+            told |= set(range(number + 1))
+            durable.append(number + 1)

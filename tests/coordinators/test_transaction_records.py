@@ -1,0 +1,285 @@
+"""Records of the commit log: Kafka's bytes, with fields of our own that Kafka passes over."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.serial import entity_reader
+from kio.static.constants import EntityType
+from kio.static.primitive import i8, i16, i32, i64
+
+from stablelog.coordinators.transaction_records import (
+    COMMIT_SEQUENCE_TAG,
+    GroupKey,
+    GroupState,
+    Identity,
+    LogEnd,
+    Transaction,
+    TransactionKey,
+    decode_group,
+    decode_transaction,
+    encode_group,
+    encode_transaction,
+    group_key,
+    read_key,
+    transaction_key,
+)
+from stablelog.coordinators.transaction_states import State
+from stablelog.errors import Corrupt
+
+EXAMPLE = Transaction(
+    producer_id=7,
+    producer_epoch=4,
+    timeout_ms=60_000,
+    state=State.PREPARE_COMMIT,
+    partitions=frozenset({("orders", 0), ("orders", 2), ("__consumer_offsets", 0)}),
+    update_ms=1_700_000_001_000,
+    start_ms=1_700_000_000_000,
+    previous_producer_id=7,
+    last_producer_epoch=3,
+    transaction_version=2,
+    commit_sequence=12,
+    transaction_epoch=3,
+)
+EXAMPLE_HEX = (
+    "0001"  # value version
+    "0000000000000007" "0004" "0000ea60" "02"  # producer id, epoch, timeout, state
+    "03"  # two topics
+    "13" "5f5f636f6e73756d65725f6f666673657473" "02" "00000000" "00"
+    "07" "6f7264657273" "03" "00000000" "00000002" "00"
+    "0000018bcfe56be8" "0000018bcfe56800"  # last update, start
+    "05"  # tagged fields
+    "00" "08" "0000000000000007"  # previous producer id
+    "02" "02" "0002"  # the client's transaction version
+    "904e" "08" "000000000000000c"  # ours: commit sequence
+    "914e" "02" "0003"  # ours: last producer epoch
+    "924e" "02" "0003"  # ours: the transaction's epoch
+)  # fmt: skip
+HEAD_HEX = EXAMPLE_HEX[:32]  # up to the state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaPartitions:
+    """Kafka's TransactionLogValue, as its own schema has it, read by a codec that is not ours."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(1)
+    __flexible__: ClassVar[bool] = True
+    topic: str = field(metadata={"kafka_type": "string"})
+    partition_ids: tuple[i32, ...] = field(metadata={"kafka_type": "int32"}, default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaValue:
+    __type__: ClassVar = EntityType.data
+    __version__: ClassVar[i16] = i16(1)
+    __flexible__: ClassVar[bool] = True
+    producer_id: i64 = field(metadata={"kafka_type": "int64"})
+    previous_producer_id: i64 = field(metadata={"kafka_type": "int64", "tag": 0}, default=i64(-1))
+    next_producer_id: i64 = field(metadata={"kafka_type": "int64", "tag": 1}, default=i64(-1))
+    producer_epoch: i16 = field(metadata={"kafka_type": "int16"})
+    transaction_timeout_ms: i32 = field(metadata={"kafka_type": "int32"})
+    transaction_status: i8 = field(metadata={"kafka_type": "int8"})
+    transaction_partitions: tuple[KafkaPartitions, ...] | None
+    transaction_last_update_timestamp_ms: i64 = field(metadata={"kafka_type": "int64"})
+    transaction_start_timestamp_ms: i64 = field(metadata={"kafka_type": "int64"})
+    client_transaction_version: i16 = field(metadata={"kafka_type": "int16", "tag": 2}, default=i16(0))
+    next_producer_epoch: i16 = field(metadata={"kafka_type": "int16", "tag": 3}, default=i16(-1))
+
+
+def varints(content: bytes, position: int) -> Iterator[tuple[int, int]]:
+    while True:
+        number = shift = 0
+        while content[position] & 0x80:
+            number |= (content[position] & 0x7F) << shift
+            position, shift = position + 1, shift + 7
+        number |= content[position] << shift
+        position += 1
+        yield number, position
+
+
+def as_kafka_reads_it(txn: Transaction) -> KafkaValue:
+    """What Kafka's generated reader makes of a record: it passes over tags that it does not know."""
+    value = encode_transaction(txn)
+    times = txn.update_ms.to_bytes(8, "big", signed=True) + txn.start_ms.to_bytes(8, "big", signed=True)
+    body_end = value.rindex(times) + len(times)
+    count, position = next(varints(value, body_end))
+    tags: list[tuple[int, bytes]] = []
+    for _ in range(count):
+        tag, position = next(varints(value, position))
+        size, position = next(varints(value, position))
+        tags.append((tag, value[position : position + size]))
+        position += size
+    assert position == len(value)
+    assert [tag for tag, _ in tags] == sorted({tag for tag, _ in tags}), "tags rise"
+    known = [(tag, content) for tag, content in tags if tag < 4]
+    tail = bytes([len(known)]) + b"".join(bytes([tag, len(content)]) + content for tag, content in known)
+    read, size = entity_reader(KafkaValue)(memoryview(value[2:body_end] + tail), 0)
+    assert value[:2] == b"\0\1"
+    assert size == body_end - 2 + len(tail)
+    assert isinstance(read, KafkaValue)
+    return read
+
+
+ids = st.integers(-1, 2**63 - 1)
+epochs = st.integers(-1, 2**15 - 1)
+
+
+@st.composite
+def transactions(draw: st.DrawFn) -> Transaction:
+    state = draw(st.sampled_from(State))
+    partitions = draw(
+        st.frozensets(st.tuples(st.text("añ-_.", min_size=1, max_size=200), st.integers(0, 999)))
+    )
+    if state is State.EMPTY:
+        partitions = frozenset()
+    ends = st.builds(LogEnd, st.integers(0, 2**31 - 1), ids)
+    return Transaction(
+        producer_id=draw(st.integers(0, 2**63 - 1)),
+        producer_epoch=draw(st.integers(0, 2**15 - 1)),
+        timeout_ms=draw(st.integers(1, 2**31 - 1)),
+        state=state,
+        partitions=partitions,
+        update_ms=draw(ids),
+        start_ms=draw(ids),
+        previous_producer_id=draw(ids),
+        last_producer_epoch=draw(epochs),
+        next_producer_id=draw(ids),
+        next_producer_epoch=draw(epochs),
+        transaction_version=draw(st.integers(0, 2)),
+        commit_sequence=draw(ids),
+        transaction_epoch=draw(epochs),
+        ends=draw(st.one_of(st.just({}), st.fixed_dictionaries(dict.fromkeys(partitions, ends)))),
+        settled_epoch=draw(st.integers(-1, 2**31 - 1)),
+        unknown_tags=draw(st.sampled_from([(), ((17, b"x"), (10_099, b"")), ((99_999, b"yz" * 100),)])),
+    )
+
+
+def test_the_example_of_the_formats_page() -> None:
+    assert encode_transaction(EXAMPLE).hex() == EXAMPLE_HEX
+    assert decode_transaction(bytes.fromhex(EXAMPLE_HEX)) == EXAMPLE
+
+
+@given(transactions())
+def test_writing_gives_bytes_and_reading_gives_the_transaction(txn: Transaction) -> None:
+    assert decode_transaction(encode_transaction(txn)) == txn
+
+
+@given(transactions())
+def test_kafka_reads_what_we_write(txn: Transaction) -> None:
+    read = as_kafka_reads_it(replace(txn, unknown_tags=()))
+
+    assert (read.producer_id, read.producer_epoch) == (txn.producer_id, txn.producer_epoch)
+    assert (read.previous_producer_id, read.next_producer_id) == (
+        txn.previous_producer_id,
+        txn.next_producer_id,
+    )
+    assert (read.next_producer_epoch, read.client_transaction_version) == (
+        txn.next_producer_epoch,
+        txn.transaction_version,
+    )
+    assert (read.transaction_timeout_ms, read.transaction_status) == (txn.timeout_ms, txn.state)
+    assert (read.transaction_last_update_timestamp_ms, read.transaction_start_timestamp_ms) == (
+        txn.update_ms,
+        txn.start_ms,
+    )
+    if txn.state is State.EMPTY:
+        assert read.transaction_partitions is None
+    else:  # Kafka does not look whether it is null
+        assert read.transaction_partitions is not None
+        assert {(p.topic, i) for p in read.transaction_partitions for i in p.partition_ids} == txn.partitions
+
+
+def test_values_of_version_0_are_read() -> None:
+    value = bytes.fromhex(
+        "0000" "0000000000000005" "0002" "00002710" "01"
+        "00000001" "0001" "74" "00000002" "00000000" "00000003"
+        "0000000000000064" "0000000000000032"
+    )  # fmt: skip
+    txn = decode_transaction(value)
+
+    assert txn == Transaction(
+        5, 2, 10_000, State.ONGOING, frozenset({("t", 0), ("t", 3)}), update_ms=100, start_ms=50
+    )
+    empty = bytes.fromhex("0000000000000000000500020000271000ffffffff") + b"\xff" * 16
+    assert decode_transaction(empty).partitions == frozenset()
+
+
+def test_values_that_kafka_wrote_say_who_may_ask_again() -> None:
+    """Kafka keeps no last epoch; in the second dialect it is the one before."""
+    kafka = bytes.fromhex("000100000000000000050003000027100401" + "00" * 16 + "0102020002")
+    assert decode_transaction(kafka).predecessor == Identity(5, 2)
+
+    rotated = bytes.fromhex(
+        "000100000000000000090000000027100501" + "00" * 16 + "020008000000000000000502020002"
+    )
+    assert decode_transaction(rotated).predecessor == Identity(5, 32766)
+
+    first_dialect = bytes.fromhex("000100000000000000050003000027100401" + "00" * 16 + "00")
+    assert decode_transaction(first_dialect).predecessor.producer_epoch == -1
+
+    decided = bytes.fromhex("000100000000000000050003000027100201" + "00" * 16 + "0102020002")
+    assert decode_transaction(decided).transaction_epoch == 2
+
+
+def test_tags_that_are_not_known_survive() -> None:
+    txn = replace(EXAMPLE, unknown_tags=((5, b"kafka, later"), (10_050, b"stablelog, later")))
+    assert decode_transaction(encode_transaction(txn)) == txn
+    assert COMMIT_SEQUENCE_TAG not in dict(txn.unknown_tags)
+
+
+def test_keys() -> None:
+    assert transaction_key("a/b").hex() == "00000003612f62"
+    assert read_key(transaction_key("a/b")) == TransactionKey("a/b")
+    assert group_key("payments").hex() == "271000087061796d656e7473"
+    assert read_key(group_key("")) == GroupKey("")
+    assert read_key(bytes.fromhex("271100ff")) is None
+    assert read_key(bytes.fromhex("00010003612f62")) is None
+
+
+def test_the_state_of_a_group() -> None:
+    state = GroupState(producer_ids_end=2000, commit_sequence_next=77)
+    assert encode_group(state).hex() == "000000000000000007d0000000000000004d"
+    assert decode_group(encode_group(state) + b"what comes later") == state
+    with pytest.raises(Corrupt, match="10 bytes"):
+        decode_group(encode_group(state)[:10])
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        ("0002", "version 2"),
+        (HEAD_HEX + "06", "state 6"),
+        (EXAMPLE_HEX + "00", "1 bytes too many"),
+        (HEAD_HEX + "02" + "0202ff0100", "not UTF-8"),
+        (HEAD_HEX + "02" + "ffffffffff01", "varint"),
+        (HEAD_HEX + "02" + "02027400", "cut short"),
+    ],
+)  # fmt: skip
+def test_values_that_cannot_be_are_named(value: str, what: str) -> None:
+    with pytest.raises(Corrupt, match=what):
+        decode_transaction(bytes.fromhex(value))
+
+
+def test_ends_must_be_of_the_partitions() -> None:
+    txn = replace(EXAMPLE, ends={p: LogEnd(1, 5) for p in EXAMPLE.partitions})
+    value = encode_transaction(txn).replace(bytes.fromhex("934e24"), bytes.fromhex("934e18"))[:-12]
+    with pytest.raises(Corrupt, match="24 bytes of partition ends for 3"):
+        decode_transaction(value)
+
+
+@given(st.binary(max_size=80), st.booleans())
+def test_garbage_is_refused_or_read_but_never_anything_else(garbage: bytes, prefixed: bool) -> None:
+    for read in (read_key, decode_transaction, decode_group):
+        with contextlib.suppress(Corrupt):
+            read(bytes.fromhex(EXAMPLE_HEX)[:20] + garbage if prefixed else garbage)
+
+
+@given(st.integers(0, len(bytes.fromhex(EXAMPLE_HEX)) - 1))
+def test_a_value_that_is_cut_anywhere_is_refused(size: int) -> None:
+    with pytest.raises(Corrupt):
+        decode_transaction(bytes.fromhex(EXAMPLE_HEX)[:size])

@@ -1,0 +1,133 @@
+"""Which markers a partition needs after a crash. Whole stories are in scripts/crash_*.txt and in the model test."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from stablelog.batch.markers import MarkerType
+from stablelog.coordinators.transaction_decisions import REPAIR, MarkerOrder, OpenTransaction
+from stablelog.coordinators.transaction_records import LogEnd, Transaction, encode_transaction
+from stablelog.coordinators.transaction_recovery import DecisionHistory, Ranked, markers_for
+from stablelog.coordinators.transaction_states import State
+
+T0 = ("t", 0)
+T1 = ("t", 1)
+
+
+def order(
+    producer_id: int,
+    *,
+    epoch: int,
+    g: int = -1,
+    end: LogEnd | None = None,
+    transactional_id: str = REPAIR,
+    repeated: bool = False,
+    settled_epoch: int = -1,
+) -> MarkerOrder:
+    """A commit if it has a number. With an end it is of the first dialect: the marker has the epoch of the records."""
+    return MarkerOrder(
+        transactional_id=transactional_id,
+        producer_id=producer_id,
+        producer_epoch=epoch if end else epoch + 1,
+        type=MarkerType.ABORT if g < 0 else MarkerType.COMMIT,
+        group="",
+        commit_sequence=g,
+        coordinator_epoch=0,
+        partitions=frozenset({T0}),
+        transaction_version=1 if end else 2,
+        low_watermark=0,
+        transaction_epoch=epoch,
+        ends={T0: end} if end else {},
+        settled_epoch=settled_epoch,
+        repeated=repeated,
+    )
+
+
+def past(orders: Mapping[int, Sequence[tuple[int, MarkerOrder]]]) -> Callable[[int], list[Ranked]]:
+    return lambda producer_id: [Ranked(*ranked) for ranked in orders.get(producer_id, ())]
+
+
+def test_a_partition_with_nothing_open_needs_nothing_again() -> None:
+    decided = order(1, epoch=0, g=1)
+    held = order(2, epoch=0, g=2, transactional_id="b", repeated=True)
+    assert markers_for(T0, [], past({1: [(0, decided)], 2: [(1, held)]}), [held], 2) == ([], [])
+
+
+def test_lost_markers_are_written_in_the_order_of_the_decisions() -> None:
+    first, second, third = order(5, epoch=0, g=1), order(3, epoch=0, g=2), order(4, epoch=0)
+    found = [OpenTransaction(3, 0, 11, 0), OpenTransaction(4, 0, 12, 0), OpenTransaction(5, 0, 10, 0)]
+    markers, unexplained = markers_for(
+        T0, found, past({5: [(0, first)], 3: [(1, second)], 4: [(2, third)]}), [], 3
+    )
+    assert markers == [first, second, third]
+    assert unexplained == []
+
+
+def test_the_order_that_completes_a_transaction_takes_the_place_of_its_repetition() -> None:
+    decided = order(1, epoch=4, g=7)
+    held = order(1, epoch=4, g=7, transactional_id="a", repeated=True)
+    markers, _ = markers_for(T0, [OpenTransaction(1, 4, 0, 0)], past({1: [(6, decided)]}), [held], 7)
+    assert markers == [held]
+
+
+def test_orders_from_after_the_start_are_written_even_for_nothing() -> None:
+    """They raise the epoch that the partition knows, so that late writes are refused there, too."""
+    held = order(1, epoch=4, g=7, transactional_id="a")
+    assert markers_for(T0, [], past({}), [held], 0) == ([held], [])
+
+
+def test_a_transaction_of_the_first_dialect_is_found_by_where_the_partition_ended() -> None:
+    one = order(1, epoch=0, g=1, end=LogEnd(2, 10))
+    two = order(1, epoch=0, end=LogEnd(2, 20))
+    decided = past({1: [(0, one), (1, two)]})
+
+    def needs(first_offset: int, leader_epoch: int) -> list[MarkerOrder]:
+        markers, unexplained = markers_for(
+            T0, [OpenTransaction(1, 0, first_offset, leader_epoch)], decided, [], 2
+        )
+        assert bool(markers) != bool(unexplained)
+        return markers
+
+    assert needs(9, 2) == [one]
+    assert needs(10, 2) == [two]
+    assert needs(19, 2) == [two]
+    assert needs(20, 2) == []
+    assert needs(99, 1) == [one], "an older leader epoch is before every end of a newer one"
+    assert needs(5, 3) == [], "what a later start wrote again under the same offsets is another transaction"
+    assert needs(-1, -1) == [one], "where nothing is known, the first decision it can be"
+
+
+def test_what_began_before_a_settled_leader_epoch_is_no_part_of_later_decisions() -> None:
+    held = order(1, epoch=0, g=2, end=LogEnd(5, 0), transactional_id="a", settled_epoch=4)
+    assert markers_for(T0, [OpenTransaction(1, 0, 3, 4)], past({}), [held], 0) == ([held], [])
+
+    leftover = OpenTransaction(1, 0, 3, 3)
+    assert markers_for(T0, [leftover], past({}), [held], 0) == ([], [leftover])
+
+
+def test_an_open_transaction_older_than_what_is_held_makes_way_for_it() -> None:
+    held = order(1, epoch=5, g=2, transactional_id="a")
+    older = OpenTransaction(1, 3, 7, 0)
+    assert markers_for(T0, [older], past({}), [held], 0) == ([held], [older])
+
+
+def test_history_is_taken_out_partition_by_partition() -> None:
+    history = DecisionHistory()
+    txn = Transaction(
+        1, 1, 10, State.PREPARE_COMMIT, frozenset({T0, T1}), commit_sequence=1, transaction_epoch=0
+    )
+    history.remember("a", encode_transaction(txn), txn)
+    assert len(history) == 2
+    assert [value for _, value in history.records()] == [encode_transaction(txn)]
+    assert history.transactional_ids() == {"a"}
+
+    of = history.take(
+        T0, lambda taken: order(taken.producer_id, epoch=taken.transaction_epoch, g=taken.commit_sequence)
+    )
+    assert of(1) == [Ranked(0, order(1, epoch=0, g=1))]
+    assert of(2) == []
+    assert len(history) == 1
+    assert len(list(history.records())) == 1
+
+    history.take(T1, lambda taken: order(taken.producer_id, epoch=0))
+    assert len(history) == 0
+    assert list(history.records()) == []
+    assert history.end_rank == 1

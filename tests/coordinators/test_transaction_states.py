@@ -1,0 +1,46 @@
+"""The table of states and events."""
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from stablelog.coordinators.transaction_states import LABELS, TRANSITIONS, Event, State, next_state
+from stablelog.errors import Refused
+
+
+def test_every_event_has_its_outcome_in_every_state() -> None:
+    assert TRANSITIONS.keys() == set(State)
+    assert all(row.keys() == set(Event) for row in TRANSITIONS.values())
+    assert LABELS.keys() == set(State)
+
+
+def test_an_outcome_is_decided_once() -> None:
+    """Scenario 41: from a decision there is one way, and it leads to the same outcome."""
+    for state, same in (
+        (State.PREPARE_COMMIT, State.COMPLETE_COMMIT),
+        (State.PREPARE_ABORT, State.COMPLETE_ABORT),
+    ):
+        after = {outcome for outcome in TRANSITIONS[state].values() if isinstance(outcome, State)}
+        assert after == {state, same}
+
+
+def test_only_open_transactions_are_decided() -> None:
+    for state, row in TRANSITIONS.items():
+        decides = {e for e, outcome in row.items() if isinstance(outcome, State) and outcome.is_decided}
+        if state is State.ONGOING:
+            assert decides == {Event.INIT, Event.COMMIT, Event.ABORT, Event.FENCE}
+        else:
+            assert decides <= {Event.COMMIT_AGAIN, Event.ABORT_AGAIN}
+
+
+def test_only_ids_at_rest_are_forgotten() -> None:
+    for state, row in TRANSITIONS.items():
+        assert (row[Event.EXPIRE] is None) == (not state.is_open)
+        assert all(outcome is not None for event, outcome in row.items() if event is not Event.EXPIRE)
+
+
+def test_a_refusal_says_what_and_where() -> None:
+    with pytest.raises(
+        Refused, match="the producer commits, while the transaction is in state Empty"
+    ) as caught:
+        next_state(State.EMPTY, Event.COMMIT)
+    assert caught.value.code is ErrorCode.invalid_txn_state

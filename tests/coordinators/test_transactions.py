@@ -1,0 +1,440 @@
+"""What holds for the coordinator whatever the conversation: refusals, bounds, numbers. Conversations are in scripts/."""
+
+import random
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.markers import MarkerType
+from stablelog.coordinators.producer_ids import ProducerIds
+from stablelog.coordinators.transaction_records import decode_transaction, group_key, transaction_key
+from stablelog.coordinators.transaction_states import State
+from stablelog.coordinators.transactions import (
+    Decision,
+    EndAnswer,
+    InitAnswer,
+    OpenTransaction,
+    TransactionConfig,
+    TransactionCoordinator,
+)
+
+T0 = ("t", 0)
+T1 = ("t", 1)
+
+
+def coordinator(**settings: Any) -> TransactionCoordinator:
+    return TransactionCoordinator(TransactionConfig(two_phase_commit_enable=True, **settings))
+
+
+def init(c: TransactionCoordinator, transactional_id: str = "a", **given: Any) -> InitAnswer:
+    given = {"api_version": 6, "now_ms": 0, **given}
+    return c.init_producer_id(transactional_id, given.pop("timeout_ms", 60_000), **given).answer
+
+
+def add(
+    c: TransactionCoordinator, who: InitAnswer, *partitions: tuple[str, int], now_ms: int = 0, name: str = "a"
+) -> Any:
+    return c.add_partitions(
+        name,
+        who.producer_id,
+        who.producer_epoch,
+        partitions,
+        api_version=12,
+        transaction_version=2,
+        now_ms=now_ms,
+    )
+
+
+def end(
+    c: TransactionCoordinator, who: InitAnswer | EndAnswer, *, commit: bool, name: str = "a"
+) -> Decision[EndAnswer]:
+    return c.end(name, who.producer_id, who.producer_epoch, commit, api_version=5, now_ms=0)
+
+
+def marked(c: TransactionCoordinator, decision: Decision[Any], *, now_ms: int = 0) -> None:
+    for order in decision.markers:
+        c.markers_done(order.transactional_id, order.producer_id, order.producer_epoch, now_ms=now_ms)
+
+
+def in_state(state: State) -> tuple[TransactionCoordinator, InitAnswer]:
+    """A coordinator whose id "a" is in this state, and what its first producer had."""
+    c = coordinator()
+    who = init(c)
+    if state is State.EMPTY:
+        return c, who
+    add(c, who, T0)
+    if state is State.ONGOING:
+        return c, who
+    decision = end(c, who, commit=state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT))
+    if state.is_complete:
+        marked(c, decision)
+    return c, who
+
+
+@pytest.mark.parametrize("state", State, ids=lambda state: state.label)
+def test_what_is_refused_changes_nothing(state: State) -> None:
+    """Every request in every state and with every identity: refused means no records, no markers, the same state."""
+    requests: list[tuple[str, Any]] = []
+    for epoch in range(-1, 4):
+        for pid in (0, 7):
+            requests += [("end", (pid, epoch, commit, v)) for commit in (True, False) for v in (1, 5)]
+            requests += [("add", (pid, epoch, version)) for version in (1, 2)]
+            requests += [("init", (pid, epoch, keep)) for keep in (True, False)]
+    refused = 0
+    for kind, (pid, epoch, *rest) in requests:
+        c, _ = in_state(state)
+        before = c.checkpoint()
+        if kind == "end":
+            commit, version = rest
+            decision: Decision[Any] = c.end("a", pid, epoch, commit, api_version=version, now_ms=9)
+            error = decision.answer.error
+        elif kind == "add":
+            decision = c.add_partitions(
+                "a", pid, epoch, [T1], api_version=3, transaction_version=rest[0], now_ms=9
+            )
+            error = decision.answer[T1]
+        else:
+            decision = c.init_producer_id(
+                "a", 60_000, pid, epoch, keep_prepared=rest[0], api_version=6, now_ms=9
+            )
+            error = decision.answer.error
+        if error is ErrorCode.none or (error is ErrorCode.concurrent_transactions and state is State.ONGOING):
+            continue
+        refused += 1
+        assert decision.records == []
+        assert decision.markers == []
+        assert c.checkpoint() == before
+    assert refused > 40
+
+
+def test_verifying_changes_nothing() -> None:
+    for state in State:
+        c, who = in_state(state)
+        before = c.checkpoint()
+        codes = c.verify_partitions("a", who.producer_id, who.producer_epoch, [T0, T1])
+        assert c.checkpoint() == before
+        assert (codes[T0] is ErrorCode.none) == (state is State.ONGOING)
+        assert codes[T1] is not ErrorCode.none
+
+
+@pytest.mark.parametrize(
+    ("code", "version", "said"),
+    [
+        (ErrorCode.transaction_abortable, None, ErrorCode.transaction_abortable),
+        (ErrorCode.transaction_abortable, 10, ErrorCode.invalid_txn_state),
+        (ErrorCode.transaction_abortable, 11, ErrorCode.transaction_abortable),
+    ],
+)
+def test_a_partition_that_was_not_added_is_refused_in_the_words_of_the_version(
+    code: ErrorCode, version: int | None, said: ErrorCode
+) -> None:
+    c, who = in_state(State.ONGOING)
+    assert c.verify_partitions("a", who.producer_id, 0, [T1], produce_version=version) == {T1: said}
+    pending, _ = in_state(State.PREPARE_COMMIT)
+    waits = ErrorCode.concurrent_transactions if version is None else ErrorCode.not_enough_replicas
+    assert pending.verify_partitions("a", 0, 1, [T1], produce_version=version) == {T1: waits}
+    assert code is ErrorCode.transaction_abortable
+
+
+def test_partitions_that_are_in_already_cost_no_record() -> None:
+    c = coordinator()
+    who = init(c)
+    assert len(add(c, who, T0, T1).records) == 1
+    again = add(c, who, T1, T0)
+    assert again.answer == {T0: ErrorCode.none, T1: ErrorCode.none}
+    assert again.records == []
+    assert add(c, who).answer == {}
+    assert add(c, who).records == []
+
+
+def test_no_partitions_begin_no_transaction() -> None:
+    c = coordinator()
+    who = init(c)
+    assert add(c, who).records == []
+    assert c.describe("a").state == "Empty"  # type: ignore[union-attr]
+
+
+def test_the_offsets_log_is_a_partition_like_any_other() -> None:
+    c = coordinator()
+    who = init(c)
+    add(c, who, ("__consumer_offsets", 0), T0)
+    assert end(c, who, commit=True).markers[0].partitions == {("__consumer_offsets", 0), T0}
+
+
+def test_ids_that_make_no_sense_are_refused() -> None:
+    c = coordinator()
+    assert init(c, "").error is ErrorCode.invalid_request
+    assert init(c, "x" * 1025).error is ErrorCode.invalid_request
+    assert init(c, "x" * 1024).error is ErrorCode.none
+    assert init(c, producer_id=3).error is ErrorCode.invalid_request
+    assert init(c, producer_epoch=3).error is ErrorCode.invalid_request
+    assert init(c, producer_id=-7, producer_epoch=3).error is ErrorCode.invalid_request
+    assert c.end("", 0, 0, True, api_version=5, now_ms=0).answer.error is ErrorCode.invalid_request
+    assert c.verify_partitions("", 0, 0, [T0]) == {T0: ErrorCode.invalid_request}
+
+
+def test_commit_numbers_are_dense_and_aborts_get_none() -> None:
+    c = coordinator()
+    chance = random.Random(1)
+    numbers = []
+    who: Any = init(c)
+    for _ in range(50):
+        commit = chance.random() < 0.5
+        assert add(c, who, T0).answer == {T0: ErrorCode.none}
+        decision = end(c, who, commit=commit)
+        (order,) = decision.markers
+        assert order.type is (MarkerType.COMMIT if commit else MarkerType.ABORT)
+        numbers += [order.commit_sequence] if commit else []
+        assert commit or order.commit_sequence == -1
+        marked(c, decision)
+        who = decision.answer
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_numbers_go_on_after_a_restart_even_if_the_id_was_forgotten() -> None:
+    c = coordinator()
+    log: list[Any] = []
+    for i in range(3):
+        name = f"id-{i}"
+        decision = c.init_producer_id(name, 60_000, api_version=6, now_ms=0)
+        log += decision.records
+        decision2 = add(c, decision.answer, T0, name=name)
+        decision3 = end(c, decision.answer, commit=True, name=name)
+        log += decision2.records + decision3.records
+        for order in decision3.markers:
+            log += c.markers_done(name, order.producer_id, order.producer_epoch, now_ms=0).records
+    log += c.tick(now_ms=10**12).records
+    assert len(c) == 0
+    for records in (log, c.checkpoint()):
+        restarted = coordinator()
+        for record in records:
+            restarted.replay(*record)
+        restarted.loaded(0)
+        assert restarted.last_commit_sequence == 3
+        who = init(restarted)
+        assert who.producer_id >= 3
+        add(restarted, who, T0)
+        assert end(restarted, who, commit=True).markers[0].commit_sequence == 4
+
+
+def test_the_last_cut_waits_for_the_slowest_commit() -> None:
+    c = coordinator()
+    decisions = []
+    for name in ("a", "b", "c"):
+        who = init(c, name)
+        add(c, who, T0, name=name)
+        decisions.append(end(c, who, commit=True, name=name))
+    assert (c.last_commit_sequence, c.resolved_commit_sequence) == (3, 0)
+    marked(c, decisions[1])
+    assert c.resolved_commit_sequence == 0
+    marked(c, decisions[0])
+    assert c.resolved_commit_sequence == 2
+    marked(c, decisions[2])
+    assert c.resolved_commit_sequence == 3
+
+
+def test_the_low_watermark_is_the_least_open_producer() -> None:
+    c = coordinator()
+    producers = {name: init(c, name) for name in ("a", "b", "c")}
+    assert c.low_watermark() == 3
+    add(c, producers["c"], T0, name="c")
+    add(c, producers["b"], T0, name="b")
+    assert c.low_watermark() == 1
+    decision = end(c, producers["b"], commit=False, name="b")
+    assert decision.markers[0].low_watermark == 1
+    assert c.low_watermark() == 1, "open until its markers are written"
+    marked(c, decision)
+    assert c.low_watermark() == 2
+
+
+def test_reporting_markers_twice_or_late_changes_nothing() -> None:
+    c, who = in_state(State.ONGOING)
+    decision = end(c, who, commit=True)
+    marked(c, decision)
+    before = c.checkpoint()
+    marked(c, decision)
+    add(c, InitAnswer(ErrorCode.none, 0, 1), T0)
+    end(c, InitAnswer(ErrorCode.none, 0, 1), commit=True)
+    marked(c, decision)
+    assert c.describe("a").state == "PrepareCommit"  # type: ignore[union-attr]
+    assert c.markers_done("nobody", 0, 0, now_ms=0) == Decision(None)
+    assert before != c.checkpoint()
+
+
+def test_a_tick_ends_only_so_many() -> None:
+    c = coordinator(transactional_id_expiration_ms=1000)
+    for i in range(50):
+        who = init(c, f"open-{i}", timeout_ms=100)
+        add(c, who, T0, name=f"open-{i}")
+        init(c, f"idle-{i}")
+    assert c.tick(99, count_max=20) == Decision(None)
+    sizes = []
+    for _ in range(4):
+        decision = c.tick(100, count_max=20)
+        sizes.append(len(decision.markers))
+        marked(c, decision, now_ms=100)
+    assert sizes == [20, 20, 10, 0]
+    forgotten = [len(c.tick(1000, count_max=20).records) for _ in range(6)]
+    assert (max(forgotten), sum(forgotten)) == (20, 50)
+    assert len(c) == 50, "what was used at 100 is kept until 1100"
+
+
+def test_a_tick_does_not_look_at_transactions_whose_time_is_not_up() -> None:
+    c = coordinator()
+    for i in range(2000):
+        who = init(c, f"id-{i}", timeout_ms=60_000)
+        add(c, who, T0, name=f"id-{i}")
+    table = c._table
+    looked = []
+    original = table._timeouts.due
+    table._timeouts.due = lambda now_ms, count_max: (
+        looked.extend(found := original(now_ms, count_max)) or found
+    )  # type: ignore[method-assign,func-returns-value]
+    for now_ms in range(0, 60_000, 1000):
+        c.tick(now_ms)
+    assert looked == []
+
+
+def test_two_phase_transactions_are_never_timed_out() -> None:
+    c = coordinator()
+    who = init(c, enable_two_phase=True, timeout_ms=1)
+    add(c, who, T0)
+    assert c.tick(2**60) == Decision(None)
+    assert c.describe("a").is_two_phase  # type: ignore[union-attr]
+
+
+def test_a_timeout_of_the_longest_possible_time_is_still_a_timeout() -> None:
+    c = coordinator(transaction_timeout_ms_max=2**31 - 1)
+    who = init(c, timeout_ms=2**31 - 1)
+    add(c, who, T0)
+    assert not c.describe("a").is_two_phase  # type: ignore[union-attr]
+    assert len(c.tick(2**31).markers) == 1
+
+
+def test_memory_for_an_id_does_not_grow_with_its_transactions() -> None:
+    c = coordinator()
+    who: Any = init(c)
+    for i in range(500):
+        add(c, who, T0, T1, now_ms=i)
+        decision = end(c, who, commit=i % 2 == 0)
+        marked(c, decision)
+        who = decision.answer
+    table = c._table
+    assert len(c.checkpoint()) == 2
+    assert len(table._timeouts) <= 2
+    assert len(table._expiries) <= 2
+    assert len(table._open._heap) <= 1
+    assert (len(table._owners), len(table._decided), len(table._unmarked)) == (1, 0, 0)
+
+
+def test_the_holder_of_a_producer_id_is_known() -> None:
+    c = coordinator()
+    who = init(c, enable_two_phase=True)
+    add(c, who, T0)
+    assert c.holder(0).transactional_id == "a"  # type: ignore[union-attr]
+    assert c.holder(1) is None
+
+
+def test_by_hand_only_open_transactions_are_aborted() -> None:
+    for state in State:
+        c, _ = in_state(state)
+        answer = c.force_abort("a", now_ms=0).answer
+        assert answer.error is (ErrorCode.none if state is State.ONGOING else ErrorCode.invalid_txn_state)
+    assert coordinator().force_abort("a", now_ms=0).answer.error is ErrorCode.transactional_id_not_found
+
+
+def test_a_decision_is_one_batch_with_the_record_of_the_outcome_last() -> None:
+    """What a decision needs besides (a block of producer ids) comes before it, so that a torn log has both or none."""
+    c = TransactionCoordinator(TransactionConfig(), producer_ids=ProducerIds(1))
+    decision = c.init_producer_id("a", 60_000, api_version=6, now_ms=0)
+    assert [key for key, _ in decision.records] == [group_key(""), transaction_key("a")]
+
+
+def test_groups_share_producer_ids_and_keep_their_own_numbers() -> None:
+    shared = ProducerIds(10)
+    groups = [
+        TransactionCoordinator(TransactionConfig(), group=name, producer_ids=shared)
+        for name in ("", "payments")
+    ]
+    told = [init(c, f"{c.group}/{i}").producer_id for i in range(12) for c in groups]
+    assert sorted(told) == list(range(24))
+    for c in groups:
+        add(c, InitAnswer(ErrorCode.none, told[groups.index(c)], 0), T0, name=f"{c.group}/0")
+        decision = end(
+            c, InitAnswer(ErrorCode.none, told[groups.index(c)], 0), commit=True, name=f"{c.group}/0"
+        )
+        assert (decision.markers[0].group, decision.markers[0].commit_sequence) == (c.group, 1)
+
+
+def test_a_group_does_not_take_another_groups_numbers() -> None:
+    c = coordinator()
+    other = TransactionCoordinator(TransactionConfig(), group="payments")
+    for i in range(3):
+        who = init(other, f"{i}")
+        add(other, who, T0, name=f"{i}")
+        marked(other, end(other, who, commit=True, name=f"{i}"))
+    c.replay(*other.checkpoint()[0])
+    c.loaded(0)
+    assert c.last_commit_sequence == 0
+
+
+def test_kinds_of_records_that_are_not_known_are_skipped() -> None:
+    c = coordinator()
+    c.replay(bytes.fromhex("2711000161"), b"from a later version")
+    c.replay(bytes.fromhex("0007000161"), None)
+    assert len(c) == 0
+
+
+def test_markers_that_a_start_has_to_repeat_come_in_the_order_of_the_decisions() -> None:
+    c = coordinator()
+    log: list[Any] = []
+    names = ["c", "a", "d", "b"]
+    for name in names:
+        decision = c.init_producer_id(name, 60_000, api_version=6, now_ms=0)
+        log += decision.records + add(c, decision.answer, T0, name=name).records
+    for name in reversed(names):
+        identity = c.describe(name)
+        assert identity is not None
+        ended = c.end(
+            name, identity.producer_id, identity.producer_epoch, name != "a", api_version=5, now_ms=0
+        )
+        log += ended.records
+    for records in (log, c.checkpoint()):
+        restarted = coordinator()
+        for record in records:
+            restarted.replay(*record)
+        markers = restarted.loaded(0).markers
+        assert [order.transactional_id for order in markers] == ["b", "d", "a", "c"]
+        assert [order.commit_sequence for order in markers] == [1, 2, -1, 3]
+        assert restarted.resolved_commit_sequence == 0
+
+
+def test_pairs_without_offsets_are_open_transactions_too() -> None:
+    c = coordinator()
+    decision = c.reconcile(T0, [(4, 2)], now_ms=0)
+    assert [(o.producer_id, o.producer_epoch, o.type) for o in decision.markers] == [(4, 3, MarkerType.ABORT)]
+    assert init(c).producer_id == 5
+
+
+def test_a_transaction_that_its_marker_is_on_the_way_to_is_left_alone() -> None:
+    """Decided, but not durable yet, so nobody has written or held back the marker."""
+    c, who = in_state(State.ONGOING)
+    end(c, who, commit=True)
+    assert c.reconcile(T0, [OpenTransaction(0, 0, 5, 0)], now_ms=0) == Decision(None)
+    assert [o.type for o in c.reconcile(T1, [OpenTransaction(0, 0, 5, 0)], now_ms=0).markers] == [
+        MarkerType.ABORT
+    ]
+
+
+def test_an_open_transaction_whose_record_was_lost_is_adopted() -> None:
+    for state in (State.EMPTY, State.ONGOING):
+        c, _ = in_state(state)
+        decision = c.reconcile(T1, [OpenTransaction(0, 0, 5, 0)], now_ms=77)
+        assert decision.markers == []
+        ((_, value),) = decision.records
+        assert value is not None
+        adopted = decode_transaction(value)
+        assert adopted.state is State.ONGOING
+        assert T1 in adopted.partitions
+        assert adopted.start_ms == (77 if state is State.EMPTY else 0)
