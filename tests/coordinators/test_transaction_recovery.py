@@ -74,6 +74,12 @@ def test_orders_from_after_the_start_are_written_even_for_nothing() -> None:
     assert markers_for(T0, [], past({}), [held], 0) == ([held], [])
 
 
+def test_what_is_held_behind_a_lost_marker_follows_it() -> None:
+    lost, held = order(1, epoch=4, g=7), order(1, epoch=5, g=8, transactional_id="a")
+    markers, _ = markers_for(T0, [OpenTransaction(1, 4, 0, 0)], past({1: [(0, lost)]}), [held], 1)
+    assert markers == [lost, held]
+
+
 def test_a_transaction_of_the_first_dialect_is_found_by_where_the_partition_ended() -> None:
     one = order(1, epoch=0, g=1, end=LogEnd(2, 10))
     two = order(1, epoch=0, end=LogEnd(2, 20))
