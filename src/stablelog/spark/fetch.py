@@ -5,6 +5,7 @@ isolation sees it. Reading ends when the position has reached the end, however m
 markers and aborted records have offsets too.
 """
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from stablelog.errors import Unavailable
 from stablelog.spark.options import ReadOptions
 
 TIMEOUT_S = 30.0
+POLL_S = 0.1
 BATCH_COUNT = 20_000
 
 
@@ -81,10 +83,14 @@ def read(options: ReadOptions, wanted: Range) -> Iterator[list[Any]]:
     consumer.assign([at])
     try:
         reached = False
+        deadline = time.monotonic() + TIMEOUT_S
         while not reached:
-            messages = consumer.consume(BATCH_COUNT, timeout=TIMEOUT_S)
+            messages = consumer.consume(BATCH_COUNT, timeout=POLL_S)
             if not messages:
-                raise Unavailable(f"{options.bootstrap} handed out nothing of {wanted} within {TIMEOUT_S:g} s")
+                if time.monotonic() > deadline:
+                    raise Unavailable(f"{options.bootstrap} handed out nothing of {wanted} within {TIMEOUT_S:g} s")
+                continue
+            deadline = time.monotonic() + TIMEOUT_S
             found = []
             for message in messages:
                 error = message.error()

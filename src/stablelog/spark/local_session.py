@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ exec "{java}" "$@"
 
 # Measured to pay for a Python data source, see docs/spark.md.
 SETTINGS = {
-    "spark.python.unix.domain.socket.enabled": "true",
     "spark.buffer.size": "1048576",
     "spark.ui.enabled": "false",
     "spark.driver.extraJavaOptions": "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false",
@@ -49,6 +49,8 @@ def session(app_name: str = "stablelog", master: str = "local[*]", **settings: s
     if active is not None:
         return active
     find_java()
+    # Spark starts `python3` of the PATH for its workers; the one that runs this has what they need.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in (SETTINGS | {name.replace("_", "."): value for name, value in settings.items()}).items():
         builder = builder.config(name, value)
