@@ -8,7 +8,6 @@ Source: KIP-98, KIP-890, KIP-939.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from stablelog.batch.markers import MarkerType
@@ -99,6 +98,10 @@ class Ending:
             marker_epoch = 1 + (client if client.producer_id == txn.producer_id else txn).producer_epoch
         assert txn.producer_epoch <= marker_epoch <= EPOCH_MAX
         assert marker_epoch > txn.producer_epoch or not raise_epoch
+        previous_producer_id, last_producer_epoch = txn.predecessor
+        if raise_epoch:
+            previous_producer_id = client.producer_id
+            last_producer_epoch = client.producer_epoch if owner_may_ask else NO_EPOCH
         value = Transaction(
             txn.producer_id,
             marker_epoch,
@@ -107,8 +110,8 @@ class Ending:
             txn.partitions,
             update_ms=now_ms,
             start_ms=txn.start_ms if txn.state is State.ONGOING else now_ms,
-            previous_producer_id=txn.previous_producer_id,
-            last_producer_epoch=txn.last_producer_epoch,
+            previous_producer_id=previous_producer_id,
+            last_producer_epoch=last_producer_epoch,
             next_producer_id=NO_PRODUCER_ID if same_id else successor.producer_id,
             # Kafka writes an epoch only beside a kept transaction's; where the epochs ran out it means 0.
             next_producer_epoch=successor.producer_epoch if txn.is_kept and not same_id else NO_EPOCH,
@@ -118,9 +121,6 @@ class Ending:
             ends=self._ends(txn) if marker_epoch == txn.producer_epoch else {},
             settled_epoch=txn.settled_epoch,
         )
-        if raise_epoch:
-            last_epoch = client.producer_epoch if owner_may_ask else NO_EPOCH
-            value = replace(value, previous_producer_id=client.producer_id, last_producer_epoch=last_epoch)
         if not state.is_decided:
             value = completed(value, state, now_ms)
         self._table.put(transactional_id, value, records)

@@ -252,42 +252,50 @@ def _by_topic(partitions: frozenset[TopicPartition]) -> list[tuple[str, list[int
 
 
 def _put_tags(out: bytearray, txn: Transaction, topics: list[tuple[str, list[int]]]) -> None:
-    tags: list[tuple[int, bytes]] = []
+    fields: list[tuple[int, bytes]] = []
     if txn.previous_producer_id != NO_PRODUCER_ID:
-        tags.append((PREVIOUS_PRODUCER_ID_TAG, INT64.pack(txn.previous_producer_id)))
+        fields.append((PREVIOUS_PRODUCER_ID_TAG, INT64.pack(txn.previous_producer_id)))
     if txn.next_producer_id != NO_PRODUCER_ID:
-        tags.append((NEXT_PRODUCER_ID_TAG, INT64.pack(txn.next_producer_id)))
+        fields.append((NEXT_PRODUCER_ID_TAG, INT64.pack(txn.next_producer_id)))
     if txn.transaction_version != 0:
-        tags.append((TRANSACTION_VERSION_TAG, INT16.pack(txn.transaction_version)))
+        fields.append((TRANSACTION_VERSION_TAG, INT16.pack(txn.transaction_version)))
     if txn.next_producer_epoch != NO_EPOCH:
-        tags.append((NEXT_PRODUCER_EPOCH_TAG, INT16.pack(txn.next_producer_epoch)))
+        fields.append((NEXT_PRODUCER_EPOCH_TAG, INT16.pack(txn.next_producer_epoch)))
     if txn.commit_sequence != NO_SEQUENCE:
-        tags.append((COMMIT_SEQUENCE_TAG, INT64.pack(txn.commit_sequence)))
-    tags.append((LAST_EPOCH_TAG, INT16.pack(txn.last_producer_epoch)))
+        fields.append((COMMIT_SEQUENCE_TAG, INT64.pack(txn.commit_sequence)))
+    fields.append((LAST_EPOCH_TAG, INT16.pack(txn.last_producer_epoch)))
     if txn.transaction_epoch != NO_EPOCH:
-        tags.append((TRANSACTION_EPOCH_TAG, INT16.pack(txn.transaction_epoch)))
+        fields.append((TRANSACTION_EPOCH_TAG, INT16.pack(txn.transaction_epoch)))
     if txn.ends:
         assert txn.ends.keys() == txn.partitions
         ends = (txn.ends[topic, index] for topic, indexes in topics for index in indexes)
-        tags.append((ENDS_TAG, b"".join(END.pack(*end) for end in ends)))
+        fields.append((ENDS_TAG, b"".join(END.pack(*end) for end in ends)))
     if txn.settled_epoch != NO_EPOCH:
-        tags.append((SETTLED_EPOCH_TAG, INT32.pack(txn.settled_epoch)))
+        fields.append((SETTLED_EPOCH_TAG, INT32.pack(txn.settled_epoch)))
     if txn.unknown_tags:
-        tags = sorted([*tags, *txn.unknown_tags])  # tags stand in rising order
-    _put_varint(out, len(tags))
-    for tag, content in tags:
-        _put_varint(out, tag)
+        fields = sorted([*fields, *txn.unknown_tags])  # tags stand in rising order
+    _put_varint(out, len(fields))
+    for tag, content in fields:
+        out += _TAGS.get(tag) or _varint(tag)
         _put_varint(out, len(content))
         out += content
 
 
 def _put_varint(out: bytearray, number: int) -> None:
     """An unsigned varint: seven bits to a byte, the least first."""
-    assert number >= 0
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
         number >>= 7
     out.append(number)
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    _put_varint(out, number)
+    return bytes(out)
+
+
+_TAGS: Final = {tag: _varint(tag) for tag in (*range(4), *range(COMMIT_SEQUENCE_TAG, SETTLED_EPOCH_TAG + 1))}
 
 
 # -- reading --------------------------------------------------------------------------------------------------------

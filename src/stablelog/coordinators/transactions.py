@@ -434,7 +434,9 @@ class TransactionCoordinator:
                 owner_may_ask=True,
                 now_ms=now_ms,
             )
-        elif version < SECOND_DIALECT and txn.state.is_complete and txn.settled_epoch < self.coordinator_epoch:
+        elif (
+            version < SECOND_DIALECT and txn.state.is_complete and txn.settled_epoch < self.coordinator_epoch
+        ):
             # Said for the first time since the start: what a crash may have left in partitions that are not open
             # yet cannot be part of what the producer does from now on.
             settled = replace(txn, settled_epoch=self.coordinator_epoch, unknown_tags=())
