@@ -35,8 +35,8 @@ from stablelog.coordinators.groups import GroupCoordinator
 CONFIG = GroupConfig(initial_rebalance_delay_ms=1_000, group_size_max=5, offsets_retention_ms=10**12)
 NO_DELAY = GroupConfig(initial_rebalance_delay_ms=0, group_size_max=5, offsets_retention_ms=10**12)
 GROUPS = ("g", "simple")
-PARTITIONS = [("t", 0), ("t", 1), ("u", 0)]
-PRODUCERS = (1, 2, 3)
+PARTITIONS = [("t", 0), ("u", 0)]
+PRODUCERS = (1, 2)
 
 
 @dataclass(slots=True)
@@ -50,6 +50,7 @@ class Client:
     generation: int = -1
     members: tuple[str, ...] = ()
     next: str = "join"
+    is_deaf: bool = False  # its connection breaks before an answer comes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,9 @@ class Entry:
     outcome: bool | None = None
 
 
-class GroupLife(RuleBasedStateMachine):
+class OffsetsLife(RuleBasedStateMachine):
+    """Offsets only: nobody ever joins."""
+
     def __init__(self) -> None:
         super().__init__()
         self.config = CONFIG
@@ -85,7 +88,7 @@ class GroupLife(RuleBasedStateMachine):
         self.newest_generation = 0
         self.assigned: dict[int, dict[str, bytes]] = {}
         self.places: dict[str, str] = {}  # who is which static member in the newest generation
-        self.former: dict[str, str] = {}  # and whose place it took there
+        self.former: dict[str, str] = {}  # whose place a member took within a generation
         self.coordinator = GroupCoordinator(self.config)
 
     # -- the broker --------------------------------------------------------------------------------------------
@@ -110,30 +113,32 @@ class GroupLife(RuleBasedStateMachine):
         return decision.answer
 
     def joined(self, client: Client, answer: JoinAnswer) -> None:
-        client.next = "sync" if answer.code is ErrorCode.none else "join"
-        if answer.code in (ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id):
-            client.member_id = ""
-        if answer.code is ErrorCode.member_id_required:
-            client.member_id = answer.member_id
+        if not client.is_deaf:
+            self.hear(client, answer)
         if answer.code is not ErrorCode.none:
             return
         assert answer.generation >= self.newest_generation
         if answer.generation > self.newest_generation:
             self.newest_generation = answer.generation
-            self.former.clear()
             self.places.clear()
         if client.instance_id is not None:
             former = self.places.get(client.instance_id)
-            if former not in (None, answer.member_id):
+            if former is not None and former != answer.member_id:
                 self.former[answer.member_id] = former
             self.places[client.instance_id] = answer.member_id
-        client.member_id, client.generation = answer.member_id, answer.generation
-        client.members = (
-            () if answer.skip_assignment else tuple(member.member_id for member in answer.members)
-        )
-        if client.members:
-            assert answer.leader_id == client.member_id
-            assert client.member_id in client.members
+        if answer.members:
+            assert answer.leader_id == answer.member_id
+            assert answer.member_id in {member.member_id for member in answer.members}
+
+    def hear(self, client: Client, answer: JoinAnswer) -> None:
+        client.next = "sync" if answer.code is ErrorCode.none else "join"
+        if answer.code in (ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id):
+            client.member_id = ""
+        elif answer.code is ErrorCode.member_id_required:
+            client.member_id = answer.member_id
+        elif answer.code is ErrorCode.none:
+            client.member_id, client.generation = answer.member_id, answer.generation
+            client.members = () if answer.skip_assignment else tuple(m.member_id for m in answer.members)
 
     def synced(self, client: Client, request: SyncRequest, answer: SyncAnswer) -> None:
         client.next = "heartbeat" if answer.code is ErrorCode.none else "join"
@@ -154,15 +159,201 @@ class GroupLife(RuleBasedStateMachine):
         assert len(attempts) <= 1, "a generation was assigned twice"
         assert work.setdefault(request.member_id, answer.assignment) == answer.assignment
 
-    def rebuilt(self) -> GroupCoordinator:
+    def rebuilt(self, log: list[Entry]) -> GroupCoordinator:
         coordinator = GroupCoordinator(self.config)
-        for entry in self.log:
+        for entry in log:
             if entry.outcome is not None:
                 assert entry.producer_id is not None
                 coordinator.replay_marker(entry.producer_id, commit=entry.outcome)
             else:
                 coordinator.replay(entry.key, entry.value, entry.offset, entry.producer_id)
         return coordinator
+
+    def checkpointed(self) -> tuple[list[Entry], int]:
+        """The log with the live state written again, and how far it may be trimmed: to the first open transaction."""
+        open_since: dict[int, int] = {}
+        for entry in self.log:
+            if entry.outcome is not None:
+                open_since.pop(entry.producer_id or 0, None)
+            elif entry.producer_id is not None:
+                open_since.setdefault(entry.producer_id, entry.offset)
+        again = [
+            Entry(self.end + n, key, value) for n, (key, value) in enumerate(self.coordinator.checkpoint())
+        ]
+        return [*self.log, *again], min(open_since.values(), default=self.end)
+
+    # -- offsets -----------------------------------------------------------------------------------------------
+
+    @rule(group=st.sampled_from(GROUPS), offset=st.integers(0, 999), which=st.sampled_from(PARTITIONS))
+    def commit(self, group: str, offset: int, which: tuple[str, int]) -> None:
+        decision = self.coordinator.commit_offsets(group, {which: OffsetCommit(offset)}, now_ms=self.now_ms)
+        self.carry_out(decision)
+
+    @rule(
+        who=st.none() | st.integers(0, 5),
+        group=st.sampled_from(GROUPS),
+        producer_id=st.sampled_from(PRODUCERS),
+        offset=st.integers(0, 999),
+        which=st.lists(st.sampled_from(PARTITIONS), min_size=1, unique=True),
+    )
+    def commit_in_transaction(
+        self, who: int | None, group: str, producer_id: int, offset: int, which: list[tuple[str, int]]
+    ) -> None:
+        membership = Membership()
+        if who is not None:
+            client = self.clients[who]
+            membership = Membership(client.member_id, client.generation, client.instance_id)
+        decision = self.coordinator.txn_commit_offsets(
+            group, {partition: OffsetCommit(offset) for partition in which}, membership, now_ms=self.now_ms
+        )
+        for key, value in decision.records:
+            self.append(key, value, producer_id)
+        self.coordinator.txn_offsets_appended(producer_id, decision.records, now_ms=self.now_ms)
+
+    @rule(producer_id=st.sampled_from(PRODUCERS), outcome=st.booleans())
+    def end_transaction(self, producer_id: int, outcome: bool) -> None:
+        entry = Entry(self.end, producer_id=producer_id, outcome=outcome)
+        self.log.append(entry)
+        self.history.append(entry)
+        self.end += 1
+        self.carry_out(self.coordinator.txn_ended(producer_id, commit=outcome))
+
+    @rule(group=st.sampled_from(GROUPS), which=st.sampled_from(PARTITIONS))
+    def delete_offset(self, group: str, which: tuple[str, int]) -> None:
+        self.carry_out(self.coordinator.delete_offsets(group, [which], now_ms=self.now_ms))
+
+    @rule(topic=st.sampled_from(["t", "u"]))
+    def delete_topic(self, topic: str) -> None:
+        self.carry_out(self.coordinator.topic_deleted(topic, now_ms=self.now_ms))
+
+    @rule()
+    def delete_groups(self) -> None:
+        codes = self.carry_out(self.coordinator.delete_groups(GROUPS, now_ms=self.now_ms))
+        if codes["g"] is ErrorCode.none:
+            self.newest_generation = 0
+            self.assigned.clear()
+
+    # -- time and failure --------------------------------------------------------------------------------------
+
+    @rule(step_ms=st.sampled_from([1, 500, 2_000, 6_000, 11_000]))
+    def time_passes(self, step_ms: int) -> None:
+        self.advance(step_ms)
+
+    def advance(self, step_ms: int) -> None:
+        end_ms = self.now_ms + step_ms
+        while (deadline_ms := self.coordinator.next_deadline_ms()) is not None and deadline_ms <= end_ms:
+            self.now_ms = max(self.now_ms, deadline_ms)
+            self.carry_out(self.coordinator.tick(self.now_ms))
+        self.now_ms = end_ms
+
+    @rule()
+    def fsync(self) -> None:
+        self.durable = self.end
+
+    @rule(config=st.sampled_from([CONFIG, NO_DELAY]))
+    def crash(self, config: GroupConfig) -> None:
+        self.config = config
+        self.log = [entry for entry in self.log if entry.offset < self.durable]
+        self.history = [entry for entry in self.history if entry.offset < self.durable]
+        self.end = self.durable
+        self.waiting.clear()
+        self.coordinator = self.rebuilt(self.log)
+        self.newest_generation = 0
+        for entry in self.log:
+            key = read_key(entry.key) if entry.outcome is None else None
+            if key is not None and not isinstance(key, OffsetKey) and key.group_id == "g":
+                value = None if entry.value is None else read_group_value(entry.value)
+                self.newest_generation = 0 if value is None else value.generation
+                members = () if value is None else value.members
+                self.places = {m.group_instance_id: m.member_id for m in members if m.group_instance_id}
+        self.assigned = {g: work for g, work in self.assigned.items() if g <= self.newest_generation}
+        for client in self.clients:
+            if client.generation > self.newest_generation:
+                client.generation = -1
+        self.carry_out(self.coordinator.loaded(self.now_ms))
+
+    @rule(trimmed=st.booleans())
+    def checkpoint(self, trimmed: bool) -> None:
+        self.log, trim_before = self.checkpointed()
+        self.end = self.log[-1].offset + 1 if self.log else self.end
+        if trimmed:
+            self.durable = self.end
+            self.log = [entry for entry in self.log if entry.offset >= trim_before]
+
+    # -- what must hold ----------------------------------------------------------------------------------------
+
+    @invariant()
+    def offsets_are_those_of_the_history(self) -> None:
+        for group in GROUPS:
+            fetched = self.coordinator.fetch_offsets(group, PARTITIONS).answer
+            stable = self.coordinator.fetch_offsets(group, PARTITIONS, require_stable=True).answer
+            for partition in PARTITIONS:
+                offset, is_pending = offset_in(self.history, group, partition)
+                assert fetched[partition].offset == offset
+                assert (stable[partition].code is ErrorCode.unstable_offset_commit) == is_pending
+
+    @invariant()
+    def the_log_says_what_is_in_memory(self) -> None:
+        """As it is, and as it would be if it were trimmed now; also of what open transactions would come to."""
+        log, trim_before = self.checkpointed()
+        trimmed = [entry for entry in log if entry.offset >= trim_before]
+        rebuilt = [self.rebuilt(self.log), self.rebuilt(log), self.rebuilt(trimmed)]
+        for coordinator in rebuilt:
+            assert dict(coordinator.checkpoint()) == dict(self.coordinator.checkpoint())
+            assert pending_values(coordinator) == pending_values(self.coordinator)
+        for producer_id in PRODUCERS:
+            for coordinator in rebuilt:
+                coordinator.txn_ended(producer_id, commit=True)
+            assert (
+                dict(rebuilt[0].checkpoint())
+                == dict(rebuilt[1].checkpoint())
+                == dict(rebuilt[2].checkpoint())
+            )
+
+    @invariant()
+    def groups_are_consistent(self) -> None:
+        for group in self.coordinator._groups.values():
+            members = group.members
+            assert group.joined_count <= self.config.group_size_max
+            assert (group.leader_id is None) == (not members)
+            assert group.leader_id is None or group.leader_id in members
+            instances = {
+                m.group_instance_id: m.member_id for m in members.values() if m.group_instance_id is not None
+            }
+            assert group.static_ids == instances
+            assert group.pending_syncs <= set(members)
+            assert not set(group.pending_joins) & set(members)
+            preparing, completing = State.PREPARING_REBALANCE, State.COMPLETING_REBALANCE
+            if group.state is State.EMPTY:
+                assert not members
+            if group.state is not preparing:
+                assert all(member.join_token is None for member in members.values())
+            if group.state is not completing:
+                assert all(member.sync_token is None for member in members.values())
+            assert (group.join_alarm.deadline_ms is not None) == (group.state is preparing)
+            assert (group.sync_alarm.deadline_ms is not None) == bool(group.pending_syncs)
+            for member in members.values():
+                assert member.session.deadline_ms is not None or not member.is_waited_for
+            assert group.offsets_alarm.deadline_ms is not None
+
+    @invariant()
+    def every_waiting_request_is_known_to_its_group(self) -> None:
+        tokens = [
+            token
+            for group in self.coordinator._groups.values()
+            for member in group.members.values()
+            for token in (member.join_token, member.sync_token)
+            if token is not None
+        ]
+        assert sorted(tokens) == sorted(self.waiting)  # type: ignore[type-var]
+
+    def teardown(self) -> None:
+        self.advance(3_600_000)
+        assert not self.waiting
+
+
+class GroupLife(OffsetsLife):
+    """Members too."""
 
     # -- members -----------------------------------------------------------------------------------------------
 
@@ -248,14 +439,16 @@ class GroupLife(RuleBasedStateMachine):
                     self.heartbeat(one)
             self.advance(step_ms)
 
+    @rule(who=clients_)
+    def lose_or_find_connection(self, who: int) -> None:
+        self.clients[who].is_deaf = not self.clients[who].is_deaf
+
     @rule(who=clients_, as_operator=st.booleans())
     def leave(self, who: int, as_operator: bool) -> None:
         client = self.clients[who]
         member_id = "" if as_operator else client.member_id
         leaving = LeavingMember(member_id, client.instance_id)
         self.carry_out(self.coordinator.leave("g", [leaving, leaving], now_ms=self.now_ms))
-
-    # -- offsets -----------------------------------------------------------------------------------------------
 
     @rule(
         who=clients_, offset=st.integers(0, 999), which=st.sampled_from(PARTITIONS), retention=st.booleans()
@@ -274,170 +467,6 @@ class GroupLife(RuleBasedStateMachine):
         )
         if codes[which] is ErrorCode.none and client.generation >= 0:
             assert client.generation == self.newest_generation
-
-    @rule(group=st.sampled_from(GROUPS), offset=st.integers(0, 999), which=st.sampled_from(PARTITIONS))
-    def commit(self, group: str, offset: int, which: tuple[str, int]) -> None:
-        decision = self.coordinator.commit_offsets(group, {which: OffsetCommit(offset)}, now_ms=self.now_ms)
-        self.carry_out(decision)
-
-    @rule(
-        who=st.none() | clients_,
-        group=st.sampled_from(GROUPS),
-        producer_id=st.sampled_from(PRODUCERS),
-        offset=st.integers(0, 999),
-        which=st.lists(st.sampled_from(PARTITIONS), min_size=1, unique=True),
-    )
-    def commit_in_transaction(
-        self, who: int | None, group: str, producer_id: int, offset: int, which: list[tuple[str, int]]
-    ) -> None:
-        membership = Membership()
-        if who is not None:
-            client = self.clients[who]
-            membership = Membership(client.member_id, client.generation, client.instance_id)
-        decision = self.coordinator.txn_commit_offsets(
-            group, {partition: OffsetCommit(offset) for partition in which}, membership, now_ms=self.now_ms
-        )
-        for key, value in decision.records:
-            self.append(key, value, producer_id)
-        self.coordinator.txn_offsets_appended(producer_id, decision.records, now_ms=self.now_ms)
-
-    @rule(producer_id=st.sampled_from(PRODUCERS), outcome=st.booleans())
-    def end_transaction(self, producer_id: int, outcome: bool) -> None:
-        entry = Entry(self.end, producer_id=producer_id, outcome=outcome)
-        self.log.append(entry)
-        self.history.append(entry)
-        self.end += 1
-        self.carry_out(self.coordinator.txn_ended(producer_id, commit=outcome))
-
-    @rule(group=st.sampled_from(GROUPS), which=st.sampled_from(PARTITIONS))
-    def delete_offset(self, group: str, which: tuple[str, int]) -> None:
-        self.carry_out(self.coordinator.delete_offsets(group, [which], now_ms=self.now_ms))
-
-    @rule(topic=st.sampled_from(["t", "u"]))
-    def delete_topic(self, topic: str) -> None:
-        self.carry_out(self.coordinator.topic_deleted(topic, now_ms=self.now_ms))
-
-    @rule()
-    def delete_groups(self) -> None:
-        codes = self.carry_out(self.coordinator.delete_groups(GROUPS, now_ms=self.now_ms))
-        if codes["g"] is ErrorCode.none:
-            self.newest_generation = 0
-            self.assigned.clear()
-
-    # -- time and failure --------------------------------------------------------------------------------------
-
-    @rule(step_ms=st.sampled_from([1, 500, 2_000, 6_000, 11_000]))
-    def time_passes(self, step_ms: int) -> None:
-        self.advance(step_ms)
-
-    def advance(self, step_ms: int) -> None:
-        end_ms = self.now_ms + step_ms
-        while (deadline_ms := self.coordinator.next_deadline_ms()) is not None and deadline_ms <= end_ms:
-            self.now_ms = max(self.now_ms, deadline_ms)
-            self.carry_out(self.coordinator.tick(self.now_ms))
-        self.now_ms = end_ms
-
-    @rule()
-    def fsync(self) -> None:
-        self.durable = self.end
-
-    @rule(config=st.sampled_from([CONFIG, NO_DELAY]))
-    def crash(self, config: GroupConfig) -> None:
-        self.config = config
-        self.log = [entry for entry in self.log if entry.offset < self.durable]
-        self.history = [entry for entry in self.history if entry.offset < self.durable]
-        self.end = self.durable
-        self.waiting.clear()
-        self.coordinator = self.rebuilt()
-        self.newest_generation = 0
-        for entry in self.log:
-            key = read_key(entry.key) if entry.outcome is None else None
-            if key is not None and not isinstance(key, OffsetKey) and key.group_id == "g":
-                value = None if entry.value is None else read_group_value(entry.value)
-                self.newest_generation = 0 if value is None else value.generation
-                members = () if value is None else value.members
-                self.places = {m.group_instance_id: m.member_id for m in members if m.group_instance_id}
-        self.assigned = {g: work for g, work in self.assigned.items() if g <= self.newest_generation}
-        for client in self.clients:
-            if client.generation > self.newest_generation:
-                client.generation = -1
-        self.carry_out(self.coordinator.loaded(self.now_ms))
-
-    @rule(trimmed=st.booleans())
-    def checkpoint(self, trimmed: bool) -> None:
-        """The live state is appended again; what lies before it, and before any open transaction, is deleted."""
-        open_since: dict[int, int] = {}
-        for entry in self.log:
-            if entry.outcome is not None:
-                open_since.pop(entry.producer_id or 0, None)
-            elif entry.producer_id is not None:
-                open_since.setdefault(entry.producer_id, entry.offset)
-        before = min(open_since.values(), default=self.end)
-        for key, value in list(self.coordinator.checkpoint()):
-            self.log.append(Entry(self.end, key, value))
-            self.end += 1
-        if trimmed:
-            self.durable = self.end
-            self.log = [entry for entry in self.log if entry.offset >= before]
-
-    # -- what must hold ----------------------------------------------------------------------------------------
-
-    @invariant()
-    def offsets_are_those_of_the_history(self) -> None:
-        for group in GROUPS:
-            fetched = self.coordinator.fetch_offsets(group, PARTITIONS).answer
-            stable = self.coordinator.fetch_offsets(group, PARTITIONS, require_stable=True).answer
-            for partition in PARTITIONS:
-                offset, is_pending = offset_in(self.history, group, partition)
-                assert fetched[partition].offset == offset
-                assert (stable[partition].code is ErrorCode.unstable_offset_commit) == is_pending
-
-    @invariant()
-    def the_log_says_what_is_in_memory(self) -> None:
-        rebuilt = self.rebuilt()
-        assert dict(rebuilt.checkpoint()) == dict(self.coordinator.checkpoint())
-        assert pending_values(rebuilt) == pending_values(self.coordinator)
-
-    @invariant()
-    def groups_are_consistent(self) -> None:
-        for group in self.coordinator._groups.values():
-            members = group.members
-            assert group.joined_count <= self.config.group_size_max
-            assert (group.leader_id is None) == (not members)
-            assert group.leader_id is None or group.leader_id in members
-            instances = {
-                m.group_instance_id: m.member_id for m in members.values() if m.group_instance_id is not None
-            }
-            assert group.static_ids == instances
-            assert group.pending_syncs <= set(members)
-            assert not set(group.pending_joins) & set(members)
-            preparing, completing = State.PREPARING_REBALANCE, State.COMPLETING_REBALANCE
-            if group.state is State.EMPTY:
-                assert not members
-            if group.state is not preparing:
-                assert all(member.join_token is None for member in members.values())
-            if group.state is not completing:
-                assert all(member.sync_token is None for member in members.values())
-            assert (group.join_alarm.deadline_ms is not None) == (group.state is preparing)
-            assert (group.sync_alarm.deadline_ms is not None) == bool(group.pending_syncs)
-            for member in members.values():
-                assert member.session.deadline_ms is not None or not member.is_waited_for
-            assert group.offsets_alarm.deadline_ms is not None
-
-    @invariant()
-    def every_waiting_request_is_known_to_its_group(self) -> None:
-        tokens = [
-            token
-            for group in self.coordinator._groups.values()
-            for member in group.members.values()
-            for token in (member.join_token, member.sync_token)
-            if token is not None
-        ]
-        assert sorted(tokens) == sorted(self.waiting)  # type: ignore[type-var]
-
-    def teardown(self) -> None:
-        self.advance(3_600_000)
-        assert not self.waiting
 
 
 def offset_in(history: list[Entry], group: str, partition: tuple[str, int]) -> tuple[int, bool]:
@@ -474,5 +503,7 @@ def pending_values(coordinator: GroupCoordinator) -> Any:
     }
 
 
+TestOffsetsLife = OffsetsLife.TestCase
+TestOffsetsLife.settings = settings(max_examples=250, stateful_step_count=30, deadline=None)
 TestGroupLife = GroupLife.TestCase
 TestGroupLife.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

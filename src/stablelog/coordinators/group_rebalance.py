@@ -279,7 +279,6 @@ class Rebalances:
         """Begin a join phase."""
         if group.state is State.COMPLETING_REBALANCE:
             for member in group.members.values():
-                member.assignment = b""
                 if self._answer_sync(member, SyncAnswer(ErrorCode.rebalance_in_progress), decision):
                     self._renew_session(member, now_ms)
         group.pending_syncs.clear()

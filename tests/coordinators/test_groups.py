@@ -1,0 +1,271 @@
+import struct
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from stablelog.coordinators.group_answers import (
+    GroupConfig,
+    GroupDecision,
+    JoinAnswer,
+    JoinRequest,
+    Membership,
+    OffsetCommit,
+    SyncAnswer,
+    SyncRequest,
+)
+from stablelog.coordinators.group_records import (
+    GroupValue,
+    OffsetValue,
+    encode_group_key,
+    encode_group_value,
+    encode_offset_key,
+    encode_offset_value,
+)
+from stablelog.coordinators.groups import TICK_ALARMS_MAX, TICK_RECORDS_MAX, GroupCoordinator
+from stablelog.errors import Corrupt
+
+T0, T1 = ("t", 0), ("t", 1)
+HOUR_MS = 3_600_000
+SUBSCRIPTION = struct.pack(">hih1si", 0, 1, 1, b"t", -1)
+
+
+def a_coordinator(**settings: int) -> GroupCoordinator:
+    return GroupCoordinator(GroupConfig(**{"initial_rebalance_delay_ms": 0, **settings}))
+
+
+def a_join(**fields: Any) -> JoinRequest:
+    return JoinRequest(
+        **{
+            "group_id": "g",
+            "member_id": "",
+            "fresh_id": "1",
+            "protocol_type": "consumer",
+            "protocols": (("range", SUBSCRIPTION),),
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 60_000,
+            "client_id": "A",
+            "knows_member_id_required": False,
+            **fields,
+        }
+    )
+
+
+def answered(decision: GroupDecision[Any]) -> Any:
+    ((_, answer),) = decision.answers
+    return answer
+
+
+def with_a_member(coordinator: GroupCoordinator, now_ms: int = 0) -> Membership:
+    """Let a member join and be stable."""
+    joined = answered(coordinator.join(a_join(), "join", now_ms=now_ms))
+    sync = SyncRequest(
+        group_id="g",
+        member_id=joined.member_id,
+        generation=joined.generation,
+        assignments={joined.member_id: b"work"},
+    )
+    assert answered(coordinator.sync(sync, "sync", now_ms=now_ms)).assignment == b"work"
+    return Membership(joined.member_id, joined.generation)
+
+
+def fetched(
+    coordinator: GroupCoordinator, group_id: str = "g", **options: bool
+) -> dict[tuple[str, int], Any]:
+    answer = coordinator.fetch_offsets(group_id, None, **options).answer
+    return {p: one.code if one.code is not ErrorCode.none else one.offset for p, one in answer.items()}
+
+
+def test_an_older_member_is_fenced_and_offsets_are_unstable_until_the_marker() -> None:
+    """Scenario 47: given an old group member, TxnOffsetCommit v3 is fenced; a stable OffsetFetch returns 88 until the
+    marker; of a mix of plain and transactional commits the later one is kept.
+    """
+    coordinator = a_coordinator()
+    old = with_a_member(coordinator)
+    coordinator.tick(20_000)  # its session is over
+    new = with_a_member(coordinator, 20_000)
+
+    def commit_in_transaction(membership: Membership, offset: int) -> ErrorCode:
+        decision = coordinator.txn_commit_offsets("g", {T0: OffsetCommit(offset)}, membership, now_ms=20_000)
+        coordinator.txn_offsets_appended(7, decision.records, now_ms=20_000)
+        return decision.answer[T0]
+
+    assert commit_in_transaction(old, 1) is ErrorCode.illegal_generation
+    assert commit_in_transaction(old._replace(member_id="gone"), 1) is ErrorCode.unknown_member_id
+    assert commit_in_transaction(old._replace(group_instance_id="i"), 1) is ErrorCode.unknown_member_id
+    assert commit_in_transaction(new, 2) is ErrorCode.none
+    assert commit_in_transaction(Membership(), 3) is ErrorCode.none
+    assert fetched(coordinator) == {}
+    assert ErrorCode.unstable_offset_commit.value == 88
+    assert fetched(coordinator, require_stable=True) == {T0: ErrorCode.unstable_offset_commit}
+
+    coordinator.commit_offsets("g", {T0: OffsetCommit(4)}, new, now_ms=20_000)
+    coordinator.txn_ended(7, commit=True)
+    assert fetched(coordinator, require_stable=True) == {T0: 4}
+
+
+def test_a_transactional_commit_changes_nothing_before_its_batch_is_in_the_log() -> None:
+    coordinator = a_coordinator()
+    decision = coordinator.txn_commit_offsets("g", {T0: OffsetCommit(1)}, now_ms=0)
+    assert decision.answer == {T0: ErrorCode.none}
+    assert coordinator.list_groups().answer == []
+    assert coordinator.next_deadline_ms() is None
+
+    coordinator.txn_offsets_appended(7, decision.records, now_ms=0)
+    assert fetched(coordinator, require_stable=True) == {T0: ErrorCode.unstable_offset_commit}
+
+
+def test_a_group_id_must_be_there_and_fit_into_a_record() -> None:
+    coordinator = a_coordinator()
+    long = "g" * 40_000
+    for group_id in ("", long):
+        refused = JoinAnswer(ErrorCode.invalid_group_id)
+        assert answered(coordinator.join(a_join(group_id=group_id), "token", now_ms=0)) == refused
+        sync = SyncRequest(group_id=group_id, member_id="m", generation=1)
+        assert answered(coordinator.sync(sync, "token", now_ms=0)) == SyncAnswer(ErrorCode.invalid_group_id)
+        assert coordinator.heartbeat(group_id, "m", 1, now_ms=0).answer is ErrorCode.invalid_group_id
+        assert coordinator.leave(group_id, [], now_ms=0).answer.code is ErrorCode.invalid_group_id
+    codes = coordinator.commit_offsets(long, {T0: OffsetCommit(1)}, now_ms=0).answer
+    assert codes == {T0: ErrorCode.invalid_group_id}
+    # As in Kafka, offsets of the group without a name can be kept.
+    assert coordinator.commit_offsets("", {T0: OffsetCommit(1)}, now_ms=0).answer == {T0: ErrorCode.none}
+    assert fetched(coordinator, "") == {T0: 1}
+
+
+@pytest.mark.parametrize("field", ["client_id", "group_instance_id", "protocol_type"])
+def test_a_name_that_does_not_fit_into_a_record_is_refused(field: str) -> None:
+    coordinator = a_coordinator()
+    answer = answered(coordinator.join(a_join(**{field: "n" * 40_000}), "token", now_ms=0))
+    assert answer.code is ErrorCode.invalid_request
+    assert coordinator.list_groups().answer == []
+
+
+def test_a_refused_first_member_leaves_no_group_behind() -> None:
+    coordinator = a_coordinator()
+    answer = answered(coordinator.join(a_join(protocols=()), "token", now_ms=0))
+    assert answer.code is ErrorCode.inconsistent_group_protocol
+    assert coordinator.list_groups().answer == []
+    assert coordinator.next_deadline_ms() is None
+
+
+def test_people_see_the_subscriptions_of_a_stable_group_only() -> None:
+    coordinator = a_coordinator()
+    membership = with_a_member(coordinator)
+    (described,) = coordinator.describe(["g"]).answer
+    assert described.members[0].metadata == SUBSCRIPTION
+    assert described.protocol_name == "range"
+
+    coordinator.join(a_join(member_id=membership.member_id, fresh_id="2"), "join", now_ms=0)
+    (described,) = coordinator.describe(["g"]).answer
+    assert described.state == "CompletingRebalance"
+    assert described.members[0].metadata == b""
+    assert described.protocol_name == ""
+
+
+def test_an_offset_keeps_its_epoch_and_metadata() -> None:
+    coordinator = a_coordinator()
+    coordinator.commit_offsets("g", {T0: OffsetCommit(5, 3, "here"), T1: OffsetCommit(6)}, now_ms=0)
+    offsets = coordinator.fetch_offsets("g", [T0, T1]).answer
+    assert offsets[T0][1:] == (5, 3, "here")
+    assert offsets[T1][1:] == (6, -1, "")
+
+
+def test_one_tick_does_a_bounded_amount_of_work() -> None:
+    coordinator = a_coordinator()
+    for number in range(TICK_ALARMS_MAX + 10):
+        coordinator.join(a_join(group_id=f"g{number}"), number, now_ms=0)
+
+    coordinator.tick(10_000)  # every session is over
+    deadline_ms = coordinator.next_deadline_ms()
+    assert deadline_ms is not None
+    assert deadline_ms <= 10_000
+
+    coordinator.tick(10_000)
+    assert coordinator.next_deadline_ms() == 600_000
+    assert {group.state for group in coordinator.list_groups().answer} == {"Empty"}
+
+
+def test_many_offsets_expire_over_several_ticks() -> None:
+    coordinator = a_coordinator(offsets_retention_ms=HOUR_MS)
+    count = TICK_RECORDS_MAX + 10
+    coordinator.commit_offsets("g", {("t", index): OffsetCommit(1) for index in range(count)}, now_ms=0)
+    coordinator.tick(600_000)
+
+    assert len(coordinator.tick(HOUR_MS).records) == TICK_RECORDS_MAX
+    assert len(fetched(coordinator)) == 10
+    assert coordinator.next_deadline_ms() == HOUR_MS
+    records = coordinator.tick(HOUR_MS).records
+    assert len(records) == 11
+    assert records[-1] == (encode_group_key("g"), None)
+    assert coordinator.next_deadline_ms() is None
+
+
+def test_a_group_lives_as_long_as_its_offsets() -> None:
+    coordinator = a_coordinator()
+    coordinator.commit_offsets("g", {T0: OffsetCommit(1)}, now_ms=0)
+    coordinator.delete_offsets("g", [T0], now_ms=HOUR_MS)
+    assert coordinator.tick(2 * HOUR_MS).records == [(encode_group_key("g"), None)]
+    assert coordinator.list_groups().answer == []
+
+
+def test_offsets_of_a_group_of_unknown_age_expire_by_their_own() -> None:
+    coordinator = a_coordinator(offsets_retention_ms=HOUR_MS)
+    group = GroupValue("consumer", 3, None, None, -1, ())
+    coordinator.replay(encode_group_key("g"), encode_group_value(group), 0)
+    for offset, (partition, commit_ms) in enumerate(((T0, 0), (T1, HOUR_MS)), 1):
+        value = encode_offset_value(OffsetValue(1, -1, "", commit_ms))
+        coordinator.replay(encode_offset_key("g", *partition), value, offset)
+    coordinator.loaded(HOUR_MS)
+    coordinator.tick(HOUR_MS + 600_000)
+    assert set(fetched(coordinator)) == {T1}
+
+
+def test_records_of_other_kinds_of_group_are_passed_over() -> None:
+    coordinator = a_coordinator()
+    coordinator.replay(b"\x00\x03\x00\x01g", b"whatever", 0)
+    coordinator.replay(b"\x00\x0f\x00\x01g", None, 1)
+    assert coordinator.list_groups().answer == []
+
+
+def test_a_record_that_cannot_be_read_changes_nothing() -> None:
+    coordinator = a_coordinator()
+    coordinator.commit_offsets("g", {T0: OffsetCommit(1)}, now_ms=0)
+    before = list(coordinator.checkpoint())
+    for key in (encode_group_key("g"), encode_offset_key("g", "t", 0), encode_offset_key("h", "t", 0)):
+        with pytest.raises(Corrupt):
+            coordinator.replay(key, b"\x00\x03nonsense", 1)
+    assert list(coordinator.checkpoint()) == before
+    assert len(coordinator.list_groups().answer) == 1
+
+
+def test_a_tombstone_of_a_group_leaves_offsets_that_are_still_there() -> None:
+    coordinator = a_coordinator()
+    coordinator.replay(
+        encode_group_key("g"), encode_group_value(GroupValue("consumer", 3, None, None, 0, ())), 0
+    )
+    coordinator.replay(encode_offset_key("g", "t", 0), encode_offset_value(OffsetValue(1, -1, "", 0)), 1)
+    coordinator.replay(encode_group_key("g"), None, 2)
+    assert fetched(coordinator) == {T0: 1}
+    (listed,) = coordinator.list_groups().answer
+    assert listed.protocol_type == ""
+    coordinator.replay(encode_group_key("nobody"), None, 3)
+    assert len(coordinator.list_groups().answer) == 1
+
+
+def test_nothing_is_due_where_nothing_is() -> None:
+    coordinator = a_coordinator()
+    assert coordinator.next_deadline_ms() is None
+    decision = coordinator.tick(10**15)
+    assert not decision.records
+    assert not decision.answers
+    assert list(coordinator.checkpoint()) == []
+
+
+def test_heartbeats_cost_no_memory() -> None:
+    coordinator = a_coordinator()
+    membership = with_a_member(coordinator)
+    size = len(coordinator._alarms._heap)
+    for now_ms in range(0, 50_000, 5):
+        answer = coordinator.heartbeat("g", membership.member_id, membership.generation, now_ms=now_ms).answer
+        assert answer is ErrorCode.none
+    assert len(coordinator._alarms._heap) <= size + 1

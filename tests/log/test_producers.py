@@ -1,0 +1,208 @@
+import pytest
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.markers import Marker, MarkerType
+from stablelog.errors import Refused
+from stablelog.log.model import MarkerWrite
+from tests.log.timeline import DIRECTORY, Log, write
+
+DAY_MS = 86_400_000
+
+
+def refused(call, *arguments, **keywords):
+    with pytest.raises(Refused) as caught:
+        call(*arguments, **keywords)
+    return caught.value.code
+
+
+def test_the_stable_offset_follows_the_oldest_open_transaction():
+    """Scenario 7: three interleaved transactions that end as 1, 3, 2."""
+    log = Log()
+    log.write("P1 P2 P3 P1 P2 P3")
+    log.write("P1a")
+    assert log.partition._active.txn_index[0].stable_offset == 1
+    log.write("P3a")
+    assert log.partition._active.txn_index[1].stable_offset == 1
+    log.write("P2a")
+    assert log.partition._active.txn_index[2].stable_offset == 9
+    assert log.stable_offset == 9
+
+
+def test_a_marker_that_is_not_durable_decides_nothing_yet():
+    """Scenario 8: the last stable offset stays at the transaction's start until the marker is below the high watermark."""
+    log = Log().write("- P1")
+    log.write("P1c -", sync=False)
+    assert log.stable_offset == 1
+    log.sync()
+    assert log.stable_offset == 4
+
+
+def test_markers_of_transactions_that_wrote_nothing_complete_nothing():
+    """Scenario 9: one write with an end, two empty markers, and then a transaction that is open."""
+    log = Log().write("P1")
+    writes = [MarkerWrite(p, 0, Marker(MarkerType.ABORT, 0)) for p in (1, 2, 3)]
+    log.partition.append_markers(writes, now_ms=log.now_ms)
+    log.write("P4 P4c P5")
+    assert [txn.producer_id for txn in log.all_aborted()] == [1]
+    assert log.stable_offset == 6
+
+
+def test_sequences_wrap_to_zero():
+    """Scenario 10: after 2^31-1 comes 0, also within a batch; any other jump is refused."""
+    log = Log()
+    log.append(1, sequence=2**31 - 2, count=1)
+    log.append(1, sequence=2**31 - 1, count=3)
+    assert log.partition.producers()[0].last_sequence == 1
+    assert refused(log.append, 1, sequence=3) is ErrorCode.out_of_order_sequence_number
+    assert refused(log.append, 1, sequence=0) is ErrorCode.out_of_order_sequence_number
+    log.append(1, sequence=2)
+
+
+def test_a_marker_alone_raises_the_epoch():
+    """Scenario 11: what the old epoch writes then is refused, and the new one begins with sequence 0."""
+    log = Log().write("P1")
+    log.end(1, commit=False, epoch=1)
+    assert refused(log.append, 1, epoch=0) is ErrorCode.invalid_producer_epoch
+    log.append(1, epoch=1, sequence=0)
+    assert refused(log.append, 1, epoch=2, sequence=1) is ErrorCode.out_of_order_sequence_number
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_any_of_the_last_five_batches_is_recognised(restart):
+    """Scenario 12: also after a restart; the sixth and a partial overlap are out of order."""
+    log = Log()
+    firsts = [log.append(1, count=2, transactional=False).first_offset for _ in range(6)]
+    log.sync()
+    if restart:
+        log.reopen()
+    for n in range(1, 6):
+        again = log.append(1, sequence=2 * n, count=2, transactional=False)
+        assert again.duplicate
+        assert again.first_offset == firsts[n]
+    assert refused(log.append, 1, sequence=0, count=2, transactional=False) is ErrorCode.out_of_order_sequence_number
+    assert refused(log.append, 1, sequence=3, count=2, transactional=False) is ErrorCode.out_of_order_sequence_number
+    assert log.partition.end_offset == 12
+
+
+def test_the_window_of_five_survives_a_crash():
+    log = Log()
+    for _ in range(5):
+        log.append(1, transactional=False)
+    log.sync()
+    log.reopen(clean=False)
+    assert all(log.append(1, sequence=n, transactional=False).duplicate for n in range(5))
+
+
+def test_a_producer_with_an_open_transaction_is_not_forgotten():
+    """Scenario 14: however long it has been silent."""
+    log = Log(producer_id_expiration_ms=1000).write("P1 P2 P2c")
+    assert log.partition.expire_producers(log.now_ms + DAY_MS) == 1
+    assert [producer.producer_id for producer in log.partition.producers()] == [1]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_open_transaction_is_open_after_a_restart(clean):
+    """Scenario 15: and cutting away a commit opens it again."""
+    log = write("- P1 P2 P2c")
+    started_ms = log.partition.open_transactions()[0].started_ms
+    log.now_ms += 5000
+    log.reopen(clean=clean)
+    assert log.stable_offset == 1
+    assert log.partition.open_transactions()[0].first_offset == 1
+    if clean:
+        assert log.partition.open_transactions()[0].started_ms == started_ms
+    log.write("P1c")
+    assert log.stable_offset == 5
+    log.partition.truncate_to(4, now_ms=log.now_ms)
+    assert log.stable_offset == 1
+
+
+@pytest.mark.parametrize("damage", [b"", b"garbage", b"\x00\x09" + bytes(30)])
+def test_a_damaged_snapshot_is_passed_over(damage):
+    """Scenario 16: empty, garbage, of another version: what it said is made from the log."""
+    log = write("P1 P2 P2c P1")
+    before = log.partition.producers()
+    log.partition.close()
+    for name in log.disk.list_dir(DIRECTORY):
+        if name.endswith((".snapshot", ".producers")):
+            log.disk.write_atomic(DIRECTORY / name, damage)
+    log.partition = log.open()
+    assert sorted(map(str, log.partition.producers())) == sorted(map(str, before))
+    assert log.stable_offset == 0
+
+
+def test_without_any_snapshot_open_transactions_are_not_forgotten():
+    """Scenario 18: Kafka takes this for an upgrade, and its last stable offset jumps."""
+    log = write("P1 - P2 P2c")
+    log.partition.close()
+    for name in log.disk.list_dir(DIRECTORY):
+        if name.endswith((".snapshot", ".producers")):
+            log.disk.remove(DIRECTORY / name)
+    log.partition = log.open()
+    assert log.stable_offset == 0
+
+
+def test_a_marker_of_an_old_coordinator_is_refused_even_for_an_empty_transaction():
+    """Scenario 19."""
+    log = Log()
+    log.end(1, commit=True, coordinator_epoch=5)
+    assert log.end(1, commit=True, coordinator_epoch=4).code is ErrorCode.transaction_coordinator_fenced
+
+
+def test_a_repeated_marker_of_the_second_dialect_is_done_and_one_for_the_next_transaction_is_refused():
+    """Scenario 20: equal epochs; nothing open is a retry, an open transaction is not its own."""
+    log = Log()
+    log.append(1, epoch=0)
+    log.end(1, commit=True, epoch=1, version=2)
+    end = log.partition.end_offset
+    assert log.end(1, commit=True, epoch=1, version=2).duplicate
+    assert log.partition.end_offset == end
+    log.append(1, epoch=1)
+    assert log.end(1, commit=True, epoch=1, version=2).code is ErrorCode.invalid_producer_epoch
+    assert log.partition.open_transactions()
+
+
+def test_old_timestamps_of_a_client_do_not_expire_its_state():
+    """Scenario 22: the broker's clock says when a producer last wrote."""
+    log = Log(producer_id_expiration_ms=DAY_MS)
+    now_ms = log.now_ms
+    log.now_ms -= 2 * DAY_MS
+    batch_time = log.now_ms
+    log.now_ms = now_ms
+    from stablelog.batch.records import Record, encode_batch
+
+    old = encode_batch([Record(0, batch_time, None, b"x")], producer_id=1, producer_epoch=0, base_sequence=0)
+    log.partition.append(old, now_ms=now_ms)
+    assert log.partition.expire_producers(now_ms + 1000) == 0
+    assert log.partition.expire_producers(now_ms + DAY_MS + 1) == 1
+
+
+def test_a_plain_batch_within_an_open_transaction_is_refused():
+    log = Log().write("P1")
+    assert refused(log.append, 1, transactional=False) is ErrorCode.invalid_txn_state
+
+
+def test_the_coordinators_word_is_asked_for_once_in_a_transaction():
+    log = Log()
+    asked = []
+
+    def append(sequence):
+        from stablelog.batch.records import Record, encode_batch
+
+        batch = encode_batch(
+            [Record(0, log.now_ms, None, b"x")], producer_id=1, producer_epoch=0, base_sequence=sequence, transactional=True
+        )
+        return log.partition.append(batch, now_ms=log.now_ms, transaction_check=asked.append)
+
+    append(0)
+    append(1)
+    assert len(asked) == 1
+    log.end(1, commit=True)
+
+    def refuse(_header):
+        raise Refused(ErrorCode.invalid_txn_state, "late")
+
+    asked = type("List", (), {"append": staticmethod(refuse)})
+    end = log.partition.end_offset
+    assert refused(append, 2) is ErrorCode.invalid_txn_state
+    assert log.partition.end_offset == end
