@@ -64,8 +64,8 @@ class Entry:
     outcome: bool | None = None
 
 
-class OffsetsLife(RuleBasedStateMachine):
-    """Offsets only: nobody ever joins."""
+class Life(RuleBasedStateMachine):
+    """What both lives have: time, failures, and what must hold."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,57 +181,6 @@ class OffsetsLife(RuleBasedStateMachine):
             Entry(self.end + n, key, value) for n, (key, value) in enumerate(self.coordinator.checkpoint())
         ]
         return [*self.log, *again], min(open_since.values(), default=self.end)
-
-    # -- offsets -----------------------------------------------------------------------------------------------
-
-    @rule(group=st.sampled_from(GROUPS), offset=st.integers(0, 999), which=st.sampled_from(PARTITIONS))
-    def commit(self, group: str, offset: int, which: tuple[str, int]) -> None:
-        decision = self.coordinator.commit_offsets(group, {which: OffsetCommit(offset)}, now_ms=self.now_ms)
-        self.carry_out(decision)
-
-    @rule(
-        who=st.none() | st.integers(0, 5),
-        group=st.sampled_from(GROUPS),
-        producer_id=st.sampled_from(PRODUCERS),
-        offset=st.integers(0, 999),
-        which=st.lists(st.sampled_from(PARTITIONS), min_size=1, unique=True),
-    )
-    def commit_in_transaction(
-        self, who: int | None, group: str, producer_id: int, offset: int, which: list[tuple[str, int]]
-    ) -> None:
-        membership = Membership()
-        if who is not None:
-            client = self.clients[who]
-            membership = Membership(client.member_id, client.generation, client.instance_id)
-        decision = self.coordinator.txn_commit_offsets(
-            group, {partition: OffsetCommit(offset) for partition in which}, membership, now_ms=self.now_ms
-        )
-        for key, value in decision.records:
-            self.append(key, value, producer_id)
-        self.coordinator.txn_offsets_appended(producer_id, decision.records, now_ms=self.now_ms)
-
-    @rule(producer_id=st.sampled_from(PRODUCERS), outcome=st.booleans())
-    def end_transaction(self, producer_id: int, outcome: bool) -> None:
-        entry = Entry(self.end, producer_id=producer_id, outcome=outcome)
-        self.log.append(entry)
-        self.history.append(entry)
-        self.end += 1
-        self.carry_out(self.coordinator.txn_ended(producer_id, commit=outcome))
-
-    @rule(group=st.sampled_from(GROUPS), which=st.sampled_from(PARTITIONS))
-    def delete_offset(self, group: str, which: tuple[str, int]) -> None:
-        self.carry_out(self.coordinator.delete_offsets(group, [which], now_ms=self.now_ms))
-
-    @rule(topic=st.sampled_from(["t", "u"]))
-    def delete_topic(self, topic: str) -> None:
-        self.carry_out(self.coordinator.topic_deleted(topic, now_ms=self.now_ms))
-
-    @rule()
-    def delete_groups(self) -> None:
-        codes = self.carry_out(self.coordinator.delete_groups(GROUPS, now_ms=self.now_ms))
-        if codes["g"] is ErrorCode.none:
-            self.newest_generation = 0
-            self.assigned.clear()
 
     # -- time and failure --------------------------------------------------------------------------------------
 
@@ -352,8 +301,61 @@ class OffsetsLife(RuleBasedStateMachine):
         assert not self.waiting
 
 
-class GroupLife(OffsetsLife):
-    """Members too."""
+class OffsetsLife(Life):
+    """Offsets of groups without members."""
+
+    @rule(group=st.sampled_from(GROUPS), offset=st.integers(0, 999), which=st.sampled_from(PARTITIONS))
+    def commit(self, group: str, offset: int, which: tuple[str, int]) -> None:
+        decision = self.coordinator.commit_offsets(group, {which: OffsetCommit(offset)}, now_ms=self.now_ms)
+        self.carry_out(decision)
+
+    @rule(
+        who=st.none() | st.integers(0, 5),
+        group=st.sampled_from(GROUPS),
+        producer_id=st.sampled_from(PRODUCERS),
+        offset=st.integers(0, 999),
+        which=st.lists(st.sampled_from(PARTITIONS), min_size=1, unique=True),
+    )
+    def commit_in_transaction(
+        self, who: int | None, group: str, producer_id: int, offset: int, which: list[tuple[str, int]]
+    ) -> None:
+        membership = Membership()
+        if who is not None:
+            client = self.clients[who]
+            membership = Membership(client.member_id, client.generation, client.instance_id)
+        decision = self.coordinator.txn_commit_offsets(
+            group, {partition: OffsetCommit(offset) for partition in which}, membership, now_ms=self.now_ms
+        )
+        for key, value in decision.records:
+            self.append(key, value, producer_id)
+        self.coordinator.txn_offsets_appended(producer_id, decision.records, now_ms=self.now_ms)
+
+    @rule(producer_id=st.sampled_from(PRODUCERS), outcome=st.booleans())
+    def end_transaction(self, producer_id: int, outcome: bool) -> None:
+        entry = Entry(self.end, producer_id=producer_id, outcome=outcome)
+        self.log.append(entry)
+        self.history.append(entry)
+        self.end += 1
+        self.carry_out(self.coordinator.txn_ended(producer_id, commit=outcome))
+
+    @rule(group=st.sampled_from(GROUPS), which=st.sampled_from(PARTITIONS))
+    def delete_offset(self, group: str, which: tuple[str, int]) -> None:
+        self.carry_out(self.coordinator.delete_offsets(group, [which], now_ms=self.now_ms))
+
+    @rule(topic=st.sampled_from(["t", "u"]))
+    def delete_topic(self, topic: str) -> None:
+        self.carry_out(self.coordinator.topic_deleted(topic, now_ms=self.now_ms))
+
+    @rule()
+    def delete_groups(self) -> None:
+        codes = self.carry_out(self.coordinator.delete_groups(GROUPS, now_ms=self.now_ms))
+        if codes["g"] is ErrorCode.none:
+            self.newest_generation = 0
+            self.assigned.clear()
+
+
+class GroupLife(Life):
+    """Members, and their commits."""
 
     # -- members -----------------------------------------------------------------------------------------------
 

@@ -137,9 +137,9 @@ def flexible_group_value() -> bytes:
     head = b"\x09consumer" + struct.pack(">i", 5) + b"\x06range" + b"\x03m1" + struct.pack(">q", 77)
     member = (
         b"\x03m1"
-        + b"\x02i"
-        + b"\x02c"
-        + b"\x03/h"
+         b"\x02i"
+         b"\x02c"
+         b"\x03/h"
         + struct.pack(">ii", 60, 10)
         + b"\x02s"
         + b"\x02a"

@@ -79,8 +79,14 @@ def test_any_of_the_last_five_batches_is_recognised(restart):
         again = log.append(1, sequence=2 * n, count=2, transactional=False)
         assert again.duplicate
         assert again.first_offset == firsts[n]
-    assert refused(log.append, 1, sequence=0, count=2, transactional=False) is ErrorCode.out_of_order_sequence_number
-    assert refused(log.append, 1, sequence=3, count=2, transactional=False) is ErrorCode.out_of_order_sequence_number
+    assert (
+        refused(log.append, 1, sequence=0, count=2, transactional=False)
+        is ErrorCode.out_of_order_sequence_number
+    )
+    assert (
+        refused(log.append, 1, sequence=3, count=2, transactional=False)
+        is ErrorCode.out_of_order_sequence_number
+    )
     assert log.partition.end_offset == 12
 
 
@@ -190,7 +196,11 @@ def test_the_coordinators_word_is_asked_for_once_in_a_transaction():
         from stablelog.batch.records import Record, encode_batch
 
         batch = encode_batch(
-            [Record(0, log.now_ms, None, b"x")], producer_id=1, producer_epoch=0, base_sequence=sequence, transactional=True
+            [Record(0, log.now_ms, None, b"x")],
+            producer_id=1,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=True,
         )
         return log.partition.append(batch, now_ms=log.now_ms, transaction_check=asked.append)
 

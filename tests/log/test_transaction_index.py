@@ -4,7 +4,12 @@ from stablelog.errors import Corrupt
 from stablelog.log.transaction_index import AbortedTxn, TransactionIndex, encode_entry
 from tests.log.timeline import DIRECTORY, Log, write
 
-ENTRIES = [AbortedTxn(1, 0, 10, 11), AbortedTxn(2, 5, 15, 13), AbortedTxn(3, 18, 35, 25), AbortedTxn(4, 32, 50, 40)]
+ENTRIES = [
+    AbortedTxn(1, 0, 10, 11),
+    AbortedTxn(2, 5, 15, 13),
+    AbortedTxn(3, 18, 35, 25),
+    AbortedTxn(4, 32, 50, 40),
+]
 
 
 def index(entries=ENTRIES):

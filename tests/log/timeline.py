@@ -22,14 +22,21 @@ class Log:
         self.now_ms = NOW_MS
         self.partition = self.open()
 
-    def open(self, **arguments):
+    def open(self, *, clean=False, **arguments):
         return Partition.open(
-            self.disk, DIRECTORY, self.config, topic="t", partition=0, clean=True, now_ms=self.now_ms, **arguments
+            self.disk,
+            DIRECTORY,
+            self.config,
+            topic="t",
+            partition=0,
+            clean=clean,
+            now_ms=self.now_ms,
+            **arguments,
         )
 
     def reopen(self, *, clean=True, **arguments):
         self.partition.close(clean=clean)
-        self.partition = self.open(**arguments)
+        self.partition = self.open(clean=clean, **arguments)
 
     def write(self, words, *, sync=True):
         for word in words.split():

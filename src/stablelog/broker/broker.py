@@ -10,7 +10,7 @@ import fcntl
 import logging
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -259,13 +259,31 @@ class Broker:
             await asyncio.sleep(overdue_s)
             try:
                 self.transactions.apply(self.transactions.coordinator.tick(self.now_ms()))
-                self.transactions.journal.checkpoint_if_grown(self.transactions.coordinator.checkpoint)
-                self.groups.journal.checkpoint_if_grown(self.groups.coordinator.checkpoint)
+                await self._trim(self.transactions.journal, self.transactions.coordinator.checkpoint)
+                await self._trim(self.groups.journal, self.groups.coordinator.checkpoint)
                 if self.now_ms() >= retention_due_ms:
                     retention_due_ms = self.now_ms() + retention_ms
                     await self.apply_retention()
             except StablelogError:
                 log.exception("housekeeping failed; it is tried again")
+
+    async def _trim(self, journal: Journal, live: Callable[[], Iterable[tuple[bytes, bytes | None]]]) -> None:
+        """Trim a coordinator's log to its live state, if it has grown.
+
+        Not before everything is durable: a marker that a crash takes from its partition is written again from the
+        decision in the log.
+        """
+        before_offset = journal.checkpoint_if_grown(live)
+        if before_offset is None:
+            return
+        waits = [
+            self.flush.durable(partition, partition.end_offset) for partition in self.topics.open_partitions()
+        ]
+        for wait in waits:
+            if wait is not None:
+                await wait
+        journal.trim(before_offset)
+        self.topics.write_log_starts()
 
     async def apply_retention(self) -> None:
         """Delete what is too old or too much, in every partition."""

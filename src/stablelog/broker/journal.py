@@ -87,14 +87,17 @@ class Journal:
         for partition in (*self._older, self.partition):
             yield from batches_of(partition)
 
-    def checkpoint_if_grown(self, live: Callable[[], Iterable[Entry]]) -> None:
-        """Trim the log to its live state once it has outgrown it.
+    def checkpoint_if_grown(self, live: Callable[[], Iterable[Entry]]) -> int | None:
+        """Append the whole live state again, once the log has outgrown it.
 
-        The whole live state is appended again, and when that is durable, all that lies before it is deleted.
-        A crash in between finds both, and replaying both gives the same state.
+        A crash before the log is trimmed finds both, and replaying both gives the same state.
+
+        Returns:
+            The offset to which the log may be trimmed when everything that was appended so far, to any partition,
+            is durable; None if there is nothing to trim.
         """
         if self.partition.size < max(CHECKPOINT_SIZE_MIN, CHECKPOINT_GROWTH * self._size_after_checkpoint):
-            return
+            return None
         # Offsets in transactions that are open now are not live state yet: they stay, whatever becomes of them.
         begin = min(self.partition.end_offset, self.partition.last_stable_offset)
         size_before = self.partition.size
@@ -109,9 +112,10 @@ class Journal:
                 chunk, chunk_size = [], 0
         self.append(chunk)
         self._size_after_checkpoint = self.partition.size - size_before
-        self.after(lambda: self._trim(begin))
+        return begin
 
-    def _trim(self, before_offset: int) -> None:
+    def trim(self, before_offset: int) -> None:
+        """Delete what lies before a checkpoint."""
         if before_offset > self.partition.start_offset:
             self.partition.delete_records(before_offset)
 

@@ -71,7 +71,7 @@ def list_transactions(bootstrap: str, state: str | None, longer_than_ms: int, *,
 
 @cache
 def _description_class() -> Any:
-    """kio's response with the start time as a number: it is -1 where no transaction is open, which is no time for kio."""
+    """Kio's response with the start time as a number: it is -1 where no transaction is open, which is no time for kio."""
     plain = message_class(DESCRIBE_TRANSACTIONS, 0, "response")
     state_class = get_args(next(f.type for f in fields(plain) if f.name == "transaction_states"))[0]
     state = _with_field(state_class, "transaction_start_time", i64, "int64")
@@ -81,7 +81,9 @@ def _description_class() -> Any:
 def _with_field(kio_class: Any, name: str, annotation: Any, kafka_type: str | None) -> Any:
     metadata = {"kafka_type": kafka_type} if kafka_type else {}
     changed = [
-        (f.name, annotation, field(metadata=metadata)) if f.name == name else (f.name, f.type, field(metadata=f.metadata))
+        (f.name, annotation, field(metadata=metadata))
+        if f.name == name
+        else (f.name, f.type, field(metadata=f.metadata))
         for f in fields(kio_class)
     ]
     constants = {key: value for key, value in vars(kio_class).items() if key in _KIO_CONSTANTS}
@@ -110,7 +112,9 @@ def describe(bootstrap: str, transactional_id: str, *, as_json: bool) -> None:
         found.producer_id,
         found.producer_epoch,
         found.transaction_timeout // timedelta(milliseconds=1),
-        int(time.time() * 1000) - started_ms if found.transaction_state in OPEN_STATES and started_ms > 0 else None,
+        int(time.time() * 1000) - started_ms
+        if found.transaction_state in OPEN_STATES and started_ms > 0
+        else None,
         ", ".join(partitions),
     )
     columns = ("transactional id", "state", "producer id", "epoch", "timeout ms", "open ms", "partitions")

@@ -31,6 +31,8 @@ class OffsetIndex:
 
     def __getitem__(self, index: int) -> tuple[int, int]:
         """The (offset, position) of an entry."""
+        if not 0 <= index < self._count:
+            raise IndexError(index)
         offset, position = ENTRY.unpack_from(self._entries, index * ENTRY.size)
         return self._base_offset + offset, position
 

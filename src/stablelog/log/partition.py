@@ -126,7 +126,8 @@ class Partition:
             config: its settings.
             topic: its name.
             partition: its index.
-            clean: whether the last owner closed it. Recovery does not rely on it: it is only faster then.
+            clean: whether the last owner closed it: then a gap between segments is what compaction has left, and
+                not what a crash took.
             now_ms: the broker's clock.
             log_start_offset: what was deleted before stays deleted.
             leader_epoch: under which it writes from now on.
@@ -146,11 +147,16 @@ class Partition:
             open_files=open_files or OpenFiles(disk),
         )
         disk.make_dir(directory)
-        self._load(now_ms, log_start_offset, progress)
+        self._load(now_ms, log_start_offset, clean=clean, progress=progress)
         return self
 
     def _load(
-        self, now_ms: int, log_start_offset: int, progress: Callable[[int, int], None] | None = None
+        self,
+        now_ms: int,
+        log_start_offset: int,
+        *,
+        clean: bool,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         found: Recovered = recover(
             self._disk,
@@ -159,6 +165,7 @@ class Partition:
             index_interval=self.config.index_interval_bytes,
             log_start_offset=log_start_offset,
             now_ms=now_ms,
+            clean=clean,
             progress=progress,
         )
         self._segments = found.segments
@@ -752,21 +759,28 @@ class Partition:
         del self._segments[:count]
         del self._bases[:count]
         self.start_offset = max(self.start_offset, self._bases[0])
-        paths = []
+        renamed = []
+        names = self._disk.list_dir(self.directory)
         for segment in gone:
             segment.close()
-            paths += [path for suffix in SEGMENT_SUFFIXES if self._disk.exists(path := segment.path(suffix))]
-        for name in self._disk.list_dir(self.directory):
+            for suffix in SEGMENT_SUFFIXES:
+                if segment.path(suffix).name in names:
+                    renamed.append(self._mark_deleted(segment.path(suffix)))
+            # One after the other: a crash must not leave a gap that looks like a segment that was lost.
+            self._disk.sync_dir(self.directory)
+        for name in names:
             stem, _, suffix = name.partition(".")
             if suffix in ("snapshot", "producers") and stem.isdigit() and int(stem) < self._bases[0]:
-                paths.append(self.directory / name)
-        renamed = []
-        for path in paths:
-            renamed.append(path.with_name(path.name + ".deleted"))
-            self._disk.rename(path, renamed[-1])
+                renamed.append(self._mark_deleted(self.directory / name))
         self._names_changed = True
         self._deleted.append((now_ms + self.config.file_delete_delay_ms, renamed))
         return count
+
+    def _mark_deleted(self, path: Path) -> Path:
+        """Give a file the name that it has until it is removed."""
+        marked = path.with_name(path.name + ".deleted")
+        self._disk.rename(path, marked)
+        return marked
 
     def remove_deleted(self, now_ms: int) -> None:
         """Remove the files of deleted segments whose time has passed."""
@@ -815,7 +829,7 @@ class Partition:
         self._epochs.truncate_to(header.base_offset)
         self._disk.write_atomic(self.directory / EPOCH_FILE, self._epochs.encode())
         self._disk.sync_dir(self.directory)
-        self._load(now_ms, start_offset)
+        self._load(now_ms, start_offset, clean=True)
         self.high_watermark = high_watermark
 
     # -- close -------------------------------------------------------------------------------------------------

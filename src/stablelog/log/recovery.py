@@ -17,8 +17,10 @@ what lies behind it may be lost, torn, or there with holes.
     that the log does not reach
     a snapshot in the middle of the last segment    reading begins there, if the indexes it tells of are whole
     no snapshot                                     producer state is made from the log's start
-    segments behind a cut                           they are deleted: their beginning is gone
-    files .deleted, .cleaned, .swap, .tmp           what a crash interrupted: .swap is finished, the others go
+    segments behind a cut, or behind a gap          they are deleted: what was between is gone, and was not
+    that the last owner cannot have left            acknowledged, hence nothing behind it was
+    files .deleted, .cleaned, .swap, .tmp, and      what a crash interrupted: .swap is finished, the others go
+    indexes of a segment that has no log
 """
 
 from collections.abc import Callable
@@ -99,6 +101,7 @@ def recover(
     index_interval: int,
     log_start_offset: int,
     now_ms: int,
+    clean: bool,
     progress: Callable[[int, int], None] | None = None,
 ) -> Recovered:
     """Open what is in the directory and put right what a crash left of it.
@@ -106,7 +109,9 @@ def recover(
     Raises:
         Corrupt: bytes that were durable are damaged; nothing was changed.
     """
-    return _Recovery(disk, directory, open_files, index_interval, now_ms, progress).run(log_start_offset)
+    return _Recovery(disk, directory, open_files, index_interval, now_ms, clean, progress).run(
+        log_start_offset
+    )
 
 
 class _Recovery:
@@ -117,6 +122,7 @@ class _Recovery:
         open_files: OpenFiles,
         index_interval: int,
         now_ms: int,
+        clean: bool,
         progress: Callable[[int, int], None] | None,
     ) -> None:
         self._disk = disk
@@ -124,6 +130,7 @@ class _Recovery:
         self._open_files = open_files
         self._index_interval = index_interval
         self._now_ms = now_ms
+        self._clean = clean
         self._progress = progress
         self._done_size = 0
         self._all_size = 0
@@ -156,6 +163,7 @@ class _Recovery:
             assert summary is not None
             segment.open_sealed(summary)
         kept = self._replay(segments, trusted, start, durable_end)
+        self._drop_snapshots_past(kept[-1].end_offset)
         epochs = self._read_epochs()
         if epochs.truncate_to(max(kept[-1].end_offset, 1)):
             self._disk.write_atomic(self._directory / EPOCH_FILE, epochs.encode())
@@ -173,6 +181,12 @@ class _Recovery:
             elif name.endswith(".swap"):
                 self._disk.rename(path, self._directory / name.removesuffix(".swap"))
                 changed = True
+        names = set(self._disk.list_dir(self._directory))
+        for name in names:
+            stem, _, suffix = name.partition(".")
+            if stem.isdigit() and f".{suffix}" in SEGMENT_SUFFIXES and f"{stem}{LOG}" not in names:
+                self._disk.remove(self._directory / name)
+                changed = True
         if changed:
             self._disk.sync_dir(self._directory)
 
@@ -188,6 +202,12 @@ class _Recovery:
             return LeaderEpochs.decode(self._disk.read_bytes(self._directory / EPOCH_FILE))
         except FileNotFoundError:
             return LeaderEpochs()
+
+    def _drop_snapshots_past(self, end_offset: int) -> None:
+        """Snapshots of offsets that the log no longer has would be taken for those of other records once it has them again."""
+        for name in self._disk.list_dir(self._directory):
+            if _is_snapshot(name) and int(name.partition(".")[0]) > end_offset:
+                self._disk.remove(self._directory / name)
 
     # -- from where to read ------------------------------------------------------------------------------------
 
@@ -271,8 +291,10 @@ class _Recovery:
                 if start.progress and start.progress.base_offset == segment.base_offset
                 else None
             )
-            if segment.base_offset < segments[place - 1].end_offset and place:
+            if place and segment.base_offset < segments[place - 1].end_offset:
                 raise Corrupt(f"{segment.path(LOG)} begins before the segment in front of it ends")
+            if place and segment.base_offset > segments[place - 1].end_offset and not self._clean:
+                return self._cut_at_gap(segments, place, start.producers, durable_end)
             whole = self._scan(segment, progress, start.producers, durable_end)
             if not whole or is_last:
                 self._drop(segments[place + 1 :])
@@ -280,6 +302,23 @@ class _Recovery:
                 return segments[: place + 1]
             self._make_durable(segment, sealed=True, producers=start.producers)
         raise AssertionError("the last segment is never trusted")
+
+    def _cut_at_gap(
+        self, segments: list[Segment], place: int, producers: Producers, durable_end: int
+    ) -> list[Segment]:
+        """The offsets in front of a segment were lost: the log ends before them."""
+        last = segments[place - 1]
+        if last.end_offset < durable_end:
+            raise Corrupt(
+                f"{segments[place].path(LOG)}: offsets {last.end_offset} to {segments[place].base_offset - 1} are gone; records "
+                f"up to offset {durable_end - 1} were durable, so the disk has lost them. Restore the files"
+            )
+        self._drop(segments[place:])
+        fresh = Segment(self._disk, self._directory, last.end_offset, self._open_files)
+        fresh.create()
+        fresh.created_ms = self._now_ms
+        self._make_durable(fresh, sealed=False, producers=producers)
+        return [*segments[: place - 1 if last.size == 0 else place], fresh]
 
     def _replay_trusted(self, segment: Segment, start: _Start) -> None:
         """Take a sealed segment into producer state only: its files are as they should be."""
@@ -313,8 +352,8 @@ class _Recovery:
                 return self._cut(segment, str(damage), durable_end)
             position += taken
             if taken == 0:
-                size = read_header(chunk).size if len(chunk) >= HEADER.size else log_size
-                if size > log_size - position:
+                size = read_header(chunk).size if len(chunk) >= HEADER.size else 0
+                if not HEADER.size <= size <= log_size - position:
                     return self._cut(segment, f"a torn batch at byte {position}", durable_end)
                 chunk = segment.log.read(position, size)
                 try:
@@ -367,6 +406,7 @@ class _Recovery:
     def _make_durable(self, segment: Segment, *, sealed: bool, producers: Producers) -> None:
         if not sealed:
             self._disk.remove(segment.path(SUMMARY))
+            segment.write_indexes()  # what a lost end of the log has left in them goes
         else:
             unstable = producers.first_open_offset()
             segment.seal(segment.end_offset if unstable is None else unstable)

@@ -74,6 +74,7 @@ class Segment:
         self._open_files = open_files
         self._log: File | None = None
         self._txn_file: File | None = None
+        self._index_files: list[File] = []  # written, and to be synced with the log
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._txn_index: TransactionIndex | None = None
@@ -270,6 +271,7 @@ class Segment:
         """Bring the files of the offset and time index up to what memory holds. They are durable when synced."""
         assert self._offset_index is not None
         assert self._time_index is not None
+        self._close_indexes()
         for suffix, content in (
             (INDEX, self._offset_index.content()),
             (TIMEINDEX, self._time_index.content()),
@@ -282,7 +284,11 @@ class Segment:
                 file.truncate(0)
             if file.size < len(content):
                 file.append(content[file.size :])
-            file.close()
+            self._index_files.append(file)
+
+    def _close_indexes(self) -> None:
+        while self._index_files:
+            self._index_files.pop().close()
 
     def seal(self, stable_offset: int) -> None:
         """Nothing more is appended: close the time index with its last entry, and write the indexes."""
@@ -296,7 +302,7 @@ class Segment:
     def files_to_sync(self) -> list[File]:
         """The files whose bytes a sync of this segment makes durable."""
         assert self._log is not None
-        return [self._log] if self._txn_file is None else [self._log, self._txn_file]
+        return [self._log, *self._index_files, *([] if self._txn_file is None else [self._txn_file])]
 
     def release(self) -> None:
         """A sealed segment that is durable: keep no file open, and load the indexes again when they are needed."""
@@ -320,6 +326,7 @@ class Segment:
             if file is not None:
                 file.close()
         self._log = self._txn_file = None
+        self._close_indexes()
 
     # -- reading -----------------------------------------------------------------------------------------------
 

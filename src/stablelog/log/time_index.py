@@ -34,6 +34,8 @@ class TimeIndex:
 
     def __getitem__(self, index: int) -> tuple[int, int]:
         """The (timestamp, offset) of an entry."""
+        if not 0 <= index < self._count:
+            raise IndexError(index)
         timestamp, offset = ENTRY.unpack_from(self._entries, index * ENTRY.size)
         return timestamp, self._base_offset + offset
 

@@ -55,6 +55,8 @@ class TransactionIndex:
         return self._count
 
     def __getitem__(self, index: int) -> AbortedTxn:
+        if not 0 <= index < self._count:
+            raise IndexError(index)
         return AbortedTxn._make(ENTRY.unpack_from(self._entries, index * ENTRY.size)[1:])
 
     def _first(self, index: int) -> int:

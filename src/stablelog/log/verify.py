@@ -70,7 +70,7 @@ def verify_directory(
     done = 0
     producers = Producers()
     aborted: dict[int, list[AbortedTxn]] = {base: [] for base in bases}
-    knows_start = not bases or bases[0] == 0
+    deleted_before = bases[0] if bases and bases[0] else None
     previous_end = None
     for base in bases:
         if not disk.exists(directory / f"{base:020d}{LOG}"):
@@ -90,7 +90,7 @@ def verify_directory(
         yield from _verify_offset_index(disk, directory, segment)
         yield from _verify_time_index(disk, directory, segment)
         yield from _verify_txn_index(
-            disk, directory, segment, aborted[base], knows_start=knows_start, is_last=is_last
+            disk, directory, segment, aborted[base], deleted_before=deleted_before, is_last=is_last
         )
         yield from _verify_summary(disk, directory, segment)
     yield from _verify_snapshots(disk, directory, previous_end)
@@ -178,15 +178,17 @@ def _verify_offset_index(disk: Disk, directory: Path, segment: _Segment) -> Iter
     path = directory / f"{segment.base_offset:020d}{INDEX}"
     index = OffsetIndex(segment.base_offset, _content(disk, path))
     assert segment.positions is not None
+    assert segment.greatest is not None
     for place in range(len(index)):
         offset, position = index[place]
-        if position >= segment.log_size:
-            return  # the log went on while it was read
         known = segment.positions.get(position)
         if known is None:
+            if segment.log_size <= position < disk.size(directory / f"{segment.base_offset:020d}{LOG}"):
+                return  # the log went on while it was read, or is torn there, which was said
             yield Finding(path, f"entry {place} says that a batch begins at byte {position}; none does")
             return
-        if known[0] < offset and not segment.torn:
+        # Kafka may name the last of several batches that were appended at once, by the position of the first.
+        if offset < known[0] or offset not in segment.greatest:
             yield Finding(
                 path,
                 f"entry {place} says offset {offset} for byte {position}, whose batch ends at {known[0]}",
@@ -216,7 +218,7 @@ def _verify_txn_index(
     segment: _Segment,
     wanted: list[AbortedTxn],
     *,
-    knows_start: bool,
+    deleted_before: bool,
     is_last: bool,
 ) -> Iterator[Finding]:
     path = directory / f"{segment.base_offset:020d}{TXNINDEX}"
@@ -229,12 +231,12 @@ def _verify_txn_index(
     found = [index[place] for place in range(len(index))]
     if is_last:
         found = [txn for txn in found if txn.last_offset < segment.end_offset]
-    if not knows_start:
-        # Where the log's beginning was deleted, first offsets of what began there cannot be told: compare the ends.
-        if [txn.last_offset for txn in found[-len(wanted) :]] != [
-            txn.last_offset for txn in wanted
-        ] and wanted:
-            yield Finding(path, f"{len(found)} aborted transactions, the log says {len(wanted)}")
+    if deleted_before is not None:
+        # What began before the log's start, which was deleted, cannot be told from the log: compare what can.
+        whole = {txn.last_offset for txn in found if txn.first_offset >= deleted_before}
+        ends, wanted_ends = {txn.last_offset for txn in found}, {txn.last_offset for txn in wanted}
+        if not whole <= wanted_ends <= ends:
+            yield Finding(path, f"abort markers at {sorted(ends)}; the log has them at {sorted(wanted_ends)}")
         return
     if found != wanted:
         differ = next(

@@ -60,11 +60,15 @@ def plan(options: ReadOptions) -> list[Range]:
             if topic not in topics:
                 raise Unavailable(f"there is no topic {topic!r} at {options.bootstrap}")
             for partition in sorted(topics[topic].partitions):
-                start, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT_S)
+                start, end = consumer.get_watermark_offsets(
+                    TopicPartition(topic, partition), timeout=TIMEOUT_S
+                )
                 if start < end:
                     ranges.append(Range(topic, partition, start, end))
     except KafkaException as error:
-        raise Unavailable(f"planning the read at {options.bootstrap} failed: {error.args[0].str()}") from error
+        raise Unavailable(
+            f"planning the read at {options.bootstrap} failed: {error.args[0].str()}"
+        ) from error
     finally:
         consumer.close()
     return ranges
@@ -88,7 +92,9 @@ def read(options: ReadOptions, wanted: Range) -> Iterator[list[Any]]:
             messages = consumer.consume(BATCH_COUNT, timeout=POLL_S)
             if not messages:
                 if time.monotonic() > deadline:
-                    raise Unavailable(f"{options.bootstrap} handed out nothing of {wanted} within {TIMEOUT_S:g} s")
+                    raise Unavailable(
+                        f"{options.bootstrap} handed out nothing of {wanted} within {TIMEOUT_S:g} s"
+                    )
                 continue
             deadline = time.monotonic() + TIMEOUT_S
             found = []

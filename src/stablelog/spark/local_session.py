@@ -52,7 +52,9 @@ def session(app_name: str = "stablelog", master: str = "local[*]", **settings: s
     # Spark starts `python3` of the PATH for its workers; the one that runs this has what they need.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in (SETTINGS | {name.replace("_", "."): value for name, value in settings.items()}).items():
+    for name, value in (
+        SETTINGS | {name.replace("_", "."): value for name, value in settings.items()}
+    ).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
@@ -85,7 +87,9 @@ def find_java() -> Path:
 def _version(java: Path) -> int:
     """The major version; 0 if it cannot be run."""
     try:
-        text = subprocess.run([java, "-version"], capture_output=True, text=True, check=True, timeout=30).stderr
+        text = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, check=True, timeout=30
+        ).stderr
         return int(text.split('"')[1].split(".")[0])
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return 0

@@ -1,6 +1,6 @@
 """`spark.read.format("stablelog")`: a topic as a DataFrame, committed records only unless told otherwise.
 
-    spark.read.format("stablelog").option("kafka.bootstrap.servers", address).option("subscribe", "orders").load()
+spark.read.format("stablelog").option("kafka.bootstrap.servers", address).option("subscribe", "orders").load()
 """
 
 from collections.abc import Iterator
@@ -60,7 +60,9 @@ class StablelogDataSource(DataSource):
             InvalidConfig: a column is asked for that there is none of.
         """
         options = read_options(self.options)
-        known = [part.split(" ")[0] for part in (columns.COLUMNS + ", " + columns.HEADERS).split(", ") if part]
+        known = [
+            part.split(" ")[0] for part in (columns.COLUMNS + ", " + columns.HEADERS).split(", ") if part
+        ]
         names = [field.name for field in schema.fields]
         unknown = [name for name in names if name not in known]
         if unknown:

@@ -192,12 +192,16 @@ class SimDisk:
         for names in (self._names, self._durable_names):
             for child in [child for child in names if path in child.parents]:
                 del names[child]
-        self._directories = {known for known in self._directories if known != path and path not in known.parents}
+        self._directories = {
+            known for known in self._directories if known != path and path not in known.parents
+        }
 
     def sync_dir(self, path: Path) -> None:
         """Make the names in a directory durable."""
         self.step(f"sync directory {path.name}")
-        for child in [child for child in self._durable_names if child.parent == path and child not in self._names]:
+        for child in [
+            child for child in self._durable_names if child.parent == path and child not in self._names
+        ]:
             del self._durable_names[child]
         self._durable_names |= {child: inode for child, inode in self._names.items() if child.parent == path}
 

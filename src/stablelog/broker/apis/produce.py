@@ -52,7 +52,11 @@ def _transaction_check(
             )[target]
         else:
             code = coordinator.verify_partitions(
-                transactional_id, header.producer_id, header.producer_epoch, [target]
+                transactional_id,
+                header.producer_id,
+                header.producer_epoch,
+                [target],
+                produce_version=api_version,
             )[target]
         if code is not ErrorCode.none:
             raise Refused(

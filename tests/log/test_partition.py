@@ -1,0 +1,328 @@
+import pytest
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.header import Codec, read_header
+from stablelog.batch.records import Record, decode_records, encode_batch
+from stablelog.errors import Corrupt, OffsetOutOfRange, Refused, Unavailable
+from stablelog.log.partition import Isolation, Origin
+from stablelog.log.verify import verify_directory
+from tests.log.timeline import DIRECTORY, NOW_MS, Log, write
+
+EVERY = (Isolation.LOG_END, Isolation.READ_UNCOMMITTED, Isolation.READ_COMMITTED)
+
+
+def plain(*timestamps, codec=Codec.NONE, value=b"x"):
+    return encode_batch([Record(0, timestamp, None, value) for timestamp in timestamps], codec=codec)
+
+
+def test_an_undecided_record_is_never_handed_out():
+    """Scenario 24: whatever the high watermark does, a read-committed read returns not a byte of it."""
+    log = Log()
+    for n in range(30):
+        log.append(n)
+        log.sync()
+        assert log.partition.read(0, 1 << 20, Isolation.READ_COMMITTED).size == 0
+        assert log.partition.read(0, 1 << 20, Isolation.READ_UNCOMMITTED).end_offset == n + 1
+
+
+@pytest.mark.parametrize("delete", ["records", "retention"])
+def test_deleting_past_the_start_of_a_transaction_leaves_the_stable_offset_at_the_log_start(delete):
+    """Scenario 25: never below it, and never back."""
+    log = write("P1 " + "- " * 60, segment_bytes=400, retention_bytes=400)
+    assert log.stable_offset == 0
+    if delete == "records":
+        log.partition.delete_records(40)
+    else:
+        assert log.partition.apply_retention(log.now_ms) > 0
+    start = log.partition.start_offset
+    assert start > 0
+    assert log.stable_offset == start
+    log.write("- P2 P2a P1c")
+    assert log.stable_offset == log.partition.end_offset
+
+
+def test_an_index_that_cannot_be_written_stops_the_partition_and_recovery_puts_it_right():
+    """Scenario 26: the marker is in the log, the stable offset has not moved, and the restart makes one entry."""
+    log = write("P1 P1 P2")
+    log.disk.fail_at = log.disk.steps + 3  # the marker's append, the making of the index, its append
+    with pytest.raises(Unavailable):
+        log.end(1, commit=False)
+    assert log.stable_offset == 0
+    with pytest.raises(Unavailable, match="needs a restart"):
+        log.append(2)
+    log.disk.fail_at = None
+    log.partition = log.open()
+    assert [txn.first_offset for txn in log.partition._active.txn_index] == [0]
+    assert log.stable_offset == 2
+
+
+@pytest.mark.parametrize("which", ["all", "last"])
+def test_rebuilt_indexes_equal_the_original_ones(which):
+    """Scenario 27: every index deleted after an unclean stop, over many segments or in the last one only."""
+    log = write("P1 P2 P1 P1a P3 P2a - P3c P1 " * 20 + "P1c", segment_bytes=600, index_interval_bytes=100)
+    before = log.all_aborted()
+    segments = [(s.base_offset, s.record_count, s.committed_count) for s in log.partition.segments()]
+    log.partition.close(clean=False)
+    last = log.partition.segments()[-1].base_offset
+    for name in log.disk.list_dir(DIRECTORY):
+        if name.endswith((".index", ".timeindex", ".txnindex", ".summary")) and (
+            which == "all" or name.startswith(f"{last:020d}")
+        ):
+            log.disk.remove(DIRECTORY / name)
+    log.partition = log.open()
+    assert log.all_aborted() == before
+    assert [(s.base_offset, s.record_count, s.committed_count) for s in log.partition.segments()] == segments
+    assert list(verify_directory(log.disk, DIRECTORY)) == []
+
+
+def test_a_bad_batch_behind_what_was_durable_is_cut_with_all_that_follows():
+    """Scenario 28: aborts and segments behind it are gone, too."""
+    log = write("P1 P1a P2 P2a - -", segment_bytes=1 << 20)
+    log.partition.close(clean=False)
+    path = DIRECTORY / f"{0:020d}.log"
+    content = bytearray(log.disk.read_bytes(path))
+    found = read_header(content, 0).size * 1 + 78
+    content[found + 70] ^= 1
+    log.disk.write_atomic(path, bytes(content))
+    log.partition = log.open()
+    assert log.partition.end_offset == 2
+    assert [txn.producer_id for txn in log.all_aborted()] == [1]
+
+
+def test_a_bad_batch_in_what_was_durable_keeps_the_partition_closed():
+    """What was acknowledged is not thrown away in silence: the file and the place are named."""
+    log = write("- " * 100, segment_bytes=400)
+    log.partition.close(clean=False)
+    path = DIRECTORY / f"{0:020d}.log"
+    content = bytearray(log.disk.read_bytes(path))
+    content[70] ^= 1
+    log.disk.write_atomic(path, bytes(content))
+    log.disk.remove(DIRECTORY / f"{0:020d}.summary")
+    with pytest.raises(Corrupt, match=r"00000000000000000000\.log.*durable"):
+        log.open()
+    assert log.disk.read_bytes(path) == bytes(content)
+
+
+def test_a_follower_builds_the_same_index():
+    """Scenario 29: from the leader's batches, offsets and all."""
+    leader = write("P1 P2 P1 P1a P2 P3 P2c P3a")
+    data = leader.partition.read(0, 1 << 20, Isolation.LOG_END).buffers[0]
+    follower = Log()
+    follower.partition.append(data, now_ms=NOW_MS, origin=Origin.REPLICATION)
+    follower.sync()
+    assert follower.all_aborted() == leader.all_aborted()
+    assert follower.stable_offset == leader.stable_offset
+    assert follower.disk.read_bytes(DIRECTORY / f"{0:020d}.log") == leader.disk.read_bytes(
+        DIRECTORY / f"{0:020d}.log"
+    )
+
+
+def test_a_producer_whose_data_is_deleted_goes_on_with_its_sequence():
+    """Scenario 30."""
+    log = Log(segment_bytes=200)
+    for _ in range(10):
+        log.append(1, transactional=False)
+    log.sync()
+    log.partition.delete_records(9)
+    log.partition.roll(log.now_ms)
+    assert log.append(1, sequence=10, transactional=False).first_offset == 10
+
+
+def test_lookups_by_time_end_at_what_the_reader_sees():
+    """Scenario 31: a time that only an undecided record has is not found."""
+    log = Log()
+    log.partition.append(plain(100, 200, 300), now_ms=NOW_MS)
+    log.partition.append(plain(400), now_ms=NOW_MS)
+    log.write("P1")
+    committed, uncommitted = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
+    assert log.partition.offset_for_timestamp(150, committed) == (1, 200, 0)
+    assert log.partition.offset_for_timestamp(301, committed) == (3, 400, 0)
+    assert log.partition.offset_for_timestamp(401, committed) is None
+    assert log.partition.offset_for_timestamp(401, uncommitted) == (4, NOW_MS, 0)
+    assert log.partition.max_timestamp(committed) is None
+    assert log.partition.max_timestamp(uncommitted)[0] == 4
+    assert log.partition.visible_end(committed) == 4
+
+
+@pytest.mark.parametrize("isolation", [Isolation.READ_UNCOMMITTED, Isolation.LOG_END])
+def test_a_read_of_everything_carries_no_list_of_aborts(isolation):
+    """Scenario 33: null, not empty."""
+    log = write("P1 P1a")
+    assert log.partition.read(0, 1 << 20, isolation).aborted is None
+    assert log.partition.read(2, 1 << 20, isolation).aborted is None
+
+
+def test_every_alignment_hands_out_whole_batches_and_bounds_them():
+    """Scenario 34: the upper bound is never below what was handed out."""
+    log = Log(index_interval_bytes=200)
+    for n in range(60):
+        log.append(1, count=1 + n % 5, transactional=n % 3 == 0) if n % 3 else log.write("P2 P2a")
+    log.sync()
+    for start in range(log.partition.end_offset):
+        for size_max in (1, 79, 200, 1000, 1 << 20):
+            found = log.partition.read(start, size_max, Isolation.LOG_END)
+            data, at, offset = found.buffers[0], 0, None
+            while at < len(data):
+                header = read_header(data, at)
+                if at == 0:
+                    assert header.base_offset <= start <= header.last_offset
+                at, offset = at + header.size, header.next_offset
+            assert at == len(data)
+            assert offset == found.end_offset
+            assert len(data) <= size_max or read_header(data).size == len(data)
+
+
+@pytest.mark.parametrize("isolation", EVERY)
+def test_a_read_outside_the_log_says_where_the_log_is(isolation):
+    log = write("- - -")
+    log.partition.delete_records(1)
+    for offset in (0, 4, -1):
+        with pytest.raises(OffsetOutOfRange, match=r"not in \[1, 3\]"):
+            log.partition.read(offset, 100, isolation)
+    assert log.partition.read(3, 100, isolation).size == 0
+
+
+def test_what_is_handed_out_stays_readable_after_its_segment_is_deleted(tmp_path):
+    from stablelog.env.disk import LocalDisk
+    from stablelog.log.partition import LogConfig, Partition
+
+    partition = Partition.open(
+        LocalDisk(),
+        tmp_path / "t-0",
+        LogConfig(segment_bytes=300),
+        topic="t",
+        partition=0,
+        clean=True,
+        now_ms=1,
+    )
+    for n in range(10):
+        partition.append(plain(n, value=b"%d" % n), now_ms=1)
+    work = partition.unsynced()
+    work.run()
+    partition.synced(work)
+    held = partition.read(0, 1, Isolation.READ_UNCOMMITTED).buffers[0]
+    partition.delete_records(9)
+    partition.remove_deleted(1 << 60)
+    assert decode_records(held)[0].value == b"0"
+    partition.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda batch: batch + batch, ErrorCode.invalid_record),
+        (lambda batch: (7).to_bytes(8, "big") + batch[8:], ErrorCode.invalid_record),
+    ],
+)
+def test_what_no_client_may_send_is_refused(change, code):
+    log = Log()
+    with pytest.raises(Refused) as caught:
+        log.partition.append(change(plain(1, 2)), now_ms=NOW_MS)
+    assert caught.value.code is code
+    assert log.partition.end_offset == 0
+
+
+@pytest.mark.parametrize("at", [17, 30, 61, 70])
+def test_a_batch_whose_bytes_changed_on_the_way_is_not_written(at):
+    log = Log()
+    batch = bytearray(plain(1, 2))
+    batch[at] ^= 1
+    with pytest.raises((Corrupt, Refused)):
+        log.partition.append(bytes(batch), now_ms=NOW_MS)
+    assert log.partition.end_offset == 0
+
+
+def test_a_batch_that_is_too_large_is_refused_by_the_name_of_the_setting():
+    log = Log(max_message_bytes=100)
+    with pytest.raises(Refused, match=r"max\.message\.bytes=100"):
+        log.partition.append(plain(1, value=bytes(100)), now_ms=NOW_MS)
+
+
+def test_the_brokers_time_takes_the_place_of_the_clients_where_the_topic_says_so():
+    log = Log(message_timestamp_type="LogAppendTime")
+    assert log.partition.append(plain(5, 6), now_ms=NOW_MS).append_time_ms == NOW_MS
+    log.sync()
+    read = decode_records(log.partition.read(0, 1 << 20, Isolation.READ_COMMITTED).buffers[0])
+    assert [record.timestamp_ms for record in read] == [NOW_MS, NOW_MS]
+    log.reopen(clean=False)
+    assert log.partition.end_offset == 2
+
+
+def test_segments_roll_by_size_and_by_the_brokers_time():
+    log = Log(segment_bytes=250, segment_ms=1000).write("- - - -")
+    assert len(log.partition.segments()) == 2
+    log.now_ms += 1001
+    log.write("-")
+    assert len(log.partition.segments()) == 3
+
+
+def test_retention_by_time_takes_whole_segments_and_keeps_what_is_new():
+    log = Log(segment_bytes=300, retention_ms=1000).write("- - - - - -")
+    log.now_ms += 2000
+    log.write("-")
+    assert log.partition.apply_retention(log.now_ms) > 0
+    assert log.partition.start_offset == log.partition.segments()[0].base_offset > 0
+    assert log.partition.end_offset == 7
+    names = log.disk.list_dir(DIRECTORY)
+    assert any(name.endswith(".deleted") for name in names)
+    log.partition.remove_deleted(log.now_ms + 60_000)
+    assert not any(name.endswith(".deleted") for name in log.disk.list_dir(DIRECTORY))
+
+
+def test_a_leader_epoch_ends_where_the_next_begins():
+    log = write("- -")
+    log.reopen(leader_epoch=3)
+    log.write("-")
+    log.reopen(leader_epoch=5)
+    log.write("- -")
+    assert log.partition.end_offset_for_epoch(0) == (0, 2)
+    assert log.partition.end_offset_for_epoch(1) == (0, 2)
+    assert log.partition.end_offset_for_epoch(3) == (3, 3)
+    assert log.partition.end_offset_for_epoch(5) == (5, 5)
+    assert log.partition.end_offset_for_epoch(9) == (-1, -1)
+    log.reopen()
+    assert log.partition.end_offset_for_epoch(3) == (3, 3)
+
+
+def test_recovery_reads_only_what_came_after_the_last_snapshot():
+    log = Log(snapshot_bytes=4096)
+    for _ in range(400):
+        log.append(1)
+        log.sync()
+    log.partition.close(clean=False)
+    read = []
+
+    class Counting(type(log.disk)):
+        pass
+
+    original = log.disk.open
+
+    def opened(path, *, create=False):
+        file = original(path, create=create)
+        if path.suffix == ".log":
+            plain_read = file.read
+            file.read = lambda position, size: read.append(position) or plain_read(position, size)
+        return file
+
+    log.disk.open = opened
+    size = log.partition.size
+    log.partition = log.open()
+    assert min(read) > size - 2 * 4096
+    assert log.partition.end_offset == 400
+    assert log.stable_offset == 0
+
+
+def test_verify_finds_what_was_changed_in_any_file():
+    log = write("P1 P1a - P2 P2c " * 30, segment_bytes=900, index_interval_bytes=100)
+    log.partition.close()
+    assert list(verify_directory(log.disk, DIRECTORY)) == []
+    for name in log.disk.list_dir(DIRECTORY):
+        path = DIRECTORY / name
+        content = log.disk.read_bytes(path)
+        if not content or name == "leader-epoch-checkpoint":
+            continue
+        changed = bytearray(content)
+        changed[len(changed) // 2] ^= 0x40
+        log.disk.write_atomic(path, bytes(changed))
+        assert list(verify_directory(log.disk, DIRECTORY)), f"a flipped bit in {name} was not found"
+        log.disk.write_atomic(path, content)
