@@ -131,7 +131,7 @@ def _watermarks(samples: Sequence[Sample], events: Sequence[tuple[float, str]]) 
     if not samples:
         return []
     end_s = max(samples[-1].at_s, 0.001)
-    end_offset = max(max(sample.high_watermark for sample in samples), 1)
+    end_offset = max(1, *(sample.high_watermark for sample in samples))
 
     def x(at_s: float) -> float:
         return MARGIN_LEFT + at_s / end_s * (WIDTH - MARGIN_LEFT - MARGIN_RIGHT)
@@ -159,14 +159,14 @@ def _watermarks(samples: Sequence[Sample], events: Sequence[tuple[float, str]]) 
         parts.append(
             f"<text x='{x(tick):.1f}' y='{bottom + 18}' font-size='12' fill='{INK}' text-anchor='middle'>{tick:g} s</text>"
         )
-    for at_s, label in events:
+    for place, (at_s, label) in enumerate(events):
         near_end = x(at_s) > WIDTH * 0.75
         anchor, shift = ("end", -5) if near_end else ("start", 5)
         parts.append(
             f"<line x1='{x(at_s):.1f}' x2='{x(at_s):.1f}' y1='{top - 12}' y2='{bottom}' stroke='{ABORTED}' stroke-dasharray='4 3'/>"
         )
         parts.append(
-            f"<text x='{x(at_s) + shift:.1f}' y='{top - 14}' font-size='12' fill='{ABORTED}' text-anchor='{anchor}'>{escape(label)}</text>"
+            f"<text x='{x(at_s) + shift:.1f}' y='{top - 4 + 16 * place}' font-size='12' fill='{ABORTED}' text-anchor='{anchor}'>{escape(label)}</text>"
         )
     for colour, width, values in (
         (HIGH, 5, [(sample.at_s, sample.high_watermark) for sample in samples]),

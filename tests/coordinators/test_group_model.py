@@ -35,6 +35,9 @@ from stablelog.coordinators.groups import GroupCoordinator
 CONFIG = GroupConfig(initial_rebalance_delay_ms=1_000, group_size_max=5, offsets_retention_ms=10**12)
 NO_DELAY = GroupConfig(initial_rebalance_delay_ms=0, group_size_max=5, offsets_retention_ms=10**12)
 GROUPS = ("g", "simple")
+OFTEN_G = st.sampled_from(("g", "g", "g", "simple"))
+OFTEN_T = st.sampled_from([("t", 0), ("t", 0), ("u", 0)])
+OFTEN_1 = st.sampled_from((1, 1, 2))
 PARTITIONS = [("t", 0), ("u", 0)]
 PRODUCERS = (1, 2)
 
@@ -304,15 +307,15 @@ class Life(RuleBasedStateMachine):
 class OffsetsLife(Life):
     """Offsets of groups without members."""
 
-    @rule(group=st.sampled_from(GROUPS), offset=st.integers(0, 999), which=st.sampled_from(PARTITIONS))
+    @rule(group=OFTEN_G, offset=st.integers(0, 999), which=OFTEN_T)
     def commit(self, group: str, offset: int, which: tuple[str, int]) -> None:
         decision = self.coordinator.commit_offsets(group, {which: OffsetCommit(offset)}, now_ms=self.now_ms)
         self.carry_out(decision)
 
     @rule(
         who=st.none() | st.integers(0, 5),
-        group=st.sampled_from(GROUPS),
-        producer_id=st.sampled_from(PRODUCERS),
+        group=OFTEN_G,
+        producer_id=OFTEN_1,
         offset=st.integers(0, 999),
         which=st.lists(st.sampled_from(PARTITIONS), min_size=1, unique=True),
     )
@@ -330,7 +333,7 @@ class OffsetsLife(Life):
             self.append(key, value, producer_id)
         self.coordinator.txn_offsets_appended(producer_id, decision.records, now_ms=self.now_ms)
 
-    @rule(producer_id=st.sampled_from(PRODUCERS), outcome=st.booleans())
+    @rule(producer_id=OFTEN_1, outcome=st.booleans())
     def end_transaction(self, producer_id: int, outcome: bool) -> None:
         entry = Entry(self.end, producer_id=producer_id, outcome=outcome)
         self.log.append(entry)
@@ -338,7 +341,7 @@ class OffsetsLife(Life):
         self.end += 1
         self.carry_out(self.coordinator.txn_ended(producer_id, commit=outcome))
 
-    @rule(group=st.sampled_from(GROUPS), which=st.sampled_from(PARTITIONS))
+    @rule(group=OFTEN_G, which=OFTEN_T)
     def delete_offset(self, group: str, which: tuple[str, int]) -> None:
         self.carry_out(self.coordinator.delete_offsets(group, [which], now_ms=self.now_ms))
 
@@ -441,6 +444,12 @@ class GroupLife(Life):
                     self.heartbeat(one)
             self.advance(step_ms)
 
+    @rule(who=st.integers(3, 5))
+    def start_anew(self, who: int) -> None:
+        """A static member has forgotten its id; its former self may still be waiting."""
+        self.clients[who].member_id = ""
+        self.join(who, "range", anew=True)
+
     @rule(who=clients_)
     def lose_or_find_connection(self, who: int) -> None:
         self.clients[who].is_deaf = not self.clients[who].is_deaf
@@ -452,9 +461,7 @@ class GroupLife(Life):
         leaving = LeavingMember(member_id, client.instance_id)
         self.carry_out(self.coordinator.leave("g", [leaving, leaving], now_ms=self.now_ms))
 
-    @rule(
-        who=clients_, offset=st.integers(0, 999), which=st.sampled_from(PARTITIONS), retention=st.booleans()
-    )
+    @rule(who=clients_, offset=st.integers(0, 999), which=OFTEN_T, retention=st.booleans())
     def commit_as_member(self, who: int, offset: int, which: tuple[str, int], retention: bool) -> None:
         client = self.clients[who]
         membership = Membership(client.member_id, client.generation, client.instance_id)
@@ -508,4 +515,4 @@ def pending_values(coordinator: GroupCoordinator) -> Any:
 TestOffsetsLife = OffsetsLife.TestCase
 TestOffsetsLife.settings = settings(max_examples=250, stateful_step_count=30, deadline=None)
 TestGroupLife = GroupLife.TestCase
-TestGroupLife.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestGroupLife.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)

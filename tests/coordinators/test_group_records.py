@@ -135,16 +135,7 @@ def group_value(version: int) -> bytes:
 
 def flexible_group_value() -> bytes:
     head = b"\x09consumer" + struct.pack(">i", 5) + b"\x06range" + b"\x03m1" + struct.pack(">q", 77)
-    member = (
-        b"\x03m1"
-         b"\x02i"
-         b"\x02c"
-         b"\x03/h"
-        + struct.pack(">ii", 60, 10)
-        + b"\x02s"
-        + b"\x02a"
-        + b"\x00"
-    )
+    member = b"\x03m1\x02i\x02c\x03/h" + struct.pack(">ii", 60, 10) + b"\x02s" + b"\x02a" + b"\x00"
     return struct.pack(">h", 4) + head + b"\x02" + member + b"\x00"
 
 

@@ -763,9 +763,8 @@ class Partition:
         names = self._disk.list_dir(self.directory)
         for segment in gone:
             segment.close()
-            for suffix in SEGMENT_SUFFIXES:
-                if segment.path(suffix).name in names:
-                    renamed.append(self._mark_deleted(segment.path(suffix)))
+            paths = [segment.path(suffix) for suffix in SEGMENT_SUFFIXES]
+            renamed += [self._mark_deleted(path) for path in paths if path.name in names]
             # One after the other: a crash must not leave a gap that looks like a segment that was lost.
             self._disk.sync_dir(self.directory)
         for name in names:

@@ -218,7 +218,7 @@ def _verify_txn_index(
     segment: _Segment,
     wanted: list[AbortedTxn],
     *,
-    deleted_before: bool,
+    deleted_before: int | None,
     is_last: bool,
 ) -> Iterator[Finding]:
     path = directory / f"{segment.base_offset:020d}{TXNINDEX}"

@@ -16,8 +16,9 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from stablelog.errors import Refused
+from stablelog.wire.guard import check_counts, skip_tagged_fields
 from stablelog.wire.shapes import error_for, reshape_request, reshape_response
-from stablelog.wire.versions import adapt
+from stablelog.wire.versions import adapt, refuse_nulls
 
 Buffer = bytes | bytearray | memoryview
 
@@ -120,9 +121,12 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
     request_class = message_class(api_key, version, "request")
     try:
         client_id, at = _read_header(frame, flexible=request_class.__flexible__)
+        check_counts(request_class, frame, at)
         # Bytes behind the request are passed over, as Kafka does: librdkafka 2.16 leaves three behind a Metadata
         # request for all topics.
         request, _ = _reader(api_key, version)(frame, at)
+        refuse_nulls(request)
+        return client_id, _newest_shape(api_key, version, request)
     except (
         SerialError,
         ValueError,
@@ -136,13 +140,14 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
         raise Refused(
             ErrorCode.invalid_request, f"not a {name} request of version {version}: {error!r}"
         ) from error
+
+
+def _newest_shape(api_key: int, version: int, request: Any) -> Any:
     newest = API_VERSIONS[api_key][1]
     if api_key == FETCH_KEY or version == newest:
-        return client_id, request
+        return request
     reshaped = reshape_request(api_key, version, request, _module(api_key, newest, "request"))
-    return client_id, reshaped if reshaped is not None else adapt(
-        request, message_class(api_key, newest, "request")
-    )
+    return reshaped if reshaped is not None else adapt(request, message_class(api_key, newest, "request"))
 
 
 def _read_header(frame: Buffer, *, flexible: bool) -> tuple[str | None, int]:
@@ -157,33 +162,8 @@ def _read_header(frame: Buffer, *, flexible: bool) -> tuple[str | None, int]:
         client_id = bytes(frame[at : at + size]).decode()
         at += size
     if flexible:
-        at = _skip_tagged_fields(frame, at)
+        at = skip_tagged_fields(frame, at)
     return client_id, at
-
-
-def _skip_tagged_fields(frame: Buffer, at: int) -> int:
-    count, at = _read_uvarint(frame, at)
-    for _ in range(count):
-        _, at = _read_uvarint(frame, at)
-        size, at = _read_uvarint(frame, at)
-        at += size
-        if at > len(frame):
-            raise ValueError("a tagged field is cut short")
-    return at
-
-
-def _read_uvarint(frame: Buffer, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 35:
-        if at >= len(frame):
-            raise ValueError("a varint is cut short")
-        byte = frame[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise ValueError("a varint that does not end")
 
 
 def response_header(api_key: int, version: int, correlation_id: int) -> bytes:

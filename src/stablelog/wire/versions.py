@@ -25,6 +25,32 @@ def adapt(value: Any, target: type) -> Any:
 
 
 @cache
+def _arrays(message: type) -> tuple[tuple[str, bool, bool], ...]:
+    """The fields of a message that hold arrays: (name, may be null, holds messages)."""
+    return tuple(
+        (field.name, _is_optional(field.type), _entity_in(field.type) is not None)
+        for field in dataclasses.fields(message)
+        if typing.get_origin(required(field.type)) is tuple
+    )
+
+
+def refuse_nulls(message: Any) -> None:
+    """Refuse a message with a null where its schema knows none; kio lets them pass.
+
+    Raises:
+        ValueError: names the field.
+    """
+    for name, optional, nested in _arrays(type(message)):
+        content = getattr(message, name)
+        if content is None:
+            if not optional:
+                raise ValueError(f"{name} is null")
+        elif nested:
+            for item in content:
+                refuse_nulls(item)
+
+
+@cache
 def _plan(source: type, target: type) -> Convert:
     """How instances of `source` become instances of `target`."""
     have = {field.name: field for field in dataclasses.fields(source)}
@@ -52,7 +78,7 @@ def _field_plan(source: Any, target: Any) -> Convert | None:
     nested: Convert | None = None
     if source_entity is not None and target_entity is not None and source_entity is not target_entity:
         one = _plan(source_entity, target_entity)
-        is_tuple = typing.get_origin(_required(target)) is tuple
+        is_tuple = typing.get_origin(required(target)) is tuple
         nested = (lambda values: tuple([one(value) for value in values])) if is_tuple else one
     if not _is_optional(source):
         return nested
@@ -63,20 +89,20 @@ def _field_plan(source: Any, target: Any) -> Convert | None:
     return lambda content: null if content is None else content if nested is None else nested(content)
 
 
-def _required(annotation: Any) -> Any:
-    """The annotation without `| None`."""
+def required(annotation: Any) -> Any:
+    """A field's annotation without `| None`."""
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
         return next(part for part in typing.get_args(annotation) if part is not type(None))
     return annotation
 
 
 def _is_optional(annotation: Any) -> bool:
-    return _required(annotation) is not annotation
+    return required(annotation) is not annotation
 
 
 def _entity_in(annotation: Any) -> type | None:
     """The message class that a field holds, alone or in a tuple."""
-    annotation = _required(annotation)
+    annotation = required(annotation)
     if typing.get_origin(annotation) is tuple:
         annotation = typing.get_args(annotation)[0]
     return annotation if isinstance(annotation, type) and dataclasses.is_dataclass(annotation) else None

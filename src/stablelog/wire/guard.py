@@ -1,0 +1,148 @@
+"""Whether a request's counts and lengths can be true, before anything is made of them.
+
+kio's reader sets memory aside for as many items as an array claims. A claim of four billion ends the process. So the
+bytes are walked first, by the schema and without making a thing: a count that the bytes left cannot hold is refused.
+"""
+
+import dataclasses
+import struct
+import typing
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from stablelog.wire.versions import required
+
+Buffer = bytes | bytearray | memoryview
+Step = Callable[[Buffer, int], int]  # from where something begins to where it ends
+
+FIXED_SIZES = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float64": 8,
+    "uuid": 16,
+    "error_code": 2,
+    "timedelta_i32": 4,
+    "timedelta_i64": 8,
+    "datetime_i64": 8,
+}
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+
+
+def check_counts(message: type, data: Buffer, at: int) -> None:
+    """Walk a request of this class.
+
+    Raises:
+        ValueError: a count or length is more than the bytes that are left.
+    """
+    _walk(message)(data, at)
+
+
+def read_uvarint(data: Buffer, at: int) -> tuple[int, int]:
+    """Read an unsigned varint of up to 32 bits. Returns (value, where the next thing begins)."""
+    value = shift = 0
+    while shift < 35:
+        if at >= len(data):
+            raise ValueError("a varint is cut short")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise ValueError("a varint that does not end")
+
+
+def skip_tagged_fields(data: Buffer, at: int) -> int:
+    """Where the tagged fields that begin at `at` end."""
+    count, at = read_uvarint(data, at)
+    for _ in range(count):
+        _, at = read_uvarint(data, at)
+        size, at = read_uvarint(data, at)
+        at = _ahead(data, at, size)
+    return at
+
+
+def _ahead(data: Buffer, at: int, size: int) -> int:
+    if size > len(data) - at:
+        raise ValueError(f"{size} bytes are claimed where {len(data) - at} are left")
+    return at + size
+
+
+@cache
+def _walk(message: typing.Hashable) -> Step:
+    flexible: bool = message.__flexible__
+    steps = [
+        _field(field, flexible=flexible)
+        for field in dataclasses.fields(message)
+        if "tag" not in field.metadata
+    ]
+
+    def walk(data: Buffer, at: int) -> int:
+        for step in steps:
+            at = step(data, at)
+        return skip_tagged_fields(data, at) if flexible else at
+
+    return walk
+
+
+def _field(field: "dataclasses.Field[Any]", *, flexible: bool) -> Step:
+    annotation: Any = required(field.type)
+    if typing.get_origin(annotation) is tuple:
+        item: Any = required(typing.get_args(annotation)[0])
+        inner = (
+            _walk(item)
+            if dataclasses.is_dataclass(item)
+            else _single(field.metadata["kafka_type"], flexible=flexible)
+        )
+        return _array(inner, flexible=flexible)
+    if dataclasses.is_dataclass(annotation):
+        return _walk(annotation)
+    return _single(field.metadata["kafka_type"], flexible=flexible)
+
+
+def _single(kafka_type: str, *, flexible: bool) -> Step:
+    size = FIXED_SIZES.get(kafka_type)
+    if size is not None:
+        return lambda data, at: _ahead(data, at, size)
+    if flexible:
+        return _compact
+    return _sized(_INT16 if kafka_type == "string" else _INT32)
+
+
+def _compact(data: Buffer, at: int) -> int:
+    size, at = read_uvarint(data, at)
+    return _ahead(data, at, max(size - 1, 0))
+
+
+def _sized(length: struct.Struct) -> Step:
+    def step(data: Buffer, at: int) -> int:
+        at = _ahead(data, at, length.size)
+        size: int = length.unpack_from(data, at - length.size)[0]
+        return _ahead(data, at, max(size, 0))
+
+    return step
+
+
+def _array(inner: Step, *, flexible: bool) -> Step:
+    def step(data: Buffer, at: int) -> int:
+        if flexible:
+            count, at = read_uvarint(data, at)
+            count -= 1
+        else:
+            at = _ahead(data, at, _INT32.size)
+            count = _INT32.unpack_from(data, at - _INT32.size)[0]
+        if count > len(data) - at:
+            raise ValueError(f"{count} items are claimed where {len(data) - at} bytes are left")
+        for _ in range(count):
+            at = inner(data, at)
+        return at
+
+    return step

@@ -1,0 +1,262 @@
+"""One small language over three clients, so that a scenario is told once and every client has to live through it."""
+
+import asyncio
+import contextlib
+import itertools
+
+TIMEOUT_S = 30
+IDLE_S = 1.5
+_names = itertools.count()
+
+
+def unique(word):
+    """A name that no other test has."""
+    return f"{word}-{next(_names)}"
+
+
+class Confluent:
+    name = "confluent-kafka"
+
+    def __init__(self, bootstrap):
+        self.bootstrap = bootstrap
+
+    def _settings(self, **more):
+        return {"bootstrap.servers": self.bootstrap, "log_level": 0, "error_cb": lambda _e: None, **more}
+
+    def produce(self, topic, values, *, idempotent=True, compression="none"):
+        from confluent_kafka import Producer
+
+        producer = Producer(
+            self._settings(**{"enable.idempotence": idempotent, "compression.type": compression})
+        )
+        for value in values:
+            producer.produce(topic, value, partition=0)
+        assert producer.flush(TIMEOUT_S) == 0
+
+    @contextlib.contextmanager
+    def transactions(self, transactional_id):
+        from confluent_kafka import Producer
+
+        producer = Producer(self._settings(**{"transactional.id": transactional_id}))
+        producer.init_transactions(TIMEOUT_S)
+
+        def run(topic, values, *, commit, offsets=None):
+            producer.begin_transaction()
+            for value in values:
+                producer.produce(topic, value, partition=0)
+            if offsets is not None:
+                from confluent_kafka import Consumer, TopicPartition
+
+                group, source, position = offsets
+                consumer = Consumer(self._settings(**{"group.id": group}))
+                at = [TopicPartition(source, 0, position)]
+                producer.send_offsets_to_transaction(at, consumer.consumer_group_metadata(), TIMEOUT_S)
+                consumer.close()
+            producer.flush(TIMEOUT_S)
+            (producer.commit_transaction if commit else producer.abort_transaction)(TIMEOUT_S)
+
+        yield run
+
+    def read(self, topic, *, start=0, committed=True):
+        from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+        consumer = Consumer(
+            self._settings(
+                **{
+                    "group.id": unique("reader"),
+                    "isolation.level": "read_committed" if committed else "read_uncommitted",
+                    "enable.partition.eof": True,
+                }
+            )
+        )
+        consumer.assign([TopicPartition(topic, 0, start)])
+        found = []
+        while (message := consumer.poll(TIMEOUT_S)) is not None:
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._PARTITION_EOF
+                break
+            found.append((message.offset(), message.value()))
+        consumer.close()
+        return found
+
+    def committed(self, group, topic):
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer(self._settings(**{"group.id": group}))
+        offset = consumer.committed([TopicPartition(topic, 0)], timeout=TIMEOUT_S)[0].offset
+        consumer.close()
+        return offset if offset >= 0 else None
+
+
+class KafkaPython:
+    name = "kafka-python"
+
+    def __init__(self, bootstrap):
+        self.bootstrap = bootstrap
+
+    def produce(self, topic, values, *, idempotent=True, compression="none"):
+        from kafka import KafkaProducer
+
+        producer = KafkaProducer(
+            bootstrap_servers=self.bootstrap,
+            acks="all",
+            enable_idempotence=idempotent,
+            compression_type=None if compression == "none" else compression,
+        )
+        futures = [producer.send(topic, value, partition=0) for value in values]
+        for future in futures:
+            future.get(TIMEOUT_S)
+        producer.close()
+
+    @contextlib.contextmanager
+    def transactions(self, transactional_id):
+        from kafka import KafkaProducer, TopicPartition
+        from kafka.structs import OffsetAndMetadata
+
+        producer = KafkaProducer(
+            bootstrap_servers=self.bootstrap, transactional_id=transactional_id, acks="all"
+        )
+        producer.init_transactions()
+
+        def run(topic, values, *, commit, offsets=None):
+            producer.begin_transaction()
+            futures = [producer.send(topic, value, partition=0) for value in values]
+            if offsets is not None:
+                group, source, position = offsets
+                at = {TopicPartition(source, 0): OffsetAndMetadata(position, "", -1)}
+                producer.send_offsets_to_transaction(at, group)
+            producer.flush()
+            for future in futures:
+                future.get(TIMEOUT_S)
+            (producer.commit_transaction if commit else producer.abort_transaction)()
+
+        yield run
+        producer.close()
+
+    def read(self, topic, *, start=0, committed=True):
+        from kafka import KafkaConsumer, TopicPartition
+
+        consumer = KafkaConsumer(
+            bootstrap_servers=self.bootstrap,
+            isolation_level="read_committed" if committed else "read_uncommitted",
+            group_id=None,
+            auto_offset_reset="earliest",
+            fetch_max_wait_ms=50,
+        )
+        at = TopicPartition(topic, 0)
+        consumer.assign([at])
+        end = consumer.end_offsets([at])[at]
+        consumer.seek(at, start)
+        found = []
+        while consumer.position(at) < end:
+            for messages in consumer.poll(500).values():
+                found += [(message.offset, message.value) for message in messages]
+        consumer.close()
+        return found
+
+    def committed(self, group, topic):
+        from kafka import KafkaConsumer, TopicPartition
+
+        consumer = KafkaConsumer(bootstrap_servers=self.bootstrap, group_id=group)
+        offset = consumer.committed(TopicPartition(topic, 0))
+        consumer.close()
+        return offset
+
+
+class Aiokafka:
+    name = "aiokafka"
+
+    def __init__(self, bootstrap):
+        self.bootstrap = bootstrap
+        self._loop = asyncio.new_event_loop()
+
+    def _run(self, coroutine):
+        return self._loop.run_until_complete(asyncio.wait_for(coroutine, 2 * TIMEOUT_S))
+
+    def produce(self, topic, values, *, idempotent=True, compression="none"):
+        from aiokafka import AIOKafkaProducer
+
+        async def work():
+            producer = AIOKafkaProducer(
+                bootstrap_servers=self.bootstrap,
+                acks="all",
+                enable_idempotence=idempotent,
+                compression_type=None if compression == "none" else compression,
+            )
+            await producer.start()
+            futures = [await producer.send(topic, value, partition=0) for value in values]
+            await asyncio.gather(*futures)
+            await producer.stop()
+
+        self._run(work())
+
+    @contextlib.contextmanager
+    def transactions(self, transactional_id):
+        from aiokafka import AIOKafkaProducer
+        from aiokafka.structs import OffsetAndMetadata, TopicPartition
+
+        async def start():
+            made = AIOKafkaProducer(bootstrap_servers=self.bootstrap, transactional_id=transactional_id)
+            await made.start()
+            return made
+
+        producer = self._run(start())
+
+        async def work(topic, values, commit, offsets):
+            await producer.begin_transaction()
+            futures = [await producer.send(topic, value, partition=0) for value in values]
+            await asyncio.gather(*futures)
+            if offsets is not None:
+                group, source, position = offsets
+                at = {TopicPartition(source, 0): OffsetAndMetadata(position, "")}
+                await producer.send_offsets_to_transaction(at, group)
+            await (producer.commit_transaction() if commit else producer.abort_transaction())
+
+        def run(topic, values, *, commit, offsets=None):
+            self._run(work(topic, values, commit, offsets))
+
+        yield run
+        self._run(producer.stop())
+
+    def read(self, topic, *, start=0, committed=True):
+        from aiokafka import AIOKafkaConsumer
+        from aiokafka.structs import TopicPartition
+
+        async def work():
+            consumer = AIOKafkaConsumer(
+                bootstrap_servers=self.bootstrap,
+                isolation_level="read_committed" if committed else "read_uncommitted",
+                auto_offset_reset="earliest",
+                fetch_max_wait_ms=50,
+            )
+            await consumer.start()
+            at = TopicPartition(topic, 0)
+            consumer.assign([at])
+            end = (await consumer.end_offsets([at]))[at]
+            consumer.seek(at, start)
+            found = []
+            while await consumer.position(at) < end:
+                for messages in (await consumer.getmany(timeout_ms=500)).values():
+                    found += [(message.offset, message.value) for message in messages]
+            await consumer.stop()
+            return found
+
+        return self._run(work())
+
+    def committed(self, group, topic):
+        from aiokafka import AIOKafkaConsumer
+        from aiokafka.structs import TopicPartition
+
+        async def work():
+            consumer = AIOKafkaConsumer(
+                bootstrap_servers=self.bootstrap, group_id=group, enable_auto_commit=False
+            )
+            await consumer.start()
+            offset = await consumer.committed(TopicPartition(topic, 0))
+            await consumer.stop()
+            return offset
+
+        return self._run(work())
+
+
+DRIVERS = (Confluent, KafkaPython, Aiokafka)

@@ -1,0 +1,130 @@
+import dataclasses
+import io
+import random
+import struct
+import tracemalloc
+
+import pytest
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+
+from stablelog.errors import StablelogError
+from stablelog.wire.fetch import FetchedPartition, FetchedTopic, encode_fetch_response
+from stablelog.wire.messages import (
+    API_VERSIONS,
+    PREFIX,
+    SERVED_FROM,
+    api_name,
+    decode_request,
+    encode_response,
+    message_class,
+)
+from stablelog.wire.versions import _implicit_default
+
+EVERY = [
+    (key, version)
+    for key, (first, last) in API_VERSIONS.items()
+    for version in range(max(first, SERVED_FROM.get(key, first)), last + 1)
+]
+SINGLE_SHAPES = {
+    9: 8,
+    10: 4,
+    24: 4,
+}  # before these versions an answer holds one of what the newest has many of
+
+
+def blank(message):
+    return message(
+        **{
+            f.name: _implicit_default(f.type)
+            for f in dataclasses.fields(message)
+            if f.default is dataclasses.MISSING
+        }
+    )
+
+
+def frame(key, version, request=None):
+    message = message_class(key, version, "request")
+    body = io.BytesIO()
+    entity_writer(message)(body, request or blank(message))
+    header = PREFIX.pack(key, version, 7) + b"\0\2me" + (b"\0" if message.__flexible__ else b"")
+    return header + body.getvalue()
+
+
+@pytest.mark.parametrize(("key", "version"), EVERY, ids=lambda value: str(value))
+def test_every_version_of_every_request_is_read(key, version):
+    client_id, request = decode_request(key, version, frame(key, version))
+    assert client_id == "me"
+    newest = version if key == 1 else API_VERSIONS[key][1]
+    assert isinstance(request, message_class(key, newest, "request"))
+
+
+@pytest.mark.parametrize(("key", "version"), EVERY, ids=lambda value: str(value))
+def test_every_version_of_every_response_is_written(key, version):
+    if version < SINGLE_SHAPES.get(key, 0):
+        pytest.skip("its answer is made of one of several; see the clients' tests")
+    parts = encode_response(key, version, 7, blank(message_class(key, API_VERSIONS[key][1], "response")))
+    message = message_class(key, version, "response")
+    data = b"".join(parts)
+    assert struct.unpack_from(">i", data)[0] == 7
+    header_size = 5 if message.__flexible__ and key != 18 else 4
+    _, size = entity_reader(message)(data, header_size)
+    assert header_size + size == len(data)
+
+
+def test_an_old_client_is_told_the_old_error():
+    newest = message_class(26, 5, "response")
+    answer = dataclasses.replace(blank(newest), error_code=ErrorCode.producer_fenced)
+    for version, code in ((1, ErrorCode.invalid_producer_epoch), (2, ErrorCode.producer_fenced)):
+        data = b"".join(encode_response(26, version, 7, answer))
+        message = message_class(26, version, "response")
+        assert entity_reader(message)(data, 4)[0].error_code is code
+
+
+@pytest.mark.parametrize("version", range(4, 18))
+@pytest.mark.parametrize("aborted", [None, [], [(5, 10), (6, 11)]])
+def test_the_hand_written_fetch_response_is_what_kio_reads(version, aborted):
+    import uuid
+
+    topic_id = uuid.uuid4()
+    pieces = [memoryview(b"first"), memoryview(b"second")]
+    partitions = [
+        FetchedPartition(0, ErrorCode.none, 9, 8, 1, aborted, pieces),
+        FetchedPartition(3, ErrorCode.offset_out_of_range),
+    ]
+    parts = encode_fetch_response(version, 7, ErrorCode.none, 42, [FetchedTopic("t", topic_id, partitions)])
+    assert pieces[0] in [part for part in parts if isinstance(part, memoryview)], "records are not copied"
+    data = b"".join(parts)
+    message = message_class(1, version, "response")
+    header_size = 5 if message.__flexible__ else 4
+    read, size = entity_reader(message)(data, header_size)
+    assert header_size + size == len(data)
+    topic = read.responses[0]
+    assert (topic.topic_id if version >= 13 else topic.topic) == (topic_id if version >= 13 else "t")
+    first, second = topic.partitions
+    assert first.records == b"firstsecond"
+    assert first.high_watermark == 9
+    assert second.error_code is ErrorCode.offset_out_of_range
+    found = first.aborted_transactions
+    assert (None if found is None else [(t.producer_id, t.first_offset) for t in found]) == aborted
+
+
+@pytest.mark.parametrize("key", sorted(API_VERSIONS), ids=api_name)
+def test_garbage_is_refused_and_costs_no_memory(key):
+    """Lengths and counts that lie, bytes that changed, frames that are cut: a clean error or a request, nothing else."""
+    chance = random.Random(key)
+    tracemalloc.start()
+    for _ in range(300):
+        version = chance.randint(max(API_VERSIONS[key][0], SERVED_FROM.get(key, 0)), API_VERSIONS[key][1])
+        data = bytearray(frame(key, version))
+        for _ in range(chance.randint(1, 6)):
+            at = chance.randrange(8, len(data) + 1)
+            data[at : at + chance.choice((0, 1, 4))] = chance.choice(
+                (b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff\x0f", b"\xff\xff", bytes([chance.randrange(256)]))
+            )
+        try:
+            decode_request(key, version, bytes(data[: chance.randint(8, len(data))]))
+        except StablelogError:
+            continue
+    assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    tracemalloc.stop()
