@@ -137,10 +137,10 @@ class Conversation:
             lines += [f"{client}: {decision.answer.name}", *self.carry_out(decision)]
         return "\n".join(lines)
 
-    def leave(self, group: str, *clients: str, instance: str = "", id: str = "") -> str:
-        """`leave g A B`, `leave g instance=i,j`, `leave g id=A-1`."""
+    def leave(self, group: str, *clients: str, instance: str = "", member: str = "") -> str:
+        """`leave g A B`, `leave g instance=i,j`, `leave g member=A-1`."""
         leaving = [LeavingMember(self.member_ids.get(client, "")) for client in clients]
-        leaving += [LeavingMember(id)] if id else []
+        leaving += [LeavingMember(member)] if member else []
         leaving += [LeavingMember("", one) for one in instance.split(",") if one]
         decision = self.coordinator.leave(group, leaving, now_ms=self.now_ms)
         lines = [
