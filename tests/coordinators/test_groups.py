@@ -232,10 +232,20 @@ def test_a_record_that_cannot_be_read_changes_nothing() -> None:
     coordinator.commit_offsets("g", {T0: OffsetCommit(1)}, now_ms=0)
     before = list(coordinator.checkpoint())
     for key in (encode_group_key("g"), encode_offset_key("g", "t", 0), encode_offset_key("h", "t", 0)):
-        with pytest.raises(Corrupt):
-            coordinator.replay(key, b"\x00\x03nonsense", 1)
+        with pytest.raises(Corrupt, match="at offset 17"):
+            coordinator.replay(key, b"\x00\x03nonsense", 17)
     assert list(coordinator.checkpoint()) == before
     assert len(coordinator.list_groups().answer) == 1
+
+
+def test_offsets_in_a_log_are_no_measure_between_logs() -> None:
+    """A directory that Kafka wrote has many offsets logs. Those of Kafka are read first, whatever offsets they reach."""
+    coordinator = a_coordinator()
+    for log_offset, offset, producer_id in ((1_000_000, 1, None), (0, 2, 7)):
+        value = encode_offset_value(OffsetValue(offset, -1, "", 0))
+        coordinator.replay(encode_offset_key("g", "t", 0), value, log_offset, producer_id)
+    coordinator.replay_marker(7, commit=True)
+    assert fetched(coordinator) == {T0: 2}
 
 
 def test_a_tombstone_of_a_group_leaves_offsets_that_are_still_there() -> None:

@@ -39,20 +39,12 @@ def test_an_abort_leaves_no_trace() -> None:
 def test_the_later_record_wins_over_the_later_marker() -> None:
     """Scenario 47: given a mix of plain and transactional commits, then the later record is kept."""
     offsets = Offsets()
-    offsets.commit("g", T0, value(1), producer_id=7, position=100)
-    offsets.commit("g", T0, value(2), position=101)
-    offsets.commit("g", T1, value(3), position=102)
-    offsets.commit("g", T1, value(4), producer_id=7, position=103)
+    offsets.commit("g", T0, value(1), producer_id=7)
+    offsets.commit("g", T0, value(2))
+    offsets.commit("g", T1, value(3))
+    offsets.commit("g", T1, value(4), producer_id=7)
     offsets.end(7, commit=True)
     assert committed(offsets) == {T0: 2, T1: 4}
-
-
-def test_positions_go_on_after_those_that_were_replayed() -> None:
-    offsets = Offsets()
-    offsets.commit("g", T0, value(1), producer_id=7, position=1_000)
-    offsets.commit("g", T0, value(2))
-    offsets.end(7, commit=True)
-    assert committed(offsets) == {T0: 2}
 
 
 def test_a_tombstone_takes_away_pending_offsets_too() -> None:
@@ -91,16 +83,16 @@ def test_what_was_committed_for_a_topic_is_found_once() -> None:
 
 def test_a_commit_written_again_by_a_checkpoint_stays_behind_what_overtook_it() -> None:
     before = Offsets()
-    before.commit("g", T0, value(1), producer_id=6, position=10)
-    before.commit("g", T0, value(2), position=11)
-    before.commit("g", T0, value(3), producer_id=7, position=12)
+    before.commit("g", T0, value(1), producer_id=6)
+    before.commit("g", T0, value(2))
+    before.commit("g", T0, value(3), producer_id=7)
     ((_, again),) = before.checkpoint("g")
     assert again.overtaken_by == (7,)
 
     for ending, expected in ((6, 2), (7, 3)):
         after = Offsets()  # the plain commit's first record is trimmed
-        after.commit("g", T0, value(1), producer_id=6, position=10)
-        after.commit("g", T0, value(3), producer_id=7, position=12)
-        after.commit("g", T0, again, position=20)
+        after.commit("g", T0, value(1), producer_id=6)
+        after.commit("g", T0, value(3), producer_id=7)
+        after.commit("g", T0, again)
         after.end(ending, commit=True)
         assert committed(after) == {T0: expected}

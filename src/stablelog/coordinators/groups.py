@@ -64,7 +64,7 @@ from stablelog.coordinators.group_records import (
     read_offset_value,
 )
 from stablelog.coordinators.offsets import CommittedOffset, Offsets
-from stablelog.errors import Refused
+from stablelog.errors import Corrupt, Refused
 
 # What one tick may do; the rest is due again at once.
 TICK_ALARMS_MAX = 500
@@ -303,7 +303,7 @@ class GroupCoordinator:
     def txn_offsets_appended(self, producer_id: int, records: Iterable[Entry], *, now_ms: int) -> None:
         """The records of `txn_commit_offsets` are in the log. They wait for the producer's marker."""
         for key, value in records:
-            group = self._take_in(key, value, None, producer_id)
+            group = self._take_in(key, value, producer_id)
             if group is not None:
                 self._look_soon(group, now_ms)
 
@@ -496,15 +496,16 @@ class GroupCoordinator:
         Raises:
             Corrupt: it cannot be read; nothing changed.
         """
-        self._take_in(key, value, offset, producer_id)
+        try:
+            self._take_in(key, value, producer_id)
+        except Corrupt as corrupt:
+            raise Corrupt(f"{corrupt}; it is at offset {offset}") from corrupt
 
     def replay_marker(self, producer_id: int, *, commit: bool) -> None:
         """Take in a marker of the log."""
         self._offsets.end(producer_id, commit=commit)
 
-    def _take_in(
-        self, key: bytes, value: bytes | None, position: int | None, producer_id: int | None
-    ) -> Group | None:
+    def _take_in(self, key: bytes, value: bytes | None, producer_id: int | None) -> Group | None:
         """Become what a record says. Returns the group that it leaves behind, if it is one of ours."""
         subject = read_key(key)
         if subject is None:
@@ -513,11 +514,11 @@ class GroupCoordinator:
             return self._take_in_group(subject.group_id, value)
         group_id, topic, index = subject
         if value is None:
-            self._offsets.remove(group_id, (topic, index), position=position)
+            self._offsets.remove(group_id, (topic, index))
             return self._groups.get(group_id)
         committed = read_offset_value(value)
         group = self._group_or_new(group_id)
-        self._offsets.commit(group_id, (topic, index), committed, producer_id=producer_id, position=position)
+        self._offsets.commit(group_id, (topic, index), committed, producer_id=producer_id)
         return group
 
     def _take_in_group(self, group_id: str, value: bytes | None) -> Group | None:

@@ -5,9 +5,8 @@ COMMIT it counts as if it had been made where its record lies in the log, so of 
 commit of the same partition the later record wins, whatever the order of their taking effect; on ABORT it is
 dropped. A tombstone takes away both.
 
-`position` is that order: the offset of the record while the log is replayed, and a running number after it
-while events come. Events are decided in the order in which they are logged, so both say the same of any two
-commits.
+`position` is that order, as a running number. Events are decided in the order in which they are logged, and
+replayed in that order too, so it says the same of any two commits whenever it is counted.
 
 Source: KIP-98, KIP-447; Kafka's OffsetMetadataManager.
 """
@@ -42,13 +41,7 @@ class Offsets:
     # -- what changes ----------------------------------------------------------------------------------------
 
     def commit(
-        self,
-        group_id: str,
-        partition: TopicPartition,
-        value: OffsetValue,
-        *,
-        producer_id: int | None = None,
-        position: int | None = None,
+        self, group_id: str, partition: TopicPartition, value: OffsetValue, *, producer_id: int | None = None
     ) -> None:
         """Take in a commit.
 
@@ -57,38 +50,25 @@ class Offsets:
             partition: what it is about.
             value: what was committed.
             producer_id: in whose transaction; None if in none.
-            position: offset of its record in the log; None if it is just being made.
         """
-        position = self._advance(position)
+        self._position += 1
         if producer_id is None:
-            position = self._position_of(group_id, partition, value, position)
+            position = self._position_of(group_id, partition, value)
             value = value._replace(overtaken_by=())
             self._committed.setdefault(group_id, {})[partition] = CommittedOffset(value, position)
             return
         by_group = self._pending.setdefault(producer_id, {})
-        by_group.setdefault(group_id, {})[partition] = CommittedOffset(value, position)
+        by_group.setdefault(group_id, {})[partition] = CommittedOffset(value, self._position)
         self._open_producers.setdefault(group_id, set()).add(producer_id)
 
-    def _advance(self, position: int | None) -> int:
-        position = self._position + 1 if position is None else position
-        self._position = max(self._position, position)
-        return position
-
-    def _position_of(
-        self, group_id: str, partition: TopicPartition, value: OffsetValue, position: int
-    ) -> int:
-        """Where a commit was made that a checkpoint wrote again: right before those that overtook it."""
+    def _position_of(self, group_id: str, partition: TopicPartition, value: OffsetValue) -> int:
+        """Where a commit was made. One that a checkpoint wrote again: right before those that overtook it."""
         overtaking = (self._pending.get(producer_id, {}) for producer_id in value.overtaken_by)
-        later = [
-            by_group[group_id][partition]
-            for by_group in overtaking
-            if partition in by_group.get(group_id, {})
-        ]
-        return min((pending.position - 1 for pending in later), default=position)
+        later = (by_group.get(group_id, {}).get(partition) for by_group in overtaking)
+        return min((pending.position - 1 for pending in later if pending is not None), default=self._position)
 
-    def remove(self, group_id: str, partition: TopicPartition, *, position: int | None = None) -> None:
+    def remove(self, group_id: str, partition: TopicPartition) -> None:
         """Take in a tombstone: the committed offset and every pending one of that partition are gone."""
-        self._advance(position)
         committed = self._committed.get(group_id)
         if committed is not None:
             committed.pop(partition, None)
