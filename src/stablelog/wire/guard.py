@@ -77,7 +77,7 @@ def _ahead(data: Buffer, at: int, size: int) -> int:
 
 
 @cache
-def _walk(message: typing.Hashable) -> Step:
+def _walk(message: Any) -> Step:
     flexible: bool = message.__flexible__
     steps = [
         _field(field, flexible=flexible)
@@ -98,14 +98,19 @@ def _field(field: "dataclasses.Field[Any]", *, flexible: bool) -> Step:
     if typing.get_origin(annotation) is tuple:
         item: Any = required(typing.get_args(annotation)[0])
         inner = (
-            _walk(item)
+            _walk(_class(item))
             if dataclasses.is_dataclass(item)
             else _single(field.metadata["kafka_type"], flexible=flexible)
         )
         return _array(inner, flexible=flexible)
     if dataclasses.is_dataclass(annotation):
-        return _walk(annotation)
+        return _walk(_class(annotation))
     return _single(field.metadata["kafka_type"], flexible=flexible)
+
+
+def _class(annotation: Any) -> Any:
+    """The same, for a type checker that has narrowed it to what no cache takes."""
+    return annotation
 
 
 def _single(kafka_type: str, *, flexible: bool) -> Step:

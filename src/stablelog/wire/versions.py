@@ -40,7 +40,8 @@ def refuse_nulls(message: Any) -> None:
     Raises:
         ValueError: names the field.
     """
-    for name, optional, nested in _arrays(type(message)):
+    message_type: Any = type(message)
+    for name, optional, nested in _arrays(message_type):
         content = getattr(message, name)
         if content is None:
             if not optional:

@@ -1,0 +1,128 @@
+"""The commands against a running broker."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from confluent_kafka import Producer
+
+import stablelog
+from stablelog.errors import InvalidConfig
+from tests.clients.drivers import unique
+
+
+def run(*words, bootstrap=None, given=None):
+    command = [sys.executable, "-m", "stablelog.cli.main", *words]
+    if bootstrap is not None:
+        command += ["--bootstrap", bootstrap]
+    return subprocess.run(command, capture_output=True, text=True, input=given, timeout=60, check=False)
+
+
+def answer(*words, bootstrap, given=None):
+    done = run(*words, "--json", bootstrap=bootstrap, given=given)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_topics_life(stablelog_broker):
+    at, name = stablelog_broker.bootstrap, unique("cli")
+    assert (
+        answer("topics", "create", name, "--partitions", "2", "--config", "retention.ms=5000", bootstrap=at)[
+            0
+        ]["partitions"]
+        == 2
+    )
+    assert {"topic": name, "partitions": 2} in answer("topics", "list", bootstrap=at)[0]
+    described = answer("topics", "describe", name, bootstrap=at)[0]
+    assert described["configs"] == {"retention.ms": "5000"}
+    assert answer("topics", "alter", name, "--partitions", "3", "--config", "retention.ms=", bootstrap=at)
+    described = answer("topics", "describe", name, bootstrap=at)[0]
+    assert (described["configs"], len(described["partitions"])) == ({}, 3)
+    assert answer("topics", "delete", name, bootstrap=at)
+    gone = run("topics", "describe", name, bootstrap=at)
+    assert gone.returncode == 2
+    assert "there is no topic" in gone.stderr
+
+
+def test_lines_go_in_and_come_out_with_the_groups_lag(stablelog_broker):
+    at, name, group = stablelog_broker.bootstrap, unique("lines"), unique("group")
+    lines = "\n".join(f"k{n}:v{n}" for n in range(50))
+    written = answer(
+        "produce", name, "--key-separator", ":", "--transactional-id", unique("t"), bootstrap=at, given=lines
+    )
+    assert written[0]["records"] == 50
+    read = answer("consume", name, "--group", group, bootstrap=at)
+    assert [(record["key"], record["value"]) for record in read] == [(f"k{n}", f"v{n}") for n in range(50)]
+    state = answer("groups", "describe", group, bootstrap=at)[0]
+    assert [partition["lag"] for partition in state["partitions"]] == [0]
+    assert answer("groups", "delete", group, bootstrap=at)
+
+
+def test_an_open_transaction_is_found_named_and_ended(stablelog_broker):
+    at, name, transactional_id = stablelog_broker.bootstrap, unique("held"), unique("holder")
+    producer = Producer({"bootstrap.servers": at, "transactional.id": transactional_id, "log_level": 0})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(name, b"x")
+    producer.flush(30)
+    held = answer("topics", "describe", name, bootstrap=at)[0]["partitions"][0]
+    assert held["held_back"] == 1
+    assert transactional_id in held["held_by"]
+    assert answer("transactions", "describe", transactional_id, bootstrap=at)[0][0]["state"] == "Ongoing"
+    assert answer("transactions", "find-hanging", "--older-than-ms", "0", "--topic", name, bootstrap=at) == [
+        []
+    ]
+    assert answer("transactions", "abort", transactional_id, bootstrap=at)
+    assert answer("consume", name, bootstrap=at) == []
+    assert answer("topics", "describe", name, bootstrap=at)[0]["partitions"][0]["held_back"] == 0
+
+
+def test_a_directory_can_be_verified_and_inspected_while_its_broker_runs(stablelog_broker):
+    name = unique("look")
+    answer(
+        "produce",
+        name,
+        "--transactional-id",
+        unique("t"),
+        bootstrap=stablelog_broker.bootstrap,
+        given="a\nb\n",
+    )
+    done = run("verify", str(stablelog_broker.data))
+    assert (done.returncode, done.stderr) == (0, "")
+    batches = run("inspect", str(stablelog_broker.data / f"{name}-0"), "--json")
+    rows = json.loads(batches.stdout.splitlines()[0])["rows"]
+    assert [row["kind"].split(" ")[0] for row in rows] == ["transactional", "COMMIT"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("topics", "list", "--bootstrap", "127.0.0.1:1"), "no broker answers"),
+        (("consume", "x", "--isolation", "dirty"), "read_committed or read_uncommitted"),
+        (("serve", "--data", "x", "--set", "log.segment.byte=1"), "did you mean log.segment.bytes"),
+        (("inspect", "/nowhere"), "there is no"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_on_stderr(words, message):
+    done = run(*words)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_a_broker_survives_kill_minus_nine_and_a_second_one_is_refused(tmp_path):
+    with stablelog.serve(tmp_path / "data") as broker:
+        answer("produce", "t", bootstrap=broker.bootstrap, given="a\nb\n")
+        second = run("serve", "--data", str(broker.data), "--port", "0")
+        assert second.returncode == 2
+        assert "another broker is running" in second.stderr
+        broker.kill()
+        broker.start()
+        assert len(answer("consume", "t", bootstrap=broker.bootstrap)) == 2
+
+
+def test_a_wrong_setting_is_refused_before_a_process_is_started():
+    with pytest.raises(InvalidConfig, match="did you mean"), stablelog.serve(log_segment_byte=1):
+        pass

@@ -1,0 +1,68 @@
+import random
+from pathlib import Path
+
+import pytest
+
+from stablelog.env.disk import LocalDisk
+from stablelog.testing.sim_disk import SimDisk
+
+
+@pytest.fixture(params=["local", "simulated"])
+def disk_and_root(request, tmp_path):
+    if request.param == "local":
+        return LocalDisk(), tmp_path
+    disk = SimDisk()
+    disk.make_dir(Path("/root"))
+    return disk, Path("/root")
+
+
+def test_both_disks_keep_the_same_promises(disk_and_root):
+    disk, root = disk_and_root
+    directory = root / "a" / "b"
+    disk.make_dir(directory)
+    assert disk.is_dir(directory)
+    with pytest.raises(FileNotFoundError):
+        disk.open(directory / "x")
+    file = disk.open(directory / "x", create=True)
+    assert file.append(b"one", memoryview(b"two")) == 0
+    assert file.append(b"three") == 6
+    assert (file.size, file.read(3, 3), file.read(9, 99)) == (11, b"two", b"ee")
+    view = file.view(6, 5)
+    file.append(b"more")
+    assert bytes(view) == b"three"
+    file.sync()
+    file.truncate(3)
+    assert (file.size, disk.read_bytes(directory / "x")) == (3, b"one")
+    file.close()
+    disk.write_atomic(directory / "y", b"first")
+    disk.write_atomic(directory / "y", b"second")
+    assert disk.list_dir(directory) == ["x", "y"]
+    disk.rename(directory / "x", directory / "y")
+    assert disk.read_bytes(directory / "y") == b"one"
+    disk.remove(directory / "y")
+    disk.remove(directory / "y")
+    assert disk.list_dir(directory) == []
+    disk.remove_dir(root / "a")
+    assert not disk.exists(directory)
+
+
+def test_a_simulated_crash_keeps_what_was_synced_and_may_lose_the_rest():
+    lost = kept = torn = 0
+    for seed in range(200):
+        disk = SimDisk()
+        disk.make_dir(Path("/d"))
+        file = disk.open(Path("/d/f"), create=True)
+        file.append(b"s" * 100)
+        file.sync()
+        disk.sync_dir(Path("/d"))
+        file.append(b"u" * 2000)
+        disk.open(Path("/d/new"), create=True)
+        after = disk.crash(random.Random(seed))
+        content = after.read_bytes(Path("/d/f"))
+        assert content[:100] == b"s" * 100
+        lost += len(content) == 100
+        kept += content[100:] == b"u" * 2000
+        torn += 0 < content[100:].count(0)
+    assert lost
+    assert kept
+    assert torn

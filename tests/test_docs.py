@@ -1,0 +1,76 @@
+"""What a user relies on stands in docs/, and the docs say what the code does."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from stablelog.broker.config import SETTINGS
+from stablelog.broker.metrics import METRICS
+from stablelog.broker.router import HANDLERS
+from stablelog.spark.options import OPTIONS
+from stablelog.wire.messages import API_VERSIONS, SERVED_FROM
+
+ROOT = Path(__file__).parents[1]
+OPERATING = (ROOT / "docs" / "operating.md").read_text()
+PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
+SPARK = (ROOT / "docs" / "spark.md").read_text()
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
+def test_every_setting_has_its_row(setting):
+    default = setting.default or "(empty)"
+    assert (
+        f"| `{setting.name}` | `{setting.topic_name or ''}` | {default} | {setting.valid} |".replace(
+            "| `` |", "| |"
+        )
+        in OPERATING
+    )
+
+
+def test_no_row_is_of_a_setting_that_is_gone():
+    rows = re.findall(r"^\| `([a-z][\w.]+)` \| (?:`[\w.]+` )?\|", OPERATING, re.M)
+    assert sorted(rows) == sorted(setting.name for setting in SETTINGS)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_every_metric_has_its_row(name):
+    assert f"| `{name}` |" in OPERATING
+
+
+@pytest.mark.parametrize("key", API_VERSIONS)
+def test_every_api_has_its_row_with_its_versions(key):
+    first, last = API_VERSIONS[key]
+    assert re.search(rf"^\| {key} \| \w+ \| {SERVED_FROM.get(key, first)}-{last} \|", PROTOCOL, re.M)
+    assert key in HANDLERS
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_of_spark_has_its_row(name):
+    assert f"| `{name}` |" in SPARK
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "serve",
+        "produce",
+        "consume",
+        "inspect",
+        "verify",
+        "topics create",
+        "topics list",
+        "topics describe",
+        "topics alter",
+        "topics delete",
+        "groups list",
+        "groups describe",
+        "groups delete",
+        "transactions list",
+        "transactions describe",
+        "transactions find-hanging",
+        "transactions abort",
+    ],
+)
+def test_every_command_is_told(command):
+    assert f"`stablelog {command}" in OPERATING

@@ -1,0 +1,55 @@
+"""The tables of docs/formats.md, the structs of the code and the examples say the same."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+TEXT = (Path(__file__).parents[1] / "docs" / "formats.md").read_text()
+STRUCT = re.compile(
+    r"`(stablelog(?:\.\w+)+\.[A-Z_]+)`\.?[^\n]*(?:\n[^|\n][^\n]*)*\n\n(\|[^\n]*\n\|[-| ]*\n(?:\|[^\n]*\n)+)"
+)
+FOUND = STRUCT.findall(TEXT)
+
+
+def test_every_struct_has_a_table():
+    assert len(FOUND) == 9, [name for name, _ in FOUND]
+
+
+@pytest.mark.parametrize(("name", "table"), FOUND, ids=[name for name, _ in FOUND])
+def test_a_table_says_what_the_struct_does(name, table):
+    module, _, attribute = name.rpartition(".")
+    struct = getattr(importlib.import_module(module), attribute)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    layout = "".join(row[1] for row in rows)
+    assert struct.format == ">" + layout
+    at = 0
+    for row in rows:
+        assert int(row[0]) == at, row
+        at += __import__("struct").calcsize(">" + row[1])
+    assert at == struct.size
+
+
+@pytest.mark.parametrize(
+    "example", re.findall(r"`([0-9a-f]{16,})`", TEXT) + re.findall(r"^    ([0-9a-f]{100,})$", TEXT, re.M)
+)
+def test_the_examples_are_read(example):
+    from stablelog.batch.header import crc_holds, read_header
+    from stablelog.log.offset_index import OffsetIndex
+    from stablelog.log.snapshots import decode_snapshot
+    from stablelog.log.time_index import TimeIndex
+    from stablelog.log.transaction_index import TransactionIndex
+
+    content = bytes.fromhex(example)
+    match len(content):
+        case 8:
+            assert OffsetIndex(0, content)[0] == (6, 0)
+        case 12:
+            assert TimeIndex(0, content)[0] == (1_700_000_000_000, 6)
+        case 34:
+            assert TransactionIndex(content)[0] == (5, 5, 7, 8)
+        case 56:
+            assert decode_snapshot(content, 0)[0].last_sequence == 1
+        case _:
+            assert crc_holds(content, 0, read_header(content))
