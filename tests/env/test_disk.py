@@ -62,7 +62,7 @@ def test_a_simulated_crash_keeps_what_was_synced_and_may_lose_the_rest():
         assert content[:100] == b"s" * 100
         lost += len(content) == 100
         kept += content[100:] == b"u" * 2000
-        torn += 0 < content[100:].count(0)
+        torn += content[100:].count(0) > 0
     assert lost
     assert kept
     assert torn

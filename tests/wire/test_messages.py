@@ -51,7 +51,7 @@ def frame(key, version, request=None):
     return header + body.getvalue()
 
 
-@pytest.mark.parametrize(("key", "version"), EVERY, ids=lambda value: str(value))
+@pytest.mark.parametrize(("key", "version"), EVERY, ids=str)
 def test_every_version_of_every_request_is_read(key, version):
     client_id, request = decode_request(key, version, frame(key, version))
     assert client_id == "me"
@@ -59,7 +59,7 @@ def test_every_version_of_every_request_is_read(key, version):
     assert isinstance(request, message_class(key, newest, "request"))
 
 
-@pytest.mark.parametrize(("key", "version"), EVERY, ids=lambda value: str(value))
+@pytest.mark.parametrize(("key", "version"), EVERY, ids=str)
 def test_every_version_of_every_response_is_written(key, version):
     if version < SINGLE_SHAPES.get(key, 0):
         pytest.skip("its answer is made of one of several; see the clients' tests")
