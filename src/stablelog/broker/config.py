@@ -347,7 +347,7 @@ SETTINGS: tuple[Setting, ...] = (
     _setting(
         "group.initial.rebalance.delay.ms",
         _integer(0, INT_MAX),
-        "0",
+        "100",
         "How long an empty group waits for more members before its first rebalance. Kafka waits 3000.",
     ),
     _setting(

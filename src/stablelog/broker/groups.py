@@ -48,7 +48,7 @@ class Groups:
         answers = decision.answers
         if answers:
             self.journal.after(lambda: _give(answers))
-        self._set_timer()
+        self.set_timer()
 
     async def carry_out(self, decision: GroupDecision[Any]) -> Any:
         """`apply`, and give the decision's own answer once all is durable."""
@@ -68,7 +68,8 @@ class Groups:
         """The marker of a transaction has been appended to the offsets log."""
         self.apply(self.coordinator.txn_ended(producer_id, commit=commit))
 
-    def _set_timer(self) -> None:
+    def set_timer(self) -> None:
+        """Wake up when the coordinator has something to do."""
         deadline_ms = self.coordinator.next_deadline_ms()
         if deadline_ms == self._timer_ms:
             return

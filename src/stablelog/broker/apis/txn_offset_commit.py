@@ -17,8 +17,9 @@ from kio.schema.txn_offset_commit.v5.response import (
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
+from stablelog.broker.apis.offset_commit import offsets_asked
 from stablelog.broker.broker import Broker
-from stablelog.coordinators.groups import Membership, OffsetCommit, TopicPartition
+from stablelog.coordinators.groups import Membership, TopicPartition
 from stablelog.errors import Refused
 
 SECOND_DIALECT_VERSION = 5
@@ -46,21 +47,15 @@ def _check_transaction(broker: Broker, request: TxnOffsetCommitRequest, api_vers
 def _commit(
     broker: Broker, request: TxnOffsetCommitRequest, api_version: int
 ) -> dict[TopicPartition, ErrorCode]:
-    commits = {
-        (topic.name, p.partition_index): OffsetCommit(
-            p.committed_offset, p.committed_leader_epoch, p.committed_metadata
-        )
-        for topic in request.topics
-        for p in topic.partitions
-    }
+    commits, codes_of_others = offsets_asked(broker, request.topics)
     if not request.group_id:
-        return dict.fromkeys(commits, ErrorCode.invalid_group_id)
+        return dict.fromkeys(commits, ErrorCode.invalid_group_id) | codes_of_others
     groups = broker.groups
     membership = Membership(request.member_id, request.generation_id, request.group_instance_id)
     decision = groups.coordinator.txn_commit_offsets(
         request.group_id, commits, membership, now_ms=broker.now_ms()
     )
-    codes = dict(decision.answer)
+    codes = dict(decision.answer) | codes_of_others
     if not decision.records:
         return codes
     error = _check_transaction(broker, request, api_version)
@@ -73,6 +68,7 @@ def _commit(
             groups.coordinator.txn_offsets_appended(
                 request.producer_id, decision.records, now_ms=broker.now_ms()
             )
+            groups.set_timer()
     return {target: code if code is not ErrorCode.none else error for target, code in codes.items()}
 
 

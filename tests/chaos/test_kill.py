@@ -1,0 +1,179 @@
+"""The broker killed with -9 again and again under transactions; the history holds. STABLELOG_KILLS says how often."""
+
+import contextlib
+import os
+import random
+import threading
+import time
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import stablelog
+from stablelog.testing.history import Fate, History, check
+from tests.clients.drivers import Confluent
+
+KILLS = int(os.environ.get("STABLELOG_KILLS", "6"))
+WRITERS = 3
+PARTITIONS = 2
+
+
+class Writer(threading.Thread):
+    """Writes transactions over both partitions until it is told to stop, and keeps what it was told of each."""
+
+    def __init__(self, name, address, stopping):
+        super().__init__(name=name, daemon=True)
+        self.address, self.stopping = address, stopping
+        self.transactions = []
+        self.chance = random.Random(name)
+        self.count = 0
+
+    def producer(self):
+        made = Producer(
+            {
+                "bootstrap.servers": self.address,
+                "transactional.id": self.name,
+                "transaction.timeout.ms": 30000,
+                "linger.ms": 0,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+                "error_cb": lambda _error: None,
+            }
+        )
+        while True:
+            try:
+                made.init_transactions(30)
+            except KafkaException as error:
+                if not error.args[0].retriable():
+                    raise
+            else:
+                return made
+
+    def run(self):
+        producer = self.producer()
+        while not self.stopping.is_set():
+            values = tuple(
+                b"%s-%d" % (self.name.encode(), self.count + n) for n in range(self.chance.randint(1, 8))
+            )
+            self.count += len(values)
+            commit = self.chance.random() < 0.7
+            fate = self.attempt(producer, values, commit=commit)
+            self.transactions.append((fate, values))
+            if fate is Fate.UNKNOWN:
+                producer = self.producer()  # its successor: what is undecided is aborted
+
+    def attempt(self, producer, values, *, commit):
+        deciding = False
+        try:
+            producer.begin_transaction()
+            for value in values:
+                producer.produce("t", value, partition=self.chance.randrange(PARTITIONS))
+            producer.flush(30)
+            deciding = commit
+            return self.end(producer, commit=commit)
+        except KafkaException:
+            return Fate.UNKNOWN if deciding else self.abandon(producer)
+
+    def end(self, producer, *, commit):
+        while True:
+            try:
+                (producer.commit_transaction if commit else producer.abort_transaction)(30)
+            except KafkaException as error:
+                if error.args[0].retriable():
+                    continue
+                if error.args[0].txn_requires_abort():
+                    producer.abort_transaction(30)
+                    return Fate.ABORTED
+                raise
+            return Fate.COMMITTED if commit else Fate.ABORTED
+
+    def abandon(self, producer):
+        with contextlib.suppress(KafkaException):
+            producer.abort_transaction(30)
+            return Fate.ABORTED
+        return Fate.UNKNOWN
+
+
+class Watcher(threading.Thread):
+    """Looks at the watermarks all along."""
+
+    def __init__(self, address, stopping):
+        super().__init__(daemon=True)
+        self.address, self.stopping = address, stopping
+        self.watermarks = {partition: [] for partition in range(PARTITIONS)}
+
+    def run(self):
+        settings = {
+            "bootstrap.servers": self.address,
+            "group.id": "w",
+            "log_level": 0,
+            "error_cb": lambda _e: None,
+        }
+        consumers = [
+            Consumer({**settings, "isolation.level": level})
+            for level in ("read_committed", "read_uncommitted")
+        ]
+        while not self.stopping.wait(0.02):
+            for partition, seen in self.watermarks.items():
+                with contextlib.suppress(KafkaException):
+                    at = TopicPartition("t", partition)
+                    stable, high = (
+                        consumer.get_watermark_offsets(at, timeout=1)[1] for consumer in consumers
+                    )
+                    seen.append((high, stable))
+        for consumer in consumers:
+            consumer.close()
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_torn_or_seen_though_aborted(tmp_path):
+    """Scenario 46, on one machine: kills under load, a third of the transactions aborted."""
+    chance = random.Random(KILLS)
+    stopping = threading.Event()
+    with stablelog.serve(
+        tmp_path / "data", log_segment_bytes=100_000, stablelog_snapshot_bytes=20_000
+    ) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(30)
+        writers = [Writer(f"writer-{n}", broker.bootstrap, stopping) for n in range(WRITERS)]
+        watcher = Watcher(broker.bootstrap, stopping)
+        for thread in (*writers, watcher):
+            thread.start()
+        for _ in range(KILLS):
+            time.sleep(chance.uniform(0.1, 1.0))  # the load itself, not a wait for something to happen
+            broker.kill()
+            broker.start()
+        time.sleep(0.5)
+        stopping.set()
+        for thread in (*writers, watcher):
+            thread.join(120)
+            assert not thread.is_alive()
+        client = Confluent(broker.bootstrap)
+        reads = {0: client.read("t")}
+        reads[1] = _read_partition(broker.bootstrap, 1)
+        history = History(
+            [txn for writer in writers for txn in writer.transactions], reads, watcher.watermarks
+        )
+    committed = sum(fate is Fate.COMMITTED for fate, _ in history.transactions)
+    print(f"{KILLS} kills, {len(history.transactions)} transactions, {committed} committed")
+    assert committed > KILLS
+    assert check(history) == []
+
+
+def _read_partition(address, partition):
+    consumer = Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "final",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "log_level": 0,
+        }
+    )
+    consumer.assign([TopicPartition("t", partition, 0)])
+    found = []
+    while (message := consumer.poll(30)) is not None and message.error() is None:
+        found.append((message.offset(), message.value()))
+    consumer.close()
+    return found
