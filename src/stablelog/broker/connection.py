@@ -195,7 +195,10 @@ class Connection(asyncio.BufferedProtocol):
                     self._expect_large(size, at + LENGTH.size)
                     at = self._inbox_filled
                 break
-            if not self._budget.take(size, self):
+            # A small request of a connection that has none in flight never waits behind others' large ones.
+            if not self._answers:
+                self._budget.left -= size
+            elif not self._budget.take(size, self):
                 self._waits_for_budget = True
                 self._pause_reading()
                 break
