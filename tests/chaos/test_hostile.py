@@ -1,10 +1,13 @@
 """Strangers at the door: the broker stays up, small, and there for everybody else."""
 
 import contextlib
+import os
 import random
 import socket
 import struct
 from pathlib import Path
+
+import pytest
 
 import stablelog
 from stablelog.wire.messages import API_VERSIONS
@@ -28,6 +31,8 @@ def send(port, data):
             pass
 
 
+@pytest.mark.slow
+@pytest.mark.skipif("STABLELOG_HOSTILE" not in os.environ, reason="half a minute: set STABLELOG_HOSTILE=1")
 def test_garbage_half_frames_and_lies_disturb_nobody():
     chance = random.Random(7)
     with stablelog.serve() as broker:

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 LENGTH = struct.Struct(">i")
 INBOX_SIZE = 64 << 10
+FREE_IN_FLIGHT_COUNT = 8
 REQUEST_SIZE_MIN = 8  # api key, version and correlation id
 
 Respond = Callable[["Connection", Buffer], Awaitable[Sequence[Buffer] | None]]
@@ -195,8 +196,8 @@ class Connection(asyncio.BufferedProtocol):
                     self._expect_large(size, at + LENGTH.size)
                     at = self._inbox_filled
                 break
-            # A small request of a connection that has none in flight never waits behind others' large ones.
-            if not self._answers:
+            # Small requests never wait behind others' large ones, as long as their connection has few in flight.
+            if len(self._answers) < FREE_IN_FLIGHT_COUNT:
                 self._budget.left -= size
             elif not self._budget.take(size, self):
                 self._waits_for_budget = True
