@@ -4,12 +4,30 @@ Also what old clients are told instead of errors that they do not know.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
+from kio.schema.offset_commit.v9.request import OffsetCommitRequest
+
+from stablelog.wire.versions import adapt as adapt_to
 
 PRODUCE, OFFSET_FETCH, FIND_COORDINATOR, LEAVE_GROUP, DELETE_TOPICS = 0, 9, 10, 13, 20
 INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 22, 24, 25, 26, 28
+
+RETENTION_UNIT = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedOffsetCommitRequest(OffsetCommitRequest):  # type: ignore[misc]  # mypy does not follow kio
+    """An OffsetCommit of versions 2 to 4, which says for how long its offsets are kept; no later one does.
+
+    Attributes:
+        retention_ms: from the commit on; -1 leaves it to the broker.
+    """
+
+    retention_ms: int
 
 
 def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> Any:
@@ -25,6 +43,14 @@ def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> An
         The request, or None where the fields are the same ones.
     """
     match api_key:
+        case 8 if version <= 4:  # OFFSET_COMMIT: with its own retention until v4
+            return TimedOffsetCommitRequest(
+                group_id=request.group_id,
+                generation_id_or_member_epoch=request.generation_id_or_member_epoch,
+                member_id=request.member_id,
+                topics=tuple(adapt_to(topic, newest.OffsetCommitRequestTopic) for topic in request.topics),
+                retention_ms=request.retention_time // RETENTION_UNIT,
+            )
         case 9 if version < 8:  # OFFSET_FETCH: several groups at once since v8
             topics = request.topics
             if topics is not None:

@@ -1,6 +1,7 @@
 """The handlers of the consumer group APIs, from bytes to bytes in every version that is spoken."""
 
 import asyncio
+import dataclasses
 import importlib
 import io
 import struct
@@ -36,6 +37,7 @@ from kio.schema.sync_group.v5.request import SyncGroupRequest, SyncGroupRequestA
 from kio.serial import entity_reader, entity_writer
 
 from stablelog.coordinators.group_answers import GroupConfig, GroupDecision, OffsetCommit
+from stablelog.coordinators.group_records import read_offset_value
 from stablelog.coordinators.groups import GroupCoordinator
 from stablelog.wire.messages import API_VERSIONS, decode_request, encode_response, message_class
 from stablelog.wire.versions import adapt
@@ -113,10 +115,15 @@ def in_version(api_key: int, version: int, request: Any) -> Any:
     return adapt(request, older)
 
 
-async def ask(broker: Broker, api_key: int, version: int, request: Any) -> Any:
-    """Send a request in a version, through bytes, and read the answer from bytes."""
+async def ask(broker: Broker, api_key: int, version: int, request: Any, **older_fields: Any) -> Any:
+    """Send a request in a version, through bytes, and read the answer from bytes.
+
+    `older_fields` are set where the version has them.
+    """
     body = io.BytesIO()
     request = in_version(api_key, version, request)
+    known = {name: value for name, value in older_fields.items() if hasattr(request, name)}
+    request = dataclasses.replace(request, **known)
     entity_writer(type(request))(body, request)
     flexible = b"\x00" if type(request).__flexible__ else b""
     frame = struct.pack(">hhih", api_key, version, 1, -1) + flexible + body.getvalue()
@@ -320,6 +327,18 @@ def test_offsets_are_committed_where_there_is_a_partition(version: int) -> None:
         (topic,) = (await ask(broker, 8, version, request)).topics
         missing = ErrorCode.group_id_not_found if version >= 9 else ErrorCode.illegal_generation
         assert topic.partitions[0].error_code is missing
+
+    run(conversation())
+
+
+@pytest.mark.parametrize("version", versions(8))
+def test_the_retention_that_old_versions_ask_for_is_kept_with_the_offset(version: int) -> None:
+    async def conversation() -> None:
+        broker = Broker()
+        await ask(broker, 8, version, a_commit(("t", 0, 5)), retention_time=timedelta(milliseconds=1234))
+        await ask(broker, 8, version, a_commit(("t", 1, 5)))
+        expiries = [read_offset_value(value).expire_ms for _, value in broker.groups.records if value]
+        assert expiries == ([1234, -1] if version <= 4 else [-1, -1])
 
     run(conversation())
 

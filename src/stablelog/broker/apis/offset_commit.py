@@ -1,8 +1,8 @@
 """OffsetCommit (8): a group says how far it has come.
 
 Behaviour: answered once it is durable. Partitions that do not exist are refused one by one. Version notes:
-v6+ leader epoch; v7+ static members; v9 a group that is not there is GROUP_ID_NOT_FOUND (before:
-ILLEGAL_GENERATION). The retention time of v2 to v4 is not looked at: the broker's retention holds.
+v2 to v4 the client may say for how long; v6+ leader epoch; v7+ static members; v9 a group that is not there is
+GROUP_ID_NOT_FOUND (before: ILLEGAL_GENERATION).
 """
 
 from typing import Any
@@ -17,7 +17,14 @@ from kio.schema.offset_commit.v9.response import (
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
-from stablelog.coordinators.group_answers import CodeByPartition, Membership, OffsetCommit, TopicPartition
+from stablelog.coordinators.group_answers import (
+    RETENTION_OF_BROKER,
+    CodeByPartition,
+    Membership,
+    OffsetCommit,
+    TopicPartition,
+)
+from stablelog.wire.shapes import TimedOffsetCommitRequest
 
 MISSING_GROUP_VERSION = 9
 
@@ -42,11 +49,13 @@ def offsets_asked(broker: Broker, topics: Any) -> tuple[dict[TopicPartition, Off
 async def handle(broker: Broker, request: OffsetCommitRequest, context: Any) -> OffsetCommitResponse:
     """Commit, wait for durability, answer."""
     commits, codes = offsets_asked(broker, request.topics)
+    is_timed = isinstance(request, TimedOffsetCommitRequest)
     codes |= await broker.groups.carry_out(
         broker.groups.coordinator.commit_offsets(
             request.group_id,
             commits,
             Membership(request.member_id, request.generation_id_or_member_epoch, request.group_instance_id),
+            retention_ms=request.retention_ms if is_timed else RETENTION_OF_BROKER,
             knows_missing_group=context.api_version >= MISSING_GROUP_VERSION,
             now_ms=broker.now_ms(),
         )
