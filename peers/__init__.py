@@ -1,0 +1,1 @@
+"""Other people's programs that tests and benchmarks run beside ours."""

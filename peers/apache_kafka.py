@@ -1,0 +1,301 @@
+"""How is Apache Kafka itself had and run, for tests and benchmarks that put it beside stablelog?
+
+Its jars come from Maven Central, once, into `target/kafka`. Where Java, Maven or the jars cannot be had,
+`NotToBeHad` says which, and whoever asked skips with that word.
+
+    with apache_kafka.serve() as broker:
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+VERSION = "4.1.0"
+JAVA_VERSION_MIN = 17
+FETCH_TIMEOUT_S = 300
+START_TIMEOUT_S = 90
+STOP_TIMEOUT_S = 30
+FOLDER = Path(__file__).parents[1] / "target" / "kafka"
+
+# The broker and its commands, the client, and the logger that tells on standard error why a broker did not start.
+ARTIFACTS = (
+    ("org.apache.kafka", "kafka_2.13", VERSION),
+    ("org.apache.kafka", "kafka-tools", VERSION),
+    ("org.slf4j", "slf4j-simple", "1.7.36"),
+)
+# As Kafka's own kafka-server-start.sh and kafka-run-class.sh give them.
+JVM_OPTIONS = (
+    "-Xmx1G",
+    "-Xms1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+)
+QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+# One node in all roles. Its own topics have one partition and one copy: less to start with than Kafka's defaults.
+SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+}
+# With these Kafka syncs before it acknowledges, as stablelog does by default.
+SYNC_BEFORE_ACKNOWLEDGEMENT = {"log.flush.interval.messages": "1"}
+
+
+class NotToBeHad(Exception):
+    """Apache Kafka cannot be run here; the message says what is missing."""
+
+
+# -- Java and the jars -----------------------------------------------------------------------------------------
+
+
+def java() -> str:
+    """The path of a Java that runs this Kafka: JAVA_HOME's, or the one on the path.
+
+    Raises:
+        NotToBeHad: there is none, or it is too old.
+    """
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin") if home else None
+    found = found or shutil.which("java")
+    if found is None:
+        raise NotToBeHad("no Java on the path")
+    told = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(?:1\.)?(\d+)', told)
+    if version is None or int(version[1]) < JAVA_VERSION_MIN:
+        raise NotToBeHad(f"{found} is older than Java {JAVA_VERSION_MIN}")
+    return found
+
+
+def jars(folder: Path = FOLDER) -> Path:
+    """The folder with Kafka's jars; fetched with Maven if they are not there yet, which takes about a minute.
+
+    Several processes may ask at once: one fetches, the others wait for it.
+
+    Raises:
+        NotToBeHad: there is no Maven, or it could not fetch them.
+    """
+    ready = folder / f"jars-{VERSION}"
+    if ready.is_dir():
+        return ready
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise NotToBeHad("no Maven (mvn) on the path")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not ready.is_dir():
+            _fetch(maven, folder, ready)
+    return ready
+
+
+def _fetch(maven: str, folder: Path, ready: Path) -> None:
+    sys.stderr.write(f"fetching Apache Kafka {VERSION} from Maven Central\n")
+    (folder / "pom.xml").write_text(_pom())
+    arriving = folder / "arriving"
+    shutil.rmtree(arriving, ignore_errors=True)
+    command = [maven, "-q", "-B", "-f", str(folder / "pom.xml"), "dependency:copy-dependencies"]
+    command.append(f"-DoutputDirectory={arriving}")
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False, cwd=folder
+        )
+    except subprocess.TimeoutExpired:
+        raise NotToBeHad(f"Maven did not fetch the jars within {FETCH_TIMEOUT_S} s") from None
+    if done.returncode != 0:
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        raise NotToBeHad(f"Maven could not fetch the jars: {lines[0] if lines else 'it says nothing'}")
+    arriving.rename(ready)
+
+
+def _pom() -> str:
+    dependencies = "".join(
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
+        f"<version>{escape(version)}</version></dependency>"
+        for group, name, version in ARTIFACTS
+    )
+    return (
+        '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
+        "<groupId>stablelog</groupId><artifactId>peers</artifactId><version>1</version>"
+        f"<dependencies>{dependencies}</dependencies></project>\n"
+    )
+
+
+def command_of(main_class: str, *arguments: str, jvm_options: tuple[str, ...] = ()) -> list[str]:
+    """The command that runs one of Kafka's classes, such as `kafka.Kafka` or a tool.
+
+    Raises:
+        NotToBeHad: as `java` and `jars`.
+    """
+    return [java(), *jvm_options, QUIET, "-cp", f"{jars()}/*", main_class, *arguments]
+
+
+def run_tool(main_class: str, *arguments: str, timeout_s: float = 60) -> str:
+    """Run one of Kafka's commands, and return what it prints.
+
+    Raises:
+        NotToBeHad: as `java` and `jars`.
+        subprocess.CalledProcessError: the command failed; `stderr` and `stdout` say why.
+    """
+    done = subprocess.run(
+        command_of(main_class, *arguments), capture_output=True, text=True, timeout=timeout_s, check=True
+    )
+    return done.stdout
+
+
+# -- a broker --------------------------------------------------------------------------------------------------
+
+
+class KafkaBroker:
+    """An Apache Kafka broker in a process of its own: KRaft, one node, on loopback.
+
+    Args:
+        data: its data directory. It is formatted if it is not yet.
+        settings: any of Kafka's, over SETTINGS.
+
+    Attributes:
+        data: its data directory.
+        port: where it listens; the same after `start` again.
+    """
+
+    def __init__(self, data: Path, settings: Mapping[str, str]) -> None:
+        self.data = data
+        self.port, controller_port = _free_ports(2)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._config_path = data.parent / f"{data.name}.properties"
+        self._log_path = data.parent / f"{data.name}.log"
+        listeners = f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller_port}"
+        properties = SETTINGS | {
+            "listeners": listeners,
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller_port}",
+            "log.dirs": str(data),
+        }
+        lines = [f"{name}={value}\n" for name, value in (properties | dict(settings)).items()]
+        self._config_path.write_text("".join(lines))
+
+    @property
+    def bootstrap(self) -> str:
+        """The address, as clients want it."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process that is running."""
+        assert self._process is not None, "the broker is not running"
+        return self._process.pid
+
+    def format(self) -> None:
+        """Make the data directory one that Kafka starts on; fine if it is one."""
+        if (self.data / "meta.properties").exists():
+            return
+        cluster_id = run_tool("kafka.tools.StorageTool", "random-uuid").split()[-1]
+        run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._config_path))
+
+    def start(self) -> None:
+        """Start the process, and wait until it answers.
+
+        Raises:
+            NotToBeHad: it ended instead, or does not answer; says its last words.
+        """
+        assert self._process is None, "the broker is running"
+        self.format()
+        command = command_of("kafka.Kafka", str(self._config_path), jvm_options=JVM_OPTIONS)
+        with self._log_path.open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not _answers(self.port):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise NotToBeHad(f"Apache Kafka did not start:\n{self.log_tail()}")
+            time.sleep(0.02)
+
+    def log_tail(self, line_count: int = 20) -> str:
+        """The last lines that the broker has logged."""
+        lines = self._log_path.read_text(errors="replace").splitlines() if self._log_path.exists() else []
+        return "\n".join(lines[-line_count:])
+
+    def stop(self) -> None:
+        """Stop the broker in order; fine if it has stopped."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the process with -9, as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: int) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextlib.contextmanager
+def serve(data: Path | None = None, **settings: str) -> Iterator[KafkaBroker]:
+    """Run a broker while the block runs.
+
+    Args:
+        data: its data directory, which stays; a temporary one that goes if none is given.
+        settings: any of Kafka's, with `_` for each `.` of its name.
+
+    Raises:
+        NotToBeHad: there is no Java, no Maven, no jars, or the broker did not start.
+    """
+    with contextlib.ExitStack() as stack:
+        if data is None:
+            data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kafka-"))) / "data"
+        broker = KafkaBroker(data, {name.replace("_", "."): value for name, value in settings.items()})
+        stack.callback(broker.stop)
+        broker.start()
+        yield broker
+
+
+API_VERSIONS_REQUEST = struct.pack(
+    ">ihhih", 10, 18, 0, 1, -1
+)  # size, api key, version, correlation id, no client id
+
+
+def _answers(port: int) -> bool:
+    """Whether a Kafka broker answers an ApiVersions request there."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as connection:
+            connection.sendall(API_VERSIONS_REQUEST)
+            return len(connection.recv(4)) > 0
+    except OSError:
+        return False
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
