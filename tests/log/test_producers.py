@@ -119,7 +119,7 @@ def test_an_open_transaction_is_open_after_a_restart(clean):
         assert log.partition.open_transactions()[0].started_ms == started_ms
     log.write("P1c")
     assert log.stable_offset == 5
-    log.partition.truncate_to(4, now_ms=log.now_ms)
+    log.partition.truncate_to(4)
     assert log.stable_offset == 1
 
 

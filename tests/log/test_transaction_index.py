@@ -119,11 +119,11 @@ def test_where_nothing_was_aborted_no_index_is_read():
 def test_truncation_takes_the_entry_that_ends_there_and_leaves_the_one_before():
     """Scenario 3: the marker at the new end is gone with its entry, one below stays."""
     log = write("P1 P1a P2 P2a")
-    log.partition.truncate_to(3, now_ms=log.now_ms)
+    log.partition.truncate_to(3)
     assert [txn.producer_id for txn in log.partition.open_transactions()] == [2]
     assert log.stable_offset == 2
     assert log.partition.aborted_in(0, 2) == (AbortedTxn(1, 0, 1, 2),)
-    log.partition.truncate_to(2, now_ms=log.now_ms)
+    log.partition.truncate_to(2)
     assert log.partition.aborted_in(0, 2) == (AbortedTxn(1, 0, 1, 2),)
 
 
@@ -148,3 +148,15 @@ def test_the_only_segments_transaction_index_vanished():
     log.disk.remove(DIRECTORY / f"{0:020d}.txnindex")
     log.partition = log.open()
     assert log.all_aborted() == before
+
+
+def test_segments_that_an_open_transaction_holds_back_cost_nothing_where_there_is_nothing_to_be_found():
+    log = write("P9 " + "P1 P1a " * 60, segment_bytes=300)
+    log.reopen()
+    segments = log.partition.segments()[:-1]
+    assert len(segments) > 20
+    assert {segment.stable_offset for segment in segments} == {0}
+    log.write("P9c")
+    assert [txn.first_offset for txn in log.partition.aborted_in(0, 4)] == [1, 3]
+    loaded = [segment for segment in segments if segment._txn_index is not None]
+    assert loaded == [segment for segment in segments if segment.base_offset <= 4]

@@ -21,9 +21,8 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.config import BrokerConfig, check_topic_configs
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, InvalidConfig, Refused, StablelogError
-from stablelog.log.epochs import LeaderEpochs
+from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.partition import Partition
-from stablelog.log.recovery import EPOCH_FILE
 
 log = logging.getLogger(__name__)
 

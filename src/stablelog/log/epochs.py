@@ -5,6 +5,7 @@ Format: docs/formats.md, "leader-epoch-checkpoint".  Source: KIP-101, KIP-320.
 
 from stablelog.errors import Corrupt
 
+EPOCH_FILE = "leader-epoch-checkpoint"
 UNKNOWN = -1
 
 

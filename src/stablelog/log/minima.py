@@ -5,65 +5,66 @@ where there is something to find, so that it costs O((found + 1) log n) however 
 """
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 FANOUT = 16
 
 
 class Minima:
-    """The minima over a row that somebody else keeps.
+    """The minima over a row that somebody else keeps and only adds to.
 
     Args:
-        value_at: the value of an entry of the row, by its place.
+        values_in: the row's values at the places [begin, end).
     """
 
-    def __init__(self, value_at: Callable[[int], int]) -> None:
-        self._value_at = value_at
-        self._levels: list[array[int]] = []
-        self._count = 0
+    def __init__(self, values_in: Callable[[int, int], Iterable[int]]) -> None:
+        self._levels: list[array[int]] = [array("q")]
+        self._values_in = values_in
 
     def extend_to(self, count: int) -> None:
         """Take in the entries that were appended to the row."""
-        for place in range(self._count, count):
-            value = self._value_at(place)
-            at = place // FANOUT
-            level = 0
-            while True:
-                if level == len(self._levels):
-                    self._levels.append(array("q"))
-                row = self._levels[level]
-                if at == len(row):
-                    row.append(value)
-                elif value < row[at]:
-                    row[at] = value
-                if at == 0 and len(row) == 1:
-                    break
-                if level + 1 == len(self._levels):
-                    self._levels.append(array("q", [min(row[:FANOUT])]))
-                    break
-                at //= FANOUT
-                level += 1
-        self._count = max(self._count, count)
+        row = self._levels[0]
+        if len(row) >= count:
+            return
+        changed = len(row)
+        row.extend(self._values_in(changed, count))
+        assert len(row) == count
+        level = 0
+        while len(row) > 1:
+            level += 1
+            if level == len(self._levels):
+                self._levels.append(array("q"))
+            above = self._levels[level]
+            # Only the last of the values above that were there can have changed, and what is new comes after it.
+            changed //= FANOUT
+            del above[changed:]
+            for begin in range(changed * FANOUT, len(row), FANOUT):
+                above.append(min(row[begin : begin + FANOUT]))
+            row = above
 
     def below(self, bound: int, begin: int, end: int) -> Iterator[int]:
         """The places in [begin, end) whose value is less than `bound`, in order."""
-        assert end <= self._count
+        assert begin >= 0
+        assert end <= len(self._levels[0])
         if begin < end:
-            yield from self._search(len(self._levels), 0, bound, begin, end)
+            yield from self._search(len(self._levels) - 1, 0, bound, begin, end)
 
     def _search(self, level: int, at: int, bound: int, begin: int, end: int) -> Iterator[int]:
-        """Search below the node `at` of a level; level 0 is the row itself."""
+        """Search the value `at` of a level, and below it."""
         span = FANOUT**level
-        if at * span >= end or (at + 1) * span <= begin:
+        if at * span >= end or (at + 1) * span <= begin or self._levels[level][at] >= bound:
             return
         if level == 0:
-            if self._value_at(at) < bound:
-                yield at
+            yield at
             return
-        row = self._levels[level - 1]
-        if at >= len(row) or row[at] >= bound:
+        below = self._levels[level - 1]
+        first = max(at * FANOUT, begin * FANOUT // span)
+        last = min((at + 1) * FANOUT, len(below), (end - 1) * FANOUT // span + 1)
+        if level == 1:
+            for place in range(max(first, begin), min(last, end)):
+                if below[place] < bound:
+                    yield place
             return
-        for child in range(at * FANOUT, (at + 1) * FANOUT):
-            if child * (span // FANOUT) >= end:
-                return
-            yield from self._search(level - 1, child, bound, begin, end)
+        for child in range(first, last):
+            if below[child] < bound:
+                yield from self._search(level - 1, child, bound, begin, end)

@@ -46,25 +46,23 @@ class OffsetIndex:
 
     def position_before(self, offset: int) -> int:
         """The position of a batch that does not begin after the one with this offset."""
-        low, high = 0, self._count
-        while low < high:
-            middle = (low + high) // 2
-            if self[middle][0] <= offset:
-                low = middle + 1
-            else:
-                high = middle
-        return self[low - 1][1] if low else 0
+        return self._position_of_last(0, offset - self._base_offset)
 
     def position_at_or_before(self, position: int) -> int:
         """The greatest known beginning of a batch that is not past `position`."""
+        return self._position_of_last(1, position)
+
+    def _position_of_last(self, field: int, bound: int) -> int:
+        """The position in the last entry whose field is not greater than `bound`; 0 if there is none."""
+        entries, unpack = self._entries, ENTRY.unpack_from
         low, high = 0, self._count
         while low < high:
             middle = (low + high) // 2
-            if self[middle][1] <= position:
+            if unpack(entries, middle * ENTRY.size)[field] <= bound:
                 low = middle + 1
             else:
                 high = middle
-        return self[low - 1][1] if low else 0
+        return int(unpack(entries, (low - 1) * ENTRY.size)[1]) if low else 0
 
     def content(self) -> Buffer:
         """The bytes of the file."""
@@ -74,14 +72,12 @@ class OffsetIndex:
 def _count_used(entries: Buffer) -> int:
     """How many entries there are: Kafka preallocates the file, and the rest of it is zeros."""
     count = len(entries) // ENTRY.size
-    while count and not any(entries[(count - 1) * ENTRY.size : count * ENTRY.size]):
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
         # A used entry is all zeros only for a first batch of one record, and such a one needs no entry.
-        low, high = 0, count
-        while low < high:
-            middle = (low + high) // 2
-            if any(entries[middle * ENTRY.size : (middle + 1) * ENTRY.size]):
-                low = middle + 1
-            else:
-                high = middle
-        return low
-    return count
+        if any(entries[middle * ENTRY.size : (middle + 1) * ENTRY.size]):
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -8,15 +8,17 @@ Source: KIP-98, KIP-360, KIP-890.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import NO_SEQUENCE, SEQUENCE_MAX, BatchHeader
-from stablelog.batch.markers import Marker, MarkerType
+from stablelog.batch.markers import Marker, MarkerType, read_marker
+from stablelog.env.disk import Buffer
 from stablelog.errors import Refused
+from stablelog.log.model import ProducerDescription
 from stablelog.log.transaction_index import AbortedTxn
 
 BATCHES_KEPT = 5
@@ -73,6 +75,7 @@ class Producer:
 class EndedTxn(NamedTuple):
     """A transaction that a marker has ended."""
 
+    producer_id: int
     first_offset: int
     marker_offset: int
     record_count: int
@@ -83,12 +86,22 @@ class Producers:
     """The producers of one partition, and what of the log is undecided."""
 
     def __init__(self) -> None:
-        self.by_id: dict[int, Producer] = {}
+        self.by_id: OrderedDict[int, Producer] = OrderedDict()  # in the order of their last use
         self._open: OrderedDict[int, Producer] = OrderedDict()  # in the order of their first offsets
-        self._ended: deque[tuple[int, int]] = (
-            deque()
-        )  # (marker offset, first offset), markers not yet durable
+        # (marker offset, first offset) of transactions whose marker is not yet durable
+        self._ended: deque[tuple[int, int]] = deque()
         self._ended_least: deque[tuple[int, int]] = deque()  # those of them that are the least from there on
+
+    @classmethod
+    def restored(cls, found: Iterable[Producer]) -> "Producers":
+        """The producers that a snapshot holds, in any order."""
+        self = cls()
+        for producer in sorted(found, key=lambda producer: producer.used_ms):
+            self.by_id[producer.producer_id] = producer
+        open_producers = [one for one in self.by_id.values() if one.txn_first_offset != NO_TXN]
+        for producer in sorted(open_producers, key=lambda producer: producer.txn_first_offset):
+            self._open[producer.producer_id] = producer
+        return self
 
     # -- what is undecided -------------------------------------------------------------------------------------
 
@@ -116,6 +129,20 @@ class Producers:
     def open_producers(self) -> Iterator[Producer]:
         """Producers with an open transaction, the oldest first."""
         yield from self._open.values()
+
+    def descriptions(self) -> list[ProducerDescription]:
+        """All of them, the least recently used first."""
+        return [
+            ProducerDescription(
+                producer.producer_id,
+                producer.producer_epoch,
+                producer.last_sequence,
+                producer.used_ms,
+                producer.coordinator_epoch,
+                producer.txn_first_offset,
+            )
+            for producer in self.by_id.values()
+        ]
 
     # -- checks: nothing changes -------------------------------------------------------------------------------
 
@@ -149,13 +176,8 @@ class Producers:
                 raise _out_of_order(
                     f"{who} begins epoch {header.producer_epoch} with sequence {header.base_sequence}, not 0"
                 )
-        elif not producer.batches:
-            # Only a marker is known of this epoch. A first dialect producer may have written before it was forgotten.
-            if require_first_sequence_zero and header.base_sequence != 0:
-                raise _out_of_order(
-                    f"{who} begins epoch {header.producer_epoch} with sequence {header.base_sequence}, not 0"
-                )
         elif header.base_sequence != (producer.last_sequence + 1) & SEQUENCE_MAX:
+            # After -1, of an epoch that only a marker is known of, comes 0.
             raise _out_of_order(f"{who} sends sequence {header.base_sequence} after {producer.last_sequence}")
         if producer.txn_first_offset != NO_TXN and not header.is_transactional:
             raise Refused(
@@ -261,11 +283,40 @@ class Producers:
             others = (other.txn_first_offset for other in self._open.values() if other is not producer)
             stable_offset = next(others, next_offset)
             aborted = AbortedTxn(producer_id, producer.txn_first_offset, marker_offset, stable_offset)
-        return EndedTxn(producer.txn_first_offset, marker_offset, producer.txn_record_count, aborted)
+        return EndedTxn(
+            producer_id, producer.txn_first_offset, marker_offset, producer.txn_record_count, aborted
+        )
 
-    def ended(self, producer_id: int, txn: EndedTxn) -> None:
+    def take(self, header: BatchHeader, batch: Buffer, now_ms: int) -> EndedTxn | None:
+        """A batch stands in the log: take it as it is.
+
+        Args:
+            header: of the batch.
+            batch: its bytes; they are read only if it is a marker.
+            now_ms: the broker's clock.
+
+        Returns:
+            The transaction that it ends, if it is a marker and there is one: see `marker_appended`.
+        """
+        if header.is_control:
+            marker = read_marker(batch)
+            if marker is None:
+                return None
+            return self.marker_appended(
+                header.producer_id,
+                header.producer_epoch,
+                marker,
+                header.base_offset,
+                header.next_offset,
+                now_ms,
+            )
+        if header.has_producer:
+            self.batch_appended(header, header.base_offset, now_ms)
+        return None
+
+    def ended(self, txn: EndedTxn) -> None:
         """The transaction's end is in the log and, if it was aborted, in the index: it is open no longer."""
-        producer = self._open.pop(producer_id)
+        producer = self._open.pop(txn.producer_id)
         assert producer.txn_first_offset == txn.first_offset
         producer.txn_first_offset = NO_TXN
         producer.txn_started_ms = -1
@@ -283,21 +334,17 @@ class Producers:
         elif producer_epoch != producer.producer_epoch:
             producer.producer_epoch = producer_epoch
             producer.batches.clear()
+        self.by_id.move_to_end(producer_id)
         return producer
-
-    def restore(self, producer: Producer) -> None:
-        """Take in a producer that a snapshot holds. Open transactions come in the order of their first offsets."""
-        self.by_id[producer.producer_id] = producer
-        if producer.txn_first_offset != NO_TXN:
-            self._open[producer.producer_id] = producer
 
     def expire(self, used_before_ms: int) -> int:
         """Forget producers that have not written since, but for those with an open transaction. Returns how many."""
-        gone = [
-            producer_id
-            for producer_id, producer in self.by_id.items()
-            if producer.used_ms < used_before_ms and producer.txn_first_offset == NO_TXN
-        ]
+        gone = []
+        for producer_id, producer in self.by_id.items():
+            if producer.used_ms >= used_before_ms:
+                break  # all that follow were used later
+            if producer.txn_first_offset == NO_TXN:
+                gone.append(producer_id)
         for producer_id in gone:
             del self.by_id[producer_id]
         return len(gone)

@@ -1,60 +1,77 @@
 """One segment: a file of record batches, and the indexes over it.
 
-The growing segment keeps its offset and time index in memory and writes them out when it is sealed or a snapshot
-is taken; recovery makes them anew from the log. An abort goes into the file of the transaction index at once.
+The growing segment keeps its indexes in memory and writes them out when it is sealed or a snapshot is taken; an
+abort goes into the file of the transaction index at once. Whatever of them a crash takes is made anew from the log.
 A sealed segment is opened when it is first read, and only so many are open at a time.
 """
 
+import struct
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from crc32c import crc32c
 
-from stablelog.batch.header import HEADER, BatchHeader, read_header
+from stablelog.batch.header import DELETE_HORIZON, HEADER, LENGTH_AND_OFFSET_SIZE, BatchHeader, read_header
 from stablelog.env.disk import Buffer, Disk, File
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, Unavailable
 from stablelog.log.offset_index import OffsetIndex
 from stablelog.log.summary import NOTHING, Summary
 from stablelog.log.time_index import TimeIndex
 from stablelog.log.transaction_index import AbortedTxn, TransactionIndex, encode_entry
 
 LOG, INDEX, TIMEINDEX, TXNINDEX, SUMMARY = ".log", ".index", ".timeindex", ".txnindex", ".summary"
+INDEX_SUFFIXES = (INDEX, TIMEINDEX, TXNINDEX)
 SEGMENT_SUFFIXES = (LOG, INDEX, TIMEINDEX, TXNINDEX, SUMMARY)
 WALK_READ_SIZE = 64 << 10
+INTERVAL_SIZE = 4096  # between two entries of an index that is made anew in memory
 FIND_READ_SIZE = 5 << 10  # an index interval and a header
 RELATIVE_OFFSET_MAX = 2**31 - 1
+OFFSETS = struct.Struct(
+    ">"  # the fields of a batch's header that a search looks at
+    "q"  # base_offset
+    "i"  # batch_length
+    "11x"
+    "i"  # last_offset_delta
+)
+
+
+class Found(NamedTuple):
+    """Where a batch stands. `last_offset` is inclusive."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
 
 
 class OpenFiles:
-    """Sealed segments' log files that are open: the one that was not used for longest is closed for the next."""
+    """Sealed segments that hold files open or indexes in memory: the one not used for longest gives all back.
 
-    def __init__(self, disk: Disk, count_max: int = 256) -> None:
-        self._disk = disk
+    Args:
+        count_max: how many there are at a time, over all partitions that share this.
+    """
+
+    def __init__(self, count_max: int = 256) -> None:
         self._count_max = count_max
-        self._files: OrderedDict[Path, File] = OrderedDict()
+        self._segments: OrderedDict[Segment, None] = OrderedDict()
 
-    def get(self, path: Path) -> File:
-        """The file, opened if it is not."""
-        file = self._files.get(path)
-        if file is None:
-            file = self._files[path] = self._disk.open(path)
-            while len(self._files) > self._count_max:
-                self._files.popitem(last=False)[1].close()
-        else:
-            self._files.move_to_end(path)
-        return file
+    def __len__(self) -> int:
+        return len(self._segments)
 
-    def close(self, path: Path) -> None:
-        """The file is going away."""
-        file = self._files.pop(path, None)
-        if file is not None:
-            file.close()
+    def used(self, segment: "Segment") -> None:
+        """The segment is being read."""
+        if segment in self._segments:
+            self._segments.move_to_end(segment)
+            return
+        self._segments[segment] = None
+        while len(self._segments) > self._count_max:
+            self._segments.popitem(last=False)[0].give_back()
 
-    def close_all(self) -> None:
-        """Close them all."""
-        while self._files:
-            self._files.popitem()[1].close()
+    def forget(self, segment: "Segment") -> None:
+        """The segment holds nothing any more."""
+        self._segments.pop(segment, None)
 
 
 class Segment:
@@ -62,19 +79,50 @@ class Segment:
 
     Attributes:
         base_offset: of its first record, if no compaction has removed it.
-        summary: what it holds; of a growing segment, what it held when it was last asked for.
-        sealed: whether it is complete.
-        end_offset: exclusive.
+        end_offset: where the next segment begins, exclusive.
         size: bytes of the log file.
+        created_ms: when it began to grow, by the broker's clock; of a sealed one, the time of its first record.
+        least_aborted_offset: the least first offset of the transactions aborted here; None if none was.
+        sealed: nothing more is appended.
+        durable: it is sealed, and all its files are on disk.
+        summary: of a sealed segment, what it holds.
     """
+
+    __slots__ = (
+        "_directory",
+        "_dirty",
+        "_disk",
+        "_index_files",
+        "_indexed_position",
+        "_log",
+        "_offset_index",
+        "_open_files",
+        "_time_index",
+        "_txn_index",
+        "base_offset",
+        "committed_count",
+        "created_ms",
+        "durable",
+        "end_offset",
+        "first_timestamp",
+        "least_aborted_offset",
+        "log_crc",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "names_changed",
+        "record_count",
+        "sealed",
+        "size",
+        "summary",
+    )
 
     def __init__(self, disk: Disk, directory: Path, base_offset: int, open_files: OpenFiles) -> None:
         self._disk = disk
         self._directory = directory
         self._open_files = open_files
         self._log: File | None = None
-        self._txn_file: File | None = None
-        self._index_files: list[File] = []  # written, and to be synced with the log
+        self._index_files: dict[str, File] = {}  # of the growing segment, those that were written to
+        self._dirty: set[str] = set()  # and are not synced since
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._txn_index: TransactionIndex | None = None
@@ -88,10 +136,11 @@ class Segment:
         self.log_crc = 0
         self.record_count = 0
         self.committed_count = 0
-        self.aborted_count = 0
         self.least_aborted_offset: int | None = None
         self.created_ms = -1
+        self.names_changed = False
         self.sealed = False
+        self.durable = False
         self.summary: Summary | None = None
 
     def path(self, suffix: str) -> Path:
@@ -107,35 +156,58 @@ class Segment:
     # -- making and opening ------------------------------------------------------------------------------------
 
     def create(self) -> None:
-        """Make the log file of a segment that begins to grow; the names are durable when their directory is synced."""
-        self._log = self._disk.open(self.path(LOG), create=True)
+        """Make the log file of a segment that begins to grow; its name is durable when the directory is synced.
+
+        Raises:
+            Unavailable: it cannot be made; nothing changed.
+        """
+        try:
+            self._log = self._disk.open(self.path(LOG), create=True)
+        except OSError as error:
+            raise Unavailable(f"{self.path(LOG)} cannot be made: {error.strerror}") from error
+        self._begin_indexes()
+        self.names_changed = True
+
+    def _begin_indexes(self) -> None:
         self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self._txn_index = TransactionIndex()
 
     def open_sealed(self, summary: Summary) -> None:
         """Trust a summary that recovery has checked."""
         self._take(summary)
-        self.sealed = True
+        self.sealed = self.durable = True
 
     def open_growing(self, progress: Summary | None) -> None:
-        """Open the log to append, or to scan again from where `progress` says that its indexes are known."""
-        self._log = self._disk.open(self.path(LOG), create=True)
-        self._txn_file = None
-        if progress is not None:
-            self._offset_index = OffsetIndex(
-                self.base_offset, bytearray(self._read(INDEX, progress.index_size))
+        """Open the log to be read again: from its beginning, or from where `progress` says that its indexes are known."""
+        self._log = self._disk.open(self.path(LOG))
+        self._begin_indexes()
+        if progress is None:
+            return
+        contents = [
+            bytearray(self._disk.read_bytes(self.path(suffix))[:size] if size else b"")
+            for suffix, size in zip(
+                INDEX_SUFFIXES,
+                (progress.index_size, progress.timeindex_size, progress.txnindex_size),
+                strict=True,
             )
-            self._time_index = TimeIndex(
-                self.base_offset, bytearray(self._read(TIMEINDEX, progress.timeindex_size))
-            )
-            self._txn_index = TransactionIndex(bytearray(self._read(TXNINDEX, progress.txnindex_size)))
-            self._take(progress)
-            self._indexed_position = self._log.size
-            self._truncate(TXNINDEX, progress.txnindex_size)
-        else:
-            self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
-            self._txn_index = TransactionIndex()
-            self._truncate(TXNINDEX, 0)
+        ]
+        self._offset_index = OffsetIndex(self.base_offset, contents[0])
+        self._time_index = TimeIndex(self.base_offset, contents[1])
+        self._txn_index = TransactionIndex(contents[2])
+        self._take(progress)
+        if len(self._offset_index):
+            self._indexed_position = self._offset_index[len(self._offset_index) - 1][1]
+        timestamp, self.max_timestamp_offset = (
+            self._time_index[len(self._time_index) - 1]
+            if len(self._time_index)
+            else (NOTHING, self.base_offset)
+        )
+        if timestamp < self.max_timestamp:
+            # It is in a batch behind the last one that is in the offset index.
+            for _, header in self.walk(self._indexed_position):
+                if header.max_timestamp == self.max_timestamp:
+                    self.max_timestamp_offset = header.last_offset
+                    break
 
     def _take(self, summary: Summary) -> None:
         self.summary = summary
@@ -144,26 +216,13 @@ class Segment:
         self.first_timestamp, self.max_timestamp = summary.first_timestamp, summary.max_timestamp
         self.log_crc = summary.log_crc
         self.record_count, self.committed_count = summary.record_count, summary.committed_count
-        self.aborted_count = summary.txnindex_size // 34
         self.least_aborted_offset = None if summary.least_aborted_offset < 0 else summary.least_aborted_offset
         self.created_ms = summary.first_timestamp
-
-    def _read(self, suffix: str, size: int) -> bytes:
-        return self._disk.read_bytes(self.path(suffix))[:size] if size else b""
-
-    def _truncate(self, suffix: str, size: int) -> None:
-        if self._disk.exists(self.path(suffix)):
-            if size:
-                file = self._disk.open(self.path(suffix))
-                file.truncate(size)
-                file.close()
-            else:
-                self._disk.remove(self.path(suffix))
 
     def matches(self, summary: Summary) -> bool:
         """Whether the segment's files are those that the summary tells of, as far as that costs little to say.
 
-        The log's size and the transaction index are looked at here; the other indexes when they are first used.
+        Sizes and the transaction index are looked at here; the other indexes when they are first used.
         """
         try:
             if summary.base_offset != self.base_offset or self._disk.size(self.path(LOG)) != summary.log_size:
@@ -180,15 +239,15 @@ class Segment:
 
     # -- growing -----------------------------------------------------------------------------------------------
 
-    def has_room(self, size: int, next_offset: int, segment_bytes: int, index_bytes: int) -> bool:
-        """Whether a batch of this size still belongs here."""
+    def has_room(self, size: int, last_offset: int, segment_bytes: int, index_bytes: int) -> bool:
+        """Whether a batch of this size, up to this offset, still belongs here."""
         assert self._offset_index is not None
         assert self._time_index is not None
         return (
             (self.size == 0 or self.size + size <= segment_bytes)
-            and next_offset - self.base_offset <= RELATIVE_OFFSET_MAX
+            and last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
             and (len(self._offset_index) + 1) * 8 <= index_bytes
-            and (len(self._time_index) + 2) * 12 <= index_bytes
+            and (len(self._time_index) + 2) * 12 <= index_bytes  # one place is for the last entry
         )
 
     def append(self, buffers: tuple[Buffer, ...]) -> int:
@@ -198,56 +257,59 @@ class Segment:
         assert self._log.size == self.size
         return self._log.append(*buffers)
 
-    def note(self, header: BatchHeader, position: int, prefix: Buffer, interval: int) -> None:
+    def note(self, header: BatchHeader, position: int, head: Buffer, interval: int) -> None:
         """Take a batch that stands at `position` into the indexes and counts.
 
         Args:
             header: with its own base offset.
             position: where in the log file it begins.
-            prefix: its first 61 bytes as they stand in the file.
+            head: its first 61 bytes as they stand in the file.
             interval: bytes between two entries of the offset index.
         """
         assert self._offset_index is not None
         assert self._time_index is not None
+        assert position == self.size
+        last_offset = header.base_offset + header.last_offset_delta
         if header.max_timestamp > self.max_timestamp:
-            self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, header.last_offset
+            self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, last_offset
         if position - self._indexed_position > interval:
-            self._offset_index.append(header.last_offset, position)
+            self._offset_index.append(last_offset, position)
             self._time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset)
             self._indexed_position = position
         if self.first_timestamp == NOTHING:
-            self.first_timestamp = header.base_timestamp
+            # With a delete horizon, it stands where the first timestamp did.
+            self.first_timestamp = (
+                header.max_timestamp if header.attributes & DELETE_HORIZON else header.base_timestamp
+            )
         self.size = position + header.size
-        self.end_offset = header.next_offset
-        self.log_crc = crc32c(prefix, self.log_crc)
+        self.end_offset = last_offset + 1
+        self.log_crc = crc32c(head, self.log_crc)
         if not header.is_control:
             self.record_count += header.record_count
             if not header.is_transactional:
                 self.committed_count += header.record_count
 
-    def append_aborted(self, txn: AbortedTxn) -> None:
-        """Put an aborted transaction into the transaction index, file and memory."""
+    def note_aborted(self, txn: AbortedTxn) -> None:
+        """Take an aborted transaction into the transaction index, in memory only."""
         assert self._txn_index is not None
-        if self._txn_file is None:
-            self._txn_file = self._disk.open(self.path(TXNINDEX), create=True)
-        if self._txn_file.size != len(self._txn_index) * 34:
-            self._txn_file.truncate(len(self._txn_index) * 34)
-        self._txn_file.append(encode_entry(txn))
         self._txn_index.append(txn)
-        self.aborted_count += 1
         if self.least_aborted_offset is None or txn.first_offset < self.least_aborted_offset:
             self.least_aborted_offset = txn.first_offset
 
+    def append_aborted(self, txn: AbortedTxn) -> None:
+        """Take an aborted transaction into the transaction index, its file first.
+
+        Raises:
+            Unavailable: it is not in the file; memory has not changed.
+        """
+        assert self._txn_index is not None
+        self._index_file(TXNINDEX, self._txn_index.content()).append(encode_entry(txn))
+        self._dirty.add(TXNINDEX)
+        self.note_aborted(txn)
+
     def progress(self, stable_offset: int) -> Summary:
         """What the segment holds by now, in the form of a summary."""
-        assert self._offset_index is not None
-        assert self._time_index is not None
-        assert self._txn_index is not None
-        index, timeindex, txnindex = (
-            self._offset_index.content(),
-            self._time_index.content(),
-            self._txn_index.content(),
-        )
+        index, timeindex, txnindex = self._contents()
         return Summary(
             base_offset=self.base_offset,
             end_offset=self.end_offset,
@@ -267,28 +329,45 @@ class Segment:
             least_aborted_offset=NOTHING if self.least_aborted_offset is None else self.least_aborted_offset,
         )
 
-    def write_indexes(self) -> None:
-        """Bring the files of the offset and time index up to what memory holds. They are durable when synced."""
+    def _contents(self) -> tuple[Buffer, Buffer, Buffer]:
         assert self._offset_index is not None
         assert self._time_index is not None
-        self._close_indexes()
-        for suffix, content in (
-            (INDEX, self._offset_index.content()),
-            (TIMEINDEX, self._time_index.content()),
-        ):
-            file = self._disk.open(self.path(suffix), create=True)
-            # The file may hold zeros of a preallocation, or entries of a log that was cut: begin anew if it is not a prefix.
-            if file.size > len(content) or (
-                file.size and file.read(0, file.size) != bytes(content[: file.size])
-            ):
-                file.truncate(0)
+        assert self._txn_index is not None
+        return self._offset_index.content(), self._time_index.content(), self._txn_index.content()
+
+    def write_indexes(self) -> None:
+        """Bring the files of the indexes up to what memory holds. They are durable when synced.
+
+        Raises:
+            Unavailable: the disk failed; the files are behind memory, which does no harm.
+        """
+        for suffix, content in zip(INDEX_SUFFIXES, self._contents(), strict=True):
+            if suffix == TXNINDEX and not content:
+                continue  # Kafka makes this file with the first abort
+            file = self._index_file(suffix, content)
             if file.size < len(content):
                 file.append(content[file.size :])
-            self._index_files.append(file)
+                self._dirty.add(suffix)
 
-    def _close_indexes(self) -> None:
-        while self._index_files:
-            self._index_files.pop().close()
+    def _index_file(self, suffix: str, content: Buffer) -> File:
+        """The file of an index, holding the beginning of `content` and nothing else."""
+        file = self._index_files.get(suffix)
+        if file is not None:
+            return file
+        path = self.path(suffix)
+        try:
+            self.names_changed = self.names_changed or not self._disk.exists(path)
+            file = self._disk.open(path, create=True)
+        except OSError as error:
+            raise Unavailable(f"{path} cannot be made: {error.strerror}") from error
+        # It may hold zeros of a preallocation, or entries of a log that was cut: begin anew if it is not a prefix.
+        if file.size > len(content) or (file.size and file.read(0, file.size) != content[: file.size]):
+            file.truncate(0)
+        self._dirty.add(suffix)
+        self._index_files[suffix] = file
+        if suffix == TXNINDEX and file.size < len(content):
+            file.append(content[file.size :])
+        return file
 
     def seal(self, stable_offset: int) -> None:
         """Nothing more is appended: close the time index with its last entry, and write the indexes."""
@@ -299,103 +378,132 @@ class Segment:
         self.summary = self.progress(stable_offset)
         self.sealed = True
 
-    def files_to_sync(self) -> list[File]:
-        """The files whose bytes a sync of this segment makes durable."""
-        assert self._log is not None
-        return [self._log, *self._index_files, *([] if self._txn_file is None else [self._txn_file])]
+    def files_to_sync(self, *, indexes: bool) -> list[File]:
+        """The files to be synced so that what was appended is durable.
 
-    def release(self) -> None:
-        """A sealed segment that is durable: keep no file open, and load the indexes again when they are needed."""
+        Args:
+            indexes: those of the indexes, too, because something will be written that relies on them.
+        """
+        assert self._log is not None
+        if not indexes:
+            return [self._log]
+        files = [self._log, *(self._index_files[suffix] for suffix in sorted(self._dirty))]
+        self._dirty.clear()
+        return files
+
+    def settled(self) -> None:
+        """A sealed segment is on disk: hold no file open, and load the indexes again when they are needed."""
         assert self.sealed
-        self._close_own()
+        self.durable = True
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Close what is open, and forget what can be loaded again."""
+        assert self.durable
+        self._close_files()
         self._offset_index = self._time_index = None
         self._txn_index = None
 
-    def cut(self, size: int) -> None:
-        """Cut the log file: what follows was not whole."""
+    def cut(self) -> None:
+        """Cut the log file behind the last batch that was noted."""
         assert self._log is not None
-        self._log.truncate(size)
+        self._log.truncate(self.size)
+        self._log.sync()
 
     def close(self) -> None:
         """Close every file."""
-        self._close_own()
-        self._open_files.close(self.path(LOG))
+        self._close_files()
+        self._open_files.forget(self)
 
-    def _close_own(self) -> None:
-        for file in (self._log, self._txn_file):
-            if file is not None:
-                file.close()
-        self._log = self._txn_file = None
-        self._close_indexes()
+    def _close_files(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        while self._index_files:
+            self._index_files.popitem()[1].close()
 
     # -- reading -----------------------------------------------------------------------------------------------
 
     @property
     def log(self) -> File:
         """The log file, open."""
-        return self._log if self._log is not None else self._open_files.get(self.path(LOG))
+        if self.durable:
+            self._open_files.used(self)
+        if self._log is None:
+            self._log = self._disk.open(self.path(LOG))
+        return self._log
 
     @property
     def offset_index(self) -> OffsetIndex:
-        """The offset index, read from its file where it is not in memory."""
+        """The offset index, mapped from its file where it is not in memory."""
         if self._offset_index is None:
-            assert self.summary is not None
-            content = self._checked(INDEX, self.summary.index_crc)
-            if content is None:
-                self._rebuild_indexes()
-            else:
-                self._offset_index = OffsetIndex(self.base_offset, content)
+            self._load_offset_and_time_index()
         assert self._offset_index is not None
         return self._offset_index
 
     @property
     def time_index(self) -> TimeIndex:
-        """The time index, read from its file where it is not in memory."""
+        """The time index, mapped from its file where it is not in memory."""
         if self._time_index is None:
-            assert self.summary is not None
-            content = self._checked(TIMEINDEX, self.summary.timeindex_crc)
-            if content is None:
-                self._rebuild_indexes()
-            else:
-                self._time_index = TimeIndex(self.base_offset, content)
+            self._load_offset_and_time_index()
         assert self._time_index is not None
         return self._time_index
 
     @property
     def txn_index(self) -> TransactionIndex:
-        """The transaction index, read from its file where it is not in memory.
+        """The transaction index, mapped from its file where it is not in memory.
 
         Raises:
             Corrupt: it is not what the summary tells of. What was aborted is then not known, and nothing is served.
         """
         if self._txn_index is None:
             assert self.summary is not None
-            content = b""
+            self._open_files.used(self)
+            content: Buffer | None = b""
             if self.summary.txnindex_size:
-                checked = self._checked(TXNINDEX, self.summary.txnindex_crc)
-                if checked is None:
-                    raise Corrupt(
-                        f"{self.path(TXNINDEX)} is damaged; restart the broker to have it made anew from the log"
-                    )
-                content = checked
+                content = self._mapped(TXNINDEX, self.summary.txnindex_size, self.summary.txnindex_crc)
+            if content is None:
+                raise Corrupt(
+                    f"{self.path(TXNINDEX)} is damaged; restart the broker to have it made anew from the log"
+                )
             self._txn_index = TransactionIndex(content)
         return self._txn_index
 
-    def _checked(self, suffix: str, crc: int) -> bytes | None:
+    def _load_offset_and_time_index(self) -> None:
+        assert self.summary is not None
+        self._open_files.used(self)
+        index = self._mapped(INDEX, self.summary.index_size, self.summary.index_crc)
+        timeindex = self._mapped(TIMEINDEX, self.summary.timeindex_size, self.summary.timeindex_crc)
+        if index is None or timeindex is None:
+            self._offset_index, self._time_index = self._rebuilt_indexes()
+        else:
+            self._offset_index = OffsetIndex(self.base_offset, index)
+            self._time_index = TimeIndex(self.base_offset, timeindex)
+
+    def _mapped(self, suffix: str, size: int, crc: int) -> Buffer | None:
+        """The content of an index file; None if it is not what the summary tells of."""
         try:
-            content = self._disk.read_bytes(self.path(suffix))
+            file = self._disk.open(self.path(suffix))
         except FileNotFoundError:
             return None
+        try:
+            if file.size != size:
+                return None
+            content = file.view(0, size)
+        finally:
+            file.close()
         return content if crc32c(content) == crc else None
 
-    def _rebuild_indexes(self) -> None:
-        """Make the offset and time index of a sealed segment anew, by walking its batches."""
+    def _rebuilt_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """The offset and time index of a sealed segment, made anew by walking its batches."""
         fresh = Segment(self._disk, self._directory, self.base_offset, self._open_files)
-        fresh._offset_index, fresh._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
+        fresh._begin_indexes()
         for position, header in self.walk(0):
-            fresh.note(header, position, self.log.read(position, HEADER.size), WALK_READ_SIZE // 16)
+            fresh.note(header, position, b"", INTERVAL_SIZE)
+        assert fresh._offset_index is not None
+        assert fresh._time_index is not None
         fresh._time_index.append_if_later(fresh.max_timestamp, fresh.max_timestamp_offset)
-        self._offset_index, self._time_index = fresh._offset_index, fresh._time_index
+        return fresh._offset_index, fresh._time_index
 
     def walk(self, position: int, read_size: int = WALK_READ_SIZE) -> Iterator[tuple[int, BatchHeader]]:
         """Each batch from the one that begins at `position`, as (position, header)."""
@@ -412,29 +520,40 @@ class Segment:
                 raise Corrupt(f"{self.path(LOG)}: {self.size - position} bytes at {position} are no batch")
             position = reached
 
-    def find(self, offset: int) -> tuple[int, BatchHeader] | None:
-        """The first batch that ends at `offset` or after it, as (position, header); None if there is none here."""
-        for position, header in self.walk(self.offset_index.position_before(offset), FIND_READ_SIZE):
-            if header.last_offset >= offset:
-                return position, header
-        return None
+    def find(self, offset: int) -> Found | None:
+        """The first batch that ends at `offset` or after it; None if there is none here."""
+        return self._seek(self.offset_index.position_before(offset), offset, self.size)
 
-    def whole_batches(self, position: int, end: int) -> tuple[int, int]:
-        """Where the last whole batch of [position, end) ends: as (position, next offset), both exclusive.
+    def whole_batches(self, first: Found, size: int) -> tuple[int, int]:
+        """Where the last batch ends that is whole within `size` bytes from `first`: (position, next offset).
 
-        The batch at `position` is there as a whole.
+        The first one is, at least.
         """
+        end = first.position + size
         if end >= self.size:
             return self.size, self.end_offset
-        begin = max(self.offset_index.position_at_or_before(end), position)
-        reached: tuple[int, int] | None = None
-        for at, header in self.walk(begin, FIND_READ_SIZE):
-            if at + header.size > end:
-                if reached is None:
-                    # The batch at the indexed position is cut off: what ends there ends before its base offset.
-                    assert at > position
-                    return at, header.base_offset
-                break
-            reached = (at + header.size, header.next_offset)
-        assert reached is not None
-        return reached
+        begin = max(self.offset_index.position_at_or_before(end), first.position)
+        cut = self._seek(begin, self.end_offset, end)
+        if cut is None:
+            return self.size, self.end_offset
+        # The batch that is cut off begins where the last whole one ends; between their offsets there may be a gap.
+        return cut.position, cut.base_offset
+
+    def _seek(self, position: int, offset: int, end: int) -> Found | None:
+        """The first batch, from the one at `position` on, that ends at `offset` or after it, or else past byte `end`."""
+        unpack = OFFSETS.unpack_from
+        while position < self.size:
+            view = self.log.view(position, min(FIND_READ_SIZE, self.size - position))
+            at = 0
+            while len(view) - at >= OFFSETS.size:
+                base_offset, batch_length, last_offset_delta = unpack(view, at)
+                size = batch_length + LENGTH_AND_OFFSET_SIZE
+                if size < HEADER.size or last_offset_delta < 0:
+                    raise Corrupt(f"{self.path(LOG)}: what stands at byte {position + at} is no batch")
+                if base_offset + last_offset_delta >= offset or position + at + size > end:
+                    return Found(position + at, size, base_offset, base_offset + last_offset_delta)
+                at += size
+            if at == 0:
+                raise Corrupt(f"{self.path(LOG)}: {self.size - position} bytes at {position} are no batch")
+            position += at
+        return None

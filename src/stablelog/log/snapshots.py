@@ -83,7 +83,7 @@ def decode_snapshot(content: bytes, now_ms: int) -> list[Producer]:
             producer.txn_first_offset = txn_first
             producer.txn_started_ms = now_ms
         found.append(producer)
-    return sorted(found, key=lambda producer: producer.txn_first_offset)
+    return found
 
 
 def encode_producers(producers: Producers, progress: Summary) -> bytes:
@@ -93,12 +93,10 @@ def encode_producers(producers: Producers, progress: Summary) -> bytes:
         producers: all of them.
         progress: how far the segment had come, in the form of the summary that it will once have.
     """
-    open_ids = {producer.producer_id for producer in producers.open_producers()}
-    closed = [producer for producer in producers.by_id.values() if producer.producer_id not in open_ids]
     content = {
         "version": PRODUCERS_VERSION,
         "segment": progress.encode().hex(),
-        "producers": [_row(producer) for producer in (*closed, *producers.open_producers())],
+        "producers": [_row(producer) for producer in producers.by_id.values()],
     }
     text = json.dumps(content, separators=(",", ":")).encode()
     return text + b"\n" + crc32c(text).to_bytes(4, "big").hex().encode() + b"\n"

@@ -23,11 +23,7 @@ class TimeIndex:
     def __init__(self, base_offset: int, entries: Buffer = b"") -> None:
         self._base_offset = base_offset
         self._entries: Buffer = entries
-        self._count = len(entries) // ENTRY.size
-        while self._count > 1 and self[self._count - 1][0] <= self[self._count - 2][0]:
-            self._count -= 1  # the zeros of a file that Kafka preallocated
-        if self._count == 1 and self[0][0] <= 0:
-            self._count = 0
+        self._count = _count_used(entries)
 
     def __len__(self) -> int:
         return self._count
@@ -62,3 +58,16 @@ class TimeIndex:
     def content(self) -> Buffer:
         """The bytes of the file."""
         return memoryview(self._entries)[: self._count * ENTRY.size]
+
+
+def _count_used(entries: Buffer) -> int:
+    """How many entries there are: Kafka preallocates the file, and the rest of it is zeros."""
+    count = len(entries) // ENTRY.size
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) // 2
+        if any(entries[middle * ENTRY.size : (middle + 1) * ENTRY.size]):
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -8,6 +8,7 @@ Format: docs/formats.md, "Transaction index".  Source: the abort index of KIP-98
 """
 
 import struct
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from stablelog.env.disk import Buffer
@@ -49,7 +50,7 @@ class TransactionIndex:
             raise Corrupt(f"a transaction index of {len(entries)} bytes: its last entry is torn")
         self._entries: Buffer = entries
         self._count = len(entries) // ENTRY.size
-        self._minima = Minima(self._first)
+        self._minima = Minima(self._firsts)
 
     def __len__(self) -> int:
         return self._count
@@ -61,6 +62,10 @@ class TransactionIndex:
 
     def _first(self, index: int) -> int:
         return int(_INT64.unpack_from(self._entries, index * ENTRY.size + FIRST_AT)[0])
+
+    def _firsts(self, begin: int, end: int) -> Iterator[int]:
+        rows = memoryview(self._entries)[begin * ENTRY.size : end * ENTRY.size]
+        return (row[2] for row in ENTRY.iter_unpack(rows))
 
     def append(self, txn: AbortedTxn) -> None:
         """Add a transaction. Raises ValueError if its marker does not lie past all before it."""
@@ -83,10 +88,10 @@ class TransactionIndex:
         complete = stop < self._count
         high = stop + 1 if complete else self._count
         if high - low <= SCAN_COUNT_MAX:
-            places = (place for place in range(low, high) if self._first(place) < end)
+            places: Iterable[int] = (place for place in range(low, high) if self._first(place) < end)
         else:
             self._minima.extend_to(self._count)
-            places = (place for place in self._minima.below(end, low, high))
+            places = self._minima.below(end, low, high)
         return [self[place] for place in places], complete
 
     def _bisect(self, field_at: int, value: int) -> int:
@@ -102,8 +107,8 @@ class TransactionIndex:
 
     def least_first_offset(self) -> int | None:
         """The least first offset of all; None if there is no entry."""
-        return min((self._first(place) for place in range(self._count)), default=None)
+        return min(self._firsts(0, self._count), default=None)
 
     def content(self) -> Buffer:
         """The bytes of the file."""
-        return self._entries
+        return memoryview(self._entries)

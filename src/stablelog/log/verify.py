@@ -1,28 +1,34 @@
 """Whether a partition's files say the same as its log. Every index can be proven from the log; this proves it.
 
-Nothing is written. A directory whose broker runs can be verified too: what stands behind the last whole batch is
-its present append, and the indexes of its growing segment may lag behind the log.
+Nothing is written. A directory whose broker runs can be verified too: files only grow, and what is said of the last
+segment is said of what it held when it was looked at. An index may be behind the log there, because it is written
+out from time to time; how far it has to reach is told by the newest snapshot.
+
+What retention has deleted cannot be read any more: transactions that began before the log's start are taken from the
+snapshot there. Where compaction has removed batches, an entry may name an earlier beginning than the log shows.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
-from stablelog.batch.markers import read_marker
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt
+from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.offset_index import OffsetIndex
-from stablelog.log.producers import Producers
-from stablelog.log.segment import INDEX, LOG, SUMMARY, TIMEINDEX, TXNINDEX
+from stablelog.log.producers import NO_TXN, Producer, Producers
+from stablelog.log.retention import is_log, is_snapshot, offset_of
+from stablelog.log.segment import INDEX, INDEX_SUFFIXES, LOG, SUMMARY, TIMEINDEX, TXNINDEX
 from stablelog.log.snapshots import decode_producers, decode_snapshot
-from stablelog.log.summary import Summary
+from stablelog.log.summary import NOTHING, Summary
 from stablelog.log.time_index import TimeIndex
 from stablelog.log.transaction_index import AbortedTxn, TransactionIndex
 
 READ_SIZE = 4 << 20
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +45,34 @@ class Finding:
 
 
 @dataclass(slots=True)
-class _Segment:
-    """What the log says of a segment."""
+class _Content:
+    """What a segment's files held when they were looked at; None where there is none."""
+
+    log_size: int
+    summary: bytes | None
+    indexes: dict[str, bytes | None]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the log says of a segment, up to the last batch that was read."""
 
     base_offset: int
-    log_size: int = 0
-    end_offset: int = 0
+    is_last: bool
+    end_offset: int
+    size: int = 0
     log_crc: int = 0
     record_count: int = 0
-    positions: dict[int, tuple[int, int]] | None = (
-        None  # position -> (last offset, greatest timestamp so far)
-    )
-    greatest: dict[int, int] | None = None  # last offset of a batch -> greatest timestamp so far
-    torn: bool = False
+    committed_count: int = 0
+    first_timestamp: int = NOTHING
+    max_timestamp: int = NOTHING
+    offset_place: int = 0  # of the next entry of each index
+    time_place: int = 0
+    last_indexed: int = NOTHING  # the offset of the last entry that was met
+    aborted: list[AbortedTxn] = field(default_factory=list)
 
 
-def verify_directory(
-    disk: Disk, directory: Path, progress: Callable[[int, int], None] | None = None
-) -> Iterator[Finding]:
+def verify_directory(disk: Disk, directory: Path, progress: Progress | None = None) -> Iterator[Finding]:
     """Prove the files of a partition from its log.
 
     Args:
@@ -64,227 +80,401 @@ def verify_directory(
         directory: the partition's own.
         progress: called with (bytes read, bytes in all).
     """
-    names = disk.list_dir(directory)
-    bases = sorted(int(name[:-4]) for name in names if name.endswith(LOG) and name[:-4].isdigit())
-    all_size = sum(disk.size(directory / f"{base:020d}{LOG}") for base in bases)
-    done = 0
-    producers = Producers()
-    aborted: dict[int, list[AbortedTxn]] = {base: [] for base in bases}
-    deleted_before = bases[0] if bases and bases[0] else None
-    previous_end = None
-    for base in bases:
-        if not disk.exists(directory / f"{base:020d}{LOG}"):
-            continue  # deleted by its broker meanwhile
-        is_last = base == bases[-1]
-        segment = _Segment(base, end_offset=base, positions={}, greatest={})
-        if previous_end is not None and base < previous_end:
-            yield Finding(
-                directory / f"{base:020d}{LOG}",
-                f"begins at {base}, before the segment in front of it ends ({previous_end})",
-            )
-        yield from _read_log(disk, directory, segment, producers, aborted[base], is_last=is_last)
-        previous_end = segment.end_offset
-        done += segment.log_size
-        if progress is not None:
-            progress(done, all_size)
-        yield from _verify_offset_index(disk, directory, segment)
-        yield from _verify_time_index(disk, directory, segment)
-        yield from _verify_txn_index(
-            disk, directory, segment, aborted[base], deleted_before=deleted_before, is_last=is_last
+    return _Verification(disk, directory, progress).run()
+
+
+class _Verification:
+    def __init__(self, disk: Disk, directory: Path, progress: Progress | None) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._progress = progress
+        self._producers = Producers()
+        self._epochs = LeaderEpochs()
+        self._begins_known = True  # of every transaction that the log shows the end of
+        self._compacted = False  # whether batches are missing
+        self._snapshots: list[int] = []  # offsets that are still to come, greatest first
+        self._end_offset = 0
+
+    def run(self) -> Iterator[Finding]:
+        names = self._disk.list_dir(self._directory)
+        bases = sorted(offset_of(name) for name in names if is_log(name))
+        self._snapshots = sorted({offset_of(name) for name in names if is_snapshot(name)}, reverse=True)
+        if not bases:
+            return
+        self._end_offset = bases[0]
+        if bases[0]:
+            self._begin_behind(bases[0])
+        sizes = {base: self._size(self._path(base, LOG)) for base in bases}
+        done = 0
+        for base in bases:
+            yield from self._verify_segment(base, is_last=base == bases[-1])
+            done += sizes[base]
+            if self._progress is not None:
+                self._progress(done, sum(sizes.values()))
+        yield from self._verify_epochs()
+        for offset in self._snapshots if self._begins_known else ():
+            if all(self._disk.exists(self._path(base, LOG)) for base in bases):
+                yield from self._read_snapshot(offset, None)
+
+    def _path(self, base_offset: int, suffix: str) -> Path:
+        return self._directory / f"{base_offset:020d}{suffix}"
+
+    def _size(self, path: Path) -> int:
+        try:
+            return self._disk.size(path)
+        except FileNotFoundError:
+            return 0
+
+    def _content(self, path: Path) -> bytes | None:
+        try:
+            return self._disk.read_bytes(path)
+        except FileNotFoundError:
+            return None
+
+    def _begin_behind(self, offset: int) -> None:
+        """Begin with what a snapshot says of the offset where the log begins."""
+        ours, theirs = (self._content(self._path(offset, suffix)) for suffix in (".producers", ".snapshot"))
+        try:
+            if ours is not None:
+                self._producers = Producers.restored(decode_producers(ours)[0])
+                return
+            if theirs is not None:
+                self._producers = Producers.restored(decode_snapshot(theirs, 0))
+                return
+        except Corrupt:
+            pass  # it is among those that are looked at
+        self._begins_known = False
+
+    # -- one segment -------------------------------------------------------------------------------------------
+
+    def _verify_segment(self, base: int, *, is_last: bool) -> Iterator[Finding]:
+        path = self._path(base, LOG)
+        # The log's size is taken first, so that no index can be behind what is read of the log; and a summary
+        # before it, because once there is one the log grows no more.
+        summary = self._content(self._path(base, SUMMARY))
+        try:
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            self._begins_known = False  # deleted by its broker meanwhile
+            return
+        content = _Content(
+            file.size, summary, {suffix: self._content(self._path(base, suffix)) for suffix in INDEX_SUFFIXES}
         )
-        yield from _verify_summary(disk, directory, segment)
-    yield from _verify_snapshots(disk, directory, previous_end)
+        if base < self._end_offset:
+            yield Finding(
+                path, f"begins at {base}, before the segment in front of it ends ({self._end_offset})"
+            )
+        seen = _Seen(base, is_last, base)
+        offset_index = OffsetIndex(base, content.indexes[INDEX] or b"")
+        time_index = TimeIndex(base, content.indexes[TIMEINDEX] or b"")
+        whole = True
+        try:
+            for position, header, batch in self._batches(file.read, content.log_size, seen):
+                yield from self._before_batch(header, seen)
+                yield from self._verify_entries(offset_index, time_index, position, header, seen)
+                self._take(header, batch, seen)
+        except Corrupt as error:
+            whole = False
+            yield Finding(path, str(error))
+        finally:
+            file.close()
+        self._end_offset = max(self._end_offset, seen.end_offset)
+        yield from self._read_snapshots_up_to(self._end_offset)
+        if whole:
+            yield from self._verify_rest(offset_index, time_index, seen)
+            yield from self._verify_txn_index(content.indexes[TXNINDEX], seen)
+            yield from self._verify_summary(content, seen)
 
+    def _batches(
+        self, read: Callable[[int, int], bytes], log_size: int, seen: _Seen
+    ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+        """Each batch of a log file, checked by itself, with its position.
 
-def _read_log(
-    disk: Disk,
-    directory: Path,
-    segment: _Segment,
-    producers: Producers,
-    aborted: list[AbortedTxn],
-    *,
-    is_last: bool,
-) -> Iterator[Finding]:
-    path = directory / f"{segment.base_offset:020d}{LOG}"
-    file = disk.open(path)
-    assert segment.positions is not None
-    assert segment.greatest is not None
-    greatest = -1
-    try:
-        size = file.size
+        What is not whole at the end of the last segment is a write under way, or what a crash left: a start of the
+        broker cuts it off.
+
+        Raises:
+            Corrupt: what stands there is no batch, or not the one that was written.
+        """
         position = 0
-        while position < size:
-            head = file.read(position, HEADER.size)
-            header = read_header(head)
-            if position + header.size > size:
+        while position < log_size:
+            chunk = read(position, min(READ_SIZE, log_size - position))
+            at = 0
+            while len(chunk) - at >= HEADER.size:
+                header = read_header(chunk, at)
+                if header.size > len(chunk) - at:
+                    break
+                if not crc_holds(chunk, at, header):
+                    raise Corrupt(
+                        f"the CRC of the batch at offset {header.base_offset}, byte {position + at}, does not hold"
+                    )
+                if header.base_offset < seen.end_offset:
+                    raise Corrupt(
+                        f"the batch at byte {position + at} begins at offset {header.base_offset}, not past {seen.end_offset - 1}"
+                    )
+                yield position + at, header, memoryview(chunk)[at : at + header.size]
+                at += header.size
+            if at:
+                position += at
+                continue
+            size = read_header(chunk).size if len(chunk) >= HEADER.size else HEADER.size
+            if size <= len(chunk) or size > log_size - position:
+                if seen.is_last:
+                    return
                 raise Corrupt(f"a torn batch at byte {position}")
-            batch = file.read(position, header.size)
+            batch = read(position, size)
+            header = read_header(batch)
             if not crc_holds(batch, 0, header):
                 raise Corrupt(
                     f"the CRC of the batch at offset {header.base_offset}, byte {position}, does not hold"
                 )
-            if header.base_offset < segment.end_offset:
-                raise Corrupt(
-                    f"the batch at byte {position} begins at offset {header.base_offset}, not past {segment.end_offset - 1}"
-                )
-            _take(producers, aborted, header, batch)
-            greatest = max(greatest, header.max_timestamp)
-            segment.positions[position] = (header.last_offset, greatest)
-            segment.greatest[header.last_offset] = greatest
-            segment.log_crc = crc32c(head, segment.log_crc)
-            segment.end_offset = header.next_offset
-            if not header.is_control:
-                segment.record_count += header.record_count
-            position += header.size
-            segment.log_size = position
-    except Corrupt as error:
-        segment.torn = True
-        if not is_last:
-            yield Finding(path, str(error))
-        else:
-            # The end of a log may be a write under way, or what a crash left: recovery cuts it.
+            yield position, header, memoryview(batch)
+            position += size
+
+    def _before_batch(self, header: BatchHeader, seen: _Seen) -> Iterator[Finding]:
+        if header.base_offset > self._end_offset or not header.record_count:
+            self._compacted = True
+        yield from self._read_snapshots_up_to(header.base_offset)
+        if header.leader_epoch > self._epochs.latest:
+            self._epochs.assign(header.leader_epoch, header.base_offset)
+        if header.base_offset < seen.end_offset:
             yield Finding(
-                path, f"{error}; it is the last segment: a start of the broker cuts what is not whole"
+                self._path(seen.base_offset, LOG),
+                f"the batch of offset {header.base_offset} comes after {seen.end_offset - 1}",
             )
-    finally:
-        file.close()
 
-
-def _take(producers: Producers, aborted: list[AbortedTxn], header: BatchHeader, batch: bytes) -> None:
-    if not header.is_control:
-        if header.has_producer and header.record_count:
-            producers.batch_appended(header, header.base_offset, 0)
-        return
-    marker = read_marker(batch)
-    if marker is None:
-        return
-    txn = producers.marker_appended(
-        header.producer_id, header.producer_epoch, marker, header.base_offset, header.next_offset, 0
-    )
-    if txn is not None:
-        if txn.aborted is not None:
-            aborted.append(txn.aborted)
-        producers.ended(header.producer_id, txn)
-
-
-def _content(disk: Disk, path: Path) -> bytes:
-    try:
-        return disk.read_bytes(path)
-    except FileNotFoundError:
-        return b""
-
-
-def _verify_offset_index(disk: Disk, directory: Path, segment: _Segment) -> Iterator[Finding]:
-    path = directory / f"{segment.base_offset:020d}{INDEX}"
-    index = OffsetIndex(segment.base_offset, _content(disk, path))
-    assert segment.positions is not None
-    assert segment.greatest is not None
-    for place in range(len(index)):
-        offset, position = index[place]
-        known = segment.positions.get(position)
-        if known is None:
-            if segment.log_size <= position < disk.size(directory / f"{segment.base_offset:020d}{LOG}"):
-                return  # the log went on while it was read, or is torn there, which was said
-            yield Finding(path, f"entry {place} says that a batch begins at byte {position}; none does")
-            return
-        # Kafka may name the last of several batches that were appended at once, by the position of the first.
-        if offset < known[0] or offset not in segment.greatest:
-            yield Finding(
-                path,
-                f"entry {place} says offset {offset} for byte {position}, whose batch ends at {known[0]}",
-            )
-            return
-
-
-def _verify_time_index(disk: Disk, directory: Path, segment: _Segment) -> Iterator[Finding]:
-    path = directory / f"{segment.base_offset:020d}{TIMEINDEX}"
-    index = TimeIndex(segment.base_offset, _content(disk, path))
-    assert segment.greatest is not None
-    for place in range(len(index)):
-        timestamp, offset = index[place]
-        if offset >= segment.end_offset:
-            return
-        if segment.greatest.get(offset) != timestamp:
-            yield Finding(
-                path,
-                f"entry {place} says time {timestamp} for offset {offset}; the log says {segment.greatest.get(offset)}",
-            )
-            return
-
-
-def _verify_txn_index(
-    disk: Disk,
-    directory: Path,
-    segment: _Segment,
-    wanted: list[AbortedTxn],
-    *,
-    deleted_before: int | None,
-    is_last: bool,
-) -> Iterator[Finding]:
-    path = directory / f"{segment.base_offset:020d}{TXNINDEX}"
-    content = _content(disk, path)
-    try:
-        index = TransactionIndex(content)
-    except Corrupt as error:
-        yield Finding(path, str(error))
-        return
-    found = [index[place] for place in range(len(index))]
-    if is_last:
-        found = [txn for txn in found if txn.last_offset < segment.end_offset]
-    if deleted_before is not None:
-        # What began before the log's start, which was deleted, cannot be told from the log: compare what can.
-        whole = {txn.last_offset for txn in found if txn.first_offset >= deleted_before}
-        ends, wanted_ends = {txn.last_offset for txn in found}, {txn.last_offset for txn in wanted}
-        if not whole <= wanted_ends <= ends:
-            yield Finding(path, f"abort markers at {sorted(ends)}; the log has them at {sorted(wanted_ends)}")
-        return
-    if found != wanted:
-        differ = next(
-            (i for i, (a, b) in enumerate(zip(found, wanted, strict=False)) if a != b),
-            min(len(found), len(wanted)),
-        )
-        there = found[differ] if differ < len(found) else "nothing"
-        right = wanted[differ] if differ < len(wanted) else "nothing"
-        yield Finding(path, f"entry {differ} is {there}; the log says {right}")
-
-
-def _verify_summary(disk: Disk, directory: Path, segment: _Segment) -> Iterator[Finding]:
-    path = directory / f"{segment.base_offset:020d}{SUMMARY}"
-    content = _content(disk, path)
-    if not content:
-        return  # growing, or sealed and not yet durable
-    try:
-        summary = Summary.decode(content)
-    except Corrupt as error:
-        yield Finding(path, str(error))
-        return
-    wanted = {
-        "end_offset": segment.end_offset,
-        "log_size": segment.log_size,
-        "log_crc": segment.log_crc,
-        "record_count": segment.record_count,
-        "index_crc": crc32c(_content(disk, directory / f"{segment.base_offset:020d}{INDEX}")),
-        "timeindex_crc": crc32c(_content(disk, directory / f"{segment.base_offset:020d}{TIMEINDEX}")),
-        "txnindex_crc": crc32c(_content(disk, directory / f"{segment.base_offset:020d}{TXNINDEX}")),
-    }
-    for name, value in wanted.items():
-        if getattr(summary, name) != value:
-            yield Finding(path, f"{name} is {getattr(summary, name)}; the files say {value}")
-
-
-def _verify_snapshots(disk: Disk, directory: Path, end_offset: int | None) -> Iterator[Finding]:
-    for name in disk.list_dir(directory):
-        stem, _, suffix = name.partition(".")
-        path = directory / name
-        if suffix not in ("snapshot", "producers") or not stem.isdigit():
-            continue
-        try:
-            if suffix == "snapshot":
-                decode_snapshot(_content(disk, path), 0)
+    def _take(self, header: BatchHeader, batch: memoryview, seen: _Seen) -> None:
+        txn = self._producers.take(header, batch, 0)
+        if txn is not None:
+            if txn.aborted is not None:
+                seen.aborted.append(txn.aborted)
             else:
-                decode_producers(_content(disk, path))
+                seen.committed_count += txn.record_count
+            self._producers.ended(txn)
+            self._producers.high_watermark_moved(header.next_offset)
+        if not header.is_control:
+            seen.record_count += header.record_count
+            if not header.is_transactional:
+                seen.committed_count += header.record_count
+        seen.log_crc = crc32c(batch[: HEADER.size], seen.log_crc)
+        seen.max_timestamp = max(seen.max_timestamp, header.max_timestamp)
+        seen.size += header.size
+        seen.end_offset = self._end_offset = header.next_offset
+
+    # -- offset and time index ---------------------------------------------------------------------------------
+
+    def _verify_entries(
+        self,
+        offset_index: OffsetIndex,
+        time_index: TimeIndex,
+        position: int,
+        header: BatchHeader,
+        seen: _Seen,
+    ) -> Iterator[Finding]:
+        """Hold the next entries against a batch."""
+        place = seen.offset_place
+        if place < len(offset_index) and offset_index[place][1] <= position:
+            path = self._path(seen.base_offset, INDEX)
+            offset, at = offset_index[place]
+            if at != position:
+                yield Finding(path, f"entry {place} says that a batch begins at byte {at}; none does")
+            elif offset < header.last_offset or seen.last_indexed >= header.base_offset:
+                # Kafka before 4.2 named the last offset of a whole append, of several batches.
+                yield Finding(
+                    path,
+                    f"entry {place} says offset {offset} for byte {at}, whose batch is [{header.base_offset}, {header.last_offset}]",
+                )
+            seen.last_indexed = offset
+            seen.offset_place += 1
+        place = seen.time_place
+        if place < len(time_index) and time_index[place][1] <= header.last_offset:
+            timestamp, offset = time_index[place]
+            greatest = max(seen.max_timestamp, header.max_timestamp)
+            if timestamp != greatest or offset < header.base_offset:
+                yield Finding(
+                    self._path(seen.base_offset, TIMEINDEX),
+                    f"entry {place} says time {timestamp} for offset {offset}; the log says {greatest} up to {header.last_offset}",
+                )
+            seen.time_place += 1
+
+    def _verify_rest(
+        self, offset_index: OffsetIndex, time_index: TimeIndex, seen: _Seen
+    ) -> Iterator[Finding]:
+        """What is behind the last batch, in a segment that does not grow, is wrong."""
+        if seen.is_last:
+            return
+        if seen.offset_place < len(offset_index):
+            yield Finding(
+                self._path(seen.base_offset, INDEX),
+                f"entry {seen.offset_place} says that a batch begins at byte {offset_index[seen.offset_place][1]}; none does",
+            )
+        if seen.time_place < len(time_index):
+            yield Finding(
+                self._path(seen.base_offset, TIMEINDEX),
+                f"entry {seen.time_place} says offset {time_index[seen.time_place][1]}; there is none",
+            )
+
+    # -- transaction index -------------------------------------------------------------------------------------
+
+    def _verify_txn_index(self, content: bytes | None, seen: _Seen) -> Iterator[Finding]:
+        path = self._path(seen.base_offset, TXNINDEX)
+        content = content or b""
+        torn = len(content) % 34
+        if torn and not seen.is_last:
+            yield Finding(path, f"{len(content)} bytes: its last entry is torn")
+        index = TransactionIndex(content[: len(content) - torn])
+        found = [index[place] for place in range(len(index))]
+        wanted = seen.aborted
+        if seen.is_last:
+            found = [txn for txn in found if txn.last_offset < seen.end_offset]
+            wanted = wanted[: len(found)]
+        if found == wanted:
+            return
+        if self._begins_known and not self._compacted:
+            place = next(
+                (at for at, (one, other) in enumerate(zip(found, wanted, strict=False)) if one != other),
+                min(len(found), len(wanted)),
+            )
+            there = found[place] if place < len(found) else "nothing"
+            right = wanted[place] if place < len(wanted) else "nothing"
+            yield Finding(path, f"entry {place} is {there}; the log says {right}")
+            return
+        yield from self._verify_txns_by_end(path, found, wanted)
+
+    def _verify_txns_by_end(
+        self, path: Path, found: list[AbortedTxn], wanted: list[AbortedTxn]
+    ) -> Iterator[Finding]:
+        """Compare entries where the log does not show every beginning any more."""
+        by_end = {txn.last_offset: txn for txn in found}
+        for right in wanted:
+            there = by_end.pop(right.last_offset, None)
+            if (
+                there is None
+                or there.producer_id != right.producer_id
+                or there.first_offset > right.first_offset
+                or there.stable_offset > right.stable_offset
+            ):
+                yield Finding(
+                    path, f"the entry of the abort at {right.last_offset} is {there}; the log says {right}"
+                )
+        for there in by_end.values():
+            if self._begins_known:
+                yield Finding(path, f"the entry {there} is of no transaction in the log")
+
+    # -- summary -----------------------------------------------------------------------------------------------
+
+    def _verify_summary(self, content: _Content, seen: _Seen) -> Iterator[Finding]:
+        path = self._path(seen.base_offset, SUMMARY)
+        if content.summary is None:
+            return  # growing, or sealed and not yet durable
+        try:
+            summary = Summary.decode(content.summary)
         except Corrupt as error:
             yield Finding(path, str(error))
-            continue
-        if end_offset is not None and int(stem) > end_offset:
-            yield Finding(path, f"is of offset {int(stem)}; the log ends at {end_offset}")
+            return
+        wanted = {
+            "base_offset": seen.base_offset,
+            "log_size": seen.size,
+            "log_crc": seen.log_crc,
+            "max_timestamp": seen.max_timestamp,
+            "record_count": seen.record_count,
+            "index_crc": crc32c(content.indexes[INDEX] or b""),
+            "timeindex_crc": crc32c(content.indexes[TIMEINDEX] or b""),
+            "txnindex_crc": crc32c(content.indexes[TXNINDEX] or b""),
+        }
+        if self._begins_known and not self._compacted:
+            first_open = self._producers.first_open_offset()
+            wanted["end_offset"] = seen.end_offset
+            wanted["committed_count"] = seen.committed_count
+            wanted["stable_offset"] = seen.end_offset if first_open is None else first_open
+            wanted["least_aborted_offset"] = min((txn.first_offset for txn in seen.aborted), default=NOTHING)
+        for name, value in wanted.items():
+            if getattr(summary, name) != value:
+                yield Finding(path, f"{name} is {getattr(summary, name)}; the files say {value}")
+
+    # -- snapshots and epochs ----------------------------------------------------------------------------------
+
+    def _read_snapshots_up_to(self, end_offset: int) -> Iterator[Finding]:
+        while self._snapshots and self._snapshots[-1] <= end_offset:
+            offset = self._snapshots.pop()
+            yield from self._read_snapshot(offset, self._producers if offset == self._end_offset else None)
+
+    def _read_snapshot(self, offset: int, known: Producers | None) -> Iterator[Finding]:
+        """Hold both files of a snapshot against producer state; against nothing if that is not known there."""
+        if offset > self._end_offset:
+            yield Finding(
+                self._path(offset, ".producers"),
+                f"is of offset {offset}; the log ends at {self._end_offset}",
+            )
+        provable = self._begins_known and not self._compacted and known is not None
+        ours, theirs = (self._content(self._path(offset, suffix)) for suffix in (".producers", ".snapshot"))
+        if ours is not None:
+            path = self._path(offset, ".producers")
+            try:
+                producers, progress = decode_producers(ours)
+            except Corrupt as error:
+                yield Finding(path, str(error))
+            else:
+                if provable:
+                    yield from self._compare(path, producers, batch_count=5)
+                yield from self._verify_progress(path, progress)
+        if theirs is not None:
+            path = self._path(offset, ".snapshot")
+            try:
+                producers = decode_snapshot(theirs, 0)
+            except Corrupt as error:
+                yield Finding(path, str(error))
+            else:
+                if provable:
+                    yield from self._compare(path, producers, batch_count=1)
+
+    def _compare(self, path: Path, producers: list[Producer], *, batch_count: int) -> Iterator[Finding]:
+        said = {producer.producer_id: _state(producer, batch_count) for producer in producers}
+        for producer_id, known in self._producers.by_id.items():
+            there = said.pop(producer_id, None)
+            # A producer that has been silent for long is forgotten, unless its transaction is open.
+            if there != _state(known, batch_count) and (
+                there is not None or known.txn_first_offset != NO_TXN
+            ):
+                yield Finding(
+                    path, f"producer {producer_id} is {there}; the log says {_state(known, batch_count)}"
+                )
+        for producer_id in said:
+            yield Finding(path, f"producer {producer_id} has not written to the log")
+
+    def _verify_progress(self, path: Path, progress: Summary) -> Iterator[Finding]:
+        """A snapshot tells how far the indexes of its segment had come."""
+        sizes = (progress.index_size, progress.timeindex_size, progress.txnindex_size)
+        crcs = (progress.index_crc, progress.timeindex_crc, progress.txnindex_crc)
+        if not self._disk.exists(self._path(progress.base_offset, LOG)) or self._compacted:
+            return
+        for suffix, size, crc in zip(INDEX_SUFFIXES, sizes, crcs, strict=True):
+            index_path = self._path(progress.base_offset, suffix)
+            content = (self._content(index_path) or b"")[:size]
+            if len(content) < size or crc32c(content) != crc:
+                yield Finding(index_path, f"is not what {path.name} says of its first {size} bytes")
+
+    def _verify_epochs(self) -> Iterator[Finding]:
+        path = self._directory / EPOCH_FILE
+        content = self._content(path)
+        if content is None:
+            return  # it is read in the batches then
+        try:
+            said = LeaderEpochs.decode(content).entries
+        except Corrupt as error:
+            yield Finding(path, str(error))
+            return
+        begin = self._epochs.entries[0][1] if self._epochs.entries else 0
+        said = [(epoch, start) for epoch, start in said if begin < start < self._end_offset]
+        known = self._epochs.entries[1:]
+        if self._begins_known and not self._compacted and said != known[: len(said)]:
+            yield Finding(path, f"epochs begin at {said}; the log says {known}")
+
+
+def _state(producer: Producer, batch_count: int) -> tuple[object, ...]:
+    return (
+        producer.producer_epoch,
+        producer.coordinator_epoch,
+        producer.txn_first_offset,
+        *list(producer.batches)[-batch_count:],
+    )

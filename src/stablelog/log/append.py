@@ -1,0 +1,146 @@
+"""What may be appended: a batch by itself, whoever its producer is, and markers.
+
+Source: Kafka's leader-side rules for client batches (KIP-98); docs/protocol.md, "Produce".
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.header import (
+    CRC_START,
+    DELETE_HORIZON,
+    LOG_APPEND_TIME,
+    BatchHeader,
+    crc_holds,
+    read_header,
+)
+from stablelog.batch.markers import encode_marker
+from stablelog.env.disk import Buffer
+from stablelog.errors import Corrupt, Refused
+from stablelog.log.model import Appended, MarkerWrite, Origin
+from stablelog.log.producers import Producers
+
+ATTRIBUTES = slice(21, 23)
+MAX_TIMESTAMP = slice(35, 43)
+
+
+def check_batch(header: BatchHeader, batch: Buffer, origin: Origin, *, topic: str, size_max: int) -> None:
+    """Refuse what may not be written.
+
+    Args:
+        header: of the batch.
+        batch: all the bytes that came.
+        origin: a client may do less than a coordinator.
+        topic: for the message.
+        size_max: `max.message.bytes`.
+
+    Raises:
+        Refused: the batch is not one that this origin may write.
+        Corrupt: the bytes are not those that were sent.
+    """
+    if header.size != len(batch):
+        if header.size < len(batch):
+            raise Refused(ErrorCode.invalid_record, "more than one batch for a partition in one request")
+        raise Corrupt(f"a batch of {header.size} bytes of which {len(batch)} came")
+    if header.base_offset != 0:
+        raise Refused(ErrorCode.invalid_record, f"a batch begins at offset 0, not {header.base_offset}")
+    if header.record_count != header.last_offset_delta + 1:
+        raise Refused(
+            ErrorCode.invalid_record,
+            f"{header.record_count} records up to offset {header.last_offset_delta}",
+        )
+    if not crc_holds(batch, 0, header):
+        raise Corrupt("the CRC of a batch does not hold")
+    _ = header.codec
+    if origin is Origin.CLIENT:
+        _check_client_batch(header, topic, size_max)
+
+
+def _check_client_batch(header: BatchHeader, topic: str, size_max: int) -> None:
+    if header.size > size_max:
+        raise Refused(
+            ErrorCode.message_too_large,
+            f"a batch of {header.size} bytes; {topic} takes up to max.message.bytes={size_max}",
+        )
+    if header.is_control:
+        raise Refused(ErrorCode.invalid_record, "a client does not write markers")
+    if header.attributes & DELETE_HORIZON:
+        raise Refused(ErrorCode.invalid_record, "a client does not set a delete horizon")
+    if header.has_producer:
+        if header.base_sequence < 0:
+            raise Refused(ErrorCode.invalid_record, "a producer id without a sequence")
+        if header.producer_epoch < 0:
+            raise Refused(ErrorCode.invalid_record, "a producer id without an epoch")
+    elif header.is_transactional:
+        raise Refused(ErrorCode.invalid_record, "a transactional batch without a producer id")
+
+
+def with_append_time(batch: Buffer, now_ms: int) -> bytes:
+    """The batch with the broker's time in place of its producer's. It changes what the CRC covers."""
+    stamped = bytearray(batch)
+    attributes = int.from_bytes(stamped[ATTRIBUTES], "big") | LOG_APPEND_TIME
+    stamped[ATTRIBUTES] = attributes.to_bytes(2, "big")
+    stamped[MAX_TIMESTAMP] = now_ms.to_bytes(8, "big")
+    stamped[CRC_START - 4 : CRC_START] = crc32c(memoryview(stamped)[CRC_START:]).to_bytes(4, "big")
+    return bytes(stamped)
+
+
+class MarkerBatch(NamedTuple):
+    """A marker as it will stand in the log."""
+
+    write: MarkerWrite
+    header: BatchHeader
+    batch: bytes
+
+
+def plan_markers(
+    markers: Sequence[MarkerWrite],
+    producers: Producers,
+    *,
+    offset: int,
+    leader_epoch: int,
+    log_start_offset: int,
+    now_ms: int,
+) -> tuple[list[Appended | Refused], list[MarkerBatch]]:
+    """Check markers that are to be written together from `offset` on. Nothing changes.
+
+    Returns:
+        What becomes of each, and the batches to be written.
+    """
+    outcomes: list[Appended | Refused] = []
+    batches: list[MarkerBatch] = []
+    planned: dict[int, MarkerWrite] = {}  # the last one of each producer
+    for write in markers:
+        before = planned.get(write.producer_id)
+        try:
+            if before is not None and before.producer_epoch > write.producer_epoch:
+                raise Refused(
+                    ErrorCode.invalid_producer_epoch,
+                    f"a marker of epoch {write.producer_epoch} after one of {before.producer_epoch}",
+                )
+            needed = producers.check_marker(
+                write.producer_id, write.producer_epoch, write.marker, write.transaction_version
+            )
+        except Refused as refused:
+            outcomes.append(refused)
+            continue
+        if not needed or (before is not None and before.producer_epoch == write.producer_epoch):
+            outcomes.append(Appended(-1, -1, -1, log_start_offset, duplicate=True))
+            continue
+        batch = encode_marker(
+            write.marker,
+            base_offset=offset,
+            leader_epoch=leader_epoch,
+            producer_id=write.producer_id,
+            producer_epoch=write.producer_epoch,
+            timestamp_ms=now_ms,
+        )
+        header = read_header(batch)
+        batches.append(MarkerBatch(write, header, batch))
+        outcomes.append(Appended(offset, header.last_offset, now_ms, log_start_offset))
+        planned[write.producer_id] = write
+        offset = header.next_offset
+    return outcomes, batches

@@ -1,0 +1,113 @@
+"""The segments of a partition in their order: which one holds an offset, and which know of an abort.
+
+Only the last segment grows. All others are sealed, and for each of those its summary tells two numbers that the
+search for aborted transactions needs: the first offset that was undecided at its end, which only grows from
+segment to segment, and the least first offset of the transactions aborted in it.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from stablelog.log.minima import Minima
+from stablelog.log.segment import Segment
+from stablelog.log.transaction_index import AbortedTxn
+
+NO_ABORT = 2**63 - 1  # greater than any offset
+
+
+class Segments:
+    """The segments of one partition, oldest first."""
+
+    def __init__(self, segments: list[Segment]) -> None:
+        assert segments
+        assert all(segment.sealed for segment in segments[:-1])
+        self._row = segments
+        self._bases = [segment.base_offset for segment in segments]
+        self._sealed_size = sum(segment.size for segment in segments[:-1])
+        self._gone = 0  # how many were dropped from the beginning: minima count from there
+        self._minima = Minima(self._least_aborted)
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._row)
+
+    def __getitem__(self, place: int) -> Segment:
+        return self._row[place]
+
+    @property
+    def active(self) -> Segment:
+        """The one that grows."""
+        return self._row[-1]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all log files."""
+        return self._sealed_size + self._row[-1].size
+
+    @property
+    def bases(self) -> list[int]:
+        """The base offsets, not to be changed."""
+        return self._bases
+
+    def place_of(self, offset: int) -> int:
+        """The place of the segment in which the offset lies, or of the first one if it lies before all."""
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def from_base(self, base_offset: int) -> list[Segment]:
+        """The segments that begin at this offset or after it."""
+        return self._row[bisect_right(self._bases, base_offset - 1) :]
+
+    def add(self, segment: Segment) -> None:
+        """Add a segment that begins where the last one, sealed by now, ends."""
+        assert self.active.sealed
+        assert segment.base_offset == self.active.end_offset
+        self._sealed_size += self.active.size
+        self._row.append(segment)
+        self._bases.append(segment.base_offset)
+
+    def drop_first(self, count: int) -> list[Segment]:
+        """Take out the oldest segments. Returns them."""
+        assert 0 <= count < len(self._row)
+        dropped = self._row[:count]
+        del self._row[:count]
+        del self._bases[:count]
+        self._gone += count
+        self._sealed_size -= sum(segment.size for segment in dropped)
+        return dropped
+
+    # -- aborted transactions ----------------------------------------------------------------------------------
+
+    def aborted(self, place: int, start: int, end: int) -> list[AbortedTxn]:
+        """The aborted transactions that touch [start, end), of which `start` lies in the segment at `place`.
+
+        The first sealed segment whose stable offset reaches `end` is the last that can know of one: by its end
+        every transaction begun before `end` had ended. Of those up to there only the ones are looked at that hold
+        the end of a transaction begun before `end`. So however many segments there are, and however many of them
+        an open transaction holds back, no index is touched in which there is nothing to be found.
+        """
+        low, high = place, len(self._row) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._row[middle].stable_offset < end:
+                low = middle + 1
+            else:
+                high = middle
+        found: list[AbortedTxn] = []
+        last = len(self._row) - 1
+        if place < last:
+            self._minima.extend_to(self._gone + last)
+            for number in self._minima.below(end, self._gone + place, self._gone + min(low + 1, last)):
+                found += self._row[number - self._gone].txn_index.collect(start, end)[0]
+        if low == last:
+            least = self.active.least_aborted_offset
+            if least is not None and least < end:
+                found += self.active.txn_index.collect(start, end)[0]
+        return found
+
+    def _least_aborted(self, begin: int, end: int) -> Iterator[int]:
+        for number in range(begin, end):
+            # Segments that were dropped before anybody asked are not looked at any more.
+            least = self._row[number - self._gone].least_aborted_offset if number >= self._gone else None
+            yield NO_ABORT if least is None else least
