@@ -13,9 +13,9 @@ from confluent_kafka.admin import (
 
 from stablelog.cli.admin import admin_client, ask, cluster, end_offsets, known_topic
 from stablelog.cli.output import done, print_json, print_table, show
-from stablelog.cli.protocol import Client
 from stablelog.cli.serve import pair
 from stablelog.cli.transactions import open_in_topic
+from stablelog.client.connection import Connection
 
 
 def create(bootstrap: str, name: str, partitions: int, configs: Sequence[str], *, as_json: bool) -> None:
@@ -41,7 +41,7 @@ def describe(bootstrap: str, name: str, *, as_json: bool) -> None:
     partitions = [(name, index) for index in sorted(known_topic(bootstrap, name).partitions)]
     marks = end_offsets(bootstrap, partitions, "read_uncommitted")
     stable = end_offsets(bootstrap, partitions, "read_committed")
-    with Client(bootstrap) as client:
+    with Connection(bootstrap) as client:
         open_txns = open_in_topic(client, name, [index for _, index in partitions])
     oldest = {index: next(iter(open_txns.get(index, ())), None) for _, index in partitions}
     rows = []

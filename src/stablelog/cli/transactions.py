@@ -14,7 +14,7 @@ from kio.static.primitive import i64
 
 from stablelog.cli.admin import cluster, known_topic
 from stablelog.cli.output import done, fail, show
-from stablelog.cli.protocol import Client, check
+from stablelog.client.connection import Connection, check
 from stablelog.wire.messages import message_class
 
 INIT_PRODUCER_ID, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = (
@@ -41,13 +41,13 @@ class OpenInPartition:
     transactional_id: str | None
 
 
-def _module_of(client: Client, api_key: int) -> Any:
+def _module_of(client: Connection, api_key: int) -> Any:
     import sys
 
     return sys.modules[client.request_class(api_key).__module__]
 
 
-def _listed(client: Client, states: Iterable[str] = (), longer_than_ms: int = -1) -> list[Any]:
+def _listed(client: Connection, states: Iterable[str] = (), longer_than_ms: int = -1) -> list[Any]:
     fields: dict[str, Any] = {"state_filters": tuple(states), "producer_id_filters": ()}
     request_class = client.request_class(LIST_TRANSACTIONS)
     if request_class.__version__ >= 1:
@@ -63,7 +63,7 @@ def _listed(client: Client, states: Iterable[str] = (), longer_than_ms: int = -1
 
 def list_transactions(bootstrap: str, state: str | None, longer_than_ms: int, *, as_json: bool) -> None:
     """List transactional ids."""
-    with Client(bootstrap) as client:
+    with Connection(bootstrap) as client:
         found = _listed(client, (state,) if state else (), longer_than_ms)
     rows = sorted((txn.transactional_id, txn.producer_id, txn.transaction_state) for txn in found)
     show("transactions", ("transactional id", "producer id", "state"), rows, as_json=as_json)
@@ -93,7 +93,7 @@ def _with_field(kio_class: Any, name: str, annotation: Any, kafka_type: str | No
 _KIO_CONSTANTS = ("__type__", "__version__", "__flexible__", "__api_key__", "__header_schema__")
 
 
-def _described(client: Client, transactional_id: str) -> Any:
+def _described(client: Connection, transactional_id: str) -> Any:
     request = client.request_class(DESCRIBE_TRANSACTIONS)(transactional_ids=(transactional_id,))
     found = client.call(request, _description_class()).transaction_states[0]
     check(found.error_code, f"transactional id {transactional_id!r}")
@@ -102,7 +102,7 @@ def _described(client: Client, transactional_id: str) -> Any:
 
 def describe(bootstrap: str, transactional_id: str, *, as_json: bool) -> None:
     """Show a transactional id."""
-    with Client(bootstrap) as client:
+    with Connection(bootstrap) as client:
         found = _described(client, transactional_id)
     started_ms = found.transaction_start_time
     partitions = [f"{topic.topic}-{index}" for topic in found.topics for index in topic.partitions]
@@ -121,7 +121,7 @@ def describe(bootstrap: str, transactional_id: str, *, as_json: bool) -> None:
     show("transaction", columns, [row], as_json=as_json)
 
 
-def open_in_topic(client: Client, topic: str, partitions: list[int]) -> dict[int, list[OpenInPartition]]:
+def open_in_topic(client: Connection, topic: str, partitions: list[int]) -> dict[int, list[OpenInPartition]]:
     """The transactions that are open in a topic's partitions, by partition, the oldest first."""
     names = {txn.producer_id: txn.transactional_id for txn in _listed(client)}
     module = _module_of(client, DESCRIBE_PRODUCERS)
@@ -155,7 +155,7 @@ def find_hanging(bootstrap: str, topic: str | None, older_than_ms: int, *, as_js
     """Find transactions that are open in a partition and that their coordinator does not hold open there."""
     topics = cluster(bootstrap).topics if topic is None else {topic: known_topic(bootstrap, topic)}
     rows = []
-    with Client(bootstrap) as client:
+    with Connection(bootstrap) as client:
         for name, metadata in topics.items():
             for transactions in open_in_topic(client, name, list(metadata.partitions)).values():
                 rows += [
@@ -174,7 +174,7 @@ def find_hanging(bootstrap: str, topic: str | None, older_than_ms: int, *, as_js
     show("hanging transactions", columns, rows, as_json=as_json)
 
 
-def _is_coordinated(client: Client, txn: OpenInPartition) -> bool:
+def _is_coordinated(client: Connection, txn: OpenInPartition) -> bool:
     if txn.transactional_id is None:
         return False
     known = _described(client, txn.transactional_id)
@@ -191,7 +191,7 @@ def abort(
     as_json: bool,
 ) -> None:
     """End a transaction: one that a coordinator holds open by its id, a hanging one by its place."""
-    with Client(bootstrap) as client:
+    with Connection(bootstrap) as client:
         if transactional_id is not None:
             _abort_by_id(client, transactional_id)
             done(
@@ -214,7 +214,7 @@ def abort(
             )
 
 
-def _abort_by_id(client: Client, transactional_id: str) -> None:
+def _abort_by_id(client: Connection, transactional_id: str) -> None:
     """A new producer of the same id ends what its predecessor has open, and fences it."""
     known = _described(client, transactional_id)
     if known.transaction_state != "Ongoing":
@@ -230,7 +230,7 @@ def _abort_by_id(client: Client, transactional_id: str) -> None:
     fail(f"the transaction of {transactional_id} is still being ended")
 
 
-def _abort_by_place(client: Client, topic: str, partition: int, start_offset: int) -> None:
+def _abort_by_place(client: Connection, topic: str, partition: int, start_offset: int) -> None:
     found = open_in_topic(client, topic, [partition]).get(partition, [])
     hanging = next((txn for txn in found if txn.start_offset == start_offset), None)
     if hanging is None:

@@ -1,0 +1,220 @@
+"""One socket to one broker: a request and its answer, in the newest version that both sides speak.
+
+Works against Apache Kafka as well. `call` speaks messages; `send` and `receive` are for requests that are made by
+hand and may be on their way several at a time: their answers come in the order in which they were sent.
+"""
+
+import io
+import socket
+import struct
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+
+from stablelog.errors import Refused, Unavailable
+from stablelog.wire.messages import API_VERSIONS, PREFIX, Buffer, api_name, message_class
+
+TIMEOUT_S = 10.0
+CLIENT_ID = "stablelog"
+LENGTH = struct.Struct(">i")
+CORRELATION_ID = struct.Struct(">i")
+API_VERSIONS_KEY = 18
+FEATURES_SINCE = 3  # the version of ApiVersions that tells of features
+
+
+class Connection:
+    """A connection to a broker.
+
+    Args:
+        address: "host:port".
+        client_id: the name under which the broker's log and metrics know it.
+        timeout_s: how long the broker may be silent while an answer is due.
+
+    Attributes:
+        address: as given.
+
+    Raises:
+        Unavailable: nobody accepts connections there.
+    """
+
+    def __init__(self, address: str, *, client_id: str = CLIENT_ID, timeout_s: float = TIMEOUT_S) -> None:
+        host, _, port = address.strip().rpartition(":")
+        try:
+            self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except (OSError, ValueError) as error:
+            raise Unavailable(f"no broker answers at {address}: {error}") from error
+        self.address = address
+        self._client_id = client_id.encode()
+        self._correlation_id = 0
+        self._awaited: list[tuple[int, int]] = []  # (correlation id, api key) of the answers that are due
+        self._versions: dict[int, tuple[int, int]] | None = None
+        self._features: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket; answers that are due are lost."""
+        self._socket.close()
+
+    def set_timeout(self, timeout_s: float) -> None:
+        """Let the broker be silent for so long from now on."""
+        self._socket.settimeout(timeout_s)
+
+    # --- what the broker speaks ---
+
+    @property
+    def versions(self) -> dict[int, tuple[int, int]]:
+        """What the broker speaks: api key -> (first version, last version). Asked for once."""
+        if self._versions is None:
+            answer = self.call(
+                message_class(API_VERSIONS_KEY, FEATURES_SINCE, "request")(
+                    client_software_name="stablelog", client_software_version="1"
+                )
+            )
+            self._features = {
+                feature.name: feature.max_version_level
+                for feature in getattr(answer, "finalized_features", ())
+            }
+            self._versions = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
+        return self._versions
+
+    @property
+    def features(self) -> dict[str, int]:
+        """The cluster's finalized features and their levels, `transaction.version` among them."""
+        assert self.versions is not None
+        return self._features
+
+    def speaks(self, api_key: int, version: int = 0) -> bool:
+        """Whether the broker has this API, in this version or a later one."""
+        return self.versions.get(api_key, (0, -1))[1] >= version
+
+    def version(self, api_key: int, newest: int | None = None) -> int:
+        """The version to speak: the newest that the broker has and we know, or an older one if `newest` says so.
+
+        Raises:
+            Unavailable: the broker does not have the API, or has it in other versions only.
+        """
+        if api_key not in self.versions:
+            raise Unavailable(f"{self.address} does not speak {api_name(api_key)}")
+        first, last = self.versions[api_key]
+        version = min(last, API_VERSIONS[api_key][1] if newest is None else newest)
+        if version < first:
+            raise Unavailable(
+                f"{self.address} speaks {api_name(api_key)} from version {first} on, not {version}"
+            )
+        return version
+
+    def request_class(self, api_key: int, newest: int | None = None) -> Any:
+        """The class of a request in the version that is spoken; its module holds the nested ones."""
+        return message_class(api_key, self.version(api_key, newest), "request")
+
+    # --- asking ---
+
+    def call(self, request: Any, response_class: Any = None) -> Any:
+        """Send a request, and return the response; in a class of the caller's own where kio's cannot hold it.
+
+        Raises:
+            Unavailable: the broker did not answer. What was asked may have been done.
+        """
+        api_key, version = request.__api_key__, request.__version__
+        body = io.BytesIO()
+        entity_writer(type(request))(body, request)
+        self.send(api_key, version, [body.getbuffer()], flexible=request.__flexible__)
+        response_class = response_class or message_class(api_key, version, "response")
+        data = self.receive(flexible=response_class.__flexible__)
+        if (
+            api_key == API_VERSIONS_KEY
+            and ErrorCode.unsupported_version.value == int.from_bytes(data[:2], "big")
+            and version
+        ):
+            # A broker that does not know this version of ApiVersions answers in version 0.
+            return self.call(message_class(api_key, 0, "request")())
+        return entity_reader(response_class)(bytes(data), 0)[0]
+
+    def send(self, api_key: int, version: int, pieces: Sequence[Buffer], *, flexible: bool) -> None:
+        """Send a request whose body is in pieces, without waiting for the answer.
+
+        Raises:
+            Unavailable: it could not be sent as a whole. What was asked may have been done.
+        """
+        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
+        header = (
+            PREFIX.pack(api_key, version, self._correlation_id)
+            + struct.pack(">h", len(self._client_id))
+            + self._client_id
+            + (b"\0" if flexible else b"")
+        )
+        size = len(header) + sum(len(piece) for piece in pieces)
+        try:
+            self._send_all([LENGTH.pack(size) + header, *pieces])
+        except OSError as error:
+            self.close()
+            raise Unavailable(f"{self.address} did not take {_name(api_key)}: {error}") from error
+        self._awaited.append((self._correlation_id, api_key))
+
+    def _send_all(self, pieces: list[Buffer]) -> None:
+        """Everything, with as few copies and system calls as it takes."""
+        left = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
+        while left:
+            sent = self._socket.sendmsg(left[:64])
+            while left and sent >= len(left[0]):
+                sent -= len(left.pop(0))
+            if sent:
+                left[0] = left[0][sent:]
+
+    def receive(self, *, flexible: bool) -> memoryview:
+        """The body of the answer to the oldest request that has none yet.
+
+        Args:
+            flexible: whether the answer's version is a flexible one; its header is a byte longer then.
+
+        Raises:
+            Unavailable: the broker did not answer. What was asked may have been done.
+        """
+        assert self._awaited, "no answer is due"
+        correlation_id, api_key = self._awaited.pop(0)
+        try:
+            frame = self._receive_exactly(LENGTH.unpack(self._receive_exactly(LENGTH.size))[0])
+            if CORRELATION_ID.unpack_from(frame)[0] != correlation_id:
+                raise OSError("it answered another request")
+        except (OSError, struct.error) as error:
+            self.close()
+            raise Unavailable(f"{self.address} did not answer {_name(api_key)}: {error}") from error
+        return frame[CORRELATION_ID.size + (1 if flexible and api_key != API_VERSIONS_KEY else 0) :]
+
+    def _receive_exactly(self, size: int) -> memoryview:
+        received = memoryview(bytearray(size))
+        at = 0
+        while at < size:
+            count = self._socket.recv_into(received[at:])
+            if not count:
+                raise OSError("the broker closed the connection")
+            at += count
+        return received
+
+
+def _name(api_key: int) -> str:
+    try:
+        return api_name(api_key)
+    except KeyError:
+        return f"API {api_key}"
+
+
+def check(error: ErrorCode, what: str) -> None:
+    """Raise for an answer that is an error.
+
+    Raises:
+        Refused: with the error's name.
+    """
+    if error is not ErrorCode.none:
+        raise Refused(error, f"{what}: {error.name.replace('_', ' ')}")

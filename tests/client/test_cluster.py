@@ -1,0 +1,133 @@
+"""What the client sees is what the broker has, through a restart too, and every failure is a sentence."""
+
+import pickle
+import re
+import socket
+import threading
+
+import pytest
+
+import stablelog
+from stablelog.batch.records import decode_records
+from stablelog.client.cluster import EARLIEST, LATEST, Cluster
+from stablelog.client.connection import Connection
+from stablelog.errors import InvalidConfig, OffsetOutOfRange, Refused, Unavailable
+from tests.clients.drivers import Confluent, unique
+
+
+@pytest.fixture
+def cluster(stablelog_broker):
+    with Cluster(f"127.0.0.1:1,{stablelog_broker.bootstrap}", deadline_s=5) as cluster:
+        yield cluster
+
+
+def test_one_address_that_answers_is_enough(cluster, stablelog_broker):
+    topic = unique("client")
+    Confluent(stablelog_broker.bootstrap).produce(topic, [b"a"])
+    found = cluster.metadata([topic])[topic]
+    assert found.name == topic
+    assert 0 in found.partitions
+    assert cluster.metadata()[topic] == found
+    assert list(cluster.metadata(re.compile(re.escape(topic)))) == [topic]
+    assert cluster.metadata(re.compile(re.escape(topic[:-1]))) == {}
+
+
+def test_offsets_and_raw_batches(cluster, stablelog_broker):
+    topic = unique("client")
+    client = Confluent(stablelog_broker.bootstrap)
+    with client.transactions(unique("t")) as run:
+        run(topic, [b"a", b"b"], commit=True)
+        run(topic, [b"c"], commit=False)
+        run(topic, [b"d"], commit=True)
+    target = (topic, 0)
+    assert cluster.list_offsets({target: EARLIEST})[target].offset == 0
+    end = cluster.list_offsets({target: LATEST})[target].offset
+    fetched = cluster.fetch(topic, 0, 0)
+    assert fetched.last_stable_offset == fetched.high_watermark == end
+    assert fetched.start_offset == 0
+    assert [record.value for record in decode_records(fetched.records)] == [b"a", b"b"]
+    assert [first for _, first in fetched.aborted] == [3]
+    assert cluster.fetch(topic, 0, 0, isolation="read_uncommitted").aborted == []
+    assert len(cluster.fetch(topic, 0, end, wait_ms=1).records) == 0
+    with pytest.raises(OffsetOutOfRange, match=f"{topic}-0 has no offset 99"):
+        cluster.fetch(topic, 0, 99)
+    far = 4_000_000_000_000
+    assert cluster.list_offsets({target: far})[target].offset == -1
+
+
+@pytest.mark.parametrize("version", [4, 5, 7, 9, 11, 12])
+def test_every_version_of_fetch_reads_the_same(cluster, stablelog_broker, version, monkeypatch):
+    topic = unique("client")
+    with Confluent(stablelog_broker.bootstrap).transactions(unique("t")) as run:
+        run(topic, [b"a"], commit=False)
+        run(topic, [b"b"], commit=True)
+    wanted = cluster.fetch(topic, 0, 0)
+    monkeypatch.setattr(Connection, "version", lambda self, key, newest=None: version if key == 1 else 7)
+    got = cluster.fetch(topic, 0, 0)
+    assert bytes(got.records) == bytes(wanted.records)
+    assert got.aborted == wanted.aborted
+    assert got.last_stable_offset == wanted.last_stable_offset
+
+
+def test_what_is_not_there_is_named_at_once(cluster):
+    with pytest.raises(Refused, match="there is no topic 'nowhere'"):
+        cluster.metadata(["nowhere"])
+    with pytest.raises(Refused, match="there is no topic 'nowhere'"):
+        cluster.fetch("nowhere", 0, 0)
+
+
+def test_a_partition_that_is_not_there_is_named(cluster, stablelog_broker):
+    topic = unique("client")
+    Confluent(stablelog_broker.bootstrap).produce(topic, [b"a"])
+    with pytest.raises(Refused, match=f"topic '{topic}' has no partition 99"):
+        cluster.list_offsets({(topic, 99): LATEST})
+
+
+def test_it_pickles_as_its_arguments(cluster):
+    cluster.metadata()
+    again = pickle.loads(pickle.dumps(cluster))
+    with again:
+        assert again.bootstrap == cluster.bootstrap
+        assert set(again.metadata()) == set(cluster.metadata())
+
+
+@pytest.mark.parametrize("bootstrap", ["", " , ", "nowhere", "host:port", "a b:1"])
+def test_an_address_that_is_none_is_refused(bootstrap):
+    with pytest.raises(InvalidConfig, match="host:port"):
+        Cluster(bootstrap)
+
+
+def test_nobody_there_is_said_after_the_deadline():
+    with (
+        Cluster("127.0.0.1:1", deadline_s=0.1) as nobody,
+        pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"),
+    ):
+        nobody.metadata()
+
+
+def test_a_broker_that_comes_back_is_found_again():
+    with stablelog.serve() as broker, Cluster(broker.bootstrap, deadline_s=20) as cluster:
+        Confluent(broker.bootstrap).produce("again", [b"a"])
+        before = bytes(cluster.fetch("again", 0, 0).records)
+        broker.kill()
+        starting = threading.Thread(target=broker.start)
+        starting.start()
+        assert bytes(cluster.fetch("again", 0, 0).records) == before
+        starting.join()
+
+
+def test_an_answer_that_is_cut_off_is_no_answer():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve():
+            accepted, _ = server.accept()
+            accepted.recv(4096)
+            accepted.sendall(b"\0\0\0\x20" + b"\0\0")
+            accepted.close()
+
+        serving = threading.Thread(target=serve)
+        serving.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with Connection(address) as connection, pytest.raises(Unavailable, match="did not answer"):
+            assert connection.versions
+        serving.join()
