@@ -1,0 +1,141 @@
+"""A load that leaves something of everything in a partition, and what clients see of it afterwards.
+
+It is the same for stablelog and for Apache Kafka, so that the files of one can be held against the other.
+"""
+
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+TIMEOUT_S = 30
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A record as a client gets it."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def settings(bootstrap, **more):
+    """Those of a client that says nothing of what goes wrong for a moment."""
+    return {"bootstrap.servers": bootstrap, "log_level": 0, "error_cb": lambda _e: None, **more}
+
+
+def create_topic(bootstrap, name, configs, partitions=1):
+    """Make a topic."""
+    admin = AdminClient(settings(bootstrap))
+    admin.create_topics([NewTopic(name, partitions, 1, config=configs)])[name].result(TIMEOUT_S)
+
+
+def producer(bootstrap, **more):
+    """A producer that sends a batch at once; with a transactional id, ready to begin."""
+    made = Producer(settings(bootstrap, **{"linger.ms": 0, **more}))
+    if "transactional.id" in more:
+        made.init_transactions(TIMEOUT_S)
+    return made
+
+
+def send(by, topic, values, *, key=None, headers=None):
+    """Produce values, in one batch if the producer is quick enough, and wait until they are acknowledged."""
+    for number, value in enumerate(values):
+        by.produce(topic, value, partition=0, key=key(number) if key else None, headers=headers)
+    assert by.flush(TIMEOUT_S) == 0
+
+
+def write_everything(bootstrap, topic, *, rounds=1, leave_open=True):
+    """All codecs, plain and idempotent, headers, null keys and values, transactions that commit, abort and overlap.
+
+    Args:
+        bootstrap: of the broker.
+        topic: it is there, and partition 0 is written to.
+        rounds: how many times; more of them fill more segments.
+        leave_open: whether the last transaction stays open: its producer is returned, to be kept.
+    """
+    for round_number in range(rounds):
+        for codec in CODECS:
+            word = f"{codec}-{round_number}".encode()
+            by = producer(bootstrap, **{"compression.type": codec, "enable.idempotence": codec != "gzip"})
+            send(by, topic, [word + b"-%d " % n + b"x" * 40 for n in range(12)], headers=[("codec", word)])
+            send(
+                by, topic, [None, b""], key=lambda n: b"key-%d" % n, headers=[("empty", b""), ("null", None)]
+            )
+        one = producer(bootstrap, **{"transactional.id": f"{topic}-one"})
+        two = producer(bootstrap, **{"transactional.id": f"{topic}-two", "compression.type": "lz4"})
+        for number in range(4):
+            one.begin_transaction()
+            two.begin_transaction()
+            send(one, topic, [b"one-%d-%d" % (round_number, number)] * 3)
+            send(two, topic, [b"two-%d-%d" % (round_number, number)] * 2)
+            send(one, topic, [b"one-more"])
+            (two.commit_transaction if number % 2 else two.abort_transaction)(TIMEOUT_S)
+            send(producer(bootstrap), topic, [b"between-%d-%d" % (round_number, number)])
+            (one.abort_transaction if number % 4 < 3 else one.commit_transaction)(TIMEOUT_S)
+    if not leave_open:
+        return None
+    undecided = producer(bootstrap, **{"transactional.id": f"{topic}-undecided"})
+    undecided.begin_transaction()
+    send(undecided, topic, [b"undecided"] * 2)
+    send(producer(bootstrap), topic, [b"behind the undecided"])
+    return undecided
+
+
+class Reader:
+    """Reads a partition from any offset, as often as wanted."""
+
+    def __init__(self, bootstrap, *, committed):
+        self._consumer = Consumer(
+            settings(
+                bootstrap,
+                **{
+                    "group.id": "reader",
+                    "isolation.level": "read_committed" if committed else "read_uncommitted",
+                    "enable.partition.eof": True,
+                    "enable.auto.commit": False,
+                    "auto.offset.reset": "error",
+                    "check.crcs": True,
+                    "fetch.wait.max.ms": 5,
+                },
+            )
+        )
+
+    def read(self, topic, start):
+        """Every record from an offset up to where this reader sees."""
+        self._consumer.assign([TopicPartition(topic, 0, start)])
+        found = []
+        while True:
+            message = self._consumer.poll(TIMEOUT_S)
+            assert message is not None, f"nothing comes at {start}, after {len(found)} records"
+            if message.error() is not None:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                return found
+            headers = tuple((name, value) for name, value in message.headers() or ())
+            found.append(
+                Seen(message.offset(), message.timestamp()[1], message.key(), message.value(), headers)
+            )
+
+    def bounds(self, topic):
+        """The first offset, and the one after the last that this reader sees."""
+        return self._consumer.get_watermark_offsets(TopicPartition(topic, 0), TIMEOUT_S)
+
+    def close(self):
+        """Leave."""
+        self._consumer.close()
+
+
+def read_from_everywhere(bootstrap, topic):
+    """What readers of both isolations get from every offset: {(committed, start): records}."""
+    seen = {}
+    for committed in (True, False):
+        reader = Reader(bootstrap, committed=committed)
+        first, end = reader.bounds(topic)
+        for start in range(first, end + 1):
+            seen[committed, start] = reader.read(topic, start)
+        reader.close()
+    return seen
