@@ -188,11 +188,11 @@ def test_a_plain_batch_within_an_open_transaction_is_refused():
     assert refused(log.append, 1, transactional=False) is ErrorCode.invalid_txn_state
 
 
-def test_the_coordinators_word_is_asked_for_once_in_a_transaction():
+def test_the_coordinators_word_is_asked_for_with_every_batch_but_a_duplicate():
     log = Log()
     asked = []
 
-    def append(sequence):
+    def append(sequence, check=asked.append):
         from stablelog.batch.records import Record, encode_batch
 
         batch = encode_batch(
@@ -202,17 +202,18 @@ def test_the_coordinators_word_is_asked_for_once_in_a_transaction():
             base_sequence=sequence,
             transactional=True,
         )
-        return log.partition.append(batch, now_ms=log.now_ms, transaction_check=asked.append)
+        return log.partition.append(batch, now_ms=log.now_ms, transaction_check=check)
 
     append(0)
     append(1)
-    assert len(asked) == 1
-    log.end(1, commit=True)
+    append(1)
+    assert [header.base_sequence for header in asked] == [0, 1]
 
     def refuse(_header):
         raise Refused(ErrorCode.invalid_txn_state, "late")
 
-    asked = type("List", (), {"append": staticmethod(refuse)})
     end = log.partition.end_offset
-    assert refused(append, 2) is ErrorCode.invalid_txn_state
+    assert refused(append, 2, refuse) is ErrorCode.invalid_txn_state
     assert log.partition.end_offset == end
+    log.end(1, commit=True)
+    assert refused(append, 2, refuse) is ErrorCode.invalid_txn_state

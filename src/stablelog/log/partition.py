@@ -272,7 +272,7 @@ class Partition:
             batches: the bytes. They are written as they are, but for base offset and leader epoch.
             now_ms: the broker's clock.
             origin: who appends, hence what is checked.
-            transaction_check: asked before the first batch of a transaction in this partition; raises Refused.
+            transaction_check: asked before each batch of a transaction that is not a duplicate; raises Refused.
             require_first_sequence_zero: whether a producer that is not known here has to begin with sequence 0.
 
         Raises:
@@ -296,11 +296,7 @@ class Partition:
                     kept.first_offset, kept.last_offset, time_ms, self.start_offset, duplicate=True
                 )
             producers.check_batch(header, require_first_sequence_zero=require_first_sequence_zero)
-            if (
-                transaction_check is not None
-                and header.is_transactional
-                and producers.is_first_of_transaction(header)
-            ):
+            if transaction_check is not None and header.is_transactional:
                 transaction_check(header)
         elif header.has_producer:
             self._producers.check_epoch(header)

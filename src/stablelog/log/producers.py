@@ -198,15 +198,6 @@ class Producers:
                 f"producer {header.producer_id} writes with epoch {header.producer_epoch}; {producer.producer_epoch} has begun",
             )
 
-    def is_first_of_transaction(self, header: BatchHeader) -> bool:
-        """Whether this transactional batch would open its producer's transaction in this partition."""
-        producer = self.by_id.get(header.producer_id)
-        return (
-            producer is None
-            or producer.txn_first_offset == NO_TXN
-            or producer.producer_epoch != header.producer_epoch
-        )
-
     def check_marker(
         self, producer_id: int, producer_epoch: int, marker: Marker, transaction_version: int
     ) -> bool:

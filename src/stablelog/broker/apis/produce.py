@@ -1,9 +1,10 @@
 """Produce (0): append batches.
 
 Behaviour: a partition's batch is appended or refused as a whole, whatever happens to the others. acks=all and
-acks=1 are answered when the batch is durable (see `stablelog.flush`), acks=0 not at all. The first batch of a
-transaction in a partition needs the coordinator's word: from a client of the first dialect that it has added
-the partition, from one of the second (v12+) the partition is added on the spot.
+acks=1 are answered when the batch is durable (see `stablelog.flush`), acks=0 not at all. Every batch of a
+transaction needs the coordinator's word that the producer holds the open transaction: one that is decided, or kept
+for a successor to decide, takes nothing more, also where it has written before. A client of the first dialect must
+have added the partition; for one of the second (v12+) it is added on the spot.
 Version notes: v3 transactional id; v8 error per record; v11 TRANSACTION_ABORTABLE; v12 the second dialect.
 """
 
@@ -30,7 +31,7 @@ KNOWN_ACKS = (-1, 0, 1)
 def _transaction_check(
     broker: Broker, transactional_id: str | None, api_version: int, target: tuple[str, int]
 ) -> Callable[[BatchHeader], None]:
-    """What the log calls before the first batch of a transaction: refuses it unless the coordinator knows of it."""
+    """What the log calls before a batch of a transaction: refuses it unless the coordinator takes it in."""
 
     def check(header: BatchHeader) -> None:
         if transactional_id is None:

@@ -1,0 +1,192 @@
+"""A broker without a socket: requests go in as bytes and answers come out as bytes, on a simulated disk.
+
+What reaches the disk is in the test's hand: `held_disk` keeps every sync back, so that a test can look at what lies between
+a decision and its durability.
+"""
+
+import asyncio
+import contextlib
+import importlib
+import io
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+
+from stablelog.batch.header import headers_in
+from stablelog.batch.records import Record, decode_records, encode_batch
+from stablelog.broker.broker import Broker
+from stablelog.broker.config import load_settings
+from stablelog.broker.router import Router
+from stablelog.log.partition import Isolation
+from stablelog.testing.sim_clock import SimClock
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.wire.messages import PREFIX, message_class
+
+DATA = Path("/data")
+COMMIT, ABORT = True, False
+
+
+def frame(api_key, version, correlation_id=1, **fields):
+    """A request without its length. Nested messages are given as dicts, whole ones."""
+    message = message_class(api_key, version, "request")
+    body = io.BytesIO()
+    entity_writer(message)(body, message(**fields))
+    header = (
+        PREFIX.pack(api_key, version, correlation_id) + b"\0\2me" + (b"\0" if message.__flexible__ else b"")
+    )
+    return header + body.getvalue()
+
+
+def read_answer(api_key, version, data):
+    """The answer that these bytes are, and its correlation id."""
+    message = message_class(api_key, version, "response")
+    at = 5 if message.__flexible__ and api_key != 18 else 4
+    answer, size = entity_reader(message)(data, at)
+    assert at + size == len(data)
+    return answer, int.from_bytes(data[:4], "big")
+
+
+def part(api_key, version, kind, name, /, **fields):
+    """A nested message of a version."""
+    module = importlib.import_module(message_class(api_key, version, kind).__module__)
+    return getattr(module, name)(**fields)
+
+
+def batch(*values, producer=(-1, -1), sequence=-1, transactional=None):
+    """A record batch as a client sends it."""
+    if transactional is None:
+        transactional = producer[0] >= 0
+    return encode_batch(
+        [Record(0, 0, None, value) for value in values],
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=sequence,
+        transactional=transactional,
+    )
+
+
+def produce_fields(version, topic, partition, records, *, transactional_id=None, acks=-1):
+    data = part(0, version, "request", "PartitionProduceData", index=partition, records=records)
+    topic_data = part(0, version, "request", "TopicProduceData", name=topic, partition_data=(data,))
+    return {
+        "transactional_id": transactional_id,
+        "acks": acks,
+        "timeout": timedelta(seconds=30),
+        "topic_data": (topic_data,),
+    }
+
+
+def init_fields(version, transactional_id, **more):
+    return {"transactional_id": transactional_id, "transaction_timeout": timedelta(minutes=1), **more}
+
+
+def add_partitions_fields(version, transactional_id, producer, targets):
+    assert version <= 3
+    topics = tuple(
+        part(24, version, "request", "AddPartitionsToTxnTopic", name=name, partitions=(index,))
+        for name, index in targets
+    )
+    return {
+        "v3_and_below_transactional_id": transactional_id,
+        "v3_and_below_producer_id": producer[0],
+        "v3_and_below_producer_epoch": producer[1],
+        "v3_and_below_topics": topics,
+    }
+
+
+def end_fields(transactional_id, producer, committed):
+    return {
+        "transactional_id": transactional_id,
+        "producer_id": producer[0],
+        "producer_epoch": producer[1],
+        "committed": committed,
+    }
+
+
+class Desk:
+    """A running broker, and the few requests of a transaction in words."""
+
+    def __init__(self, broker):
+        self.broker = broker
+        self.router = Router(broker)
+        self._stranger = SimpleNamespace(host="nowhere")
+
+    async def ask(self, api_key, version, **fields):
+        buffers = await self.router.respond(self._stranger, frame(api_key, version, **fields))
+        return None if buffers is None else read_answer(api_key, version, b"".join(buffers))[0]
+
+    async def init(self, transactional_id, *, version=4, **more):
+        answer = await self.ask(22, version, **init_fields(version, transactional_id, **more))
+        assert answer.error_code is ErrorCode.none, answer.error_code
+        return answer.producer_id, answer.producer_epoch
+
+    async def add(self, transactional_id, producer, *targets, version=3):
+        answer = await self.ask(
+            24, version, **add_partitions_fields(version, transactional_id, producer, targets)
+        )
+        return [
+            p.partition_error_code
+            for t in answer.results_by_topic_v3_and_below
+            for p in t.results_by_partition
+        ]
+
+    async def produce(self, records, *, topic="t", partition=0, transactional_id=None, version=9):
+        answer = await self.ask(
+            0,
+            version,
+            **produce_fields(version, topic, partition, records, transactional_id=transactional_id),
+        )
+        return answer.responses[0].partition_responses[0]
+
+    async def end(self, transactional_id, producer, committed, *, version=3):
+        return await self.ask(26, version, **end_fields(transactional_id, producer, committed))
+
+    def values(self, topic="t", partition=0, *, isolation=Isolation.READ_COMMITTED):
+        """What a reader of this isolation gets, as it would filter it."""
+        log = self.broker.topics.partition(topic, partition)
+        read = log.read(log.start_offset, 1 << 30, isolation)
+        data, found, at = b"".join(read.buffers), [], 0
+        for at, header in headers_in(data):
+            aborted = any(
+                txn.producer_id == header.producer_id
+                and txn.first_offset <= header.base_offset <= txn.last_offset
+                for txn in read.aborted or ()
+            )
+            if not header.is_control and not (aborted and header.is_transactional):
+                found += [record.value for record in decode_records(data, at)]
+        return found
+
+    @contextlib.contextmanager
+    def held_disk(self):
+        """While the block runs, nothing becomes durable."""
+        flush = self.broker.flush
+        (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "flush"]
+        task.cancel()
+        try:
+            yield
+        finally:
+            self.broker._tasks.append(asyncio.create_task(flush.run(), name="flush"))
+
+
+@contextlib.asynccontextmanager
+async def opened(disk=None, *, topics=("t",), partitions=2, **settings):
+    """A broker with these topics; settings with `_` for each `.`."""
+    given = {name.replace("_", "."): str(value) for name, value in settings.items()}
+    failures = []
+    broker = Broker(
+        load_settings(given), DATA, disk=disk or SimDisk(), clock=SimClock(), on_failure=failures.append
+    )
+    await broker.start()
+    recovery = next(task for task in asyncio.all_tasks() if task.get_name() == "recovery")
+    await recovery
+    for name in topics:
+        if broker.topics.get(name) is None:
+            broker.topics.create(name, partitions, {})
+    try:
+        yield Desk(broker)
+    finally:
+        await broker.stop()
+    assert not failures
