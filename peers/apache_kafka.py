@@ -104,12 +104,19 @@ def jars(folder: Path = FOLDER) -> Path:
     maven = shutil.which("mvn")
     if maven is None:
         raise NotToBeHad("no Maven (mvn) on the path")
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder):
         if not ready.is_dir():
             _fetch(maven, folder, ready)
     return ready
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes from putting things into the folder while the block runs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _fetch(maven: str, folder: Path, ready: Path) -> None:

@@ -1,8 +1,10 @@
-"""One small language over three clients, so that a scenario is told once and every client has to live through it."""
+"""One small language over four clients, so that a scenario is told once and every client has to live through it."""
 
 import asyncio
 import contextlib
 import itertools
+
+from tests.java.client import Java
 
 TIMEOUT_S = 30
 IDLE_S = 1.5
@@ -259,4 +261,4 @@ class Aiokafka:
         return self._run(work())
 
 
-DRIVERS = (Confluent, KafkaPython, Aiokafka)
+DRIVERS = (Confluent, KafkaPython, Aiokafka, Java)

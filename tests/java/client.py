@@ -1,0 +1,173 @@
+"""Apache Kafka's Java client, by the language of `tests.clients.drivers`: one Java process answers for all tests."""
+
+import atexit
+import base64
+import contextlib
+import functools
+import hashlib
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+from peers import apache_kafka
+from tests.java.dump import SHORT_LIVED
+
+SOURCE = Path(__file__).parent / "Client.java"
+
+
+@functools.cache
+def classes() -> Path:
+    """The folder of the compiled client; made anew when its source has changed.
+
+    Raises:
+        NotToBeHad: there is no Java, no compiler, or no jars.
+    """
+    compiler = Path(apache_kafka.java()).with_name("javac")
+    if not compiler.exists():
+        raise apache_kafka.NotToBeHad(f"no Java compiler at {compiler}: a JDK has one")
+    jars = apache_kafka.jars()
+    digest = hashlib.sha256(SOURCE.read_bytes() + jars.name.encode()).hexdigest()[:16]
+    ready = apache_kafka.FOLDER / f"client-{digest}"
+    with apache_kafka.locked(apache_kafka.FOLDER):
+        if not ready.is_dir():
+            arriving = apache_kafka.FOLDER / "compiling"
+            shutil.rmtree(arriving, ignore_errors=True)
+            command = [str(compiler), "-nowarn", "-cp", f"{jars}/*", "-d", str(arriving), str(SOURCE)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            arriving.rename(ready)
+    return ready
+
+
+class Refused(Exception):
+    """The Java client raised: its exception's name, and what it says."""
+
+
+class JavaProcess:
+    """The process, asked and answering one line at a time."""
+
+    def __init__(self) -> None:
+        command = [apache_kafka.java(), *SHORT_LIVED, "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"]
+        command += ["-cp", f"{classes()}:{apache_kafka.jars()}/*", "Client"]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        atexit.register(self.close)
+
+    def ask(self, bootstrap: str, what: str, settings: dict[str, object] | None = None, **more: object):
+        """Have something done, and return what comes of it.
+
+        Raises:
+            Refused: with the exception that the client raised.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        given = {"bootstrap.servers": bootstrap, **(settings or {})}
+        question = {"do": what, "settings": {name: text(value) for name, value in given.items()}, **more}
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, "the Java process has ended"
+        answer = json.loads(line)
+        if "error" in answer:
+            raise Refused(answer["error"])
+        return answer["result"]
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+
+
+@functools.cache
+def process() -> JavaProcess:
+    """The one that all tests of this run share."""
+    return JavaProcess()
+
+
+def text(value: object) -> str:
+    """A setting as Kafka writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def encoded(value: bytes | None) -> str | None:
+    """Bytes as they travel."""
+    return None if value is None else base64.b64encode(value).decode()
+
+
+def decoded(value: str | None) -> bytes | None:
+    """Bytes that came."""
+    return None if value is None else base64.b64decode(value)
+
+
+class Java:
+    """The Java client as a driver of `tests.clients`."""
+
+    name = "java"
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self._process = process()
+        self._names = 0
+
+    def ask(self, what, settings=None, **more):
+        """Have something done with the broker of this driver."""
+        return self._process.ask(self.bootstrap, what, settings, **more)
+
+    def _open(self, settings):
+        self._names += 1
+        name = f"{id(self)}-{self._names}"
+        self.ask(
+            "producer", {"delivery.timeout.ms": 30_000, "request.timeout.ms": 15_000, **settings}, name=name
+        )
+        return name
+
+    def send(self, name, topic, values, **more):
+        """Send by an open producer, and wait: [partition, offset] of each."""
+        return self.ask("send", name=name, topic=topic, values=[encoded(value) for value in values], **more)
+
+    def produce(self, topic, values, *, idempotent=True, compression="none"):
+        """Write values to partition 0."""
+        name = self._open({"enable.idempotence": idempotent, "compression.type": compression})
+        self.send(name, topic, values, partition=0)
+        self.ask("close", name=name)
+
+    def producer(self, transactional_id, **settings):
+        """A transactional producer; its name."""
+        return self._open({"transactional.id": transactional_id, "linger.ms": 0, **settings})
+
+    @contextlib.contextmanager
+    def transactions(self, transactional_id):
+        """A transactional producer, as the other drivers have it."""
+        name = self.producer(transactional_id)
+
+        def run(topic, values, *, commit, offsets=None):
+            self.ask("begin", name=name)
+            self.send(name, topic, values, partition=0)
+            if offsets is not None:
+                group, source, position = offsets
+                self.ask("offsets", name=name, group=group, offsets=[[source, 0, position]])
+            self.ask("commit" if commit else "abort", name=name)
+
+        yield run
+        self.ask("close", name=name)
+
+    def read_from(self, topic, starts, *, committed=True):
+        """[(offset, value)] from each of several offsets."""
+        settings = {
+            "isolation.level": "read_committed" if committed else "read_uncommitted",
+            "auto.offset.reset": "none",
+            "fetch.max.wait.ms": 5,
+            "enable.auto.commit": False,
+        }
+        answers = self.ask("read", settings, topic=topic, partition=0, starts=list(starts))
+        return [[(row[0], decoded(row[3])) for row in rows] for rows in answers]
+
+    def read(self, topic, *, start=0, committed=True):
+        """[(offset, value)] from an offset up to the end."""
+        return self.read_from(topic, [start], committed=committed)[0]
+
+    def committed(self, group, topic):
+        """The offset that a group has committed; None if it has not."""
+        return self.ask("committed", group=group, at=[topic, 0])

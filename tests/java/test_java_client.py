@@ -1,0 +1,236 @@
+"""Apache Kafka's Java client, unmodified, in the second dialect of transactions. `tests/clients` has it too, beside the others."""
+
+import pytest
+
+import stablelog
+from peers import apache_kafka
+from tests.clients.drivers import Confluent, unique
+from tests.java.client import Java, Refused
+from tests.java.load import create_topic, producer, read_from_everywhere, send, write_everything
+
+pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
+
+READER = {"enable.auto.commit": False, "auto.offset.reset": "earliest", "heartbeat.interval.ms": 100}
+
+
+@pytest.fixture(scope="module")
+def broker(kafka_jars):
+    with stablelog.serve(group_initial_rebalance_delay_ms=0) as running:
+        yield running
+
+
+@pytest.fixture
+def java(broker):
+    try:
+        return Java(broker.bootstrap)
+    except apache_kafka.NotToBeHad as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def topic(java):
+    name = unique("java")
+    java.ask("create_topic", topic=name, partitions=1)
+    return name
+
+
+def poll_until(java, members, condition):
+    """Poll each member in turn until what they have is as wanted; the records that came on the way."""
+    records = []
+    for _ in range(400):
+        polled = {name: java.ask("poll", name=name, ms=50, commit=True) for name in members}
+        records += [row for found in polled.values() for row in found["records"]]
+        if condition({name: sorted(map(tuple, found["assigned"])) for name, found in polled.items()}):
+            return records
+    raise AssertionError(f"still {polled}")
+
+
+def test_topics_are_made_changed_described_and_deleted(java):
+    name = unique("admin")
+    java.ask(
+        "create_topic", topic=name, partitions=2, configs={"retention.ms": 5000, "cleanup.policy": "delete"}
+    )
+    assert name in java.ask("list_topics")
+    topic_id, partitions, leader = java.ask("describe_topic", topic=name)
+    assert (len(topic_id), partitions) == (22, 2)
+    cluster_id, brokers, controller = java.ask("describe_cluster")
+    assert (len(cluster_id), brokers, controller) == (22, 1, leader)
+    java.ask("create_partitions", topic=name, partitions=3)
+    assert java.ask("describe_topic", topic=name)[1] == 3
+    assert java.ask("describe_config", topic=name)["retention.ms"] == "5000"
+    java.ask("alter_config", topic=name, configs={"retention.ms": 7000})
+    assert java.ask("describe_config", topic=name)["retention.ms"] == "7000"
+    with pytest.raises(Refused, match="InvalidConfigurationException"):
+        java.ask("alter_config", topic=name, configs={"retention.ms": "soon"})
+    with pytest.raises(Refused, match="TopicExistsException"):
+        java.ask("create_topic", topic=name, partitions=1)
+    java.ask("delete_topic", topic=name)
+    assert name not in java.ask("list_topics")
+
+
+def test_every_codec_and_key_goes_through(java, topic):
+    for compression in ("none", "gzip", "snappy", "lz4", "zstd"):
+        java.produce(topic, [compression.encode() * 50, b"", None], compression=compression)
+    assert [value for _, value in java.read(topic)] == [
+        value for word in (b"none", b"gzip", b"snappy", b"lz4", b"zstd") for value in (word * 50, b"", None)
+    ]
+
+
+def test_the_second_dialect_is_spoken_and_the_epoch_rises_with_each_transaction(java, topic):
+    assert java.ask("describe_features")["transaction.version"] == 2
+    name = unique("epochs")
+    epochs = []
+    with java.transactions(name) as run:
+        for number in range(4):
+            run(topic, [b"%d" % number], commit=number % 2 == 0)
+            epochs.append(java.ask("describe_transaction", id=name)["producer_epoch"])
+    assert epochs == list(range(epochs[0], epochs[0] + 4))
+    assert java.ask("describe_transaction", id=name)["state"] in ("CompleteAbort", "CompleteCommit")
+
+
+def test_the_dialects_take_turns_under_one_transactional_id(java, topic, broker):
+    name = unique("turns")
+    clients = [java, Confluent(broker.bootstrap), java, Confluent(broker.bootstrap)]
+    for number, client in enumerate(clients):
+        with client.transactions(name) as run:
+            run(topic, [b"aborted-%d" % number], commit=False)
+            run(topic, [b"%d" % number], commit=True)
+    assert [value for _, value in java.read(topic)] == [b"0", b"1", b"2", b"3"]
+
+
+def test_it_reads_what_librdkafka_reads_from_every_offset(java, broker):
+    """Scenario 49: overlapping transactions, all codecs, several segments and an open transaction."""
+    topic = unique("everywhere")
+    create_topic(broker.bootstrap, topic, {"segment.bytes": "3000", "index.interval.bytes": "300"})
+    held = write_everything(broker.bootstrap, topic)
+    wanted = read_from_everywhere(broker.bootstrap, topic)
+    for committed in (True, False):
+        starts = [start for is_committed, start in wanted if is_committed is committed]
+        answers = java.read_from(topic, starts, committed=committed)
+        for start, found in zip(starts, answers, strict=True):
+            assert found == [(seen.offset, seen.value) for seen in wanted[committed, start]], start
+    del held
+
+
+def test_a_group_consumes_transforms_and_produces_each_record_once(java, topic):
+    """Offsets go into the transaction by the consumer's own generation; what was aborted is consumed again."""
+    source, group = unique("source"), unique("group")
+    java.ask("create_topic", topic=source, partitions=1)
+    java.produce(source, [b"%d" % number for number in range(20)])
+    transformer = java.producer(unique("transformer"))
+    for attempt in range(3):
+        reader = unique("reader")
+        settings = {**READER, "group.id": group, "isolation.level": "read_committed", "max.poll.records": 5}
+        java.ask("consumer", settings, name=reader, topics=[source])
+        for number in range(3):
+            polled = {"records": []}
+            while not polled["records"] and java.committed(group, source) != 20:
+                polled = java.ask("poll", name=reader, ms=200)
+            if not polled["records"]:
+                break
+            java.ask("begin", name=transformer)
+            values = [java_value(row) + b"!" for row in polled["records"]]
+            java.send(transformer, topic, values, partition=0)
+            position = polled["records"][-1][0] + 1
+            java.ask("offsets", name=transformer, consumer=reader, offsets=[[source, 0, position]])
+            if attempt == 0 and number == 1:
+                java.ask("abort", name=transformer)
+                break  # a new consumer begins where the last commit left off
+            java.ask("commit", name=transformer)
+        java.ask("leave", name=reader)
+    assert java.committed(group, source) == 20
+    assert [value for _, value in java.read(topic)] == [b"%d!" % number for number in range(20)]
+    java.ask("close", name=transformer)
+
+
+def java_value(row):
+    from tests.java.client import decoded
+
+    return decoded(row[3])
+
+
+def test_two_members_share_and_one_takes_over(java):
+    topic, group = unique("shared"), unique("group")
+    java.ask("create_topic", topic=topic, partitions=4)
+    name = java._open({})
+    everything = [(topic, number) for number in range(4)]
+    for _, number in everything:
+        java.send(name, topic, [b"%d" % number], partition=number)
+    first, second = unique("member"), unique("member")
+    for member in (first, second):
+        java.ask("consumer", {**READER, "group.id": group}, name=member, topics=[topic])
+    records = poll_until(
+        java,
+        (first, second),
+        lambda has: sorted(has[first] + has[second]) == everything and len(has[first]) == len(has[second]),
+    )
+    assert java.ask("describe_group", group=group)[:2] == ["Stable", 2]
+    java.ask("leave", name=first)
+    records += poll_until(java, (second,), lambda has: has[second] == everything)
+    for _, number in everything:
+        java.send(name, topic, [b"again"], partition=number)
+    while len(records) < 8:
+        records += java.ask("poll", name=second, ms=200, commit=True)["records"]
+    assert sorted((java_value(row), row[5]) for row in records) == sorted(
+        [(b"%d" % number, number) for number in range(4)] + [(b"again", number) for number in range(4)]
+    )
+    java.ask("leave", name=second)
+    assert group in java.ask("list_groups")
+    java.ask("delete_group", group=group)
+    assert group not in java.ask("list_groups")
+
+
+def test_an_open_transaction_is_found_and_ended_by_hand(java, topic, broker):
+    """Scenario 48: listed, described and aborted by the Admin client, and readers go on."""
+    name = unique("hanging")
+    producer_name = java.producer(name, **{"transaction.timeout.ms": 60_000})
+    java.ask("begin", name=producer_name)
+    java.send(producer_name, topic, [b"hanging"], partition=0)
+    java.produce(topic, [b"behind it"])
+    assert java.read(topic) == []
+    assert {row[0]: row[2] for row in java.ask("list_transactions")}[name] == "Ongoing"
+    described = java.ask("describe_transaction", id=name)
+    assert (described["state"], described["timeout_ms"]) == ("Ongoing", 60_000)
+    assert described["partitions"] == [[topic, 0]]
+    (at,) = [row for row in java.ask("describe_producers", at=[topic, 0]) if row["open_since"] is not None]
+    assert (at["producer_id"], at["open_since"], at["last_sequence"]) == (described["producer_id"], 0, 0)
+    assert java.ask("list_offsets", at=[topic, 0], spec="latest", committed=True) == 0
+    assert java.ask("list_offsets", at=[topic, 0], spec="latest", committed=False) == 2
+    marker = {"producer_id": at["producer_id"], "coordinator_epoch": max(at["coordinator_epoch"], 0)}
+    with pytest.raises(Refused, match="InvalidProducerEpoch"):
+        java.ask("abort_transaction", at=[topic, 0], producer_epoch=at["producer_epoch"] - 1, **marker)
+    java.ask("abort_transaction", at=[topic, 0], producer_epoch=at["producer_epoch"], **marker)
+    assert [
+        row for row in java.ask("describe_producers", at=[topic, 0]) if row["open_since"] is not None
+    ] == []
+    assert [value for _, value in java.read(topic)] == [b"behind it"]
+    hanging = apache_kafka.run_tool(
+        "org.apache.kafka.tools.TransactionsCommand",
+        *("--bootstrap-server", broker.bootstrap, "find-hanging", "--broker-id", "1"),
+    )
+    assert len(hanging.splitlines()) == 1, "a header, and no row"
+    java.ask("close", name=producer_name)
+
+
+def test_a_producer_is_fenced_by_the_admin_client(java, topic):
+    fenced = unique("fenced")
+    name = java.producer(fenced)
+    java.ask("begin", name=name)
+    java.send(name, topic, [b"never"], partition=0)
+    java.ask("fence_producers", id=fenced)
+    with pytest.raises(Refused, match=r"Fenced|Epoch"):
+        java.ask("commit", name=name)
+    java.ask("close", name=name)
+    assert java.read(topic) == []
+    assert java.ask("describe_transaction", id=fenced)["state"] in ("CompleteAbort", "PrepareAbort", "Empty")
+
+
+def test_records_are_deleted_and_offsets_looked_up(java, topic, broker):
+    send(producer(broker.bootstrap), topic, [b"%d" % number for number in range(10)])
+    assert java.ask("delete_records", at=[topic, 0, 4]) == 4
+    assert java.ask("list_offsets", at=[topic, 0], spec="earliest", committed=False) == 4
+    assert java.ask("list_offsets", at=[topic, 0], spec="max_timestamp", committed=False) >= 4
+    assert java.ask("list_offsets", at=[topic, 0], spec="0", committed=True) == 4
+    assert [value for _, value in java.read(topic, start=4)] == [b"%d" % number for number in range(4, 10)]
+    with pytest.raises(Refused, match="OffsetOutOfRange"):
+        java.read(topic, start=2)
