@@ -4,6 +4,7 @@ A `Cluster` pickles as its arguments: what runs in another process connects anew
 """
 
 import re
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -209,6 +210,10 @@ class Cluster:
             self._connections[address] = self.open_connection(address)
         return self._connections[address]
 
+    def forget_metadata(self) -> None:
+        """Ask anew for who leads what."""
+        self._topics.clear()
+
     def ask(self, connection: Connection, request: Any, response_class: Any = None) -> Any:
         """`Connection.call` on a connection of this cluster, which is forgotten if it breaks.
 
@@ -257,7 +262,7 @@ class Cluster:
             self.forget(connection)
             raise
         version = request_class.__version__
-        module = _module_of(request_class)
+        module = module_of(request_class)
         fields: dict[str, Any] = {"topics": None}
         if names is not None:
             extra = {"topic_id": None} if version >= 10 else {}
@@ -387,7 +392,7 @@ class Cluster:
         except Unavailable:
             self.forget(connection)
             raise
-        module = _module_of(request_class)
+        module = module_of(request_class)
         topics: dict[str, list[Any]] = {}
         for (topic, partition), spec in specs.items():
             topics.setdefault(topic, []).append(
@@ -472,7 +477,6 @@ def _restore(bootstrap: str, client_id: str, timeout_s: float, deadline_s: float
     return Cluster(bootstrap, client_id=client_id, timeout_s=timeout_s, deadline_s=deadline_s)
 
 
-def _module_of(message: Any) -> Any:
-    import sys
-
+def module_of(message: Any) -> Any:
+    """The module of a request's class, with the classes nested in it."""
     return sys.modules[message.__module__]

@@ -66,6 +66,11 @@ class Connection:
         """Close the socket; answers that are due are lost."""
         self._socket.close()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, or broke: nothing can be asked any more."""
+        return self._socket.fileno() < 0
+
     def set_timeout(self, timeout_s: float) -> None:
         """Let the broker be silent for so long from now on."""
         self._socket.settimeout(timeout_s)

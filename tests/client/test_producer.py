@@ -1,0 +1,237 @@
+"""Each batch once and in order, whatever is lost on the way; and an end that cannot be misunderstood."""
+
+import random
+import threading
+
+import pytest
+
+import stablelog
+from stablelog.batch.header import headers_in
+from stablelog.batch.records import Record, decode_records, encode_batch
+from stablelog.client.cluster import EARLIEST, LATEST, Again, Cluster
+from stablelog.client.connection import Connection
+from stablelog.client.producer import Producer
+from stablelog.errors import Refused, Unavailable
+from tests.client.faults import Proxy
+from tests.clients.drivers import Confluent, unique
+
+PRODUCE, END_TXN = 0, 26
+
+
+def batch(*values):
+    return bytearray(encode_batch([Record(0, 0, None, value) for value in values]))
+
+
+def committed(bootstrap, topic, partition=0):
+    """The values that a read-committed reader of this room sees."""
+    with Cluster(bootstrap) as cluster:
+        target = (topic, partition)
+        end = cluster.list_offsets({target: LATEST}, "read_uncommitted")[target].offset
+        # A commit is answered before its marker need be visible.
+        cluster.retrying("seeing the end", lambda: seen(cluster, target, end))
+        offset = cluster.list_offsets({target: EARLIEST})[target].offset
+        values = []
+        while offset < end:
+            fetched = cluster.fetch(topic, partition, offset)
+            aborted = sorted(fetched.aborted, key=lambda txn: txn[1])
+            for position, header in headers_in(fetched.records):
+                mine = [
+                    txn for txn in aborted if txn[0] == header.producer_id and txn[1] <= header.base_offset
+                ]
+                if not header.is_control and not mine:
+                    values += [record.value for record in decode_records(fetched.records, position)]
+                elif header.is_control and mine:
+                    aborted.remove(mine[0])
+                offset = header.next_offset
+        return values
+
+
+def seen(cluster, target, end):
+    if cluster.list_offsets({target: LATEST})[target].offset < end:
+        raise Again(f"{target} is not stable up to {end}")
+
+
+def made(bootstrap, topic, partitions=1):
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result()
+    return topic
+
+
+@pytest.fixture(params=["first dialect", "second dialect"])
+def dialect(request, monkeypatch):
+    if request.param == "first dialect":
+        monkeypatch.setattr(Connection, "features", {})
+    return request.param
+
+
+@pytest.fixture
+def topic(stablelog_broker):
+    return made(stablelog_broker.bootstrap, unique("produced"), 2)
+
+
+def test_what_is_committed_is_read_and_what_is_aborted_is_not(stablelog_broker, topic, dialect):
+    with Cluster(stablelog_broker.bootstrap) as cluster:
+        producer = Producer(cluster, unique("p"))
+        producer.begin()
+        for commit in (True, True, False, None, True):
+            if producer.producer_id < 0:
+                producer.begin()
+            if commit is None:  # a transaction of nothing
+                producer.end(commit=True)
+                continue
+            for n in range(3):
+                producer.append(topic, n % 2, batch(b"%d-%s" % (n, str(commit).encode())))
+            producer.flush()
+            assert producer.record_count == 3
+            producer.end(commit=commit)
+        producer.close()
+    assert committed(stablelog_broker.bootstrap, topic) == [b"0-True", b"2-True"] * 3
+    assert committed(stablelog_broker.bootstrap, topic, 1) == [b"1-True"] * 3
+
+
+@pytest.mark.parametrize("fate", ["answer", "request"])
+@pytest.mark.parametrize("seed", range(3))
+def test_lost_requests_and_answers_neither_lose_nor_repeat(stablelog_broker, topic, dialect, fate, seed):
+    chance = random.Random(seed)
+
+    def lose(key, count):
+        return fate if key in (PRODUCE, END_TXN) and chance.random() < 0.2 else None
+
+    wanted = [b"%d" % n for n in range(60)]
+    with (
+        Proxy((stablelog_broker.host, stablelog_broker.port), lose) as proxy,
+        through(proxy, stablelog_broker) as cluster,
+    ):
+        producer = Producer(cluster, unique("p"))
+        producer.begin()
+        for value in wanted:
+            producer.append(topic, 0, batch(value))
+        producer.flush()
+        producer.end(commit=True)
+        producer.close()
+    assert committed(stablelog_broker.bootstrap, topic) == wanted
+
+
+class through(Cluster):  # noqa: N801
+    """A cluster whose brokers are all reached by the proxy."""
+
+    def __init__(self, proxy, broker, **more):
+        super().__init__(proxy.bootstrap, **more)
+        self._proxy = proxy
+
+    def open_connection(self, address):
+        return super().open_connection(self._proxy.bootstrap)
+
+
+def test_a_broker_killed_in_between_loses_and_repeats_nothing():
+    with stablelog.serve() as broker, Cluster(broker.bootstrap) as cluster:
+        made(broker.bootstrap, "t", 3)
+        producer = Producer(cluster, "p")
+        producer.begin()
+        wanted = {0: [], 1: [], 2: []}
+        starting = threading.Thread(target=lambda: None)
+        starting.start()
+        for n in range(90):
+            wanted[n % 3].append(b"%d" % n)
+            producer.append("t", n % 3, batch(b"%d" % n))
+            if n % 30 == 15:
+                starting.join()
+                broker.kill()
+                starting = threading.Thread(target=broker.start)
+                starting.start()
+        producer.flush()
+        starting.join()
+        broker.kill()
+        broker.start()
+        producer.end(commit=True)
+        assert {p: committed(broker.bootstrap, "t", p) for p in range(3)} == wanted
+        assert producer.producer_id >= 0
+        producer.close()
+
+
+def test_a_producer_fenced_by_its_successor_is_told_in_words(stablelog_broker, topic):
+    name = unique("p")
+    with Cluster(stablelog_broker.bootstrap) as cluster:
+        first, second = Producer(cluster, name), Producer(cluster, name)
+        first.begin()
+        first.append(topic, 0, batch(b"lost"))
+        first.flush()
+        second.begin()
+        with pytest.raises(Refused, match=f"the transaction of '{name}' is over.*fenced by a successor"):
+            first.append(topic, 0, batch(b"late"))
+            first.flush()
+        with pytest.raises(Refused, match="is over"):
+            first.end(commit=True)
+        second.append(topic, 0, batch(b"kept"))
+        second.flush()
+        second.end(commit=True)
+        first.close()
+        second.close()
+    assert committed(stablelog_broker.bootstrap, topic) == [b"kept"]
+
+
+def test_a_topic_that_is_not_there_is_named(stablelog_broker):
+    with Cluster(stablelog_broker.bootstrap) as cluster:
+        producer = Producer(cluster, unique("p"))
+        producer.begin()
+        with pytest.raises(Refused, match="there is no topic 'nowhere'"):
+            producer.append("nowhere", 0, batch(b"a"))
+
+
+def test_a_batch_that_is_too_large_is_told_with_its_size(stablelog_broker, topic):
+    with Cluster(stablelog_broker.bootstrap) as cluster:
+        producer = Producer(cluster, unique("p"))
+        producer.begin()
+        with pytest.raises(Refused, match=r"a batch of 20000\d\d bytes is more than max.message.bytes"):
+            producer.append(topic, 0, batch(bytes(2_000_000)))
+            producer.flush()
+        producer.end(commit=False)
+        producer.close()
+
+
+def test_a_timeout_that_is_too_long_is_told(stablelog_broker):
+    with Cluster(stablelog_broker.bootstrap) as cluster:
+        producer = Producer(cluster, unique("p"), transaction_timeout_ms=2**31 - 1)
+        with pytest.raises(Refused, match=r"transaction\.max\.timeout\.ms"):
+            producer.begin()
+
+
+def test_a_broker_that_stays_away_is_given_up():
+    with stablelog.serve() as broker, Cluster(broker.bootstrap) as cluster:
+        made(broker.bootstrap, "t")
+        producer = Producer(cluster, "p", deadline_s=0.5)
+        producer.begin()
+        broker.kill()
+        with pytest.raises(Unavailable, match="p: nothing was taken for"):
+            producer.append("t", 0, batch(b"a"))
+            producer.flush()
+
+
+def test_more_than_fits_in_the_queue_arrives_in_order(stablelog_broker, topic):
+    large = bytes(900_000)
+    with Cluster(stablelog_broker.bootstrap) as cluster:
+        producer = Producer(cluster, unique("p"))
+        producer.begin()
+        for n in range(30):
+            producer.append(topic, n % 2, batch(b"%d" % n, large))
+        producer.flush()
+        assert producer.first_offsets == {(topic, 0): 0, (topic, 1): 0}
+        assert producer.next_offsets == {(topic, 0): 30, (topic, 1): 30}
+        producer.end(commit=True)
+        producer.close()
+    for partition in (0, 1):
+        found = committed(stablelog_broker.bootstrap, topic, partition)
+        assert found[::2] == [b"%d" % n for n in range(partition, 30, 2)]
+
+
+def test_other_clients_read_what_was_produced(stablelog_broker, topic):
+    with Cluster(stablelog_broker.bootstrap) as cluster:
+        producer = Producer(cluster, unique("p"))
+        producer.begin()
+        producer.append(topic, 0, batch(b"a", b"b"))
+        producer.flush()
+        producer.end(commit=True)
+        producer.close()
+    assert [value for _, value in Confluent(stablelog_broker.bootstrap).read(topic)] == [b"a", b"b"]
