@@ -14,7 +14,7 @@ FOUND = STRUCT.findall(TEXT)
 
 
 def test_every_struct_has_a_table():
-    assert len(FOUND) == 10, [name for name, _ in FOUND]
+    assert len(FOUND) == 11, [name for name, _ in FOUND]
 
 
 @pytest.mark.parametrize(("name", "table"), FOUND, ids=[name for name, _ in FOUND])
@@ -36,6 +36,7 @@ def test_a_table_says_what_the_struct_does(name, table):
 )
 def test_the_examples_are_read(example):
     from stablelog.batch.header import crc_holds, read_header
+    from stablelog.coordinators.joint_records import JointState, decode_joint
     from stablelog.log.offset_index import OffsetIndex
     from stablelog.log.snapshots import decode_snapshot
     from stablelog.log.time_index import TimeIndex
@@ -49,6 +50,8 @@ def test_the_examples_are_read(example):
             assert TimeIndex(0, content)[0] == (1_700_000_000_000, 6)
         case 34:
             assert TransactionIndex(content)[0] == (5, 5, 7, 8)
+        case 46:
+            assert decode_joint(content) == JointState(7, 42, update_ms=1_700_000_000_000)
         case 56:
             assert decode_snapshot(content, 0)[0].last_sequence == 1
         case _:

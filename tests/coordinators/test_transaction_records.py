@@ -17,6 +17,7 @@ from stablelog.coordinators.transaction_records import (
     GroupKey,
     GroupState,
     Identity,
+    JointKey,
     LogEnd,
     Transaction,
     TransactionKey,
@@ -25,11 +26,13 @@ from stablelog.coordinators.transaction_records import (
     encode_group,
     encode_transaction,
     group_key,
+    joint_key,
     read_key,
     transaction_key,
 )
 from stablelog.coordinators.transaction_states import State
 from stablelog.errors import Corrupt
+from stablelog.wire.extension_children import JointName
 
 EXAMPLE = Transaction(
     producer_id=7,
@@ -237,7 +240,9 @@ def test_keys() -> None:
     assert read_key(transaction_key("a/b")) == TransactionKey("a/b")
     assert group_key("payments").hex() == "271000087061796d656e7473"
     assert read_key(group_key("")) == GroupKey("")
-    assert read_key(bytes.fromhex("271100ff")) is None
+    assert joint_key("", "q").hex() == "27110000000171"
+    assert read_key(joint_key("payments", "q/1")) == JointKey(JointName("payments", "q/1"))
+    assert read_key(bytes.fromhex("271200ff")) is None
     assert read_key(bytes.fromhex("00010003612f62")) is None
 
 

@@ -61,6 +61,9 @@ HANDLERS = {
     61: "describe_producers",
     65: "describe_transactions",
     66: "list_transactions",
+    10001: "begin_joint",
+    10002: "commit_joint",
+    10003: "abort_joint",
 }
 
 

@@ -75,6 +75,7 @@ class Ending:
         version: int,
         raise_epoch: bool,
         owner_may_ask: bool,
+        commit_sequence: int | None = None,
         now_ms: int,
     ) -> tuple[Transaction, list[MarkerOrder]]:
         """Decide the transaction: one record, with the commit's number, and the markers that follow from it.
@@ -87,6 +88,7 @@ class Ending:
             version: the dialect in which it was asked for.
             raise_epoch: whether the producer's epoch ends with the transaction.
             owner_may_ask: whether a producer that shows the old epoch may be told the new one.
+            commit_sequence: of a commit that has its number already, because others share it.
             now_ms: broker time.
         """
         client = txn.client
@@ -98,6 +100,10 @@ class Ending:
             marker_epoch = 1 + (client if client.producer_id == txn.producer_id else txn).producer_epoch
         assert txn.producer_epoch <= marker_epoch <= EPOCH_MAX
         assert marker_epoch > txn.producer_epoch or not raise_epoch
+        if state is not State.PREPARE_COMMIT:
+            commit_sequence = NO_SEQUENCE
+        elif commit_sequence is None:
+            commit_sequence = self._table.take_sequence()
         previous_producer_id, last_producer_epoch = txn.predecessor
         if raise_epoch:
             previous_producer_id = client.producer_id
@@ -116,7 +122,7 @@ class Ending:
             # Kafka writes an epoch only beside a kept transaction's; where the epochs ran out it means 0.
             next_producer_epoch=successor.producer_epoch if txn.is_kept and not same_id else NO_EPOCH,
             transaction_version=version,
-            commit_sequence=self._table.take_sequence() if state is State.PREPARE_COMMIT else NO_SEQUENCE,
+            commit_sequence=commit_sequence,
             transaction_epoch=txn.producer_epoch,
             ends=self._ends(txn) if marker_epoch == txn.producer_epoch else {},
             settled_epoch=txn.settled_epoch,

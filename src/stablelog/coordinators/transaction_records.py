@@ -23,7 +23,8 @@ says what belongs to the whole transaction group. Kafka skips kinds of keys that
 
     i16 version (0) · i64 producer_ids_end · i64 commit_sequence_next
 
-Key kinds 10001 to 10099 are kept free for joint decisions and what else a group must remember.
+Key kind 10001 is a joint commit's key (`joint_records`). 10002 to 10099 are kept free for what else a group must
+remember.
 
 Format: docs/formats.md, "Commit log".  Source: Kafka's TransactionLogKey and TransactionLogValue; KIP-890, KIP-915,
 KIP-939.
@@ -36,6 +37,7 @@ from typing import Final, NamedTuple
 
 from stablelog.coordinators.transaction_states import State
 from stablelog.errors import Corrupt
+from stablelog.wire.extension_children import JointName
 
 TopicPartition = tuple[str, int]
 Record = tuple[bytes, bytes | None]
@@ -48,6 +50,7 @@ TWO_PHASE_TIMEOUT_MS: Final = 2**31 - 1  # Kafka's sign of a two-phase transacti
 
 TRANSACTION_KIND: Final = 0
 GROUP_KIND: Final = 10_000
+JOINT_KIND: Final = 10_001
 VALUE_VERSION: Final = 1
 GROUP_VALUE_VERSION: Final = 0
 
@@ -191,6 +194,12 @@ class GroupKey(NamedTuple):
     group: str
 
 
+class JointKey(NamedTuple):
+    """The key of what is remembered of a joint commit's key."""
+
+    name: JointName
+
+
 class GroupState(NamedTuple):
     """What belongs to the whole transaction group."""
 
@@ -211,9 +220,19 @@ def group_key(group: str) -> bytes:
     return _key(GROUP_KIND, group)
 
 
+def joint_key(group: str, key: str) -> bytes:
+    """The key of what is remembered of a joint commit's key."""
+    return _key(JOINT_KIND, group) + string(key)
+
+
 def _key(kind: int, name: str) -> bytes:
-    encoded = name.encode()
-    return INT16.pack(kind) + INT16.pack(len(encoded)) + encoded
+    return INT16.pack(kind) + string(name)
+
+
+def string(text: str) -> bytes:
+    """A text with its size before it."""
+    encoded = text.encode()
+    return INT16.pack(len(encoded)) + encoded
 
 
 def encode_group(state: GroupState) -> bytes:
@@ -301,18 +320,20 @@ _TAGS: Final = {tag: _varint(tag) for tag in (*range(4), *range(COMMIT_SEQUENCE_
 # -- reading --------------------------------------------------------------------------------------------------------
 
 
-def read_key(key: bytes) -> TransactionKey | GroupKey | None:
+def read_key(key: bytes) -> TransactionKey | GroupKey | JointKey | None:
     """What a record is about; None if it is of a kind that we do not know, and skip.
 
     Raises:
         Corrupt: the key is cut short or is no text.
     """
-    reader = _Reader(key, "key")
+    reader = FieldReader(key, "key")
     kind = reader.int16()
     if kind == TRANSACTION_KIND:
         return TransactionKey(reader.text(reader.int16()))
     if kind == GROUP_KIND:
         return GroupKey(reader.text(reader.int16()))
+    if kind == JOINT_KIND:
+        return JointKey(JointName(reader.text(reader.int16()), reader.text(reader.int16())))
     return None
 
 
@@ -336,7 +357,7 @@ def decode_transaction(value: bytes) -> Transaction:
     Raises:
         Corrupt: the value is cut short, of a version or a state that we do not know, or makes no sense.
     """
-    reader = _Reader(value, "value")
+    reader = FieldReader(value, "value")
     version = reader.int16()
     if version not in (0, VALUE_VERSION):
         raise Corrupt(f"commit log: a value of version {version}; 0 and 1 can be read")
@@ -353,15 +374,15 @@ def decode_transaction(value: bytes) -> Transaction:
 
     def int64(tag: int, default: int) -> int:
         content = tags.pop(tag, None)
-        return default if content is None else _Reader(content, f"tag {tag}").int64()
+        return default if content is None else FieldReader(content, f"tag {tag}").int64()
 
     def int16(tag: int, default: int) -> int:
         content = tags.pop(tag, None)
-        return default if content is None else _Reader(content, f"tag {tag}").int16()
+        return default if content is None else FieldReader(content, f"tag {tag}").int16()
 
     def int32(tag: int, default: int) -> int:
         content = tags.pop(tag, None)
-        return default if content is None else _Reader(content, f"tag {tag}").int32()
+        return default if content is None else FieldReader(content, f"tag {tag}").int32()
 
     transaction_version = int16(TRANSACTION_VERSION_TAG, 0)
     previous_producer_id = int64(PREVIOUS_PRODUCER_ID_TAG, NO_PRODUCER_ID)
@@ -415,8 +436,15 @@ def _read_ends(content: bytes, partitions: list[TopicPartition]) -> dict[TopicPa
     return dict(zip(partitions, ends, strict=True))
 
 
-class _Reader:
-    """Takes fields off the front of a key or value."""
+class FieldReader:
+    """Takes fields off the front of a key or value.
+
+    Every method but the first raises `Corrupt` where the bytes are not what is asked for.
+
+    Args:
+        content: the bytes.
+        what: what they are, for the error.
+    """
 
     def __init__(self, content: bytes, what: str) -> None:
         self._content = bytes(content)
@@ -424,6 +452,7 @@ class _Reader:
         self._what = what
 
     def take(self, size: int) -> bytes:
+        """So many bytes."""
         end = self._position + size
         if size < 0 or end > len(self._content):
             raise Corrupt(
@@ -435,24 +464,29 @@ class _Reader:
         return taken
 
     def done(self) -> None:
+        """Nothing may be left."""
         if self._position != len(self._content):
             raise Corrupt(
                 f"commit log: {len(self._content) - self._position} bytes too many after a {self._what}"
             )
 
     def int16(self) -> int:
+        """An int16."""
         number: int = INT16.unpack(self.take(2))[0]
         return number
 
     def int32(self) -> int:
+        """An int32."""
         number: int = INT32.unpack(self.take(4))[0]
         return number
 
     def int64(self) -> int:
+        """An int64."""
         number: int = INT64.unpack(self.take(8))[0]
         return number
 
     def varint(self) -> int:
+        """An unsigned varint of up to 32 bits."""
         number = 0
         for shift in range(0, 35, 7):
             byte = self.take(1)[0]
@@ -462,6 +496,7 @@ class _Reader:
         raise Corrupt(f"commit log: a varint of more than 5 bytes in a {self._what}")
 
     def text(self, size: int) -> str:
+        """A text of so many bytes."""
         try:
             return self.take(size).decode()
         except UnicodeDecodeError as error:
@@ -472,6 +507,7 @@ class _Reader:
         return self.varint() - 1 if flexible else self.int32()
 
     def partitions(self, *, flexible: bool) -> list[TopicPartition]:
+        """Partitions, grouped by topic."""
         found: list[TopicPartition] = []
         for _ in range(self.count(flexible=flexible)):
             topic = self.text(self.varint() - 1 if flexible else self.int16())
@@ -483,6 +519,7 @@ class _Reader:
         return found
 
     def tags(self) -> dict[int, bytes]:
+        """Tagged fields, undecoded."""
         found: dict[int, bytes] = {}
         for _ in range(self.varint()):
             tag = self.varint()

@@ -9,6 +9,7 @@ Memory for an id is a fixed size and the partitions of its open transaction, how
 from collections.abc import Collection, Iterator
 from typing import Final
 
+from stablelog.coordinators.joint_table import JointTable
 from stablelog.coordinators.producer_ids import ProducerIds
 from stablelog.coordinators.transaction_clock import Deadlines, OpenProducers
 from stablelog.coordinators.transaction_decisions import Description
@@ -17,6 +18,7 @@ from stablelog.coordinators.transaction_records import (
     NO_SEQUENCE,
     GroupKey,
     GroupState,
+    JointKey,
     Record,
     Transaction,
     TransactionKey,
@@ -45,6 +47,7 @@ class TransactionTable:
 
     def __init__(self, group: str, expiration_ms: int, producer_ids: ProducerIds) -> None:
         self.history = DecisionHistory()
+        self.joints = JointTable(expiration_ms)
         self._group = group
         self._expiration_ms = expiration_ms
         self._producer_ids = producer_ids
@@ -57,7 +60,7 @@ class TransactionTable:
         self._decided: dict[
             str, None
         ] = {}  # ids with a decision and markers to come, in order of the decisions
-        self._unmarked: dict[int, str] = {}  # the same for commits, by sequence, rising
+        self._unmarked: dict[int, set[str]] = {}  # the same for commits, by sequence, rising
         self._repeated: set[str] = set()  # those of them whose decision is from before the start
 
     # -- looking up ----------------------------------------------------------------------------------------
@@ -128,14 +131,16 @@ class TransactionTable:
     def put(self, transactional_id: str, txn: Transaction, records: list[Record]) -> None:
         """Change the state of an id, and add the record that says so."""
         before = self._transactions.get(transactional_id)
-        if before is not None:
+        if before is None:
+            self.joints.enrol(transactional_id)
+        else:
             self._withdraw(transactional_id, before)
         self._transactions[transactional_id] = txn
         self._enrol(transactional_id, txn)
         if txn.state.is_decided:
             self._decided[transactional_id] = None
             if txn.commit_sequence != NO_SEQUENCE:
-                self._unmarked[txn.commit_sequence] = transactional_id
+                self._unmarked.setdefault(txn.commit_sequence, set()).add(transactional_id)
         records.append((transaction_key(transactional_id), encode_transaction(txn)))
 
     def forget(self, transactional_id: str, records: list[Record]) -> None:
@@ -143,6 +148,7 @@ class TransactionTable:
         txn = self._transactions.pop(transactional_id)
         assert next_state(txn.state, Event.EXPIRE) is None
         self._withdraw(transactional_id, txn)
+        self.joints.withdraw(transactional_id)
         records.append((transaction_key(transactional_id), None))
 
     def take_producer_id(self, records: list[Record]) -> int:
@@ -177,7 +183,10 @@ class TransactionTable:
             del self._owners[producer_id]
         self._open.discard(txn.producer_id)
         self._decided.pop(transactional_id, None)
-        self._unmarked.pop(txn.commit_sequence, None)
+        unmarked = self._unmarked.get(txn.commit_sequence, set())
+        unmarked.discard(transactional_id)
+        if not unmarked:
+            self._unmarked.pop(txn.commit_sequence, None)
         self._repeated.discard(transactional_id)
 
     # -- time ----------------------------------------------------------------------------------------------
@@ -221,6 +230,8 @@ class TransactionTable:
             state = decode_group(value)
             self._producer_ids.replay(state.producer_ids_end)
             self._next_sequence = max(self._next_sequence, state.commit_sequence_next)
+        elif isinstance(subject, JointKey):
+            self._next_sequence = max(self._next_sequence, self.joints.replay(subject.name, value) + 1)
 
     def _replay_transaction(self, transactional_id: str, value: bytes | None) -> None:
         self._decided.pop(transactional_id, None)
@@ -237,17 +248,19 @@ class TransactionTable:
 
     def loaded(self) -> None:
         """All records were taken in."""
+        self.joints.loaded()
         for transactional_id, txn in self._transactions.items():
             self._enrol(transactional_id, txn)
+            self.joints.enrol(transactional_id)
         self._repeated = set(self._decided)
         for transactional_id in self._decided:
             sequence = self._transactions[transactional_id].commit_sequence
             if sequence != NO_SEQUENCE:
-                self._unmarked[sequence] = transactional_id
+                self._unmarked.setdefault(sequence, set()).add(transactional_id)
 
     def checkpoint(self) -> list[Record]:
         """Records that hold the whole state, in an order in which `replay` can take them in."""
-        records: list[Record] = [self._group_record()]
+        records: list[Record] = [self._group_record(), *self.joints.records()]
         records += self.history.records()
         gone = self.history.transactional_ids() - self._transactions.keys()
         records += [(transaction_key(transactional_id), None) for transactional_id in sorted(gone)]

@@ -25,6 +25,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.coordinators.joint import JointCommits
 from stablelog.coordinators.producer_ids import ProducerIds
 from stablelog.coordinators.transaction_decisions import (
     REPAIR,
@@ -121,6 +122,7 @@ class TransactionCoordinator:
             producer_ids if producer_ids is not None else ProducerIds(),
         )
         self._ending = Ending(self._table, group, coordinator_epoch, log_end)
+        self.joint = JointCommits(self._table, self._ending, coordinator_epoch)
         # Partitions to be added to an id's next transaction as soon as the last one is complete.
         self._adoptions: dict[str, set[TopicPartition]] = {}
 
@@ -182,6 +184,7 @@ class TransactionCoordinator:
                 ErrorCode.invalid_request,
                 f"a transactional id has 1 to {TRANSACTIONAL_ID_SIZE_MAX} characters",
             )
+        self.joint.check_open(transactional_id)
         if (asked.producer_id == NO_PRODUCER_ID) != (asked.producer_epoch == NO_EPOCH) or min(asked) < -1:
             raise Refused(ErrorCode.invalid_request, "producer id and epoch are given both or not at all")
         if self.config.strict and api_version < INIT_SECOND_DIALECT:
@@ -388,6 +391,7 @@ class TransactionCoordinator:
     def _known(self, transactional_id: str) -> Transaction:
         if not transactional_id:
             raise Refused(ErrorCode.invalid_request, "the transactional id is missing")
+        self.joint.check_open(transactional_id)
         txn = self._table.get(transactional_id)
         if txn is None:
             raise Refused(ErrorCode.invalid_producer_id_mapping, f"no producer has the id {transactional_id}")
@@ -415,6 +419,7 @@ class TransactionCoordinator:
         try:
             if self.config.strict and version < SECOND_DIALECT:
                 raise dialect_refused()
+            self.joint.check_end(transactional_id, commit=commit)
             txn = self._known(transactional_id)
             event = self._end_event(transactional_id, txn, shown, commit=commit, version=version)
             state = next_state(txn.state, event)
@@ -496,6 +501,8 @@ class TransactionCoordinator:
         if adopted:
             version = txn.transaction_version
             self._add(transactional_id, value, frozenset(adopted), records, version=version, now_ms=now_ms)
+        elif self._table.joints.is_over(transactional_id):
+            self._table.forget(transactional_id, records)
         return Decision(None, records)
 
     # -- time and hands ------------------------------------------------------------------------------------
@@ -511,6 +518,7 @@ class TransactionCoordinator:
             markers += self._ending.fence(transactional_id, txn, records, owner_may_ask=True, now_ms=now_ms)
         for transactional_id in self._table.expired(now_ms, count_max):
             self._table.forget(transactional_id, records)
+        self._table.joints.forget_expired(now_ms, count_max, records)
         return Decision(None, records, markers)
 
     def force_abort(self, transactional_id: str, *, now_ms: int) -> Decision[EndAnswer]:

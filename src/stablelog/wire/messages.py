@@ -16,6 +16,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from stablelog.errors import Refused
+from stablelog.wire.extension import EXTENSION_NAMES, EXTENSION_VERSIONS, extension_class
 from stablelog.wire.guard import check_counts, skip_tagged_fields
 from stablelog.wire.shapes import error_for, reshape_request, reshape_response
 from stablelog.wire.versions import adapt, refuse_nulls
@@ -66,13 +67,14 @@ API_VERSIONS: dict[int, tuple[int, int]] = {
     61: (0, 0),
     65: (0, 0),
     66: (0, 2),
+    **EXTENSION_VERSIONS,
 }
 SERVED_FROM = {0: 3}  # where it is not the advertised first version
 
 
 def api_name(api_key: int) -> str:
-    """Kafka's name of an API, in snake case."""
-    return str(api_key_map[api_key])
+    """An API's name in snake case: Kafka's, or ours for what Kafka does not have."""
+    return EXTENSION_NAMES.get(api_key) or str(api_key_map[api_key])
 
 
 @cache
@@ -83,6 +85,8 @@ def _module(api_key: int, version: int, kind: str) -> Any:
 @cache
 def message_class(api_key: int, version: int, kind: str) -> Any:
     """The class of a whole request or response of one version."""
+    if api_key in EXTENSION_NAMES:
+        return extension_class(api_key, kind)
     module = _module(api_key, version, kind)
     name = "".join(word.capitalize() for word in api_key_map[api_key].split("_")) + kind.capitalize()
     return getattr(module, name)
@@ -116,7 +120,7 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
     if version < SERVED_FROM.get(api_key, 0):
         raise Refused(
             ErrorCode.unsupported_version,
-            f"{api_key_map[api_key]} version {version} is older than record batches",
+            f"{api_name(api_key)} version {version} is older than record batches",
         )
     request_class = message_class(api_key, version, "request")
     try:
@@ -136,7 +140,7 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
         MemoryError,
         TypeError,
     ) as error:
-        name = api_key_map[api_key]
+        name = api_name(api_key)
         raise Refused(
             ErrorCode.invalid_request, f"not a {name} request of version {version}: {error!r}"
         ) from error

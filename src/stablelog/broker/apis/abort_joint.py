@@ -1,0 +1,34 @@
+"""AbortJoint (10003): abort children of a joint commit, unless it is committed.
+
+Behaviour: what is committed stays so, and the answer says it. With a run, all its children are aborted, also those that
+are not named, and it can begin no more of this version. Answered when it is durable and the markers are written.
+"""
+
+from typing import Any
+
+from kio.static.primitive import i64
+
+from stablelog.broker.broker import Broker
+from stablelog.coordinators.joint import ChildShown
+from stablelog.wire.extension import AbortJointRequest, AbortJointResponse
+from stablelog.wire.extension_children import JointName
+
+
+async def handle(broker: Broker, request: AbortJointRequest, _context: Any) -> AbortJointResponse:
+    """Answer."""
+    transactions = broker.transactions
+    answer = await transactions.carry_out(
+        transactions.coordinator.joint.abort(
+            JointName(request.group, request.key),
+            request.version,
+            [ChildShown(c.transactional_id, c.producer_id, c.producer_epoch) for c in request.children],
+            run=request.run,
+            now_ms=broker.now_ms(),
+        )
+    )
+    return AbortJointResponse(
+        error_code=answer.error,
+        error_message=answer.message,
+        committed=answer.committed,
+        commit_sequence=i64(answer.commit_sequence),
+    )

@@ -1,0 +1,31 @@
+"""BeginJoint (10001): whether a version of a joint commit is still open, and who has it from now on.
+
+Behaviour: a version at or below the last one that was committed is COMMITTED, and nothing is to be done for it. An
+open one belongs to the run that begins it: children of other runs are aborted, and refused when they come later.
+Without a run it is only asked. Answered when it is durable.
+"""
+
+from typing import Any
+
+from kio.static.primitive import i64
+
+from stablelog.broker.broker import Broker
+from stablelog.wire.extension import BeginJointRequest, BeginJointResponse
+from stablelog.wire.extension_children import JointName
+
+
+async def handle(broker: Broker, request: BeginJointRequest, _context: Any) -> BeginJointResponse:
+    """Answer."""
+    transactions = broker.transactions
+    answer = await transactions.carry_out(
+        transactions.coordinator.joint.begin(
+            JointName(request.group, request.key), request.version, request.run, now_ms=broker.now_ms()
+        )
+    )
+    return BeginJointResponse(
+        error_code=answer.error,
+        error_message=answer.message,
+        committed=answer.committed,
+        commit_sequence=i64(answer.commit_sequence),
+        last_version=i64(answer.last_version),
+    )

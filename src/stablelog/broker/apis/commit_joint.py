@@ -1,0 +1,115 @@
+"""CommitJoint (10002): open transactions become one, with one commit sequence, or nothing is decided.
+
+Behaviour: the offsets of consumer groups that come with it are written first, as one more child of our own, and wait
+for its marker like those of any transaction; the decision is made when they are durable. Answered when the decision is
+durable and the markers of all children stand in their partitions. Asked again, also after a restart, the answer is the
+same, with `already`.
+"""
+
+from collections import defaultdict
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i64
+
+from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
+from stablelog.broker.broker import Broker
+from stablelog.coordinators.groups import OffsetCommit, TopicPartition
+from stablelog.coordinators.joint import ChildShown, CommitAnswer
+from stablelog.errors import Refused
+from stablelog.wire.extension import CommitJointRequest, CommitJointResponse
+from stablelog.wire.extension_children import JointName
+
+NO_LEADER_EPOCH = -1
+
+
+def _offset_records(broker: Broker, request: CommitJointRequest) -> list[tuple[bytes, bytes | None]]:
+    """What the offsets log will hold.
+
+    Raises:
+        Refused: an offset cannot be committed; names it.
+    """
+    by_group: dict[str, dict[TopicPartition, OffsetCommit]] = defaultdict(dict)
+    for asked in request.group_offsets:
+        target = (asked.topic, asked.partition_index)
+        topic = broker.topics.get(asked.topic)
+        if topic is None or not 0 <= asked.partition_index < topic.partition_count:
+            raise Refused(
+                ErrorCode.unknown_topic_or_partition,
+                f"group {asked.group_id!r}: there is no partition {asked.topic}-{asked.partition_index}",
+            )
+        by_group[asked.group_id][target] = OffsetCommit(
+            asked.committed_offset, NO_LEADER_EPOCH, asked.committed_metadata
+        )
+    records: list[tuple[bytes, bytes | None]] = []
+    for group_id, commits in by_group.items():
+        if not group_id:
+            raise Refused(ErrorCode.invalid_group_id, "offsets of a group without a name")
+        decision = broker.groups.coordinator.txn_commit_offsets(group_id, commits, now_ms=broker.now_ms())
+        for (topic_name, index), code in decision.answer.items():
+            if code is not ErrorCode.none:
+                raise Refused(code, f"group {group_id!r}, {topic_name}-{index}: {code.name}")
+        records += decision.records
+    return records
+
+
+async def _write_offsets(broker: Broker, request: CommitJointRequest, name: JointName) -> ChildShown:
+    """Write the offsets as a child of our own, and wait until they are durable."""
+    records = _offset_records(broker, request)
+    transactions, groups = broker.transactions, broker.groups
+    child = transactions.apply(
+        transactions.coordinator.joint.open_offsets(
+            name, request.version, OFFSETS_PARTITION, now_ms=broker.now_ms()
+        )
+    )
+    try:
+        groups.journal.append_transactional(records, child.producer_id, child.producer_epoch)
+        groups.coordinator.txn_offsets_appended(child.producer_id, records, now_ms=broker.now_ms())
+        groups.set_timer()
+        await transactions.journal.settled()
+        await groups.journal.settled()
+    except BaseException:  # also if the client has gone: the offsets must not stay undecided until a timeout
+        _drop(broker, child)
+        raise
+    return child
+
+
+def _drop(broker: Broker, child: ChildShown) -> None:
+    transactions = broker.transactions
+    transactions.apply(transactions.coordinator.force_abort(child.transactional_id, now_ms=broker.now_ms()))
+
+
+async def _commit(broker: Broker, request: CommitJointRequest) -> CommitAnswer:
+    transactions = broker.transactions
+    joint = transactions.coordinator.joint
+    name = JointName(request.group, request.key)
+    children = [ChildShown(c.transactional_id, c.producer_id, c.producer_epoch) for c in request.children]
+    offsets: ChildShown | None = None
+    if request.group_offsets and joint.check_commit(name, request.version, request.run) is None:
+        offsets = await _write_offsets(broker, request, name)
+        children.append(offsets)
+    decision = joint.commit(
+        name,
+        request.version,
+        children,
+        run=request.run,
+        retention_ms=request.retention_ms,
+        now_ms=broker.now_ms(),
+    )
+    if offsets is not None and decision.answer.error is not ErrorCode.none:
+        _drop(broker, offsets)
+    return await transactions.carry_out(decision)
+
+
+async def handle(broker: Broker, request: CommitJointRequest, _context: Any) -> CommitJointResponse:
+    """Answer."""
+    try:
+        answer = await _commit(broker, request)
+    except Refused as refused:
+        answer = CommitAnswer(refused.code, str(refused))
+    return CommitJointResponse(
+        error_code=answer.error,
+        error_message=answer.message,
+        commit_sequence=i64(answer.commit_sequence),
+        already=answer.already,
+    )

@@ -1,0 +1,92 @@
+"""What does the commit log say of a joint commit's key, byte for byte?
+
+The latest record of a key is all that is known of it: which version was committed last, with which commit sequence,
+and who has begun the next one. Its key is of a kind of our own (`transaction_records.JOINT_KIND`), which Kafka skips:
+
+    i16 10001 · string transaction group · string key
+
+and its value is `HEAD`, then `string run`, `i16 count` and so many strings, the superseded runs. A string is an i16
+size and UTF-8. A null value forgets the key.
+
+A joint commit is this record *and* the decisions of its children, in one batch of the commit log, which a crash leaves
+whole or takes away whole.
+
+Format: docs/formats.md, "Commit log".
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from stablelog.coordinators.transaction_records import NO_SEQUENCE, NO_TIME, FieldReader, string
+from stablelog.errors import Corrupt
+
+VALUE_VERSION: Final = 0
+NO_VERSION: Final = -1
+FOR_EVER: Final = -1
+
+HEAD: Final = struct.Struct(
+    ">"
+    "h"  # version: always 0
+    "q"  # last_version
+    "q"  # commit_sequence
+    "q"  # open_version
+    "q"  # retention_ms
+    "q"  # update_ms
+)
+COUNT: Final = struct.Struct(">h")
+
+
+@dataclass(frozen=True, slots=True)
+class JointState:
+    """What is known of a key.
+
+    Attributes:
+        last_version: the last version that was committed; -1 if none was.
+        commit_sequence: number of that commit (g); -1 if none was.
+        open_version: the version that a run has begun since; -1 if none.
+        retention_ms: how long it is remembered from `update_ms` on; -1 for ever.
+        update_ms: when this record was made.
+        run: who has begun the open version last; empty if that run has given up.
+        superseded: runs that had begun the open version before, or have given up; oldest first.
+    """
+
+    last_version: int = NO_VERSION
+    commit_sequence: int = NO_SEQUENCE
+    open_version: int = NO_VERSION
+    retention_ms: int = FOR_EVER
+    update_ms: int = NO_TIME
+    run: str = ""
+    superseded: tuple[str, ...] = ()
+
+
+def encode_joint(state: JointState) -> bytes:
+    """The value under a key's key."""
+    head = HEAD.pack(
+        VALUE_VERSION,
+        state.last_version,
+        state.commit_sequence,
+        state.open_version,
+        state.retention_ms,
+        state.update_ms,
+    )
+    runs = b"".join(string(run) for run in state.superseded)
+    return head + string(state.run) + COUNT.pack(len(state.superseded)) + runs
+
+
+def decode_joint(value: bytes) -> JointState:
+    """The value under a key's key.
+
+    Raises:
+        Corrupt: the value is cut short, too long, or of a version that we do not know.
+    """
+    reader = FieldReader(value, "joint commit's value")
+    version, last_version, commit_sequence, open_version, retention_ms, update_ms = HEAD.unpack(
+        reader.take(HEAD.size)
+    )
+    if version != VALUE_VERSION:
+        raise Corrupt(f"commit log: a joint commit's value of version {version}; {VALUE_VERSION} can be read")
+    run = reader.text(reader.int16())
+    superseded = tuple(reader.text(reader.int16()) for _ in range(reader.int16()))
+    reader.done()
+    return JointState(last_version, commit_sequence, open_version, retention_ms, update_ms, run, superseded)
