@@ -1,0 +1,104 @@
+"""Loads, stores and copies at addresses, for kernels.
+
+Kernels work on addresses, not arrays: the bytes of a batch lie where the file or the socket put them, the columns where
+Arrow allocated them, and one call passes over many of both. Nothing here checks anything: a kernel checks every
+address against the end of what it was given before it loads, and every size against the room before it stores.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numba.extending
+from llvmlite import ir
+from numba.core import cgutils, types
+
+_cgutils: Any = cgutils
+_intrinsic: Any = numba.extending.intrinsic
+Load = Callable[[int], int]
+Store = Callable[[int, int], None]
+
+
+def _pointer(builder: Any, address: Any, bits: int) -> Any:
+    return builder.inttoptr(address, ir.IntType(bits).as_pointer())
+
+
+def _load_byte(_: Any, address: Any) -> Any:
+    """The byte at an address, 0 to 255."""
+
+    def generate(__: Any, builder: Any, ___: Any, args: Any) -> Any:
+        return builder.zext(builder.load(_pointer(builder, args[0], 8)), ir.IntType(64))
+
+    return types.int64(types.int64), generate
+
+
+load_byte: Load = _intrinsic(_load_byte)
+
+
+def _big_endian(bits: int) -> Load:
+    def load(_: Any, address: Any) -> Any:
+        def generate(__: Any, builder: Any, ___: Any, args: Any) -> Any:
+            loaded = builder.bswap(builder.load(_pointer(builder, args[0], bits), align=1))
+            return loaded if bits == 64 else builder.sext(loaded, ir.IntType(64))
+
+        return types.int64(types.int64), generate
+
+    load.__doc__ = f"The signed {bits}-bit integer at an address, most significant byte first."
+    load.__name__ = f"load_int{bits}"
+    function: Load = _intrinsic(load)
+    return function
+
+
+load_int16 = _big_endian(16)
+load_int32 = _big_endian(32)
+load_int64 = _big_endian(64)
+
+
+def _native_load(bits: int) -> Load:
+    def load(_: Any, address: Any) -> Any:
+        def generate(__: Any, builder: Any, ___: Any, args: Any) -> Any:
+            loaded = builder.load(_pointer(builder, args[0], bits), align=1)
+            return loaded if bits == 64 else builder.sext(loaded, ir.IntType(64))
+
+        return types.int64(types.int64), generate
+
+    load.__doc__ = f"The signed {bits}-bit integer at an address, in the machine's own order."
+    load.__name__ = f"load_native{bits}"
+    function: Load = _intrinsic(load)
+    return function
+
+
+load_native32 = _native_load(32)
+load_native64 = _native_load(64)
+
+
+def _native_store(bits: int) -> Store:
+    def store(_: Any, address: Any, value: Any) -> Any:
+        def generate(context: Any, builder: Any, ___: Any, args: Any) -> Any:
+            value = args[1] if bits == 64 else builder.trunc(args[1], ir.IntType(bits))
+            builder.store(value, _pointer(builder, args[0], bits), align=1)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), generate
+
+    store.__doc__ = f"Store the low {bits} bits of a value at an address, in the machine's own order."
+    store.__name__ = f"store_{bits}"
+    function: Store = _intrinsic(store)
+    return function
+
+
+store_byte = _native_store(8)
+store_native32 = _native_store(32)
+store_native64 = _native_store(64)
+
+
+def _copy_bytes(_: Any, target: Any, source: Any, size: Any) -> Any:
+    """Copy bytes that do not overlap."""
+
+    def generate(context: Any, builder: Any, ___: Any, args: Any) -> Any:
+        _cgutils.raw_memcpy(builder, _pointer(builder, args[0], 8), _pointer(builder, args[1], 8), args[2], 1)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
+
+
+copy_bytes: Callable[[int, int, int], None] = _intrinsic(_copy_bytes)

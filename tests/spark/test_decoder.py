@@ -1,0 +1,443 @@
+"""The decoder gives what `batch.records` gives, of every batch that is one, and a clean error for every other."""
+
+import struct
+
+import pyarrow as pa
+import pytest
+from crc32c import crc32c
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stablelog.batch.header import (
+    CRC_START,
+    DELETE_HORIZON,
+    HEADER,
+    LOG_APPEND_TIME,
+    Codec,
+    headers_in,
+    read_header,
+)
+from stablelog.batch.markers import Marker, MarkerType, encode_marker
+from stablelog.batch.records import Record, decode_records, encode_batch
+from stablelog.errors import Corrupt, InvalidConfig
+from stablelog.spark.columns import NAMES, arrow_schema
+from stablelog.spark.columns_builder import ColumnBuilder
+from stablelog.spark.decoder import Decoder, Wanted, count_records
+
+ALL = NAMES
+ENDLESS = 2**62
+quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+payloads = st.none() | st.binary(max_size=40) | st.integers(60, 300).map(lambda n: b"x" * n)
+timestamps = st.integers(-(2**40), 2**42)
+headers = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=9)), max_size=3).map(tuple)
+records = st.builds(Record, st.just(0), timestamps, payloads, payloads, headers)
+
+
+def resealed(batch):
+    """The batch with the CRC of what it holds now."""
+    batch = bytearray(batch)
+    batch[CRC_START - 4 : CRC_START] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
+    return bytes(batch)
+
+
+def rewritten(batch, **changes):
+    header = read_header(batch)._replace(**changes)
+    return resealed(HEADER.pack(*header) + batch[HEADER.size :])
+
+
+def with_gaps(batch, deltas, last):
+    """The batch as compaction leaves it: the records' offsets are those of `deltas`, the last offset stays."""
+    header = read_header(batch)
+    found = decode_records(batch)
+    body = bytearray()
+    from stablelog.batch.compression import compress
+    from stablelog.batch.records import _encode_record, write_varint
+
+    for record, delta in zip(found, deltas, strict=True):
+        encoded = _encode_record(record, delta, record.timestamp_ms - header.base_timestamp)
+        write_varint(body, len(encoded))
+        body += encoded
+    packed = compress(header.codec, bytes(body))
+    header = header._replace(batch_length=HEADER.size - 12 + len(packed), last_offset_delta=last)
+    return resealed(HEADER.pack(*header) + packed)
+
+
+def row(record, topic="t", partition=3, timestamp_type=0):
+    return {
+        "key": record.key,
+        "value": record.value,
+        "topic": topic,
+        "partition": partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp_ms * 1000,
+        "timestampType": timestamp_type,
+        "headers": [{"key": k, "value": v} for k, v in record.headers] or None,
+    }
+
+
+def rows_of(batches):
+    out = []
+    for batch in batches:
+        batch.validate(full=True)
+        if "timestamp" in batch.schema.names:
+            n = batch.schema.names.index("timestamp")
+            batch = batch.set_column(n, "timestamp", batch.column(n).cast(pa.int64()))
+        out += batch.to_pylist()
+    return out
+
+
+def decoded(data, start=0, end=ENDLESS, aborted=(), columns=ALL, **options):
+    decoder = Decoder("t", 3, columns, **options)
+    batches = [*decoder.feed(data, start, end, aborted), *decoder.flush()]
+    assert decoder.record_count == sum(batch.num_rows for batch in batches)
+    assert all(batch.schema.equals(decoder.schema) for batch in batches)
+    return rows_of(batches)
+
+
+@st.composite
+def logs(draw):
+    """Batches of growing offsets, with gaps, and their records."""
+    data, wanted, offset = bytearray(), [], draw(st.integers(0, 5))
+    for _ in range(draw(st.integers(1, 5))):
+        some = draw(st.lists(records, min_size=1, max_size=8))
+        attributes = draw(st.sampled_from([0, LOG_APPEND_TIME]))
+        batch = encode_batch(
+            some, base_offset=offset, codec=draw(st.sampled_from(Codec)), extra_attributes=attributes
+        )
+        deltas = sorted(draw(st.sets(st.integers(0, 300), min_size=len(some), max_size=len(some))))
+        last = deltas[-1] + draw(st.integers(0, 3))
+        if draw(st.booleans()):
+            batch = with_gaps(batch, deltas, last)
+        data += batch
+        wanted += [
+            row(record, timestamp_type=attributes // LOG_APPEND_TIME) for record in decode_records(batch)
+        ]
+        offset = read_header(batch).next_offset + draw(st.sampled_from([0, 0, 1, 1000]))
+    return bytes(data), wanted
+
+
+@quick
+@given(logs(), st.data())
+def test_columns_are_what_the_records_are(log, data):
+    batches, wanted = log
+    start = data.draw(st.integers(0, wanted[-1]["offset"] + 2))
+    end = data.draw(st.integers(start, wanted[-1]["offset"] + 2))
+    rows_max = data.draw(st.integers(1, 20))
+    bytes_max = data.draw(st.integers(1, 500))
+    columns = data.draw(st.lists(st.sampled_from(ALL), unique=True, min_size=1))
+    found = decoded(batches, start, end, columns=columns, rows_max=rows_max, bytes_max=bytes_max)
+    assert found == [{name: r[name] for name in columns} for r in wanted if start <= r["offset"] < end]
+
+
+@quick
+@given(logs(), st.data())
+def test_fed_in_pieces_it_goes_on_where_it_was(log, data):
+    batches, wanted = log
+    decoder = Decoder("t", 3, ALL, rows_max=5)
+    found, position = [], 0
+    positions = {header.next_offset: at + header.size for at, header in headers_in(batches)}
+    while position < len(batches):
+        size = data.draw(st.integers(1, len(batches)))
+        before = position
+        found += decoder.feed(batches[position : position + size], 0, ENDLESS)
+        position = positions.get(decoder.next_offset, 0)
+        if position == before:  # not even one whole batch
+            found += decoder.feed(batches[position:], 0, ENDLESS)
+            position = len(batches)
+    found += decoder.flush()
+    assert rows_of(found) == wanted
+
+
+def test_a_cut_last_batch_is_left_unread():
+    batch = encode_batch([Record(0, 1, b"k", b"v")] * 3)
+    later = encode_batch([Record(0, 1, b"k", b"v")], base_offset=3)
+    decoder = Decoder("t", 0, ["offset"])
+    for cut in (1, 30, 61, len(later) - 1):
+        decoder = Decoder("t", 0, ["offset"])
+        list(decoder.feed(batch + later[:cut], 0, ENDLESS))
+        assert (decoder.record_count, decoder.next_offset) == (3, 3)
+
+
+def test_a_range_ends_the_reading():
+    data = encode_batch([Record(0, 1, b"k", b"v")] * 5) + b"garbage behind the range" * 9
+    decoder = Decoder("t", 0, ["offset"])
+    list(decoder.feed(data, 1, 3))
+    assert (decoder.record_count, decoder.next_offset) == (2, 3)
+    assert rows_of(decoder.flush()) == [{"offset": 1}, {"offset": 2}]
+
+
+def test_a_record_larger_than_a_batch_gets_a_larger_one():
+    large = Record(0, 1, None, b"x" * 5000, (("h", b"y" * 100),))
+    small = Record(0, 1, b"k", b"v")
+    data = encode_batch([small, small, large, small])
+    decoder = Decoder("t", 0, ALL, bytes_max=1000)
+    sizes = [b.num_rows for b in decoder.feed(data, 0, ENDLESS)] + [b.num_rows for b in decoder.flush()]
+    assert sizes[0] == 2  # the large one does not go where no room is left for it
+    assert sum(sizes) == 4
+    assert [r["value"] for r in decoded(data, bytes_max=1000)] == [b"v", b"v", large.value, b"v"]
+
+
+def test_schema_is_what_spark_compares_with():
+    schema = arrow_schema(ALL)
+    assert [f.name for f in schema if not f.nullable] == [
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestampType",
+    ]
+    assert Wanted(("value",)).schema() == arrow_schema(["value"])
+    asked = pa.schema([pa.field("offset", pa.int64()), pa.field("value", pa.binary())])
+    [batch] = [
+        b
+        for d in [Decoder("t", 0, asked)]
+        for b in [*d.feed(encode_batch([Record(0, 1, None, b"v")]), 0, 9), *d.flush()]
+    ]
+    assert batch.schema.equals(asked)
+    with pytest.raises(InvalidConfig, match="no column offsets"):
+        Decoder("t", 0, ["offsets"])
+    with pytest.raises(InvalidConfig, match="the column offset is int64, not int32"):
+        Decoder("t", 0, pa.schema([pa.field("offset", pa.int32())]))
+    with pytest.raises(InvalidConfig, match="must not say NOT NULL"):
+        Decoder("t", 0, pa.schema([pa.field("value", pa.binary(), nullable=False)]))
+
+
+def test_a_batch_emptied_by_compaction_gives_nothing():
+    batch = encode_batch([Record(0, 1, b"k", b"v")] * 2)
+    empty = rewritten(batch[: HEADER.size], record_count=0, batch_length=HEADER.size - 12)
+    assert decoded(empty) == []
+    assert count_records(empty) == 0
+
+
+def test_with_a_delete_horizon_timestamps_still_count_from_the_base():
+    batch = encode_batch(
+        [Record(0, 7, b"k", b"v"), Record(0, 9, b"k", b"v")], extra_attributes=DELETE_HORIZON
+    )
+    assert [r["timestamp"] for r in decoded(batch)] == [7000, 9000]
+
+
+def test_a_timestamp_past_the_microseconds_is_the_last_there_is():
+    batch = encode_batch([Record(0, 2**62, b"k", b"v")])
+    assert [r["timestamp"] for r in decoded(batch)] == [2**63 - 1]
+
+
+def test_small_partitions_share_batches():
+    builder = ColumnBuilder(arrow_schema(["topic", "partition", "offset"]), rows_max=4)
+    found = []
+    for partition in range(3):
+        decoder = Decoder("t", partition, builder=builder)
+        found += decoder.feed(encode_batch([Record(0, 1, b"k", b"v")] * 3), 0, ENDLESS)
+    found += builder.take()
+    assert [b.num_rows for b in found] == [4, 4, 1]
+    assert [(r["partition"], r["offset"]) for r in rows_of(found)] == [
+        (p, n) for p in range(3) for n in range(3)
+    ]
+
+
+# --- what was aborted ----------------------------------------------------------------------------------------------
+
+
+def data_batch(producer_id, base_offset, count=1, transactional=True):
+    return encode_batch(
+        [Record(0, 1, None, b"%d@%d" % (producer_id, base_offset + n)) for n in range(count)],
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=transactional,
+    )
+
+
+def marker(producer_id, offset, kind):
+    return encode_marker(
+        Marker(kind, 0, *(("g", 4, 2) if kind is MarkerType.COMMIT else ())),
+        base_offset=offset,
+        leader_epoch=0,
+        producer_id=producer_id,
+        producer_epoch=0,
+        timestamp_ms=1,
+    )
+
+
+@st.composite
+def histories(draw):
+    """A partition's log as (batches, aborted, committed offsets): transactions of a few producers, interleaved."""
+    offset, open_since, batches, aborted, fates, pending = 0, {}, [], [], {}, {}
+    for _ in range(draw(st.integers(1, 25))):
+        producer = draw(st.integers(1, 3))
+        step = draw(st.sampled_from(["data", "data", "abort", "commit", "plain"]))
+        if step == "plain" and producer not in open_since:
+            batches.append(data_batch(producer, offset, transactional=False))
+            fates[offset] = True
+            offset += 1
+        elif step == "data":
+            count = draw(st.integers(1, 3))
+            batches.append(data_batch(producer, offset, count))
+            open_since.setdefault(producer, offset)
+            pending.setdefault(producer, []).extend(range(offset, offset + count))
+            offset += count
+        elif step in {"abort", "commit"} and (producer in open_since or draw(st.booleans())):
+            kind = MarkerType.ABORT if step == "abort" else MarkerType.COMMIT
+            batches.append(marker(producer, offset, kind))
+            if producer in open_since:
+                begun = open_since.pop(producer)
+                for at in pending.pop(producer):
+                    fates[at] = step == "commit"
+                if step == "abort":
+                    aborted.append((producer, begun, offset))
+            offset += 1
+    for producer in open_since:  # the log ends where every fate is known
+        batches.append(marker(producer, offset, MarkerType.COMMIT))
+        for at in pending[producer]:
+            fates[at] = True
+        offset += 1
+    return batches, aborted, [at for at, committed in sorted(fates.items()) if committed], offset
+
+
+@settings(max_examples=150, deadline=None)
+@given(histories(), st.data())
+def test_what_was_aborted_is_never_seen_and_what_was_committed_always(history, data):
+    batches, aborted, committed, end = history
+    start = data.draw(st.integers(0, end))
+    decoder = Decoder("t", 0, ["offset", "value"], rows_max=3)
+    found, fetched = [], start
+    while fetched < end:  # fetch after fetch, each with the list that a broker sends
+        behind = [batch for batch in batches if read_header(batch).next_offset > fetched]
+        sent = behind[: data.draw(st.integers(1, len(behind)))]
+        upper = read_header(sent[-1]).next_offset
+        listed = [(p, first) for p, first, last in aborted if last >= fetched and first < upper]
+        found += decoder.feed(b"".join(sent), start, end, listed)
+        fetched = upper
+    found += decoder.flush()
+    assert [r["offset"] for r in rows_of(found)] == [at for at in committed if at >= start]
+
+
+@settings(max_examples=50, deadline=None)
+@given(histories(), st.data())
+def test_of_a_range_with_all_aborted_transactions_ever_the_past_does_no_harm(history, data):
+    batches, aborted, committed, end = history
+    start = data.draw(st.integers(0, end))
+    sent = b"".join(batch for batch in batches if read_header(batch).next_offset > start)
+    found = decoded(sent, start, end, aborted, columns=["offset"])
+    assert [r["offset"] for r in found] == [at for at in committed if at >= start]
+    everything = decoded(b"".join(batches), columns=["offset"], isolation="read_uncommitted")
+    control = {h.base_offset for b in batches if (h := read_header(b)).is_control}
+    assert [r["offset"] for r in everything] == [at for at in range(end) if at not in control]
+
+
+def test_a_fetch_from_the_middle_of_two_aborted_transactions_leaks_neither():
+    """Counter-example A: the first of two aborted transactions has no batch in what is read."""
+    data = (
+        data_batch(2, 11)
+        + marker(2, 12, MarkerType.ABORT)
+        + marker(1, 20, MarkerType.ABORT)
+        + data_batch(1, 21)
+        + data_batch(2, 22)
+    )
+    assert [r["offset"] for r in decoded(data, 10, ENDLESS, [(1, 2), (2, 3)])] == [21, 22]
+
+
+def test_an_abort_marker_whose_data_lie_before_the_fetch_swallows_nothing():
+    """Counter-example B: the marker comes before any batch of its transaction; the producer's next one commits."""
+    data = marker(1, 20, MarkerType.ABORT) + data_batch(1, 21) + marker(1, 22, MarkerType.COMMIT)
+    assert [r["offset"] for r in decoded(data, 15, ENDLESS, [(1, 2)])] == [21]
+
+
+def test_control_batches_of_unknown_kinds_are_passed_over():
+    unknown = bytearray(marker(1, 1, MarkerType.ABORT))
+    at = HEADER.size + 5  # behind length, attributes, timestamp, offset and the key's size
+    assert struct.unpack_from(">hh", unknown, at) == (0, 0)
+    struct.pack_into(">hh", unknown, at, 0, 6)
+    data = data_batch(1, 0) + resealed(unknown) + data_batch(1, 2) + marker(1, 3, MarkerType.ABORT)
+    assert decoded(data, 0, ENDLESS, [(1, 0)]) == []
+
+
+# --- what is not right ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [CRC_START, HEADER.size, HEADER.size + 9, -1])
+def test_a_flipped_bit_is_found_and_named(at):
+    data = bytearray(encode_batch([Record(0, 1, b"k", b"v")] * 3, base_offset=40))
+    data[at] ^= 4
+    with pytest.raises(Corrupt, match=r"t-3: the CRC of the batch at offset 40 does not hold"):
+        decoded(bytes(data))
+
+
+def test_what_is_no_header_is_named_with_its_place():
+    good = encode_batch([Record(0, 1, b"k", b"v")] * 3)
+    with pytest.raises(
+        Corrupt, match=rf"t-3 behind offset 2: what stands at byte {len(good)} of the data is no header"
+    ):
+        decoded(good + bytes(100))
+
+
+def test_an_unknown_codec_is_named():
+    with pytest.raises(Corrupt, match="batch at offset 0 names the unknown codec 7"):
+        decoded(rewritten(encode_batch([Record(0, 1, b"k", b"v")]), attributes=7))
+
+
+def test_a_bomb_is_not_unpacked():
+    body = encode_batch([Record(0, 1, None, bytes(70 << 20))], codec=Codec.ZSTD)
+    with pytest.raises(Corrupt, match="unpack to more than"):
+        decoded(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "wrong"),
+    [
+        (b"", "more records than it has bytes"),
+        (b"\x80" * 12, "varint does not end"),
+        (b"\x00", "longer than"),
+        (b"\x64\x00\x00\x00\x01\x01\x00", "longer than"),
+        (b"\x0c\x00\x00\x00\x7e\x01\x00", "longer than"),  # a key of 63 bytes
+        (b"\x0c\x00\x00\x02\x01\x01\x00", "do not grow"),  # an offset behind the batch's last
+        (b"\x0c\x00\x00\x01\x01\x01\x00", "do not grow"),  # an offset before its first
+        (b"\x0c\x00\x00\x00\x01\x01\x7e", "more headers than bytes"),
+        (b"\x0c\x00\x00\x00\x01\x01\x01", "more headers than bytes"),
+        (b"\x10\x00\x00\x00\x01\x01\x02\x01\x01", "header without a name"),
+        (b"\x0e\x00\x00\x00\x01\x01\x00\x00", "bytes after the last field"),
+        (b"\x0c\x00\x00\x00\x01\x01\x00\x00", "bytes after the last field"),
+    ],
+)
+def test_records_that_are_not_what_they_claim_are_refused(body, wrong):
+    batch = encode_batch([Record(0, 1, None, None)])
+    header = read_header(batch)._replace(batch_length=HEADER.size - 12 + len(body))
+    with pytest.raises(Corrupt, match=rf"t-3: the batch at offset 0 is not right: .*({wrong})"):
+        decoded(resealed(HEADER.pack(*header) + body))
+
+
+def same_or_corrupt(data):
+    """Whatever the bytes are, it ends, with rows that were there or with a clean error."""
+    for columns in (ALL, ["offset"], ["timestamp"], ["key"]):
+        try:
+            decoded(data, columns=columns, check_crc=False, rows_max=7, bytes_max=1 << 12)
+        except Corrupt as error:
+            assert "t-3" in str(error)  # noqa: PT017 -- it may raise or not
+
+
+@settings(max_examples=300, deadline=None)
+@given(logs(), st.data())
+def test_mutated_batches_crash_nothing(log, data):
+    batches = bytearray(log[0])
+    for _ in range(data.draw(st.integers(1, 5))):
+        batches[data.draw(st.integers(0, len(batches) - 1))] = data.draw(st.integers(0, 255))
+    same_or_corrupt(bytes(batches))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200), st.integers(0, 40), st.integers(0, 40))
+def test_random_records_crash_nothing(body, count, last):
+    header = read_header(encode_batch([Record(0, 1, None, None)]))
+    header = header._replace(
+        batch_length=HEADER.size - 12 + len(body), record_count=count, last_offset_delta=last
+    )
+    same_or_corrupt(resealed(HEADER.pack(*header) + body))
+    same_or_corrupt(body)
+
+
+def test_counting_reads_headers_only():
+    data = data_batch(1, 0, 3) + marker(1, 3, MarkerType.ABORT) + data_batch(1, 4, 2)
+    assert count_records(data) == 5
+    assert count_records(data, 4) == 2
+    assert count_records(data, 0, 3) == 3
