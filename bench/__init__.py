@@ -1,1 +1,1 @@
-"""Figures of this machine: the log beside what the machine itself can do."""
+"""stablelog and Apache Kafka in turn on this machine, and what the machine itself can do."""

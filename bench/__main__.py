@@ -1,229 +1,210 @@
-"""`make bench`: throughput, transactions and abort lookups, with the physical limits beside them.
+"""`make bench`: stablelog and Apache Kafka in turn, on this machine, with the same clients and the same promises.
 
-Medians of several runs. A comparison with Apache Kafka in the same run is not here yet.
+Figures are medians; a ratio is the median of the ratios of runs made one after the other, so that what else the
+machine does weighs on both. Where Apache Kafka cannot be had, stablelog is measured alone.
 """
 
 import argparse
 import json
 import os
-import platform
-import socket
-import statistics
-import tempfile
-import threading
-import time
-from collections.abc import Callable
-from pathlib import Path
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 
-from confluent_kafka import Consumer, Producer, TopicPartition
 from rich.console import Console
-from rich.table import Table
 
-import stablelog
-from stablelog.batch.markers import Marker, MarkerType
-from stablelog.batch.records import Record, encode_batch
-from stablelog.env.disk import LocalDisk
-from stablelog.log.partition import Isolation, LogConfig, MarkerWrite, Partition
+from bench import aborts, limits, loads
+from bench.contestants import (
+    KAFKA,
+    OURS,
+    Broker,
+    Promise,
+    memory_mb,
+    serve_both,
+    start_to_first_record,
+    why_no_kafka,
+)
+from bench.report import Section, print_tables, write_document
 
-MB = 1e6
-_names = iter(range(1 << 30))
+PARTS = ("throughput", "transactions", "end-to-end", "start", "aborts")
+THROUGHPUT = ((100, 500_000), (1_000, 300_000))  # size of a record, records
+RECORDS_IN_A_TRANSACTION = (1, 10, 1_000)
+TRANSACTIONS_S = 3.0  # of each size
+PRODUCERS_TOGETHER = 16
+RECORDS_END_TO_END = 600
+ABORT_COUNT = 1_000_000
+SEGMENT_COUNTS = (10, 100, 1_000)
 
-
-def produce(address: str, size: int, count: int) -> float:
-    """MB/s of one librdkafka producer, acks=all."""
-    topic = f"produce-{next(_names)}"
-    producer = Producer(
-        {
-            "bootstrap.servers": address,
-            "linger.ms": 5,
-            "batch.size": 1_000_000,
-            "acks": "all",
-            "queue.buffering.max.messages": 1_000_000,
-            "log_level": 0,
-        }
-    )
-    value = os.urandom(size)
-    producer.list_topics(topic, timeout=10)
-    began = time.perf_counter()
-    for _ in range(count):
-        while True:
-            try:
-                producer.produce(topic, value)
-                break
-            except BufferError:
-                producer.poll(0.01)
-    assert producer.flush(120) == 0
-    produce.topic = topic  # type: ignore[attr-defined]
-    return count * size / (time.perf_counter() - began) / MB
+console = Console(stderr=True)
 
 
-def fetch(address: str, size: int, count: int) -> float:
-    """MB/s of one read-committed librdkafka consumer, of what `produce` has written last."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": address,
-            "group.id": "bench",
-            "isolation.level": "read_committed",
-            "max.partition.fetch.bytes": 10 << 20,
-            "log_level": 0,
-        }
-    )
-    consumer.assign([TopicPartition(produce.topic, 0, 0)])  # type: ignore[attr-defined]
-    began, got = time.perf_counter(), 0
-    while got < count:
-        got += len(consumer.consume(min(10_000, count - got), timeout=10))
-    seconds = time.perf_counter() - began
-    consumer.close()
-    return count * size / seconds / MB
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is measured, how often, and how much of it."""
+
+    parts: frozenset[str]
+    run_count: int
+    divisor: int  # of every count and duration
+
+    def count(self, full: int) -> int:
+        """How many of it."""
+        return max(full // self.divisor, 20)
+
+    def seconds(self, full: float) -> float:
+        """How long."""
+        return max(full / self.divisor, 0.3)
 
 
-def transactions(address: str, records: int, count: int) -> tuple[float, float, float]:
-    """(transactions per second, p50 and p99 of commit in ms) of one librdkafka producer."""
-    producer = Producer(
-        {
-            "bootstrap.servers": address,
-            "transactional.id": f"bench-{next(_names)}",
-            "linger.ms": 0,
-            "log_level": 0,
-        }
-    )
-    producer.init_transactions(30)
-    commits = []
-    began = time.perf_counter()
-    for _ in range(count):
-        producer.begin_transaction()
-        for _ in range(records):
-            producer.produce("transactions", bytes(100))
-        asked = time.perf_counter()
-        producer.commit_transaction(30)
-        commits.append((time.perf_counter() - asked) * 1000)
-    commits.sort()
-    return count / (time.perf_counter() - began), commits[count // 2], commits[int(count * 0.99)]
-
-
-def abort_lookup(segments: int, aborts: int) -> float:
-    """Microseconds to find the aborted transactions of a fetch, with so many aborts in so many segments."""
-    with tempfile.TemporaryDirectory() as directory:
-        marker = Marker(MarkerType.ABORT, 0)
-        partition = Partition.open(
-            LocalDisk(), Path(directory) / "t-0", LogConfig(), topic="t", partition=0, clean=True, now_ms=1
+def throughput(plan: Plan, section: Section, contestant: str, broker: Broker, best: limits.Limits) -> None:
+    """Produce, and fetch what was produced: by a client that makes objects, and by one that does not."""
+    synced = section.title.startswith("Acknowledged on disk")
+    for size, count in THROUGHPUT:
+        produced = section.row(
+            f"produce {size:,} B, MB/s",
+            wanted=1,
+            limit=best.synced_write_mb_s if synced else best.loopback_mb_s,
         )
-        for at in range(aborts):
-            batch = encode_batch(
-                [Record(0, 1, None, b"")],
-                producer_id=1,
-                producer_epoch=0,
-                base_sequence=at,
-                transactional=True,
+        fetched = section.row(f"fetch {size:,} B, MB/s", wanted=1, limit=best.loopback_mb_s)
+        undecoded = section.row(f"fetch {size:,} B, not decoded, MB/s", wanted=1, limit=best.loopback_mb_s)
+        with loads.topic_of(broker.bootstrap, size, plan.count(count)) as topic:
+            produced.add(contestant, loads.produce(broker.bootstrap, topic))
+            fetched.add(contestant, loads.fetch(broker.bootstrap, topic))
+            undecoded.add(contestant, loads.fetch_undecoded(broker.bootstrap, topic))
+
+
+def transactions(plan: Plan, section: Section, contestant: str, broker: Broker, best: limits.Limits) -> None:
+    """Commit transactions of several sizes: one producer, then many together."""
+    # Records durable, decision durable, and three requests.
+    syncs_ms = 2 * best.sync_ms if section.title.startswith("Acknowledged on disk") else 0.0
+    per_s_max = 1000 / (syncs_ms + 3 * best.round_trip_ms)
+    commit_ms_min = syncs_ms / 2 + best.round_trip_ms
+    for records in RECORDS_IN_A_TRANSACTION:
+        done = loads.transactions(broker.bootstrap, records, plan.seconds(TRANSACTIONS_S))
+        name = f"{records:,} record{'s' if records > 1 else ''}"
+        section.row(f"transactions of {name}, per s", wanted=2, limit=per_s_max).add(contestant, done.per_s)
+        section.row(f"commit of {name}, p50 ms", limit=commit_ms_min).add(contestant, done.percentile_ms(50))
+        section.row(f"commit of {name}, p99 ms", wanted=0.5, limit=commit_ms_min).add(
+            contestant, done.percentile_ms(99)
+        )
+    together = loads.transactions(
+        broker.bootstrap, 1, plan.seconds(TRANSACTIONS_S), producers=PRODUCERS_TOGETHER
+    )
+    section.row(f"transactions of 1 record, {PRODUCERS_TOGETHER} producers, per s", wanted=2).add(
+        contestant, together.per_s
+    )
+
+
+def end_to_end(plan: Plan, section: Section, contestant: str, broker: Broker, best: limits.Limits) -> None:
+    """A record's way from one client to another, at a steady pace."""
+    synced = section.title.startswith("Acknowledged on disk")
+    limit = (best.sync_ms if synced else 0.0) + best.round_trip_ms
+    row = section.row("end to end at 200 records/s, p99 ms", wanted=0.5, limit=limit)
+    row.add(contestant, loads.end_to_end(broker.bootstrap, plan.count(RECORDS_END_TO_END)))
+
+
+LOADS = {"throughput": throughput, "transactions": transactions, "end-to-end": end_to_end}
+
+
+def in_turn(brokers: Mapping[str, Broker], run: int) -> Iterator[tuple[str, Broker]]:
+    """The brokers, now one first, now the other; the disk has nothing left to write before each."""
+    for contestant in sorted(brokers, reverse=run % 2 == 0):
+        os.sync()
+        yield contestant, brokers[contestant]
+
+
+def measure_loads(plan: Plan, promise: Promise, best: limits.Limits, *, with_kafka: bool) -> Section:
+    """Put the brokers under every load, in turn. One run before the others warms them up and is not counted."""
+    section = Section(f"Acknowledged {promise.value}")
+    with serve_both(promise, with_kafka=with_kafka) as brokers:
+        for run in range(plan.run_count + 1):
+            into = Section(section.title) if run == 0 else section
+            for part in [part for part in LOADS if part in plan.parts]:
+                for contestant, broker in in_turn(brokers, run):
+                    state = f"run {run} of {plan.run_count}" if run else "warming up"
+                    with console.status(f"acknowledged {promise.value}: {part}, {contestant}, {state}"):
+                        LOADS[part](plan, into, contestant, broker, best)
+        for contestant, broker in brokers.items():
+            section.row("memory after that, MB", wanted=0.1, limit=best.python_memory_mb).add(
+                contestant, memory_mb(broker.pid)
             )
-            partition.append(batch, now_ms=1)
-            partition.append_markers([MarkerWrite(1, 0, marker)], now_ms=1)
-            if at % (aborts // segments) == aborts // segments - 1:
-                partition.roll(1)
-        partition.assume_synced()
-        end = partition.end_offset
-        places = [end * n // 1000 for n in range(1, 990)]
-        for place in places:
-            partition.aborted_in(place, place + 20)
-        began = time.perf_counter()
-        for place in places:
-            partition.aborted_in(place, place + 20)
-        taken = (time.perf_counter() - began) / len(places) * 1e6
-        assert partition.read(0, 100, Isolation.READ_COMMITTED).aborted
-        partition.close(clean=False)
-        return taken
+    return section
 
 
-def start_to_first_record() -> float:
-    """Seconds from starting a process to its first acknowledged record."""
-    began = time.perf_counter()
-    with stablelog.serve() as broker:
-        producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-        producer.produce("first", b"x")
-        assert producer.flush(30) == 0
-        return time.perf_counter() - began
+def measure_start(plan: Plan, best: limits.Limits, *, with_kafka: bool) -> Section:
+    """Start new brokers, and see what they take with nothing to do."""
+    section = Section("Start, and nothing to do")
+    row = section.row("start to first acknowledged record, s", wanted=0.1, limit=best.python_start_s)
+    for run in range(plan.run_count):
+        for contestant in (OURS, KAFKA)[: 2 if with_kafka else 1][:: 1 if run % 2 else -1]:
+            with console.status(f"start of {contestant}, run {run + 1} of {plan.run_count}"):
+                row.add(contestant, start_to_first_record(contestant))
+    with console.status("memory"), serve_both(Promise.SYNCED, with_kafka=with_kafka) as brokers:
+        idle = section.row("idle memory, MB", wanted=0.1, limit=best.python_memory_mb)
+        for contestant, broker in brokers.items():
+            loads.first_record(broker.bootstrap)
+            idle.add(contestant, memory_mb(broker.pid))
+    return section
 
 
-def memory_mb(pid: int) -> float:
-    """Anonymous memory of a process: without the mapped segments, which are the page cache's."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("RssAnon:")[1].split()[0]) / 1024
+def measure_aborts(plan: Plan) -> Section:
+    """Look up aborted transactions among more and more segments."""
+    count = plan.count(ABORT_COUNT)
+    section = Section(f"Lookup of the aborts that touch a fetch, {count:,} of them in the partition")
+    for segment_count in SEGMENT_COUNTS:
+        with console.status(f"{count:,} aborts in {segment_count} segments"):
+            row = section.row(f"in {segment_count:,} segments, µs")
+            row.add(OURS, aborts.lookup_us(segment_count, count))
+    return section
 
 
-def limits() -> dict[str, float]:
-    """What the machine does at best."""
-    block = os.urandom(64 << 20)
-    began = time.perf_counter()
-    bytes(bytearray(block))
-    copied = 2 * len(block) / (time.perf_counter() - began) / MB
-    with tempfile.NamedTemporaryFile() as file:
-        syncs = []
-        for _ in range(200):
-            os.write(file.fileno(), bytes(100))
-            asked = time.perf_counter()
-            os.fdatasync(file.fileno())
-            syncs.append(time.perf_counter() - asked)
-    left, right = socket.socketpair()
-    sender = threading.Thread(target=lambda: [left.sendall(block) for _ in range(4)])
-    began, got = time.perf_counter(), 0
-    sender.start()
-    while got < 4 * len(block):
-        got += len(right.recv(1 << 20))
-    looped = got / (time.perf_counter() - began) / MB
-    sender.join()
-    return {
-        "memory copy, MB/s": copied,
-        "socket, MB/s": looped,
-        "fdatasync of 100 B, ms": statistics.median(syncs) * 1000,
-    }
+def machine_section(best: limits.Limits) -> Section:
+    """What the machine does at best, as a table."""
+    section = Section("The machine")
+    for what, figure in (
+        ("memory copy, MB/s", best.memory_copy_mb_s),
+        ("loopback, MB/s", best.loopback_mb_s),
+        ("loopback, 100 B there and back, ms", best.round_trip_ms),
+        ("append of 100 B and fdatasync, ms", best.sync_ms),
+        ("appends of 1 MiB with fdatasync, MB/s", best.synced_write_mb_s),
+    ):
+        section.row(what, limit=figure)
+    return section
 
 
-def median_of(runs: int, measure: Callable[[], float]) -> float:
-    """The median of several runs."""
-    return statistics.median(measure() for _ in range(runs))
+def arguments() -> argparse.Namespace:
+    """What was asked for on the command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one run, and a tenth of the work")
+    parser.add_argument(
+        "--only", action="append", choices=PARTS, help="this part; can be given several times"
+    )
+    parser.add_argument("--runs", type=int, default=3, help="runs that are counted (default 3)")
+    parser.add_argument("--json", action="store_true", help="every run's figure, for programs")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
+    return parser.parse_args()
 
 
 def main() -> None:
-    """Measure, and print."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work, one run")
-    parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
-    runs, scale = (1, 10) if arguments.quick else (3, 1)
-    found: dict[str, float] = limits()
-    console = Console(stderr=True)
-    with console.status("measuring"), stablelog.serve() as broker:
-        found["idle memory, MB"] = memory_mb(broker.pid)
-        for size, count in ((1000, 300_000 // scale), (100, 1_000_000 // scale)):
-            found[f"produce {size} B, MB/s"] = median_of(
-                runs, lambda s=size, c=count: produce(broker.bootstrap, s, c)
-            )
-            found[f"fetch {size} B, MB/s"] = median_of(
-                runs, lambda s=size, c=count: fetch(broker.bootstrap, s, c)
-            )
-        found["loaded memory, MB"] = memory_mb(broker.pid)
-        for records in (1, 10, 1000):
-            rate, p50, p99 = transactions(broker.bootstrap, records, max(500 // scale, 50))
-            found |= {
-                f"transactions of {records}, per s": rate,
-                f"commit of {records}, p50 ms": p50,
-                f"commit of {records}, p99 ms": p99,
-            }
-    found["start to first record, s"] = median_of(runs, start_to_first_record)
-    for segments in (10, 100, 1000):
-        found[f"abort lookup, {segments} segments, us"] = abort_lookup(segments, 100_000 // scale)
-    if arguments.json:
-        print(json.dumps(found))
-        return
-    table = Table(
-        title=f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
-        title_justify="left",
-    )
-    table.add_column("")
-    table.add_column("", justify="right")
-    for name, value in found.items():
-        table.add_row(name, f"{value:,.2f}")
-    Console().print(table)
+    """Measure, and tell."""
+    asked = arguments()
+    plan = Plan(frozenset(asked.only or PARTS), 1 if asked.quick else asked.runs, 10 if asked.quick else 1)
+    missing = why_no_kafka()
+    if missing is not None:
+        console.print(f"without Apache Kafka: {missing}")
+    best = limits.measure()
+    sections = [machine_section(best)]
+    if plan.parts & set(LOADS):
+        sections += [measure_loads(plan, promise, best, with_kafka=missing is None) for promise in Promise]
+    if "start" in plan.parts:
+        sections.append(measure_start(plan, best, with_kafka=missing is None))
+    if "aborts" in plan.parts:
+        sections.append(measure_aborts(plan))
+    if asked.json:
+        json.dump([asdict(section) for section in sections], sys.stdout, indent=2)
+    else:
+        print_tables(sections)
+    if asked.write:
+        write_document(sections)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,52 @@
+"""Does the lookup of aborted transactions stay as fast when their number, and that of segments, grows?
+
+A partition is filled with transactions of one record, each aborted, and asked which of them touch a fetch of 20
+offsets, at a thousand places. Kafka has no such question to ask from outside: its lookup visits every later segment.
+"""
+
+import tempfile
+import time
+from pathlib import Path
+
+from stablelog.batch.markers import Marker, MarkerType
+from stablelog.batch.records import Record, encode_batch
+from stablelog.env.disk import LocalDisk
+from stablelog.log.partition import LogConfig, MarkerWrite, Partition
+
+ABORT = Marker(MarkerType.ABORT, 0)
+PLACE_COUNT = 1000
+FETCH_SIZE = 20  # offsets
+
+
+def lookup_us(segment_count: int, abort_count: int) -> float:
+    """Microseconds for one lookup, with so many aborts in so many segments."""
+    with tempfile.TemporaryDirectory(prefix="aborts-") as directory:
+        partition = Partition.open(
+            LocalDisk(), Path(directory) / "t-0", LogConfig(), topic="t", partition=0, clean=True, now_ms=1
+        )
+        try:
+            _fill(partition, segment_count, abort_count)
+            step = (partition.end_offset - FETCH_SIZE) / PLACE_COUNT
+            places = [int(step * number) for number in range(PLACE_COUNT)]
+            for place in places:  # what is read for the first time comes from the disk
+                assert partition.aborted_in(place, place + FETCH_SIZE)
+            began = time.perf_counter()
+            for place in places:
+                partition.aborted_in(place, place + FETCH_SIZE)
+            return (time.perf_counter() - began) / PLACE_COUNT * 1e6
+        finally:
+            partition.close(clean=False)
+
+
+def _fill(partition: Partition, segment_count: int, abort_count: int) -> None:
+    aborts_per_segment = abort_count // segment_count
+    for number in range(abort_count):
+        record = Record(0, 1, None, b"")
+        batch = encode_batch(
+            [record], producer_id=1, producer_epoch=0, base_sequence=number, transactional=True
+        )
+        partition.append(batch, now_ms=1)
+        partition.append_markers([MarkerWrite(1, 0, ABORT)], now_ms=1)
+        if number % aborts_per_segment == aborts_per_segment - 1:
+            partition.roll(1)
+    partition.assume_synced()

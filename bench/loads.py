@@ -1,0 +1,262 @@
+"""What do clients do to a broker, and how fast was it?
+
+Every load takes an address and knows nothing of whose broker answers there. The client is librdkafka through
+confluent-kafka, but for `fetch_undecoded`, which shows what brokers hand out when no client makes objects of it.
+"""
+
+import contextlib
+import itertools
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from stablelog.batch.header import headers_in
+
+MB = 1e6
+QUIET = {"log_level": 0}
+PATIENCE_S = 60.0
+READ_SIZE_MAX = 10 << 20
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic of one partition that is full of equal records."""
+
+    name: str
+    record_size: int
+    record_count: int
+
+    @property
+    def megabytes(self) -> float:
+        """The values that it holds."""
+        return self.record_size * self.record_count / MB
+
+
+@contextlib.contextmanager
+def topic_of(bootstrap: str, record_size: int, record_count: int) -> Iterator[Topic]:
+    """A topic for the block, not written to yet."""
+    topic = Topic(f"records-{os.getpid()}-{next(_numbers)}", record_size, record_count)
+    Producer({"bootstrap.servers": bootstrap, **QUIET}).list_topics(topic.name, timeout=PATIENCE_S)
+    yield topic
+    admin = AdminClient({"bootstrap.servers": bootstrap, **QUIET})
+    admin.delete_topics([topic.name])[topic.name].result()
+
+
+def produce(bootstrap: str, topic: Topic) -> float:
+    """Fill the topic with one producer, acks=all. Returns MB/s."""
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "acks": "all",
+            "linger.ms": 5,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.messages": 1_000_000,
+            **QUIET,
+        }
+    )
+    value = os.urandom(topic.record_size)
+    producer.list_topics(topic.name, timeout=PATIENCE_S)
+    began = time.perf_counter()
+    for _ in range(topic.record_count):
+        while True:
+            try:
+                producer.produce(topic.name, value)
+                break
+            except BufferError:
+                producer.poll(0.01)
+    left = producer.flush(PATIENCE_S)
+    assert left == 0, f"{left} records were not acknowledged"
+    return topic.megabytes / (time.perf_counter() - began)
+
+
+def fetch(bootstrap: str, topic: Topic) -> float:
+    """Read the topic with one read-committed consumer. Returns MB/s."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "bench",
+            "isolation.level": "read_committed",
+            "max.partition.fetch.bytes": READ_SIZE_MAX,
+            "enable.auto.commit": False,
+            **QUIET,
+        }
+    )
+    consumer.assign([TopicPartition(topic.name, 0, 0)])
+    began, count = time.perf_counter(), 0
+    while count < topic.record_count:
+        got = consumer.consume(min(10_000, topic.record_count - count), timeout=PATIENCE_S)
+        assert got, f"{topic.record_count - count} records did not come"
+        count += len(got)
+    seconds = time.perf_counter() - began
+    consumer.close()
+    return topic.megabytes / seconds
+
+
+def fetch_undecoded(bootstrap: str, topic: Topic) -> float:
+    """Read the topic, read-committed, looking only at the headers of batches. Returns MB/s of values."""
+    host, _, port = bootstrap.rpartition(":")
+    name = topic.name.encode()
+    answer = memoryview(bytearray(READ_SIZE_MAX * 2))
+    offset = 0
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+        began = time.perf_counter()
+        while offset < topic.record_count:
+            connection.sendall(_fetch_request(name, offset))
+            _receive(connection, answer[:4])
+            size = int.from_bytes(answer[:4], "big")
+            _receive(connection, answer[:size])
+            offset = _end_of_records(answer[:size], len(name), offset)
+        return topic.megabytes / (time.perf_counter() - began)
+
+
+def _fetch_request(name: bytes, offset: int) -> bytes:
+    """Fetch v4, read committed: a partition from an offset."""
+    body = struct.pack(">hhih", 1, 4, 0, -1)  # Fetch, version 4, correlation id, no client id
+    body += struct.pack(">iiiib", -1, 500, 1, READ_SIZE_MAX, 1)  # replica, wait ms, bytes min, max, isolation
+    body += struct.pack(">ih", 1, len(name)) + name + struct.pack(">iiqi", 1, 0, offset, READ_SIZE_MAX)
+    return struct.pack(">i", len(body)) + body
+
+
+def _receive(connection: socket.socket, into: memoryview) -> None:
+    at = 0
+    while at < len(into):
+        count = connection.recv_into(into[at:])
+        assert count, "the broker closed the connection"
+        at += count
+
+
+def _end_of_records(answer: memoryview, name_size: int, offset: int) -> int:
+    """The offset after the records of a Fetch v4 answer for one partition in which nothing was aborted."""
+    at = 4 + 4 + 4 + 2 + name_size + 4  # correlation id, throttle, topics, name, partitions
+    _, error, _, _, aborted_count = struct.unpack_from(">ihqqi", answer, at)
+    assert error == 0, f"the broker answered with error {error}"
+    assert aborted_count <= 0
+    at += struct.calcsize(">ihqqi") + 4  # and the size of the records
+    for _, header in headers_in(answer[at:]):
+        offset = header.next_offset
+    return offset
+
+
+@dataclass(frozen=True, slots=True)
+class Transactions:
+    """How a row of transactions went."""
+
+    per_s: float
+    commit_ms: list[float]  # of commit_transaction() alone, sorted
+
+    def percentile_ms(self, percent: float) -> float:
+        """The commit latency that so many percent of the transactions did not pass."""
+        return self.commit_ms[min(int(len(self.commit_ms) * percent / 100), len(self.commit_ms) - 1)]
+
+
+def transactions(bootstrap: str, record_count: int, seconds: float, producers: int = 1) -> Transactions:
+    """Commit transactions for some seconds, one after the other from each producer.
+
+    Args:
+        bootstrap: the broker.
+        record_count: records of 100 B in each transaction.
+        seconds: how long.
+        producers: how many work side by side, each with its own transactional id and topic.
+    """
+    name = f"transactions-{os.getpid()}-{next(_numbers)}"
+    ready = threading.Barrier(producers)
+    commits: list[list[float]] = [[] for _ in range(producers)]
+    threads = [
+        threading.Thread(
+            target=_commit, args=(bootstrap, f"{name}-{n}", record_count, seconds, ready, commits[n])
+        )
+        for n in range(producers)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(commits), "a producer failed"
+    latencies = sorted(itertools.chain.from_iterable(commits))
+    return Transactions(len(latencies) / seconds, latencies)
+
+
+def _commit(
+    bootstrap: str,
+    name: str,
+    record_count: int,
+    seconds: float,
+    ready: threading.Barrier,
+    commit_ms: list[float],
+) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 0, **QUIET})
+    producer.init_transactions(PATIENCE_S)
+    value = bytes(100)
+
+    def commit() -> float:
+        producer.begin_transaction()
+        for _ in range(record_count):
+            producer.produce(name, value)
+        asked = time.perf_counter()
+        producer.commit_transaction(PATIENCE_S)
+        return (time.perf_counter() - asked) * 1000
+
+    commit()  # it makes the topic
+    ready.wait(PATIENCE_S)
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        commit_ms.append(commit())
+
+
+def end_to_end(bootstrap: str, count: int, per_s: int = 200) -> float:
+    """Send records of 100 B at a steady pace, acks=all, to a waiting read-committed consumer.
+
+    Returns:
+        The 99th percentile, in ms, of the time from when a record was due to be sent to when the consumer had it.
+    """
+    with topic_of(bootstrap, 100, count) as topic:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "bench",
+                "isolation.level": "read_committed",
+                "enable.auto.commit": False,
+                **QUIET,
+            }
+        )
+        consumer.assign([TopicPartition(topic.name, 0, 0)])
+        arrived: list[float] = []
+
+        def receive(record_count: int) -> None:
+            for _ in range(record_count):
+                message = consumer.poll(PATIENCE_S)
+                assert message is not None, "the records stopped coming"
+                arrived.append(time.perf_counter())
+
+        producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, **QUIET})
+        producer.produce(topic.name, bytes(100))  # the first one finds the way
+        producer.flush(PATIENCE_S)
+        receive(1)
+        thread = threading.Thread(target=receive, args=(count,))
+        thread.start()
+        began = time.perf_counter() + 0.1
+        due = [began + n / per_s for n in range(count)]
+        for at in due:
+            time.sleep(max(at - time.perf_counter(), 0))
+            producer.produce(topic.name, bytes(100))
+            producer.poll(0)
+        producer.flush(PATIENCE_S)
+        thread.join()
+        consumer.close()
+        latencies = sorted(came - sent for came, sent in zip(arrived[1:], due, strict=True))
+        return latencies[int(count * 0.99)] * 1000
+
+
+def first_record(bootstrap: str) -> None:
+    """Produce one record to a new topic, and wait until it is acknowledged."""
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, **QUIET})
+    producer.produce("first", b"record")
+    assert producer.flush(PATIENCE_S) == 0

@@ -1,0 +1,71 @@
+"""Every benchmark runs here in miniature, so that none rots, and its report says what was measured."""
+
+import pytest
+
+from bench import aborts, limits, loads, report
+from bench.contestants import KAFKA, OURS
+
+
+def test_records_produced_are_fetched_with_and_without_decoding(stablelog_broker):
+    with loads.topic_of(stablelog_broker.bootstrap, 100, 2_000) as topic:
+        assert loads.produce(stablelog_broker.bootstrap, topic) > 0
+        assert loads.fetch(stablelog_broker.bootstrap, topic) > 0
+        assert loads.fetch_undecoded(stablelog_broker.bootstrap, topic) > 0
+
+
+def test_transactions_are_timed_one_by_one(stablelog_broker):
+    done = loads.transactions(stablelog_broker.bootstrap, 2, 0.1, producers=2)
+    assert done.per_s == pytest.approx(len(done.commit_ms) / 0.1)
+    assert 0 < done.percentile_ms(50) <= done.percentile_ms(99) <= done.percentile_ms(100)
+
+
+def test_a_record_is_followed_from_end_to_end(stablelog_broker):
+    assert 0 < loads.end_to_end(stablelog_broker.bootstrap, 20) < 10_000
+
+
+def test_aborts_are_looked_up_in_every_segment():
+    assert aborts.lookup_us(4, 100) > 0
+
+
+def test_the_machine_has_limits():
+    best = limits.measure()
+    assert best.memory_copy_mb_s > best.loopback_mb_s > 0
+    assert best.sync_ms > 0
+
+
+def test_a_ratio_is_of_runs_that_were_made_one_after_the_other():
+    row = report.Row("speed", wanted=2)
+    for ours, theirs in ((10, 1), (20, 10), (300, 100)):
+        row.add(OURS, ours)
+        row.add(KAFKA, theirs)
+    assert row.ratio == 3
+    assert row.reached is True
+    assert row.cells() == ("speed", "20", "10", "3", "≥ 2", "")
+
+
+def test_less_than_one_is_wanted_at_most():
+    row = report.Row("time", wanted=0.5, runs={OURS: [6], KAFKA: [10]})
+    assert row.reached is False
+
+
+def test_without_kafka_there_is_no_ratio():
+    row = report.Row("speed", wanted=2, runs={OURS: [1.0]})
+    assert row.ratio is None
+    assert row.reached is None
+
+
+def test_the_document_keeps_its_words_and_gets_new_figures(tmp_path):
+    path = tmp_path / "benchmarks.md"
+    path.write_text("before\n<!-- figures -->\nold\n<!-- end of figures -->\nafter\n")
+    section = report.Section("Speed")
+    section.row("produce, MB/s").add(OURS, 1234)
+    report.write_document([section], path)
+    text = path.read_text()
+    assert "| produce, MB/s | 1,234 |" in text
+    assert "old" not in text
+    assert text.startswith("before\n<!-- figures -->\n")
+    assert text.endswith("<!-- end of figures -->\nafter\n")
+
+
+def test_the_document_has_a_place_for_its_figures():
+    assert report.FIGURES.search(report.DOCUMENT.read_text())
