@@ -381,7 +381,7 @@ def test_a_group_does_not_take_another_groups_numbers() -> None:
 
 def test_kinds_of_records_that_are_not_known_are_skipped() -> None:
     c = coordinator()
-    c.replay(bytes.fromhex("2711000161"), b"from a later version")
+    c.replay(bytes.fromhex("2712000161"), b"from a later version")
     c.replay(bytes.fromhex("0007000161"), None)
     assert len(c) == 0
 
