@@ -1,7 +1,25 @@
+from pathlib import Path
+
 import pytest
 
 from stablelog.errors import InvalidConfig
-from stablelog.spark.options import read_options
+from stablelog.spark.offsets import Bound
+from stablelog.spark.options import BATCH, OPTIONS, STREAM, WITHOUT_EFFECT, read_options, write_options
+
+DOCS = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+READ = {"bootstrap": "h:1", "subscribe": "x"}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_the_row_of_an_option_says_what_the_table_says(name):
+    option = OPTIONS[name]
+    row = f"| `{name}` | {option.default} | {option.valid} | {option.where} | {option.meaning} |"
+    assert row in DOCS
+
+
+def test_no_row_is_of_an_option_that_is_gone():
+    rows = [line.split("`")[1] for line in DOCS.splitlines() if line.startswith("| `")]
+    assert rows == [*OPTIONS, *WITHOUT_EFFECT]
 
 
 def test_spark_lowers_the_case_of_names():
@@ -10,17 +28,126 @@ def test_spark_lowers_the_case_of_names():
     assert options.isolation == "read_committed"
 
 
+def test_a_batch_begins_at_the_beginning_and_a_stream_at_the_end():
+    assert read_options(READ, BATCH).starting == Bound("earliest")
+    assert read_options(READ, STREAM).starting == Bound("latest")
+
+
+def test_two_names_of_one_option_may_agree():
+    assert read_options({**READ, "kafka.bootstrap.servers": "h:1"}).bootstrap == "h:1"
+
+
+def test_options_that_change_nothing_here_are_taken():
+    assert read_options({**READ, "groupidprefix": "mine"}) == read_options(READ)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ({"startingOffsets": '{"x": {"0": 3, "1": -2}}'}, Bound("offsets", {"x": {0: 3, 1: -2}})),
+        ({"startingOffsets": '{"#topics": {"x": "ab"}, "x": {"0": 3}}'}, Bound("offsets", {"x": {0: 3}})),
+        ({"startingTimestamp": "17"}, Bound("timestamp", timestamp_ms=17)),
+        ({"startingOffsetsByTimestamp": '{"x": {"0": 17}}'}, Bound("timestamps", {"x": {0: 17}})),
+    ],
+)
+def test_where_to_begin_is_said_in_four_ways(given, found):
+    assert read_options({**READ, **given}).starting == found
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("128m", 128 << 20), ("1G", 1 << 30), ("64kb", 64 << 10), ("1000", 1000)]
+)
+def test_sizes_have_units(text, size):
+    assert read_options({**READ, "targetBytesPerTask": text}).target_size == size
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ms"), [("10s", 10_000), ("15m", 900_000), ("500ms", 500), ("1h", 3_600_000)]
+)
+def test_durations_have_units(text, time_ms):
+    given = {**READ, "minOffsetsPerTrigger": "5", "maxTriggerDelay": text}
+    assert read_options(given, STREAM).trigger_delay_max_ms == time_ms
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"subscrib": "x"}, "did you mean subscribe"),
         ({"subscribe": "x"}, "kafka.bootstrap.servers"),
         ({"bootstrap": "h:1"}, "option subscribe"),
-        ({"bootstrap": "h:1", "kafka.bootstrap.servers": "h:1", "subscribe": "x"}, "the same option"),
-        ({"bootstrap": "h:1", "subscribe": "x", "isolation": "dirty"}, "read_committed or"),
-        ({"bootstrap": "h:1", "subscribe": "x", "includeHeaders": "1"}, "true or false"),
+        ({**READ, "kafka.bootstrap.servers": "h:2"}, "the same option"),
+        ({**READ, "isolation": "dirty"}, "read_committed or"),
+        ({**READ, "includeHeaders": "1"}, "true or false"),
+        ({**READ, "assign": '{"x": [0]}'}, "subscribe and assign say the same"),
+        ({**READ, "subscribePattern": "x.*"}, "subscribe and subscribePattern say the same"),
+        ({"bootstrap": "h:1", "subscribePattern": "("}, r"subscribePattern='\(' is not valid"),
+        ({"bootstrap": "h:1", "assign": '{"x": [0]}', "partitions": "0"}, "assign and partitions both"),
+        (
+            {**READ, "startingOffsets": "earliest", "startingTimestamp": "1"},
+            "startingOffsets and startingTimestamp",
+        ),
+        ({**READ, "startingOffsets": "sooner"}, "startingOffsets='sooner' is not valid: earliest, latest"),
+        ({**READ, "startingOffsets": '{"x": {"0": -3}}'}, "x-0 at -3"),
+        ({**READ, "endingOffsets": "earliest"}, "read nothing"),
+        ({**READ, "endingOffsets": '{"x": {"0": -2}}'}, "read nothing"),
+        ({**READ, "minPartitions": "0"}, "minPartitions='0' is not valid: 1 and more"),
+        ({**READ, "targetBytesPerTask": "many"}, "targetBytesPerTask='many' is not valid: bytes"),
+        ({**READ, "partitions": "3-1"}, "partitions='3-1' is not valid"),
+        ({**READ, "scan": "telepathy"}, "auto or fetch or files"),
+        ({"path": "data", "scan": "fetch"}, "needs a broker"),
+        ({**READ, "path": "data", "scan": "fetch"}, "does not look into path"),
+        ({**READ, "topic": "x"}, "topic is an option of a write, not of a batch read or a stream's read"),
+        (
+            {**READ, "kafka.security.protocol": "SSL"},
+            "of Kafka's client settings it has kafka.bootstrap.servers",
+        ),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused_by_name(given, message):
     with pytest.raises(InvalidConfig, match=message):
         read_options(given)
+
+
+def test_a_stream_has_options_of_its_own():
+    given = {**READ, "maxOffsetsPerTrigger": "10"}
+    assert read_options(given, STREAM).trigger_offsets_max == 10
+    with pytest.raises(
+        InvalidConfig, match="maxOffsetsPerTrigger is an option of a stream's read, not of a batch"
+    ):
+        read_options(given, BATCH)
+    with pytest.raises(InvalidConfig, match="endingOffsets is an option of a batch read"):
+        read_options({**READ, "endingOffsets": "latest"}, STREAM)
+    with pytest.raises(InvalidConfig, match="a stream needs a broker"):
+        read_options({"path": "data"}, STREAM)
+    with pytest.raises(InvalidConfig, match="which is not given"):
+        read_options({**READ, "maxTriggerDelay": "1m"}, STREAM)
+
+
+def test_a_write_has_options_of_its_own():
+    options = write_options(
+        {"bootstrap": "h:1", "topic": "x", "checkpointlocation": "c", "txnappid": "job", "txnversion": "7"}
+    )
+    assert (options.bootstrap, options.topic, options.app_id, options.version) == ("h:1", "x", "job", 7)
+    assert (options.guarantee, options.codec, options.checkpoint) == ("exactly-once", "none", "c")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "say where to write"),
+        ({"bootstrap": "h:1", "subscribe": "x"}, "subscribe is an option of a batch read or a stream's read"),
+        ({"bootstrap": "h:1", "txnAppId": "job"}, "txnAppId and txnVersion go together"),
+        ({"bootstrap": "h:1", "txnAppId": "job", "txnVersion": "-1"}, "txnVersion='-1' is not valid"),
+        ({"bootstrap": "h:1", "guarantee": "maybe"}, "exactly-once or at-least-once"),
+        ({"bootstrap": "h:1", "guarantee": "at-least-once", "commitGroup": "g"}, "commitGroup is part of"),
+        ({"bootstrap": "h:1", "sourceOffsets": '{"x": {"0": 1}}'}, "option commitGroup"),
+        ({"bootstrap": "h:1", "compression": "zip"}, "none or gzip or snappy or lz4 or zstd"),
+        (
+            {"bootstrap": "h:1", "transactionTimeout": "soon"},
+            "transactionTimeout='soon' is not valid: a duration",
+        ),
+    ],
+)
+def test_an_option_of_a_write_that_makes_no_sense_is_refused_by_name(given, message):
+    with pytest.raises(InvalidConfig, match=message):
+        write_options(given)

@@ -1,0 +1,150 @@
+"""How a stream's offsets, and the offsets in options, are written down.
+
+As in Spark's Kafka connector: `{"orders": {"0": 23, "1": 42}}`, each the next offset to read. A stream's offsets
+also name the topics' ids under `#topics`, which no topic is called, so that a topic that was deleted and created
+again is not taken for the old one. Spark compares offsets as strings: the same offsets have to give the same JSON,
+so everything is sorted.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+EARLIEST, LATEST = -2, -1
+TOPIC_IDS = "#topics"
+Place = tuple[str, int]  # topic, partition
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where a read begins or ends.
+
+    Attributes:
+        kind: earliest, latest, offsets, timestamps or timestamp.
+        by_partition: the offsets (-2 earliest, -1 latest) or the times in ms of the partitions that are named.
+        timestamp_ms: of every partition, where the kind is timestamp.
+    """
+
+    kind: str
+    by_partition: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    timestamp_ms: int = 0
+
+    def places(self) -> set[Place]:
+        """The partitions that are named."""
+        return {(topic, index) for topic, indexes in self.by_partition.items() for index in indexes}
+
+    def of(self, place: Place) -> int | None:
+        """The offset or time of a partition; None if it is not named."""
+        return self.by_partition.get(place[0], {}).get(place[1])
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffsets:
+    """Up to where a stream has read: the next offset of each partition, exclusive end of what was read."""
+
+    next_offsets: Mapping[Place, int]
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Canonical: equal offsets give dictionaries that are written as equal JSON."""
+        found: dict[str, Any] = {}
+        if self.topic_ids:
+            found[TOPIC_IDS] = dict(sorted(self.topic_ids.items()))
+        for (topic, index), offset in sorted(self.next_offsets.items()):
+            found.setdefault(topic, {})[str(index)] = offset
+        return found
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "StreamOffsets":
+        """Read what `to_json` gave."""
+        return cls(
+            {
+                (topic, int(index)): int(offset)
+                for topic, indexes in value.items()
+                if topic != TOPIC_IDS
+                for index, offset in indexes.items()
+            },
+            dict(value.get(TOPIC_IDS, {})),
+        )
+
+
+def parse_offsets(text: str) -> dict[str, dict[int, int]]:
+    """Offsets by topic and partition. What a stream reported of its progress is taken too.
+
+    Raises:
+        ValueError: it is not that.
+    """
+    found = _by_partition(text)
+    for topic, offsets in found.items():
+        for index, offset in offsets.items():
+            if offset < EARLIEST:
+                raise ValueError(f"{topic}-{index} at {offset}")
+    return found
+
+
+def parse_timestamps(text: str) -> dict[str, dict[int, int]]:
+    """Times in ms by topic and partition.
+
+    Raises:
+        ValueError: it is not that.
+    """
+    found = _by_partition(text)
+    if any(time < 0 for times in found.values() for time in times.values()):
+        raise ValueError("a time before 1970")
+    return found
+
+
+def parse_assign(text: str) -> tuple[Place, ...]:
+    """The partitions of `{"topic": [0, 1]}`.
+
+    Raises:
+        ValueError: it is not that, or there is none.
+    """
+    value = json.loads(text)
+    places = tuple(sorted({(topic, _index(index)) for topic, indexes in value.items() for index in indexes}))
+    if not places:
+        raise ValueError("no partition")
+    return places
+
+
+def parse_indexes(text: str) -> frozenset[int]:
+    """The numbers of `0,3,5-7`.
+
+    Raises:
+        ValueError: it is not that.
+    """
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.strip().partition("-")
+        low, high = int(first), int(last if dash else first)
+        if low > high or high > 1_000_000:
+            raise ValueError(part)
+        found.update(range(low, high + 1))
+    return frozenset(found)
+
+
+def by_topic(offsets: Iterable[tuple[Place, int]]) -> dict[str, dict[int, int]]:
+    """Offsets of partitions, by topic."""
+    found: dict[str, dict[int, int]] = {}
+    for (topic, index), offset in sorted(offsets):
+        found.setdefault(topic, {})[index] = offset
+    return found
+
+
+def _by_partition(text: str) -> dict[str, dict[int, int]]:
+    value = json.loads(text)
+    if not isinstance(value, dict) or not value:
+        raise ValueError("not a JSON object of topics")
+    return {
+        topic: {_index(index): int(number) for index, number in indexes.items()}
+        for topic, indexes in value.items()
+        if topic != TOPIC_IDS
+    }
+
+
+def _index(value: object) -> int:
+    index = int(str(value))
+    if index < 0:
+        raise ValueError(f"partition {index}")
+    return index
