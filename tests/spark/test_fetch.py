@@ -4,12 +4,12 @@ import pytest
 
 from stablelog.errors import Unavailable
 from stablelog.spark.fetch import plan, read
-from stablelog.spark.options import ReadOptions
+from stablelog.spark.options import read_options
 from tests.clients.drivers import Confluent, unique
 
 
 def options(broker, topic, isolation="read_committed"):
-    return ReadOptions(broker.bootstrap, (topic,), isolation, include_headers=False)
+    return read_options({"bootstrap": broker.bootstrap, "subscribe": topic, "isolation": isolation})
 
 
 def rows(broker, topic, isolation="read_committed"):
