@@ -16,9 +16,12 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from stablelog.coordinators.joint import ChildShown
+from stablelog.coordinators.joint_records import decode_joint
 from stablelog.coordinators.producer_ids import ProducerIds
 from stablelog.coordinators.transaction_records import (
     GroupKey,
+    JointKey,
     decode_group,
     decode_transaction,
     encode_transaction,
@@ -34,6 +37,7 @@ from stablelog.coordinators.transactions import (
     TransactionCoordinator,
 )
 from stablelog.errors import Refused
+from stablelog.wire.extension_children import JointName, child_id
 
 SCRIPTS = Path(__file__).parent / "scripts"
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -52,6 +56,21 @@ def partition(text: str) -> TopicPartition:
 
 def shown(partitions: Any) -> str:
     return " ".join(f"{topic}-{index}" for topic, index in sorted(partitions))
+
+
+def shown_joint(value: bytes | None) -> str:
+    if value is None:
+        return "forgotten"
+    state = decode_joint(value)
+    parts = [f"last {state.last_version} g={state.commit_sequence}" if state.last_version >= 0 else "none"]
+    if state.open_version >= 0:
+        parts.append(f"open {state.open_version} run {state.run or '-'}")
+        parts += [f"not {run}" for run in state.superseded]
+    return " ".join(parts)
+
+
+def told(message: str | None) -> str:
+    return "" if message is None else f": {message}"
 
 
 class Producer:
@@ -199,6 +218,66 @@ class Conversation:
             if "as" not in given:
                 producer.identity = (answer.producer_id, answer.producer_epoch)
         self.carry_out(decision, line)
+
+    def child(self, name: str, key: str, version: str, *flags: str, **given: str) -> None:
+        """`child A k 1 run=r1 group=g v1 timeout=30s`: A registers as a child; its partition is its name."""
+        transactional_id = child_id(
+            key, int(version), given.pop("run", "r1"), name, 0, group=given.pop("group", "")
+        )
+        self.init(name, *flags, id=transactional_id, **given)
+
+    def begin_joint(self, key: str, version: str, run: str = "") -> None:
+        """`begin-joint k 1 r1`: with a run, or without only to ask."""
+        decision = self.coordinator.joint.begin(
+            JointName("", key), int(version), run or None, now_ms=self.now_ms
+        )
+        answer = decision.answer
+        line = answer.error.name if answer.error is not ErrorCode.none else "open"
+        if answer.committed:
+            line = f"committed g={answer.commit_sequence}"
+        self.carry_out(decision, f"{line} last {answer.last_version}" + told(answer.message))
+
+    def commit_joint(self, key: str, version: str, *names: str, **given: str) -> None:
+        """`commit-joint k 1 A B=0/7 run=r1 group=g keep=1h offsets`: the children A and B, one with another identity."""
+        now = {"now_ms": self.now_ms}
+        name = JointName(given.pop("group", ""), key)
+        run, keep = given.pop("run", None), given.pop("keep", None)
+        children = [
+            ChildShown(self.producers[n].transactional_id, *self.producers[n].identity) for n in names
+        ]
+        children += [ChildShown(self.producers[n].transactional_id, *self.parse(g)) for n, g in given.items()]
+        decision = self.coordinator.joint.commit(
+            name,
+            int(version),
+            children,
+            run=run,
+            retention_ms=-1 if keep is None else milliseconds(keep),
+            **now,
+        )
+        answer = decision.answer
+        line = answer.error.name if answer.error is not ErrorCode.none else f"g={answer.commit_sequence}"
+        self.carry_out(decision, line + (" already" if answer.already else "") + told(answer.message))
+
+    def abort_joint(self, key: str, version: str, *names: str, **given: str) -> None:
+        """`abort-joint k 1 A B run=r1`: likewise."""
+        children = [
+            ChildShown(self.producers[n].transactional_id, *self.producers[n].identity) for n in names
+        ]
+        decision = self.coordinator.joint.abort(
+            JointName("", key), int(version), children, run=given.get("run"), now_ms=self.now_ms
+        )
+        answer = decision.answer
+        line = answer.error.name if not answer.committed else f"committed g={answer.commit_sequence}"
+        self.carry_out(decision, line + told(answer.message))
+
+    def offsets(self, key: str, version: str) -> None:
+        """`offsets k 1`: a child of the coordinator's own takes offsets; it is known as `offsets` from now on."""
+        decision = self.coordinator.joint.open_offsets(
+            JointName("", key), int(version), ("__consumer_offsets", 0), now_ms=self.now_ms
+        )
+        own = self.producers["offsets"] = Producer(decision.answer.transactional_id, SECOND)
+        own.identity = decision.answer[1:]
+        self.carry_out(decision, f"offsets: {own.identity[0]}/{own.identity[1]}")
 
     def force_abort(self, transactional_id: str) -> None:
         """`force-abort a`: by hand."""
@@ -353,6 +432,9 @@ class Conversation:
             self.lines.append(
                 f"log group: ids below {state.producer_ids_end}, next g={state.commit_sequence_next}"
             )
+            return
+        if isinstance(subject, JointKey):
+            self.lines.append(f"log joint {subject.name.key} " + shown_joint(value))
             return
         if value is None:
             self.lines.append(f"log {subject.transactional_id} forgotten")

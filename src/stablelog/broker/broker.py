@@ -245,6 +245,8 @@ class Broker:
         """
         await self.flush.idle()
         topic = self.topics.delete(name)
+        for index in range(topic.partition_count):
+            self.transactions.partition_gone((name, index))
         for partition in topic.partitions.values():
             self.flush.forget(partition, Unavailable(f"topic {name} was deleted"))
             self.waiters.wake(partition)

@@ -45,6 +45,11 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         ("topic", "partition"),
     ),
     "stablelog_last_commit_sequence": ("gauge", "Commit sequence of the last commit that was decided.", ()),
+    "stablelog_resolved_commit_sequence": (
+        "gauge",
+        "Commit sequence up to which every commit is durable with all its markers.",
+        (),
+    ),
 }
 
 
@@ -82,6 +87,7 @@ class Metrics:
         yield "stablelog_connections", (), self.connection_count
         yield "stablelog_fetch_sessions", (), len(self._broker.fetch_sessions)
         yield "stablelog_last_commit_sequence", (), self._broker.transactions.coordinator.last_commit_sequence
+        yield "stablelog_resolved_commit_sequence", (), self._broker.transactions.resolved_commit_sequence
         now_ms = self._broker.now_ms()
         for partition in self._broker.topics.open_partitions():
             labels = (partition.topic, str(partition.index))

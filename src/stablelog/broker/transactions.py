@@ -7,7 +7,7 @@ next transaction never meets the last one's markers on their way.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from stablelog.batch.markers import Marker, MarkerType
@@ -22,6 +22,7 @@ from stablelog.coordinators.transactions import (
     Decision,
     MarkerOrder,
     OpenTransaction,
+    Record,
     TopicPartition,
     TransactionConfig,
     TransactionCoordinator,
@@ -33,6 +34,8 @@ log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")
 OrderKey = tuple[str, int, int]
+
+MARKED_COUNT_MAX = 10_000  # commits of which it is noted that their markers may not be durable yet
 
 
 class Transactions:
@@ -56,6 +59,10 @@ class Transactions:
         self._decided: list[tuple[Decision[Any], asyncio.Future[None] | None]] = []
         self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
         self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}  # partitions that lack their marker
+        # By commit sequence, where its markers end that were not durable when they were written.
+        self._marked: dict[int, list[tuple[Partition, int]]] = {}
+        self._durable_sequence = 0  # of the last commit whose decision is durable
+        self._appended_sequence = 0
         self._producer_ids = ProducerIds()
         self.coordinator = TransactionCoordinator(
             config,
@@ -80,12 +87,17 @@ class Transactions:
                     if record.key is not None:
                         self.coordinator.replay(record.key, record.value)
         decision = self.coordinator.loaded(self._now_ms())
-        self.journal.append(decision.records)
+        self._append(decision)
+        done = []
         for order in decision.markers:
             targets = {target for target in order.partitions if self._exists(target)}
             self._hold_back(order, targets)
             if not targets:
-                self._report_done(order)
+                done.append(order)
+        self._report_done(done)
+        for target in self.coordinator.unsettled():
+            if not self._exists(target):
+                self.partition_gone(target)
 
     def _exists(self, target: TopicPartition) -> bool:
         topic = self._topics.get(target[0])
@@ -101,14 +113,14 @@ class Transactions:
 
     def apply(self, decision: Decision[Answer]) -> Answer:
         """Append the decision's records and answer at once; its markers follow when the records are durable."""
-        self.journal.append(decision.records)
+        self._append(decision)
         if decision.markers:
             self._write_when_durable(decision, None)
         return decision.answer
 
     async def carry_out(self, decision: Decision[Answer]) -> Answer:
         """Append the decision's records, wait until they are durable and its markers are written, and answer."""
-        self.journal.append(decision.records)
+        self._append(decision)
         if decision.markers:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._write_when_durable(decision, done)
@@ -116,6 +128,34 @@ class Transactions:
         else:
             await self.journal.settled()
         return decision.answer
+
+    def _append(self, decision: Decision[Any]) -> None:
+        self.journal.append(decision.records)
+        sequence = self.coordinator.last_commit_sequence
+        if sequence > self._appended_sequence:
+            self._appended_sequence = sequence
+            self.journal.after(lambda: self._commits_durable(sequence))
+
+    def _commits_durable(self, sequence: int) -> None:
+        self._durable_sequence = sequence
+
+    @property
+    def resolved_commit_sequence(self) -> int:
+        """The greatest number up to which every commit is durable with all its markers: no crash tears it again."""
+        unmarked = min(self._awaited_markers(), default=self._durable_sequence + 1)
+        return min(self.coordinator.resolved_commit_sequence, self._durable_sequence, unmarked - 1)
+
+    def _awaited_markers(self) -> dict[int, list[tuple[Partition, int]]]:
+        return {
+            sequence: left
+            for sequence, ends in list(self._marked.items())
+            if (left := [(partition, end) for partition, end in ends if self._is_awaited(partition, end)])
+        }
+
+    def _is_awaited(self, partition: Partition, end: int) -> bool:
+        topic = self._topics.get(partition.topic)
+        is_there = topic is not None and topic.partitions.get(partition.index) is partition
+        return is_there and partition.high_watermark < end
 
     def _write_when_durable(self, decision: Decision[Any], done: "asyncio.Future[None] | None") -> None:
         self.journal.after(lambda: self._decided.append((decision, done)))
@@ -133,10 +173,9 @@ class Transactions:
                     by_partition.setdefault(target, []).append(order)
         for target, orders in by_partition.items():
             self._write_or_hold_back(target, orders)
-        for decision, done in decided:
-            for order in decision.markers:
-                if _key(order) not in self._waiting_for:
-                    self._report_done(order)
+        orders = [order for decision, _ in decided for order in decision.markers]
+        self._report_done([order for order in orders if _key(order) not in self._waiting_for])
+        for _, done in decided:
             if done is not None and not done.done():
                 done.set_result(None)
 
@@ -158,6 +197,7 @@ class Transactions:
             return
         outcomes = partition.append_markers([_marker_write(order) for order in orders], now_ms=self._now_ms())
         self._flush.dirty(partition)
+        end = partition.end_offset
         for order, outcome in zip(orders, outcomes, strict=True):
             if isinstance(outcome, Refused):
                 # Whoever has a higher epoch, or a later coordinator, has ended the transaction already.
@@ -168,35 +208,54 @@ class Transactions:
                     partition.index,
                     outcome,
                 )
+            if order.commit_sequence >= 0 and partition.high_watermark < end:
+                self._marked.setdefault(order.commit_sequence, []).append((partition, end))
             if partition.topic == CONSUMER_OFFSETS_TOPIC:
                 self._groups.transaction_ended(order.producer_id, commit=order.type is MarkerType.COMMIT)
 
-    def _report_done(self, order: MarkerOrder) -> None:
-        if order.transactional_id != REPAIR:
-            self.apply(
-                self.coordinator.markers_done(
+    def _report_done(self, orders: Iterable[MarkerOrder]) -> None:
+        """The markers of these orders stand everywhere: what follows goes into the commit log as one batch."""
+        records: list[Record] = []
+        for order in orders:
+            if order.transactional_id != REPAIR:
+                records += self.coordinator.markers_done(
                     order.transactional_id, order.producer_id, order.producer_epoch, now_ms=self._now_ms()
-                )
-            )
+                ).records
+        self.journal.append(records)
+        if len(self._marked) > MARKED_COUNT_MAX:
+            self._marked = self._awaited_markers()
 
     def partition_opened(self, partition: Partition) -> None:
         """A partition can be written: settle what is open in it before anyone else writes to it."""
         target = (partition.topic, partition.index)
         for producer in partition.producers():
             self._producer_ids.skip_past(producer.producer_id)
-        held = self._held_back.pop(target, [])
         found = [
             OpenTransaction(txn.producer_id, txn.producer_epoch, txn.first_offset, txn.leader_epoch)
             for txn in partition.open_transactions()
         ]
+        self._settle(target, found, partition)
+
+    def partition_gone(self, target: TopicPartition) -> None:
+        """A partition was deleted: nobody waits for its markers any more."""
+        self._settle(target, [], None)
+
+    def _settle(
+        self, target: TopicPartition, found: list[OpenTransaction], partition: Partition | None
+    ) -> None:
+        """Compare what is open in a partition with what was decided, and write the markers that it lacks."""
+        held = self._held_back.pop(target, [])
         decision = self.coordinator.reconcile(target, found, held=held, now_ms=self._now_ms())
-        self.journal.append(decision.records)
-        self._write(partition, list(decision.markers))
+        self._append(decision)
+        if partition is not None:
+            self._write(partition, decision.markers)
+        done = []
         for order in held:
             left = self._waiting_for.get(_key(order), set())
             left.discard(target)
             if not left and self._waiting_for.pop(_key(order), None) is not None:
-                self._report_done(order)
+                done.append(order)
+        self._report_done(done)
 
 
 def _key(order: MarkerOrder) -> OrderKey:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from stablelog.coordinators.transaction_decisions import MarkerOrder, OpenTransaction
 from stablelog.coordinators.transaction_records import (
+    NO_SEQUENCE,
     Record,
     TopicPartition,
     Transaction,
@@ -43,6 +44,7 @@ class DecisionHistory:
 
     def __init__(self) -> None:
         self._partitions: dict[TopicPartition, dict[int, list[_Decided]]] = {}
+        self._least: dict[TopicPartition, int] = {}  # of the commit sequences, where there are any
         self._count = 0
 
     def remember(self, transactional_id: str, value: bytes, txn: Transaction) -> None:
@@ -51,12 +53,15 @@ class DecisionHistory:
         self._count += 1
         for partition in txn.partitions:
             self._partitions.setdefault(partition, {}).setdefault(txn.producer_id, []).append(decided)
+            if txn.commit_sequence != NO_SEQUENCE:
+                self._least.setdefault(partition, txn.commit_sequence)
 
     def take(
         self, partition: TopicPartition, to_order: Callable[[Transaction], MarkerOrder]
     ) -> "Callable[[int], list[Ranked]]":
         """Take out what was decided in a partition: for each producer id its decisions, in order."""
         producers = self._partitions.pop(partition, {})
+        self._least.pop(partition, None)
 
         def of(producer_id: int) -> list[Ranked]:
             return [
@@ -82,6 +87,15 @@ class DecisionHistory:
             for found in producers.values()
             for d in found
         }
+
+    def partitions(self) -> list[TopicPartition]:
+        """Those that have not been taken out."""
+        return list(self._partitions)
+
+    @property
+    def least_sequence(self) -> int | None:
+        """The least number of a commit that may have lost a marker; None if none may."""
+        return min(self._least.values(), default=None)
 
     @property
     def end_rank(self) -> int:

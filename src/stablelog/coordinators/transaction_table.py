@@ -85,8 +85,13 @@ class TransactionTable:
 
     @property
     def resolved_sequence(self) -> int:
-        """The greatest number up to which every commit has all its markers; 0 before the first."""
-        return next(iter(self._unmarked), self._next_sequence) - 1
+        """The greatest number up to which every commit has all its markers; 0 before the first.
+
+        After a start a crash may have taken markers out of partitions that have not been compared yet.
+        """
+        unmarked = next(iter(self._unmarked), self._next_sequence)
+        least = self.history.least_sequence
+        return (unmarked if least is None else min(unmarked, least)) - 1
 
     def decided(self) -> list[str]:
         """The ids with a decision whose markers are still to come, in the order of the decisions."""

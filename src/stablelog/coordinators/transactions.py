@@ -78,6 +78,7 @@ __all__ = [
     "LogEnd",
     "MarkerOrder",
     "OpenTransaction",
+    "Record",
     "TopicPartition",
     "TransactionConfig",
     "TransactionCoordinator",
@@ -182,7 +183,7 @@ class TransactionCoordinator:
         if not 0 < len(transactional_id) <= TRANSACTIONAL_ID_SIZE_MAX:
             raise Refused(
                 ErrorCode.invalid_request,
-                f"a transactional id has 1 to {TRANSACTIONAL_ID_SIZE_MAX} characters",
+                f"an id has 1 to {TRANSACTIONAL_ID_SIZE_MAX} characters",
             )
         self.joint.check_open(transactional_id)
         if (asked.producer_id == NO_PRODUCER_ID) != (asked.producer_epoch == NO_EPOCH) or min(asked) < -1:
@@ -502,6 +503,7 @@ class TransactionCoordinator:
             version = txn.transaction_version
             self._add(transactional_id, value, frozenset(adopted), records, version=version, now_ms=now_ms)
         elif self._table.joints.is_over(transactional_id):
+            records.clear()  # that it is forgotten says that it is complete
             self._table.forget(transactional_id, records)
         return Decision(None, records)
 
@@ -586,6 +588,10 @@ class TransactionCoordinator:
     def resolved_commit_sequence(self) -> int:
         """The greatest number up to which every commit has all its markers; 0 before the first."""
         return self._table.resolved_sequence
+
+    def unsettled(self) -> list[TopicPartition]:
+        """Partitions with decisions from before the start that have not gone through `reconcile`."""
+        return self._table.history.partitions()
 
     def __len__(self) -> int:
         return len(self._table)
