@@ -1,0 +1,256 @@
+"""What the encoder writes, `batch.records` and the decoder read back; rows go where Kafka's own producer sends them."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stablelog.batch.header import Codec, crc_holds, read_header
+from stablelog.batch.records import decode_records
+from stablelog.errors import InvalidConfig
+from stablelog.spark.columns import HEADER_TYPE
+from stablelog.spark.decoder import Decoder
+from stablelog.spark.encoder import Encoder, stamp
+from stablelog.spark.kernels_encode import hash_key
+
+COUNTS = {"a": 3, "b": 1, "c": 40}
+HEADERS = pa.list_(HEADER_TYPE)
+
+payloads = st.none() | st.binary(max_size=20) | st.integers(60, 300).map(lambda n: b"x" * n)
+headers = st.none() | st.lists(
+    st.fixed_dictionaries({"key": st.text(max_size=5), "value": st.none() | st.binary(max_size=9)}),
+    max_size=3,
+)
+
+
+@st.composite
+def row_batches(draw):
+    rows = draw(
+        st.lists(
+            st.fixed_dictionaries(
+                {
+                    "key": payloads,
+                    "value": payloads,
+                    "headers": headers,
+                    "topic": st.sampled_from(["a", "b", "c"]),
+                    "partition": st.none() | st.just(0),
+                }
+            ),
+            max_size=30,
+        )
+    )
+    types = {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "headers": HEADERS,
+        "topic": pa.string(),
+        "partition": pa.int32(),
+    }
+    batch = pa.RecordBatch.from_pylist(rows, schema=pa.schema(types.items()))
+    start = draw(st.integers(0, len(rows)))
+    return batch.slice(start), rows[start:]  # arrays that do not begin at their buffers' beginning
+
+
+def records_of(encoded):
+    found = []
+    for topic, partition, batch, count in encoded:
+        stamp(batch, 7, 2, 5, True)
+        header = read_header(batch)
+        assert crc_holds(batch, 0, header)
+        assert (header.size, header.base_offset, header.record_count) == (len(batch), 0, count)
+        assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 2, 5)
+        assert header.is_transactional
+        assert header.last_offset_delta == count - 1
+        records = decode_records(batch)
+        assert [record.offset for record in records] == list(range(count))
+        assert header.max_timestamp == max(record.timestamp_ms for record in records)
+        found += [(topic, partition, record) for record in records]
+    return found
+
+
+def as_rows(found):
+    return [(topic, record.key, record.value, list(record.headers)) for topic, _, record in found]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(row_batches(), min_size=1, max_size=3),
+    st.sampled_from(Codec),
+    st.integers(62, 2000),
+    st.booleans(),
+)
+def test_each_row_becomes_one_record(batches, codec, batch_bytes_max, lingers):
+    encoder = Encoder(codec.name.lower(), batch_bytes_max, lingers=lingers, message_bytes_max=3000)
+    encoded = []
+    for n, (batch, _) in enumerate(batches):
+        encoded += encoder.encode(batch, partition_counts=COUNTS, timestamp_ms=1000 - n)
+    if not lingers:
+        assert not list(encoder.flush())
+    found = records_of(encoded + list(encoder.flush()))
+    for name in COUNTS:
+        wanted = [
+            (row["topic"], row["key"], row["value"], [(h["key"], h["value"]) for h in row["headers"] or ()])
+            for _, rows in batches
+            for row in rows
+            if row["topic"] == name
+        ]
+        got = [row for row in as_rows(found) if row[0] == name]
+        assert sorted(map(repr, got)) == sorted(map(repr, wanted))
+    for topic, partition, record in found:
+        assert 0 <= partition < COUNTS[topic]
+        assert 998 <= record.timestamp_ms <= 1000
+    for topic, partition in {(t, p) for t, p, _ in found}:  # rows of one key stay in order
+        keyed = [r for t, p, r in found if (t, p) == (topic, partition)]
+        for key in {r.key for r in keyed} - {None}:
+            wanted = [
+                row["value"]
+                for _, rows in batches
+                for row in rows
+                if (row["topic"], row["key"], row["partition"]) == (topic, key, None)
+            ]
+            if all(row["partition"] is None for _, rows in batches for row in rows):
+                assert [r.value for r in keyed if r.key == key] == wanted
+
+
+def test_what_is_encoded_is_decoded():
+    rows = {"key": [b"k", None, b""], "value": [None, b"v", b""]}
+    encoder = Encoder("zstd")
+    [one] = encoder.encode(
+        pa.RecordBatch.from_pydict(rows), topic="b", partition_counts=COUNTS, timestamp_ms=5
+    )
+    stamp(one.batch, -1, -1, -1, False)
+    decoder = Decoder("b", 0, ["key", "value", "timestamp"])
+    [found] = [*decoder.feed(one.batch, 0, 9), *decoder.flush()]
+    assert found.select(["key", "value"]).to_pydict() == rows
+    assert found.column("timestamp").cast(pa.int64()).to_pylist() == [5000] * 3
+
+
+@pytest.mark.parametrize(
+    ("key", "wanted"),
+    [  # from the tests of Kafka's own Utils.murmur2
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_a_key_has_the_hash_that_kafka_gives_it(key, wanted):
+    assert hash_key(pa.py_buffer(key).address, len(key)) == wanted & 0xFFFFFFFF
+
+
+def test_a_key_goes_to_the_partition_of_its_hash_and_the_column_partition_wins():
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([b"21", b"21"]), pa.array([b"x", b"y"]), pa.array([None, 7], pa.int32())],
+        names=["key", "value", "partition"],
+    )
+    found = records_of(Encoder().encode(batch, topic="c", partition_counts=COUNTS))
+    assert [(p, r.value) for _, p, r in found] == [(7, b"y"), ((-973932308 & 0x7FFFFFFF) % 40, b"x")]
+
+
+def test_rows_without_a_key_fill_one_batch_after_another():
+    batch = pa.RecordBatch.from_arrays([pa.array([b"x" * 100] * 100)], names=["value"])
+    encoder = Encoder(batch_bytes_max=1100, first_partition=2)
+    found = list(encoder.encode(batch, topic="a", partition_counts=COUNTS))
+    assert [one.partition for one in found] == [2, 0, 1] * 4
+    assert [one.record_count for one in found] == [9] * 11 + [1]
+    [again] = encoder.encode(batch.slice(0, 1), topic="a", partition_counts=COUNTS)
+    assert again.partition == 2
+
+
+def test_batches_that_linger_get_full():
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([b"key"] * 4), pa.array([b"x" * 100] * 4)], names=["key", "value"]
+    )
+    encoder = Encoder(batch_bytes_max=1100, lingers=True)
+    encoded = [one for _ in range(5) for one in encoder.encode(batch, topic="a", partition_counts=COUNTS)]
+    assert [one.record_count for one in encoded] == [9, 9]
+    assert [one.record_count for one in encoder.flush()] == [2]
+    assert not list(encoder.flush())
+
+
+def test_strings_and_large_types_are_taken():
+    for kind in (pa.string(), pa.large_string(), pa.large_binary(), pa.binary(), pa.string_view()):
+        batch = pa.RecordBatch.from_arrays([pa.array(["ä", None], pa.string()).cast(kind)], names=["value"])
+        found = records_of(Encoder().encode(batch, topic="b", partition_counts=COUNTS))
+        assert [r.value for _, _, r in found] == ["ä".encode(), None]
+    nulls = pa.RecordBatch.from_arrays(
+        [pa.nulls(1), pa.array([b"v"]), pa.nulls(1)], names=["key", "value", "headers"]
+    )
+    [(_, _, record)] = records_of(Encoder().encode(nulls, topic="b", partition_counts=COUNTS))
+    assert (record.key, record.value, record.headers) == (None, b"v", ())
+
+
+def test_a_partition_count_that_grows_is_followed():
+    encoder = Encoder(lingers=True)
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([b"v"]), pa.array([4], pa.int32())], names=["value", "partition"]
+    )
+    with pytest.raises(InvalidConfig, match="partition says 4, and the topic 'a' has 3 partitions"):
+        list(encoder.encode(batch, topic="a", partition_counts={"a": 3}))
+    list(encoder.encode(batch, topic="a", partition_counts={"a": 5}))
+    assert [(one.partition, one.record_count) for one in encoder.flush()] == [(4, 1)]
+
+
+def batch_of(**columns):
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+V = pa.array([b"v"])
+
+
+@pytest.mark.parametrize(
+    ("batch", "topic", "wrong"),
+    [
+        (batch_of(key=V), "a", "there is no column value; there are key"),
+        (batch_of(value=pa.array([1])), "a", "column value is int64"),
+        (batch_of(value=pa.nulls(1)), "a", "column value is null"),
+        (batch_of(value=V, key=pa.array([1.5])), "a", "column key is double"),
+        (batch_of(value=V), None, "neither an option topic nor a column topic"),
+        (batch_of(value=V, topic=pa.array([1])), None, "column topic is int64"),
+        (batch_of(value=V, topic=pa.array([None], pa.string())), None, "column topic is null somewhere"),
+        (batch_of(value=V, topic=pa.array(["nowhere"])), None, "'nowhere', and there is no such topic"),
+        (batch_of(value=V, partition=pa.array([1])), "a", "column partition is int64; it must be int32"),
+        (
+            batch_of(value=V, partition=pa.array([-1], pa.int32())),
+            "a",
+            "partition says -1, and the topic 'a' has 3",
+        ),
+        (batch_of(value=V, headers=pa.array([b"h"])), "a", "column headers is binary"),
+        (batch_of(value=V, headers=pa.array([["h"]])), "a", "column headers is list"),
+        (batch_of(value=V, headers=pa.array([[None]], HEADERS)), "a", "column headers has a null"),
+        (
+            batch_of(value=V, headers=pa.array([[{"key": None}]], HEADERS)),
+            "a",
+            "header without a key in row 0",
+        ),
+        (
+            batch_of(value=pa.array([b"x" * 2000])),
+            "a",
+            "column value makes a record of 20.. bytes .* is 1000",
+        ),
+    ],
+)
+def test_what_cannot_be_written_is_refused_by_column(batch, topic, wrong):
+    with pytest.raises(InvalidConfig, match=wrong):
+        list(Encoder(message_bytes_max=1000).encode(batch, topic=topic, partition_counts=COUNTS))
+
+
+def test_options_are_checked():
+    with pytest.raises(InvalidConfig, match="no codec 'brotli'; there are none, gzip"):
+        Encoder("brotli")
+    with pytest.raises(InvalidConfig, match="batches of 5 bytes"):
+        Encoder(batch_bytes_max=5)
+
+
+def test_a_record_as_large_as_the_broker_takes_comes_alone():
+    values = pa.array([b"a", b"x" * 5000, b"b"])
+    encoded = list(
+        Encoder(batch_bytes_max=1000, message_bytes_max=6000).encode(
+            batch_of(value=values), topic="b", partition_counts=COUNTS
+        )
+    )
+    assert [one.record_count for one in encoded] == [1, 1, 1]
+    assert pc.binary_length(values).to_pylist() == [len(r.value) for _, _, r in records_of(encoded)]
