@@ -44,6 +44,9 @@ def test_garbage_half_frames_and_lies_disturb_nobody():
             slow.sendall(
                 LENGTH.pack(50 << 20) + b"\0\0\0\x09"
             )  # fifty megabytes are announced, and never come
+        for stopped in [socket.create_connection(("127.0.0.1", broker.port), 10) for _ in range(4)]:
+            held.append(stopped)
+            stopped.sendall(LENGTH.pack(60 << 20) + bytes(20 << 20))  # a third comes
         for data in (
             b"GET / HTTP/1.1\r\n\r\n",
             LENGTH.pack(-1),
@@ -62,8 +65,9 @@ def test_garbage_half_frames_and_lies_disturb_nobody():
                 broker.port,
                 LENGTH.pack(len(data)) + bytes(data[: chance.choice((len(data), len(data) // 2))]),
             )
-        client.produce("t", [b"after"])
-        assert [value for _, value in client.read("t")] == [b"before", b"after"]
+        large = bytes(900_000)
+        client.produce("t", [b"after", large])
+        assert [value for _, value in client.read("t")] == [b"before", b"after", large]
         assert anonymous_mb(broker.pid) - before < 300, "queued.max.request.bytes bounds what is in flight"
         for slow in held:
             slow.close()

@@ -157,7 +157,7 @@ SETTINGS: tuple[Setting, ...] = (
         "queued.max.request.bytes",
         _integer(1 << 20, LONG_MAX),
         "268435456",
-        "Bytes of requests in flight over all connections; beyond it the broker stops reading until some are answered.",
+        "Bytes of large requests in flight over all connections; beyond it the broker stops reading them until some are answered. No request may be larger. Small ones come on top: 0.6 MiB a connection at most.",
     ),
     _setting(
         "stablelog.request.receive.timeout.ms",

@@ -2,26 +2,33 @@
 
 Requests of one connection are begun in the order in which they came, and worked on together, so that one fsync
 serves all that a producer has in flight. What it takes from the machine is bounded: the size of a request, the
-requests in flight, their bytes over all connections, and the time a request may take to arrive.
+requests in flight, their bytes over all connections (`broker.budget`), the time a request may take to arrive, and
+what is answered to a client that does not read: no more is begun for it until it does.
 """
 
 import asyncio
 import logging
+import mmap
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
+from stablelog.broker.budget import Budget, Claim
 from stablelog.env.disk import Buffer
 from stablelog.errors import StablelogError
 
 log = logging.getLogger(__name__)
 
 LENGTH = struct.Struct(">i")
+API_KEY = struct.Struct(">h")
 INBOX_SIZE = 64 << 10
 FREE_IN_FLIGHT_COUNT = 8
 REQUEST_SIZE_MIN = 8  # api key, version and correlation id
+WRITE_SIZE = 1 << 20  # of a larger answer so much is handed to the transport at once
+LONG_POLLS = (1, 11, 14)  # Fetch, JoinGroup and SyncGroup: answered when others have done something
+PRIVATE_MEMORY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 Respond = Callable[["Connection", Buffer], Awaitable[Sequence[Buffer] | None]]
 
@@ -33,38 +40,8 @@ class Limits:
     request_size_max: int
     connection_count_max: int
     in_flight_count_max: int
-    in_flight_size_max: int
     idle_ms_max: int
     receive_ms_max: int
-
-
-class Budget:
-    """Bytes of requests in flight, over all connections. First come, first served."""
-
-    def __init__(self, size_max: int) -> None:
-        self.left = size_max
-        self.size_max = size_max
-        self._queue: deque[tuple[int, Connection]] = deque()
-
-    def take(self, size: int, connection: "Connection") -> bool:
-        """Take `size` bytes now, or be called back (`Connection.admitted`) when they are there."""
-        if not self._queue and (size <= self.left or self.left == self.size_max):
-            self.left -= size
-            return True
-        self._queue.append((size, connection))
-        return False
-
-    def give_back(self, size: int) -> None:
-        """Return bytes, and admit who waits for them."""
-        self.left += size
-        while self._queue and (self._queue[0][0] <= self.left or self.left == self.size_max):
-            taken, connection = self._queue.popleft()
-            self.left -= taken
-            connection.admitted()
-
-    def give_up(self, connection: "Connection") -> None:
-        """The connection no longer waits."""
-        self._queue = deque(entry for entry in self._queue if entry[1] is not connection)
 
 
 class Answer:
@@ -91,17 +68,21 @@ class Connection(asyncio.BufferedProtocol):
         self._inbox_filled = 0
         self._frame: memoryview | None = None  # a request too large for the inbox, as it arrives
         self._frame_filled = 0
-        self._frame_claimed = 0
-        self._waits_for_budget = False
+        self._claim: Claim | None = None  # of the request that is arriving, or waits for room in the inbox
+        self._waits_for_room = False
         self._answers: deque[Answer] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._unsent: deque[list[Buffer]] = deque()  # of an answer that was begun to be sent
         self._reading = True
-        self._writable = True
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._unwritable_since = 0.0
         self._draining = False
         self._timer: asyncio.TimerHandle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._last_request_at = self._loop.time()
+        self._partial_since: float | None = None  # when the request that has come in part began to come
         self.peer = "?"
         self.host = "?"
 
@@ -131,12 +112,12 @@ class Connection(asyncio.BufferedProtocol):
                 timer.cancel()
         for task in self._tasks:
             task.cancel()
-        if self._waits_for_budget:
-            self._budget.give_up(self)
-        elif self._frame is not None:
-            self._budget.give_back(self._frame_claimed)
+        if self._claim is not None:
+            self._budget.give_back(self._claim)
+            self._claim = None
         self._frame = None
         self._answers.clear()
+        self._unsent.clear()
 
     def close(self, why: str | None = None) -> None:
         """Close, with a log line if the client is at fault."""
@@ -156,8 +137,11 @@ class Connection(asyncio.BufferedProtocol):
         self._pause_reading()
 
     def _check_idle(self) -> None:
-        idle_s = self._limits.idle_ms_max / 1000 - (self._loop.time() - self._last_request_at)
-        if idle_s <= 0 and not self._answers:
+        limit_s = self._limits.idle_ms_max / 1000
+        idle_s = limit_s - (self._loop.time() - self._last_request_at)
+        if not self._writable.is_set() and self._loop.time() - self._unwritable_since > limit_s:
+            self.close(f"nothing of an answer was read for {limit_s:g} s")
+        elif idle_s <= 0 and not self._answers and not self._unsent:
             self.close()
         else:
             self._timer = self._loop.call_later(max(idle_s, 1), self._check_idle)
@@ -166,20 +150,26 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go: the inbox, or straight into the large request they belong to."""
-        if self._frame is not None and not self._waits_for_budget:
-            return self._frame[self._frame_filled :]
+        if self._frame is not None:
+            assert self._claim is not None
+            return self._frame[self._frame_filled : self._claim.held]
         return self._inbox_view[self._inbox_filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have come."""
-        if self._frame is not None:
-            self._frame_filled += nbytes
-            if self._frame_filled == len(self._frame):
-                frame, self._frame = self._frame, None
-                self._begin(frame.toreadonly(), self._frame_claimed)
+        if self._frame is None:
+            self._inbox_filled += nbytes
+            self._split_inbox()
             return
-        self._inbox_filled += nbytes
-        self._split_inbox()
+        self._frame_filled += nbytes
+        claim = self._claim
+        assert claim is not None
+        claim.arrived = self._frame_filled
+        if self._frame_filled == claim.size:
+            frame, self._frame, self._claim, self._partial_since = self._frame, None, None, None
+            self._begin(frame.toreadonly(), claim)
+        elif self._frame_filled == claim.held and not self._budget.grow(claim, self._frame_filled):
+            self._wait_for_room()
 
     def _split_inbox(self) -> None:
         at = 0
@@ -192,90 +182,101 @@ class Connection(asyncio.BufferedProtocol):
                 return
             end = at + LENGTH.size + size
             if end > self._inbox_filled:
-                if LENGTH.size + size > INBOX_SIZE:
-                    self._expect_large(size, at + LENGTH.size)
-                    at = self._inbox_filled
+                if at == 0 and self._inbox_filled == INBOX_SIZE:
+                    self._expect_large(size)
                 break
+            claim = None
             # Small requests never wait behind others' large ones, as long as their connection has few in flight.
-            if len(self._answers) < FREE_IN_FLIGHT_COUNT:
-                self._budget.left -= size
-            elif not self._budget.take(size, self):
-                self._waits_for_budget = True
-                self._pause_reading()
-                break
+            if len(self._answers) >= FREE_IN_FLIGHT_COUNT:
+                claim = self._budget.claim(self, size)
+                if not self._budget.take_whole(claim):
+                    self._claim = claim
+                    self._wait_for_room()
+                    break
             frame = bytes(self._inbox_view[at + LENGTH.size : end])
             at = end
-            self._begin(frame, size)
+            self._begin(frame, claim)
         if at:
-            rest = self._inbox_filled - at
-            self._inbox[:rest] = self._inbox[at : self._inbox_filled]
-            self._inbox_filled = rest
-        if self._inbox_filled > 0 or self._frame is not None:
-            self._expect_rest()
+            self._partial_since = None
+            self._drop_from_inbox(at)
+        if self._partial_since is None and (self._inbox_filled > 0 or self._frame is not None):
+            self._partial_since = self._loop.time()
+            if self._rest_timer is None:
+                self._rest_timer = self._loop.call_later(self._limits.receive_ms_max / 1000, self._check_rest)
 
-    def _expect_large(self, size: int, begin: int) -> None:
-        self._frame_claimed = size
-        part = self._inbox_view[begin : self._inbox_filled]
-        if self._budget.take(size, self):
-            self._frame = memoryview(bytearray(size))
-            self._frame[: len(part)] = part
+    def _drop_from_inbox(self, size: int) -> None:
+        rest = self._inbox_filled - size
+        self._inbox[:rest] = self._inbox[size : self._inbox_filled]
+        self._inbox_filled = rest
+
+    def _expect_large(self, size: int) -> None:
+        """The inbox is full, and the request in it is longer."""
+        self._claim = self._budget.claim(self, size)
+        if self._partial_since is not None:
+            self._claim.since = self._partial_since
+        if self._budget.grow(self._claim, self._inbox_filled - LENGTH.size):
+            self._open_frame(size)
         else:
-            # Hold what has come; the request's own buffer is made when its bytes are granted.
-            self._waits_for_budget = True
-            self._frame = memoryview(bytes(part))
-            self._pause_reading()
+            self._wait_for_room()
+
+    def _open_frame(self, size: int) -> None:
+        """Make room for a large request. Its pages are the system's until something is written to them."""
+        self._frame = memoryview(mmap.mmap(-1, size, flags=PRIVATE_MEMORY))
+        part = self._inbox_view[LENGTH.size : self._inbox_filled]
+        self._frame[: len(part)] = part
         self._frame_filled = len(part)
+        self._inbox_filled = 0
+
+    def _wait_for_room(self) -> None:
+        self._waits_for_room = True
+        self._pause_reading()
 
     def admitted(self) -> None:
-        """The budget has room for what this connection waited with; the bytes are taken already."""
-        self._waits_for_budget = False
-        if self._frame is not None:
-            part = self._frame
-            self._frame = memoryview(bytearray(self._frame_claimed))
-            self._frame[: len(part)] = part
-            self._resume_reading()
+        """The budget has room for what this connection waited with; it is taken already."""
+        self._waits_for_room = False
+        claim = self._claim
+        assert claim is not None
+        if LENGTH.size + claim.size <= INBOX_SIZE:
+            frame = bytes(self._inbox_view[LENGTH.size : LENGTH.size + claim.size])
+            self._drop_from_inbox(LENGTH.size + claim.size)
+            self._claim = self._partial_since = None
+            self._begin(frame, claim)
+        elif self._frame is None:
+            self._open_frame(claim.size)
+        self._resume_reading()
+
+    def _check_rest(self) -> None:
+        """Close if the rest of a request does not come in time. What it has waited for room does not count."""
+        self._rest_timer = None
+        if self._partial_since is None:
+            return
+        left_s = limit_s = self._limits.receive_ms_max / 1000
+        if self._reading:
+            since = self._partial_since if self._claim is None else self._claim.since
+            left_s -= self._loop.time() - since
+        if left_s <= 0:
+            self.close(f"the rest of a request did not come within {limit_s:g} s")
         else:
-            size = LENGTH.unpack_from(self._inbox, 0)[0]
-            frame = bytes(self._inbox_view[LENGTH.size : LENGTH.size + size])
-            rest = self._inbox_filled - LENGTH.size - size
-            self._inbox[:rest] = self._inbox[LENGTH.size + size : self._inbox_filled]
-            self._inbox_filled = rest
-            self._begin(frame, size)
-            self._resume_reading()
-
-    def _expect_rest(self) -> None:
-        """Close if the rest of a request does not come in time."""
-        began_at = self._last_request_at = self._loop.time()
-        seconds = self._limits.receive_ms_max / 1000
-
-        def check() -> None:
-            partial = (self._inbox_filled or self._frame is not None) and self._reading
-            if (
-                self._transport is not None
-                and not self._transport.is_closing()
-                and partial
-                and self._last_request_at == began_at
-            ):
-                self.close(f"the rest of a request did not come within {seconds:g} s")
-
-        if self._rest_timer is not None:
-            self._rest_timer.cancel()
-        self._rest_timer = self._loop.call_later(seconds, check)
+            self._rest_timer = self._loop.call_later(left_s, self._check_rest)
 
     # -- requests and answers ----------------------------------------------------------------------------------
 
-    def _begin(self, frame: Buffer, size: int) -> None:
+    def _begin(self, frame: Buffer, claim: Claim | None) -> None:
         self._last_request_at = self._loop.time()
+        if claim is not None:
+            self._budget.whole(claim, is_quick=API_KEY.unpack_from(frame)[0] not in LONG_POLLS)
         answer = Answer()
         self._answers.append(answer)
-        task = self._loop.create_task(self._work(frame, size, answer))
+        task = self._loop.create_task(self._work(frame, claim, answer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if len(self._answers) >= self._limits.in_flight_count_max:
             self._pause_reading()
 
-    async def _work(self, frame: Buffer, size: int, answer: Answer) -> None:
+    async def _work(self, frame: Buffer, claim: Claim | None, answer: Answer) -> None:
         try:
+            while not self._writable.is_set():
+                await self._writable.wait()
             answer.buffers = await self._respond(self, frame)
         except StablelogError as error:
             self.close(f"{error}")
@@ -289,28 +290,41 @@ class Connection(asyncio.BufferedProtocol):
             self.close()
             return
         finally:
-            self._budget.give_back(size)
+            if claim is not None:
+                self._budget.give_back(claim)
         answer.done = True
         self._send_answered()
 
     def _send_answered(self) -> None:
-        while self._writable and self._answers and self._answers[0].done:
-            buffers = self._answers.popleft().buffers
-            if buffers is not None and self._transport is not None and not self._transport.is_closing():
-                size = sum(len(buffer) for buffer in buffers)
-                self._transport.writelines([LENGTH.pack(size), *buffers])
-        if len(self._answers) < self._limits.in_flight_count_max and not self._waits_for_budget:
-            self._resume_reading()
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        while self._writable.is_set():
+            if self._unsent:
+                transport.writelines(self._unsent.popleft())
+            elif self._answers and self._answers[0].done:
+                buffers = self._answers.popleft().buffers
+                if buffers is not None:
+                    size = sum(len(buffer) for buffer in buffers)
+                    if size <= WRITE_SIZE:
+                        transport.writelines([LENGTH.pack(size), *buffers])
+                    else:
+                        self._unsent.extend(_in_parts([LENGTH.pack(size), *buffers]))
+            else:
+                break
+        self._resume_reading()
 
     # -- flow --------------------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
-        """The client reads slower than it is answered: keep its answers back."""
-        self._writable = False
+        """The client reads slower than it is answered: keep its answers back, and begin nothing more for it."""
+        self._writable.clear()
+        self._unwritable_since = self._loop.time()
+        self._pause_reading()
 
     def resume_writing(self) -> None:
         """The client has caught up."""
-        self._writable = True
+        self._writable.set()
         self._send_answered()
 
     def _pause_reading(self) -> None:
@@ -319,10 +333,34 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if self._reading or self._draining or self._transport is None or self._transport.is_closing():
+        if (
+            self._reading
+            or self._draining
+            or self._waits_for_room
+            or not self._writable.is_set()
+            or len(self._answers) >= self._limits.in_flight_count_max
+            or self._transport is None
+            or self._transport.is_closing()
+        ):
             return
         self._reading = True
         if self._frame is None:
             self._split_inbox()
-        if self._reading:
+        if self._reading and not self._transport.is_closing():
             self._transport.resume_reading()
+
+
+def _in_parts(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
+    """The buffers, cut and gathered into parts of about WRITE_SIZE bytes."""
+    part: list[Buffer] = []
+    room = WRITE_SIZE
+    for buffer in buffers:
+        view = memoryview(buffer)
+        while len(view) >= room:
+            yield [*part, view[:room]]
+            view, part, room = view[room:], [], WRITE_SIZE
+        if len(view):
+            part.append(view)
+            room -= len(view)
+    if part:
+        yield part

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stablelog.broker.broker import Broker
+from stablelog.broker.budget import Budget
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.connection import Budget, Connection, Limits
+from stablelog.broker.connection import Connection, Limits
 from stablelog.broker.router import Router
 from stablelog.env.clock import Clock, SystemClock
 from stablelog.env.disk import Disk, LocalDisk
@@ -48,19 +49,20 @@ class Server:
         """Open the data directory and listen. Returns the address."""
         await self.broker.start()
         config = self._config
+        in_flight_size_max: int = config["queued.max.request.bytes"]
         limits = Limits(
-            request_size_max=config["socket.request.max.bytes"],
+            request_size_max=min(config["socket.request.max.bytes"], in_flight_size_max),
             connection_count_max=config["max.connections"],
             in_flight_count_max=config["stablelog.max.in.flight.requests"],
-            in_flight_size_max=config["queued.max.request.bytes"],
             idle_ms_max=config["connections.max.idle.ms"],
             receive_ms_max=config["stablelog.request.receive.timeout.ms"],
         )
-        budget = Budget(limits.in_flight_size_max)
+        loop = asyncio.get_running_loop()
+        budget = Budget(in_flight_size_max, limits.receive_ms_max / 1000, loop.time, loop.call_later)
         router = Router(self.broker)
         host, port = config["listeners"]
         try:
-            self._listener = await asyncio.get_running_loop().create_server(
+            self._listener = await loop.create_server(
                 lambda: Connection(router.respond, limits, budget, self._connections),
                 host,
                 port,
