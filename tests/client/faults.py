@@ -9,6 +9,12 @@ LENGTH = struct.Struct(">i")
 HEAD = struct.Struct(">hhi")
 
 
+def free_port():
+    """A port that nobody has now, for a broker that has to be told of before it starts."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
 class Proxy:
     """Passes frames between clients and a broker.
 

@@ -117,9 +117,7 @@ class Producer:
 
         def attempt() -> Any:
             coordinator = self._cluster.coordinator(self._transactional_id)
-            self._second_dialect = coordinator.features.get(
-                "transaction.version", 0
-            ) >= 2 and coordinator.speaks(PRODUCE, SECOND_DIALECT)
+            self._second_dialect = _speaks_second_dialect(coordinator)
             request_class = coordinator.request_class(INIT_PRODUCER_ID, newest=5)
             answer = self._cluster.ask(
                 coordinator,
@@ -141,8 +139,17 @@ class Producer:
         self._reset()
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
 
-    def end(self, *, commit: bool) -> None:
+    def resume(self, producer_id: int, producer_epoch: int) -> None:
+        """Take over an open transaction with everything flushed, to end it: from another process, say."""
+        self.producer_id, self.producer_epoch = producer_id, producer_epoch
+        self._index = 1
+
+    def end(self, *, commit: bool, deadline_s: float | None = None) -> None:
         """Commit or abort the transaction. To commit, everything must have been flushed.
+
+        Args:
+            commit: or abort.
+            deadline_s: how long to try, instead of the cluster's.
 
         Raises:
             Refused: it was ended otherwise meanwhile: fenced, or timed out. Not committed.
@@ -152,7 +159,9 @@ class Producer:
         self._close_leaders()
         if self.has_begun:
             answer = self._cluster.retrying(
-                f"ending the transaction of {self._transactional_id}", lambda: self._end(commit=commit)
+                f"ending the transaction of {self._transactional_id}",
+                lambda: self._end(commit=commit),
+                deadline_s,
             )
             if self._second_dialect and answer.producer_id >= 0:
                 self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
@@ -166,6 +175,7 @@ class Producer:
 
     def _end(self, *, commit: bool) -> Any:
         coordinator = self._cluster.coordinator(self._transactional_id)
+        self._second_dialect = _speaks_second_dialect(coordinator)
         request_class = coordinator.request_class(END_TXN, newest=5 if self._second_dialect else 4)
         answer = self._cluster.ask(
             coordinator,
@@ -427,3 +437,9 @@ class Producer:
         for leader in self._leaders.values():
             leader.connection.close()
         self._leaders.clear()
+
+
+def _speaks_second_dialect(coordinator: Connection) -> bool:
+    return coordinator.features.get("transaction.version", 0) >= 2 and coordinator.speaks(
+        PRODUCE, SECOND_DIALECT
+    )

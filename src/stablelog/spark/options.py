@@ -344,7 +344,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         for name in ("txnAppId", "commitGroup", "transactionGroup"):
             if values.text(name) is not None:
                 raise InvalidConfig(
-                    f"{name} is part of a transaction, and guarantee=at-least-once writes without one"
+                    f"{name} is part of a joint commit, and guarantee=at-least-once does without one"
                 )
     return WriteOptions(
         bootstrap=bootstrap,

@@ -68,3 +68,15 @@ class StablelogDataSource(DataSource):
         if unknown:
             raise InvalidConfig(f"there is no column {', '.join(unknown)}; there are {', '.join(known)}")
         return StablelogReader(options, names)
+
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        """The sink of a batch write; see `stablelog.spark.sink`."""
+        from stablelog.spark.sink import batch_writer
+
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 (Spark's name)
+        """The sink of a stream; see `stablelog.spark.sink`. Output mode complete appends, as with Spark's Kafka sink."""
+        from stablelog.spark.sink import stream_writer
+
+        return stream_writer(self.options, schema)

@@ -1,0 +1,552 @@
+"""`write.format("stablelog")` and `writeStream.format("stablelog")`: how do rows get into the log exactly once?
+
+Each task writes its rows in a transaction of its own, a *child*. The driver decides all of them with one joint commit:
+one durable record, one commit sequence. What it is known by:
+
+    a stream                    key: the query's id, which its checkpoint keeps   version: the micro-batch
+    a write with txnAppId       key: txnAppId                                     version: txnVersion
+    any other write             key: made up for it                               version: 0
+
+So a micro-batch that Spark repeats is recognised by its tasks, which write nothing then; an answer to the commit that
+was lost is given again; what failed, late and repeated attempts have written is aborted by the decision itself; and
+`abort`, which Spark also calls for what has been committed, undoes nothing. Of two drivers on one checkpoint the
+later one takes the micro-batch over, and the earlier one is told.
+
+Runs where: `writer` and `streamWriter` on the driver before each job, `write` in a Python worker of an executor,
+`commit` and `abort` on the driver, in another process and, for a stream, on another writer.
+
+Source: docs/spark.md, "The sink"; docs/decisions/0006-joint-commit.md.
+"""
+
+import contextlib
+import gc
+import json
+import logging
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlparse
+
+from kio.schema.errors import ErrorCode
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from stablelog.client import joint
+from stablelog.client.cluster import Cluster
+from stablelog.client.producer import Producer
+from stablelog.errors import InvalidConfig, Refused, StablelogError, Unavailable
+from stablelog.spark.offsets import Place, StreamOffsets
+from stablelog.spark.options import WriteOptions, write_options
+
+Result = TypeVar("Result")
+Child = tuple[str, int, int]  # transactional id, producer id, producer epoch
+
+EXACTLY_ONCE = "exactly-once"
+QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+ONE_WRITE_RETENTION_MS = 3_600_000  # how long the broker remembers a write that nobody can repeat
+ABORT_DEADLINE_S = 5.0
+OFFSETS_LOG_VERSION = "v1"
+_log = logging.getLogger(__name__)
+
+# name -> (types that are taken, as Spark writes them; whether nulls make no sense)
+COLUMNS = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "topic": ("string",),
+    "partition": ("int",),
+}
+PASSED_OVER = frozenset(
+    {"offset", "timestamp", "timestampType"}
+)  # a source has them, and a log gives them anew
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which joint commit a task writes a part of.
+
+    Attributes:
+        key: of the joint commit.
+        version: of it.
+        run: which start of the writer this is; the same in all tasks.
+        retention_ms: how long the key is remembered.
+    """
+
+    key: str
+    version: int
+    run: str
+    retention_ms: int = joint.FOR_EVER
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """What a task tells the driver.
+
+    Attributes:
+        part: of what; None for a transaction of its own.
+        child: its transaction; None if it had no rows.
+        record_count: how many rows it has written.
+        is_skipped: whether the micro-batch, or the write, had been committed before.
+    """
+
+    part: Part | None
+    child: Child | None
+    record_count: int
+    is_skipped: bool = False
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """The sink of a stream."""
+
+    def __init__(self, options: WriteOptions, run: str) -> None:
+        self._options = options
+        self._run = run
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Write a task's rows."""
+        context = TaskContext.get()
+        assert context is not None
+        query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        if not query_id or batch_id is None:
+            raise Unavailable(
+                "Spark does not tell which query and micro-batch this is, which the sink goes by"
+            )
+        run = context.getLocalProperty(RUN_ID) or self._run
+        part = Part(query_id, int(batch_id), run)
+        return write_part(self._options, part, context.partitionId(), context.taskAttemptId(), iterator)
+
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        """Decide the micro-batch."""
+        options = self._options
+        offsets: Callable[[], dict[Place, int]] | None = None
+        if options.commit_group is not None:
+            offsets = lambda: progress(options.checkpoint, batchId)  # noqa: E731
+        commit_parts(options, messages, offsets)
+
+    def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        """Abort what is not committed."""
+        abort_parts(self._options, messages)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """The sink of a batch write, also of one in `foreachBatch`."""
+
+    def __init__(self, options: WriteOptions, part: Part) -> None:
+        self._options = options
+        self._part = part
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Write a task's rows."""
+        context = TaskContext.get()
+        assert context is not None
+        partition, attempt = context.partitionId(), context.taskAttemptId()
+        return write_part(self._options, self._part, partition, attempt, iterator)
+
+    def commit(self, messages: Sequence[Any]) -> None:
+        """Decide the write."""
+        given = self._options.source_offsets
+        offsets = None if given is None else lambda: _by_place(given)
+        commit_parts(self._options, messages, offsets)
+
+    def abort(self, messages: Sequence[Any]) -> None:
+        """Abort what is not committed."""
+        abort_parts(self._options, messages)
+
+
+# --- on the driver, before the job ---
+
+
+def stream_writer(given: Mapping[str, str], schema: Any) -> StreamWriter:
+    """A writer for the rows of a stream.
+
+    Raises:
+        InvalidConfig: an option or a column is not what it can be.
+        Refused: the topic is not there, or the broker cannot do what is asked for.
+        Unavailable: no broker answers.
+    """
+    options = write_options(given)
+    if options.app_id is not None:
+        raise InvalidConfig(
+            "txnAppId and txnVersion are for batch writes: a stream goes by its checkpoint, and one txnVersion for all of its micro-batches would skip all but the first"
+        )
+    if options.source_offsets is not None:
+        raise InvalidConfig("sourceOffsets are for batch writes: a stream's are in its checkpoint")
+    if options.commit_group is not None:
+        _local_checkpoint(options.checkpoint)
+    check_columns(schema, options.topic)
+    _check_broker(options)
+    return StreamWriter(options, uuid.uuid4().hex)
+
+
+def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> BatchWriter:
+    """A writer for the rows of a batch.
+
+    Raises:
+        InvalidConfig: an option or a column is not what it can be.
+        Refused: the topic is not there, or the broker cannot do what is asked for.
+        Unavailable: no broker answers.
+    """
+    options = write_options(given)
+    if overwrite:
+        raise InvalidConfig("a log is appended to, not overwritten: .mode('append')")
+    if options.commit_group is not None and options.source_offsets is None:
+        raise InvalidConfig("commitGroup of a batch write: option sourceOffsets says which offsets to commit")
+    check_columns(schema, options.topic)
+    _check_broker(options)
+    run = uuid.uuid4().hex
+    if options.app_id is None or options.version is None:
+        return BatchWriter(options, Part(f"write-{run}", 0, run, ONE_WRITE_RETENTION_MS))
+    return BatchWriter(options, Part(options.app_id, options.version, run))
+
+
+def check_columns(schema: Any, topic: str | None) -> None:
+    """Whether rows of this schema can be written.
+
+    Raises:
+        InvalidConfig: a column is missing, unknown, or of a type that is not taken; names it.
+    """
+    import difflib
+
+    types = {field.name: field.dataType for field in schema.fields}
+    for name, found in types.items():
+        if name in PASSED_OVER:
+            continue
+        if name not in COLUMNS:
+            near = difflib.get_close_matches(name, COLUMNS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(COLUMNS)}"
+            raise InvalidConfig(f"column {name!r} is not one that is written{hint}")
+        written = found.simpleString()
+        if written not in COLUMNS[name]:
+            raise InvalidConfig(f"column {name!r} is {written}: it has to be {' or '.join(COLUMNS[name])}")
+    if "value" not in types:
+        raise InvalidConfig(f"there is no column 'value'; the rows have {', '.join(types) or 'no columns'}")
+    if topic is None and "topic" not in types:
+        raise InvalidConfig("say where to write: option topic, or a column topic")
+
+
+_checked: set[tuple[str, str | None, str]] = set()
+
+
+def _check_broker(options: WriteOptions) -> None:
+    """Say before the job what its tasks would only stumble upon. Asked once in a process."""
+    asked = (options.bootstrap, options.topic, options.guarantee)
+    if asked in _checked:
+        return
+    cluster = _cluster(options)
+    if options.guarantee == EXACTLY_ONCE and not joint.supported(cluster):
+        raise Refused(
+            ErrorCode.unsupported_version,
+            f"{options.bootstrap} is no stablelog broker: it cannot decide the transactions of many tasks as one, so exactly once is not to be had there. Option guarantee=at-least-once commits each task's transaction when Spark commits the micro-batch: what failed tasks wrote is never seen, but a crash in between repeats rows, or shows a part of a micro-batch",
+        )
+    if options.topic is not None:
+        cluster.partition_counts([options.topic])
+    _checked.add(asked)
+
+
+_clusters: dict[tuple[int, str, str, int], Cluster] = {}
+
+
+def _cluster(options: WriteOptions) -> Cluster:
+    """This process's cluster of these options: workers live longer than tasks, and so do connections."""
+    known_by = (os.getpid(), options.bootstrap, options.client_id, options.timeout_ms)
+    if known_by not in _clusters:
+        _clusters[known_by] = Cluster(
+            options.bootstrap, client_id=options.client_id, deadline_s=options.timeout_ms / 1000
+        )
+    return _clusters[known_by]
+
+
+# --- in a task ---
+
+_is_settled = False
+
+
+def _settle() -> None:
+    """Once in a worker: what is imported by now need not be looked at by each of Spark's collections after a task."""
+    global _is_settled  # noqa: PLW0603
+    if not _is_settled:
+        gc.collect()
+        gc.freeze()
+        _is_settled = True
+
+
+def write_part(
+    options: WriteOptions, part: Part, partition: int, attempt: int, rows: Iterator[Any]
+) -> Written:
+    """Write one task's rows, to be decided with those of the others.
+
+    Args:
+        options: of the write.
+        part: of what.
+        partition: which task it is.
+        attempt: which attempt at it; no other attempt of this run has the number.
+        rows: Arrow record batches.
+
+    Raises:
+        StablelogError: they could not be written, or must not be; what has been is aborted, now or later.
+    """
+    _settle()
+    cluster = _cluster(options)
+    if options.guarantee != EXACTLY_ONCE:
+        name = f"spark:{part.key}:{part.version}:{part.run}:{partition}:{attempt}"
+        return TaskWriter(cluster, options, name).write_all(Written(None, None, 0), rows)
+    group = options.transaction_group or ""
+    begun = _told(lambda: joint.begin(cluster, part.key, part.version, part.run, group=group), options, part)
+    if begun.committed:
+        for _ in rows:  # Spark wants them taken
+            pass
+        return Written(part, None, 0, is_skipped=True)
+    name = joint.child_id(part.key, part.version, part.run, partition, attempt, group=group)
+    return _told(
+        lambda: TaskWriter(cluster, options, name).write_all(Written(part, None, 0), rows), options, part
+    )
+
+
+class TaskWriter:
+    """Writes the rows of one task in a transaction, which it leaves open."""
+
+    def __init__(self, cluster: Cluster, options: WriteOptions, transactional_id: str) -> None:
+        self._cluster = cluster
+        self._options = options
+        self._transactional_id = transactional_id
+        self._producer = Producer(
+            cluster,
+            transactional_id,
+            transaction_timeout_ms=options.transaction_timeout_ms,
+            deadline_s=options.timeout_ms / 1000,
+        )
+        self._partition_counts: dict[str, int] = {}
+
+    def write_all(self, message: Written, rows: Iterator[Any]) -> Written:
+        """Write the rows, and wait until all are acknowledged.
+
+        Returns:
+            The message, with what has been written.
+
+        Raises:
+            StablelogError: it could not be written; what has been is aborted, now or later.
+        """
+        producer = self._producer
+        try:
+            for batch in rows:
+                if batch.num_rows:
+                    self._write(batch)
+            producer.flush()
+        except BaseException:
+            self._give_up()
+            raise
+        finally:
+            producer.close()
+        if not producer.has_begun:
+            return message
+        child = (self._transactional_id, producer.producer_id, producer.producer_epoch)
+        return replace(message, child=child, record_count=producer.record_count)
+
+    def _write(self, batch: Any) -> None:
+        if not self._producer.has_begun:
+            self._producer.begin()
+        self._look_up_topics(batch)
+        for topic, partition, data in encode(batch, self._options.topic, self._partition_counts):
+            self._producer.append(topic, partition, data)
+
+    def _look_up_topics(self, batch: Any) -> None:
+        """Know how many partitions each topic of these rows has."""
+        if self._options.topic is not None:
+            named = {self._options.topic}
+        else:
+            column = batch.column(batch.schema.get_field_index("topic"))
+            named = set(column.unique().to_pylist())
+            if None in named:
+                raise InvalidConfig("a row has no topic: option topic says where all rows go")
+        unknown = named - self._partition_counts.keys()
+        if unknown:
+            self._partition_counts |= self._cluster.partition_counts(sorted(unknown))
+
+    def _give_up(self) -> None:
+        """Abort at once what would be aborted anyway, if it can be done quickly."""
+        if not self._producer.has_begun:
+            return
+        with contextlib.suppress(StablelogError):
+            self._producer.end(commit=False, deadline_s=ABORT_DEADLINE_S)
+
+
+def encode(
+    batch: Any, topic: str | None, partition_counts: Mapping[str, int]
+) -> Iterator[tuple[str, int, bytearray]]:
+    """Record batches of these rows: a batch for each partition."""
+    import time
+    import zlib
+
+    from stablelog.batch.records import Record, encode_batch
+
+    rows: dict[tuple[str, int], list[Record]] = {}
+    now_ms = time.time_ns() // 1_000_000
+    for row in batch.to_pylist():
+        to = topic or row["topic"]
+        key, value = (v.encode() if isinstance(v, str) else v for v in (row.get("key"), row["value"]))
+        partition = row.get("partition")
+        if partition is None:
+            partition = zlib.crc32(key or value or b"") % partition_counts[to]
+        headers = tuple((h["key"], h["value"]) for h in row.get("headers") or ())
+        rows.setdefault((to, partition), []).append(Record(0, now_ms, key, value, headers))
+    for (to, partition), records in rows.items():
+        yield to, partition, bytearray(encode_batch(records))
+
+
+# --- on the driver, after the job ---
+
+
+def commit_parts(
+    options: WriteOptions,
+    messages: Iterable[Any],
+    offsets: Callable[[], dict[Place, int]] | None,
+) -> None:
+    """Decide what the tasks have written.
+
+    Raises:
+        Refused: it cannot be committed; nothing is.
+        Unavailable: no answer; it may have been committed or not, and asking again tells.
+    """
+    written = [message for message in messages if isinstance(message, Written)]
+    cluster = _cluster(options)
+    children = [message.child for message in written if message.child is not None]
+    part = written[0].part if written else None
+    if part is None:
+        for child in children:
+            _end(cluster, child, commit=True)
+        return
+    if any(message.is_skipped for message in written):
+        return  # as a whole: it had been decided before a task asked
+    group_offsets: dict[tuple[str, str, int], int | tuple[int, str | None]] = {}
+    if offsets is not None and options.commit_group is not None:
+        group_offsets = {
+            (options.commit_group, topic, partition): offset
+            for (topic, partition), offset in offsets().items()
+        }
+    decided = _told(
+        lambda: joint.commit(
+            cluster,
+            part.key,
+            part.version,
+            children,
+            group_offsets=group_offsets,
+            run=part.run,
+            retention_ms=part.retention_ms,
+            group=options.transaction_group or "",
+        ),
+        options,
+        part,
+    )
+    _log.info(
+        "%s version %d: %d records of %d tasks are commit %d",
+        part.key,
+        part.version,
+        sum(message.record_count for message in written),
+        len(written),
+        decided.commit_sequence,
+    )
+
+
+def abort_parts(options: WriteOptions, messages: Iterable[Any]) -> None:
+    """Abort what is not committed, as far as it is known here and the broker can be reached; the rest ends by itself."""
+    written = [message for message in messages if isinstance(message, Written)]
+    if not written:
+        return
+    cluster = _cluster(options)
+    children = [message.child for message in written if message.child is not None]
+    part = written[0].part
+    try:
+        if part is None:
+            for child in children:
+                with contextlib.suppress(Refused):  # committed: that stays
+                    _end(cluster, child, commit=False)
+        else:
+            group = options.transaction_group or ""
+            joint.abort(cluster, part.key, part.version, children, run=part.run, group=group)
+    except StablelogError as error:
+        _log.warning("what was written will be aborted by the broker after its timeout: %s", error)
+
+
+def _end(cluster: Cluster, child: Child, *, commit: bool) -> None:
+    """End a task's own transaction, from here."""
+    producer = Producer(cluster, child[0])
+    producer.resume(child[1], child[2])
+    producer.end(commit=commit)
+
+
+def _told(ask: Callable[[], Result], options: WriteOptions, part: Part) -> Result:
+    """Ask; and say of a refusal what it means for whoever started the query.
+
+    Raises:
+        Refused: with what to do.
+    """
+    try:
+        return ask()
+    except Refused as refused:
+        if refused.code is not ErrorCode.producer_fenced:
+            raise
+        raise Refused(
+            refused.code,
+            f"{refused}. Nothing of version {part.version} was committed by this run. Either another driver works on the same checkpoint or txnAppId: stop one of them. Or a task's transaction was open for longer than transactionTimeout ({options.transaction_timeout_ms} ms): give it more",
+        ) from refused
+
+
+# --- the source's progress ---
+
+
+def progress(checkpoint: str | None, batch_id: int) -> dict[Place, int]:
+    """Up to where a micro-batch reads the topics of its sources, from the checkpoint's log of offsets.
+
+    Raises:
+        InvalidConfig: it reads no topics, or the checkpoint is not where this can read it.
+        Unavailable: the log of offsets cannot be read.
+    """
+    path = _local_checkpoint(checkpoint) / "offsets" / str(batch_id)
+    try:
+        lines = path.read_text().splitlines()
+    except OSError as error:
+        raise Unavailable(f"commitGroup: {path} cannot be read: {error}") from error
+    if not lines or lines[0] != OFFSETS_LOG_VERSION:
+        raise Unavailable(f"commitGroup: {path} is {lines[:1]}, not a log of offsets of version v1")
+    found: dict[Place, int] = {}
+    for line in lines[2:]:
+        for place, offset in _topic_offsets(line).items():
+            # Two sources may read one topic: what both have read is read.
+            found[place] = min(offset, found.get(place, offset))
+    if not found:
+        raise InvalidConfig("commitGroup: the query reads no topic whose progress could be committed")
+    return found
+
+
+def _topic_offsets(line: str) -> Mapping[Place, int]:
+    """The offsets of a source, if it is one of topics: ours, or Spark's Kafka connector's."""
+    try:
+        return StreamOffsets.from_json(json.loads(line)).next_offsets
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _local_checkpoint(checkpoint: str | None) -> Path:
+    if not checkpoint:
+        raise InvalidConfig("commitGroup needs a checkpoint: option checkpointLocation")
+    parsed = urlparse(checkpoint)
+    if parsed.scheme not in ("", "file"):
+        raise InvalidConfig(
+            f"commitGroup reads the source's progress from the checkpoint, which has to be a local directory for that; it is {checkpoint}"
+        )
+    return Path(unquote(parsed.path))
+
+
+def _by_place(offsets: Mapping[str, Mapping[int, int]]) -> dict[Place, int]:
+    return {
+        (topic, partition): offset
+        for topic, places in offsets.items()
+        for partition, offset in places.items()
+    }

@@ -1,0 +1,361 @@
+"""What the sink promises, task by task and decision by decision, without Spark: see test_sink_spark for that."""
+
+import json
+
+import pyarrow as pa
+import pytest
+from kio.schema.errors import ErrorCode
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+import stablelog
+from stablelog.client import joint
+from stablelog.client.cluster import Cluster
+from stablelog.errors import InvalidConfig, Refused, Unavailable
+from stablelog.spark import sink
+from stablelog.spark.options import write_options
+from stablelog.spark.sink import Part, abort_parts, check_columns, commit_parts, progress, write_part
+from tests.client.faults import Proxy, free_port
+from tests.client.test_producer import committed, made
+from tests.clients.drivers import unique
+
+HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+COMMIT_JOINT = 10002
+
+
+def rows(*values, **columns):
+    return iter([pa.RecordBatch.from_pydict({"value": list(values), **columns})])
+
+
+@pytest.fixture
+def topic(stablelog_broker):
+    return made(stablelog_broker.bootstrap, unique("sunk"))
+
+
+@pytest.fixture
+def options(stablelog_broker, topic):
+    return write_options({"bootstrap": stablelog_broker.bootstrap, "topic": topic})
+
+
+@pytest.fixture
+def part():
+    return Part(unique("query"), 0, "run-1")
+
+
+def read(broker, topic):
+    return sorted(committed(broker.bootstrap, topic))
+
+
+def test_the_parts_of_all_tasks_are_seen_at_once(stablelog_broker, topic, options, part):
+    messages = [write_part(options, part, n, n, rows(f"a{n}", f"b{n}")) for n in range(3)]
+    assert [message.record_count for message in messages] == [2, 2, 2]
+    with Cluster(stablelog_broker.bootstrap) as cluster:
+        assert cluster.list_offsets({(topic, 0): -1})[topic, 0].offset == 0
+    commit_parts(options, messages, None)
+    assert read(stablelog_broker, topic) == [b"a0", b"a1", b"a2", b"b0", b"b1", b"b2"]
+
+
+def test_an_attempt_that_failed_after_writing_is_not_seen(stablelog_broker, topic, options, part):
+    write_part(options, part, 0, 0, rows("first attempt"))
+    second = write_part(options, part, 0, 1, rows("second attempt"))
+    commit_parts(options, [second], None)
+    assert read(stablelog_broker, topic) == [b"second attempt"]
+
+
+def test_a_repeated_micro_batch_writes_nothing(stablelog_broker, topic, options, part):
+    commit_parts(options, [write_part(options, part, 0, 0, rows("a"))], None)
+    again = Part(part.key, part.version, "run-2")
+    taken = rows("a")
+    message = write_part(options, again, 0, 0, taken)
+    assert message.is_skipped
+    assert next(taken, None) is None
+    commit_parts(options, [message], None)
+    assert read(stablelog_broker, topic) == [b"a"]
+
+
+def test_an_abort_after_the_commit_undoes_nothing(stablelog_broker, topic, options, part):
+    messages = [write_part(options, part, 0, 0, rows("a"))]
+    commit_parts(options, messages, None)
+    abort_parts(options, messages)
+    assert read(stablelog_broker, topic) == [b"a"]
+
+
+def test_an_abort_before_the_commit_is_the_end_of_this_run(stablelog_broker, topic, options, part):
+    messages = [write_part(options, part, 0, 0, rows("a")), None]
+    abort_parts(options, messages)
+    with pytest.raises(Refused):
+        commit_parts(options, messages, None)
+    with pytest.raises(Refused, match="was given up"):
+        write_part(options, part, 1, 1, rows("zombie"))
+    again = Part(part.key, part.version, "run-2")
+    commit_parts(options, [write_part(options, again, 0, 0, rows("a"))], None)
+    assert read(stablelog_broker, topic) == [b"a"]
+
+
+def test_a_zombie_task_that_writes_after_the_decision_is_refused(stablelog_broker, topic, options, part):
+    def slowly():
+        yield from rows("early")
+        commit_parts(options, [write_part(options, part, 0, 1, rows("a"))], None)
+        yield from rows("late")
+
+    with pytest.raises(Refused, match=r"is over|comes too late"):
+        write_part(options, part, 0, 0, slowly())
+    assert read(stablelog_broker, topic) == [b"a"]
+
+
+def test_of_two_drivers_the_earlier_one_is_told(stablelog_broker, topic, options, part):
+    first = [write_part(options, part, 0, 0, rows("first"))]
+    second = [write_part(options, Part(part.key, 0, "run-2"), 0, 0, rows("second"))]
+    with pytest.raises(Refused, match=r"another driver works on the same checkpoint.*stop one of them"):
+        commit_parts(options, first, None)
+    abort_parts(options, first)
+    with pytest.raises(Refused, match="another driver works on the same checkpoint"):
+        write_part(options, part, 0, 1, rows("first again"))
+    commit_parts(options, second, None)
+    assert read(stablelog_broker, topic) == [b"second"]
+
+
+def test_an_empty_micro_batch_is_remembered_as_well(stablelog_broker, options, part):
+    message = write_part(options, part, 0, 0, iter(()))
+    assert message.child is None
+    commit_parts(options, [message], None)
+    with Cluster(stablelog_broker.bootstrap) as cluster:
+        assert joint.begin(cluster, part.key, part.version).committed
+
+
+def test_a_task_that_fails_leaves_nothing_open(stablelog_broker, topic, options, part):
+    def failing():
+        yield from rows("a")
+        raise RuntimeError("a row that cannot be computed")
+
+    with pytest.raises(RuntimeError, match="cannot be computed"):
+        write_part(options, part, 0, 0, failing())
+    with Cluster(stablelog_broker.bootstrap) as cluster:
+        assert cluster.list_offsets({(topic, 0): -1}, "read_uncommitted")[topic, 0].offset > 0
+    assert read(stablelog_broker, topic) == []  # also waits until nothing is open
+
+
+@pytest.mark.parametrize("fate", ["answer", "request"])
+def test_a_lost_commit_is_asked_for_again(part, fate):
+    port = free_port()
+    with Proxy(("127.0.0.1", port), lambda key, n: fate if key == COMMIT_JOINT and n < 3 else None) as proxy:
+        listeners = f"PLAINTEXT://{proxy.bootstrap}"
+        with stablelog.serve(port=port, advertised_listeners=listeners) as broker:
+            made(broker.bootstrap, "t")
+            options = write_options({"bootstrap": proxy.bootstrap, "topic": "t"})
+            commit_parts(options, [write_part(options, part, 0, 0, rows("a"))], None)
+            assert proxy.count(COMMIT_JOINT) == 3
+            assert read(broker, "t") == [b"a"]
+
+
+def test_a_broker_killed_between_the_tasks_and_the_decision_keeps_both(part):
+    with stablelog.serve() as broker:
+        made(broker.bootstrap, "t")
+        options = write_options({"bootstrap": broker.bootstrap, "topic": "t"})
+        messages = [write_part(options, part, n, n, rows(f"a{n}")) for n in range(2)]
+        broker.kill()
+        broker.start()
+        commit_parts(options, messages, None)
+        broker.kill()
+        broker.start()
+        assert write_part(options, Part(part.key, 0, "run-2"), 0, 0, rows("a0")).is_skipped
+        assert read(broker, "t") == [b"a0", b"a1"]
+
+
+def test_the_progress_of_the_source_is_committed_with_the_rows(stablelog_broker, topic, part):
+    from confluent_kafka import Consumer, TopicPartition
+
+    group, source = unique("group"), made(stablelog_broker.bootstrap, unique("source"), 2)
+    options = write_options(
+        {
+            "bootstrap": stablelog_broker.bootstrap,
+            "topic": topic,
+            "commitGroup": group,
+            "sourceOffsets": '{"x": {"0": 1}}',
+        }
+    )
+    consumer = Consumer({"bootstrap.servers": stablelog_broker.bootstrap, "group.id": group, "log_level": 0})
+
+    def lag_of():
+        places = [TopicPartition(source, 0), TopicPartition(source, 1)]
+        return [place.offset for place in consumer.committed(places, timeout=20)]
+
+    messages = [write_part(options, part, 0, 0, rows("a"))]
+    assert lag_of() == [-1001, -1001]
+    commit_parts(options, messages, lambda: {(source, 0): 7, (source, 1): 9})
+    assert lag_of() == [7, 9]
+    consumer.close()
+
+
+def test_at_least_once_commits_each_tasks_transaction(stablelog_broker, topic, part):
+    options = write_options(
+        {"bootstrap": stablelog_broker.bootstrap, "topic": topic, "guarantee": "at-least-once"}
+    )
+    write_part(options, part, 0, 0, rows("failed attempt"))
+    dropped = write_part(options, part, 0, 1, rows("dropped"))
+    abort_parts(options, [dropped])
+    messages = [write_part(options, part, n, 2 + n, rows(f"a{n}")) for n in range(2)]
+    commit_parts(options, messages, None)
+    abort_parts(options, messages)
+    with Cluster(stablelog_broker.bootstrap) as cluster:
+        end = cluster.list_offsets({(topic, 0): -1}, "read_uncommitted")[topic, 0].offset
+        fetched = cluster.fetch(topic, 0, 0)
+        assert end == 4 + 3  # four records and three markers: the failed attempt waits for its timeout
+        assert fetched.last_stable_offset == 0
+
+
+def test_exactly_once_of_a_broker_that_knows_no_joint_commit_is_refused_in_words(
+    stablelog_broker, topic, monkeypatch
+):
+    monkeypatch.setattr(joint, "supported", lambda cluster: False)
+    monkeypatch.setattr(sink, "_checked", set())
+    given = {"bootstrap": stablelog_broker.bootstrap, "topic": topic}
+    with pytest.raises(Refused, match=r"no stablelog broker.*guarantee=at-least-once") as refused:
+        sink.stream_writer(given, schema(value=StringType()))
+    assert refused.value.code is ErrorCode.unsupported_version
+    sink.stream_writer(given | {"guarantee": "at-least-once"}, schema(value=StringType()))
+
+
+def test_strings_bytes_headers_topics_and_partitions(stablelog_broker, part):
+    from confluent_kafka import Consumer, TopicPartition
+
+    one, two = (made(stablelog_broker.bootstrap, unique("sunk"), 3) for _ in range(2))
+    options = write_options({"bootstrap": stablelog_broker.bootstrap})
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "key": pa.array(["k", None, "k"]),
+            "value": pa.array([b"\xff", None, b""], pa.binary()),
+            "topic": [one, two, one],
+            "partition": pa.array([2, 1, 0], pa.int32()),
+            "headers": pa.array(
+                [[{"key": "h", "value": b"1"}, {"key": "h", "value": None}], [], None],
+                pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+            ),
+        }
+    )
+    commit_parts(options, [write_part(options, part, 0, 0, iter([batch]))], None)
+    consumer = Consumer({"bootstrap.servers": stablelog_broker.bootstrap, "group.id": "g", "log_level": 0})
+    consumer.assign([TopicPartition(one, 2, 0), TopicPartition(one, 0, 0), TopicPartition(two, 1, 0)])
+    found = {}
+    while len(found) < 3:
+        message = consumer.poll(20)
+        assert message is not None
+        found[message.topic(), message.partition()] = (message.key(), message.value(), message.headers())
+    consumer.close()
+    assert found == {
+        (one, 2): (b"k", b"\xff", [("h", b"1"), ("h", None)]),
+        (two, 1): (None, None, None),
+        (one, 0): (b"k", b"", None),
+    }
+
+
+def test_a_row_without_a_topic_and_a_topic_that_is_not_there_are_named(stablelog_broker, part):
+    options = write_options({"bootstrap": stablelog_broker.bootstrap})
+    with pytest.raises(InvalidConfig, match="a row has no topic"):
+        write_part(options, part, 0, 0, rows("a", topic=pa.array([None], pa.string())))
+    with pytest.raises(Refused, match="there is no topic 'nowhere'"):
+        write_part(options, part, 0, 1, rows("a", topic=["nowhere"]))
+
+
+def schema(**columns):
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"key": StringType()}, "there is no column 'value'; the rows have key"),
+        ({"value": LongType()}, "column 'value' is bigint: it has to be binary or string"),
+        ({"value": StringType(), "partition": LongType()}, "column 'partition' is bigint: it has to be int"),
+        (
+            {"value": StringType(), "heders": HEADERS},
+            "column 'heders' is not one that is written; did you mean headers?",
+        ),
+        (
+            {"value": StringType(), "n": IntegerType()},
+            "column 'n' is not one that is written; there are key, value",
+        ),
+        (
+            {"value": StringType(), "headers": StringType()},
+            "column 'headers' is string: it has to be array<struct",
+        ),
+    ],
+)
+def test_a_column_that_cannot_be_written_is_named(columns, message):
+    with pytest.raises(InvalidConfig) as refused:
+        check_columns(schema(**columns), "t")
+    assert message in str(refused.value)
+
+
+def test_columns_of_a_source_pass():
+    found = schema(key=BinaryType(), value=BinaryType(), topic=StringType(), partition=IntegerType())
+    check_columns(found, None)
+    check_columns(
+        found.add("offset", LongType()).add("timestamp", TimestampType()).add("timestampType", IntegerType()),
+        None,
+    )
+    check_columns(schema(value=StringType(), headers=HEADERS), "t")
+    with pytest.raises(InvalidConfig, match="option topic, or a column topic"):
+        check_columns(schema(value=StringType()), None)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"txnAppId": "a", "txnVersion": "1"}, "for batch writes"),
+        ({"commitGroup": "g"}, "needs a checkpoint"),
+        ({"commitGroup": "g", "checkpointLocation": "s3://b/c"}, "local directory"),
+        ({"commitGroup": "g", "sourceOffsets": '{"t": {"0": 1}}'}, "sourceOffsets are for batch writes"),
+    ],
+)
+def test_what_a_stream_cannot_be_told_is_said(given, message):
+    with pytest.raises(InvalidConfig, match=message):
+        sink.stream_writer({"bootstrap": "h:1", "topic": "t", **given}, schema(value=StringType()))
+
+
+@pytest.mark.parametrize(
+    ("given", "overwrite", "message"),
+    [({}, True, "appended to, not overwritten"), ({"commitGroup": "g"}, False, "option sourceOffsets")],
+)
+def test_what_a_batch_write_cannot_be_told_is_said(given, overwrite, message):
+    with pytest.raises(InvalidConfig, match=message):
+        sink.batch_writer(
+            {"bootstrap": "h:1", "topic": "t", **given}, schema(value=StringType()), overwrite=overwrite
+        )
+
+
+def write_offsets(tmp_path, *lines):
+    (tmp_path / "offsets").mkdir(exist_ok=True)
+    (tmp_path / "offsets" / "3").write_text("\n".join(["v1", "{}", *lines]))
+
+
+def test_progress_is_read_from_the_checkpoint(tmp_path):
+    write_offsets(
+        tmp_path,
+        json.dumps({"a": {"0": 5, "1": 6}, "#topics": {"a": "id"}}),
+        "-",
+        '{"version":1,"seconds":4}',
+        json.dumps({"a": {"1": 4}, "b": {"0": 1}}),
+        "17",
+    )
+    for checkpoint in (str(tmp_path), f"file:{tmp_path}", f"file://{tmp_path}"):
+        assert progress(checkpoint, 3) == {("a", 0): 5, ("a", 1): 4, ("b", 0): 1}
+
+
+def test_progress_that_cannot_be_known_is_said(tmp_path):
+    write_offsets(tmp_path, "-")
+    with pytest.raises(InvalidConfig, match="reads no topic"):
+        progress(str(tmp_path), 3)
+    with pytest.raises(Unavailable, match="cannot be read"):
+        progress(str(tmp_path), 4)
+    (tmp_path / "offsets" / "5").write_text("v9\n{}")
+    with pytest.raises(Unavailable, match="not a log of offsets"):
+        progress(str(tmp_path), 5)
