@@ -326,3 +326,59 @@ def test_verify_finds_what_was_changed_in_any_file():
         log.disk.write_atomic(path, bytes(changed))
         assert list(verify_directory(log.disk, DIRECTORY)), f"a flipped bit in {name} was not found"
         log.disk.write_atomic(path, content)
+
+
+def snapshots_in(disk):
+    return {int(name[:20]) for name in disk.list_dir(DIRECTORY) if name.endswith((".snapshot", ".producers"))}
+
+
+def test_of_stray_snapshots_only_those_that_a_start_can_use_survive():
+    """Scenario 17: at the beginnings of segments, and the newest one; none past the log's end."""
+    log = Log(segment_bytes=400)
+    for _ in range(20):
+        log.write("P1 P2")
+        log.partition.take_snapshot()
+        log.sync()
+    log.partition.close()
+    bases = {segment.base_offset for segment in log.partition.segments()}
+    assert snapshots_in(log.disk) == bases - {0} | {40}
+    stray = log.disk.read_bytes(DIRECTORY / f"{40:020d}.snapshot")
+    for suffix in ("snapshot", "producers"):
+        log.disk.write_atomic(DIRECTORY / f"{99:020d}.{suffix}", stray)
+    log.partition = log.open()
+    assert snapshots_in(log.disk) == bases - {0} | {40}
+    assert log.partition.end_offset == 40
+    assert log.stable_offset == 0
+
+
+def test_a_segment_that_recovery_sealed_can_be_deleted_without_its_open_transaction_being_forgotten():
+    log = Log(segment_bytes=300)
+    log.write("P1 P2 P2 P2 P2 P2 P1")
+    log.reopen(clean=False)
+    before_offset = log.partition.segments()[1].base_offset
+    log.partition.delete_records(before_offset)
+    log.partition = log.open()
+    assert [txn.first_offset for txn in log.partition.open_transactions()] == [0, 1]
+
+
+def test_the_greatest_time_is_one_that_can_be_read():
+    log = Log()
+    log.partition.append(plain(NOW_MS + 5, NOW_MS + 3), now_ms=NOW_MS)
+    log.partition.append(plain(NOW_MS + 1), now_ms=NOW_MS)
+    log.sync()
+    assert log.partition.max_timestamp(Isolation.READ_COMMITTED)[:2] == (0, NOW_MS + 5)
+    log.partition.delete_records(1)
+    assert log.partition.max_timestamp(Isolation.READ_COMMITTED)[:2] == (1, NOW_MS + 3)
+
+
+def test_a_truncation_into_the_batch_in_which_the_log_begins_takes_its_beginning_along():
+    log = Log()
+    log.append(1, count=3)
+    log.append(1, count=3)
+    log.sync()
+    log.partition.delete_records(4)
+    log.partition.truncate_to(5)
+    assert (log.partition.start_offset, log.partition.end_offset) == (3, 3)
+    log.write("-")
+    log.reopen(clean=False)
+    assert (log.partition.start_offset, log.partition.end_offset) == (3, 4)

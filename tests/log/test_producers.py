@@ -1,9 +1,13 @@
+from dataclasses import replace
+
 import pytest
 from kio.schema.errors import ErrorCode
 
+from stablelog.batch.header import read_header
 from stablelog.batch.markers import Marker, MarkerType
+from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Refused
-from stablelog.log.model import MarkerWrite
+from stablelog.log.model import Isolation, MarkerWrite, Origin
 from tests.log.timeline import DIRECTORY, Log, write
 
 DAY_MS = 86_400_000
@@ -175,8 +179,6 @@ def test_old_timestamps_of_a_client_do_not_expire_its_state():
     log.now_ms -= 2 * DAY_MS
     batch_time = log.now_ms
     log.now_ms = now_ms
-    from stablelog.batch.records import Record, encode_batch
-
     old = encode_batch([Record(0, batch_time, None, b"x")], producer_id=1, producer_epoch=0, base_sequence=0)
     log.partition.append(old, now_ms=now_ms)
     assert log.partition.expire_producers(now_ms + 1000) == 0
@@ -193,8 +195,6 @@ def test_the_coordinators_word_is_asked_for_with_every_batch_but_a_duplicate():
     asked = []
 
     def append(sequence, check=asked.append):
-        from stablelog.batch.records import Record, encode_batch
-
         batch = encode_batch(
             [Record(0, log.now_ms, None, b"x")],
             producer_id=1,
@@ -217,3 +217,58 @@ def test_the_coordinators_word_is_asked_for_with_every_batch_but_a_duplicate():
     assert log.partition.end_offset == end
     log.end(1, commit=True)
     assert refused(append, 2, refuse) is ErrorCode.invalid_txn_state
+
+
+def test_a_batch_that_verification_refused_comes_before_those_that_were_sent_after_it():
+    """Scenario 21: the answer is the coordinator's of this moment, never an older one; and sequence 1 waits for 0."""
+    log = Log()
+    known = set()
+
+    def check(header):
+        if header.producer_id not in known:
+            raise Refused(ErrorCode.invalid_txn_state, "not its transaction")
+
+    def append(sequence):
+        batch = encode_batch(
+            [Record(0, log.now_ms, None, b"x")],
+            producer_id=1,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        return log.partition.append(batch, now_ms=log.now_ms, transaction_check=check)
+
+    assert refused(append, 0) is ErrorCode.invalid_txn_state
+    known.add(1)
+    assert refused(append, 1) is ErrorCode.out_of_order_sequence_number
+    assert append(0).first_offset == 0
+    assert append(1).first_offset == 1
+    log.end(1, commit=False)
+    known.clear()  # with the abort, the coordinator forgets the partition: a late success is nothing to it
+    assert refused(append, 2) is ErrorCode.invalid_txn_state
+    assert log.partition.open_transactions() == []
+
+
+def test_duplicates_of_several_producers_are_answered_and_written_once():
+    """Scenario 13: one by one with the places of the originals; several in one append are refused as a whole."""
+    log = Log()
+    sent = {}
+    for producer_id in (1, 2, 3):
+        batch = encode_batch(
+            [Record(0, log.now_ms, None, b"x")] * producer_id,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=0,
+        )
+        sent[producer_id] = (batch, log.partition.append(batch, now_ms=log.now_ms))
+    end, size = log.partition.end_offset, log.partition.size
+    for batch, first in reversed(sent.values()):
+        again = log.partition.append(batch, now_ms=log.now_ms)
+        assert again == replace(first, duplicate=True)
+    both = sent[1][0] + sent[2][0]
+    assert refused(log.partition.append, both, now_ms=log.now_ms) is ErrorCode.invalid_record
+    copied = log.partition.read(0, 1 << 20, Isolation.LOG_END).buffers[0]
+    for part in (copied, copied[: read_header(copied).size]):
+        with pytest.raises(Refused):
+            log.partition.append(part, now_ms=log.now_ms, origin=Origin.REPLICATION)
+    assert (log.partition.end_offset, log.partition.size) == (end, size)

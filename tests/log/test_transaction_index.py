@@ -2,6 +2,7 @@ import pytest
 
 from stablelog.errors import Corrupt
 from stablelog.log.transaction_index import AbortedTxn, TransactionIndex, encode_entry
+from stablelog.log.verify import verify_directory
 from tests.log.timeline import DIRECTORY, Log, write
 
 ENTRIES = [
@@ -160,3 +161,19 @@ def test_segments_that_an_open_transaction_holds_back_cost_nothing_where_there_i
     assert [txn.first_offset for txn in log.partition.aborted_in(0, 4)] == [1, 3]
     loaded = [segment for segment in segments if segment._txn_index is not None]
     assert loaded == [segment for segment in segments if segment.base_offset <= 4]
+
+
+def test_an_index_of_another_segment_is_not_taken_for_this_ones():
+    """Scenario 5: whatever its size and entries, its summary does not tell of it, and it is made anew from the log."""
+    log = write("P1 P1a " * 12, segment_bytes=300)
+    wanted = log.all_aborted()
+    log.partition.close()
+    first, second = (segment.path(".txnindex") for segment in log.partition.segments()[2:6:2])
+    contents = [log.disk.read_bytes(path) for path in (first, second)]
+    assert len(contents[0]) == len(contents[1])
+    log.disk.write_atomic(first, contents[1])
+    log.disk.write_atomic(second, contents[0])
+    assert list(verify_directory(log.disk, DIRECTORY))
+    log.partition = log.open(clean=True)
+    assert log.all_aborted() == wanted
+    assert [log.disk.read_bytes(path) for path in (first, second)] == contents

@@ -297,7 +297,11 @@ class Partition:
                 )
             producers.check_batch(header, require_first_sequence_zero=require_first_sequence_zero)
             if transaction_check is not None and header.is_transactional:
-                transaction_check(header)
+                try:
+                    transaction_check(header)
+                except Refused:
+                    producers.batch_refused(header)
+                    raise
         elif header.has_producer:
             self._producers.check_epoch(header)
         if by_broker_time:
@@ -441,10 +445,13 @@ class Partition:
             self._failed = error
             raise
         assert active.summary is not None
-        self._pending_writes.append((active.path(SUMMARY), active.summary.encode()))
         self._segments.add(fresh)
         self._names_changed = True
+        if self._snapshots and self._snapshots[-1] == fresh.base_offset:
+            self._snapshots.pop()  # it stands at the beginning of a segment now, and stays
+        # The snapshot first: when the segment goes, nothing else knows of the transactions that began in it.
         self._snapshot()
+        self._pending_writes.append((active.path(SUMMARY), active.summary.encode()))
 
     def _decided_to(self, end_offset: int) -> int:
         """The first offset that is undecided when all up to `end_offset` was written; that offset itself if none is."""

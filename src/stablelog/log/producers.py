@@ -22,6 +22,7 @@ from stablelog.log.model import ProducerDescription
 from stablelog.log.transaction_index import AbortedTxn
 
 BATCHES_KEPT = 5
+REFUSED_KEPT = 1000  # producers; of those that never come again the oldest are forgotten
 NO_TXN = -1
 SECOND_DIALECT = 2  # transaction.version 2: every transaction has an epoch of its own
 
@@ -91,6 +92,8 @@ class Producers:
         # (marker offset, first offset) of transactions whose marker is not yet durable
         self._ended: deque[tuple[int, int]] = deque()
         self._ended_least: deque[tuple[int, int]] = deque()  # those of them that are the least from there on
+        # Epoch and least sequence of batches that the coordinator refused, of producers that are not known here.
+        self._refused: OrderedDict[int, tuple[int, int]] = OrderedDict()
 
     @classmethod
     def restored(cls, found: Iterable[Producer]) -> "Producers":
@@ -169,6 +172,11 @@ class Producers:
                 raise _out_of_order(
                     f"{who} is not known here and begins with sequence {header.base_sequence}, not 0"
                 )
+            epoch, least = self._refused.get(header.producer_id, (-1, -1))
+            if epoch == header.producer_epoch and header.base_sequence > least:
+                raise _out_of_order(
+                    f"{who} sends sequence {header.base_sequence}, and {least} that was refused comes again"
+                )
             return
         self.check_epoch(header)
         if header.producer_epoch > producer.producer_epoch:
@@ -233,9 +241,20 @@ class Producers:
 
     # -- changes -----------------------------------------------------------------------------------------------
 
+    def batch_refused(self, header: BatchHeader) -> None:
+        """The coordinator did not know of its transaction: until it comes again, those sent after it are out of order."""
+        if header.producer_id in self.by_id:
+            return  # sequences say so by themselves
+        epoch, least = self._refused.get(header.producer_id, (-1, -1))
+        if header.producer_epoch > epoch or header.base_sequence < least:
+            self._refused[header.producer_id] = (header.producer_epoch, header.base_sequence)
+        while len(self._refused) > REFUSED_KEPT:
+            self._refused.popitem(last=False)
+
     def batch_appended(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         """A batch of this producer was written at `base_offset`."""
         producer = self._at_epoch(header.producer_id, header.producer_epoch)
+        self._refused.pop(header.producer_id, None)
         last_offset = base_offset + header.last_offset_delta
         if header.base_sequence != NO_SEQUENCE:
             producer.batches.append(

@@ -12,6 +12,7 @@ from stablelog.batch.records import decode_records
 from stablelog.log.model import Slice
 from stablelog.log.segment import Segment
 from stablelog.log.segments import Segments
+from stablelog.log.summary import NOTHING
 
 TimestampedOffset = tuple[int, int, int]  # offset, timestamp, leader epoch
 
@@ -89,5 +90,23 @@ def _first_record(
 
 def greatest_timestamp(segments: Segments, start_offset: int, limit: int) -> TimestampedOffset | None:
     """The first of the records with the greatest time, if it lies in [start_offset, limit); None if not."""
-    greatest = max(segment.max_timestamp for segment in segments)
+    place = segments.place_of(start_offset)
+    later = [segments[at].max_timestamp for at in range(place + 1, len(segments))]
+    greatest = max([_greatest_of(segments[place], start_offset), *later])
     return None if greatest < 0 else first_at_or_after(segments, greatest, start_offset, limit)
+
+
+def _greatest_of(segment: Segment, start_offset: int) -> int:
+    """The greatest time in a segment, of what begins at `start_offset`; -1 if there is none."""
+    if start_offset == segment.base_offset:
+        return segment.max_timestamp
+    found = segment.find(start_offset)
+    greatest = NOTHING
+    for position, header in () if found is None else segment.walk(found.position):
+        if header.base_offset < start_offset:
+            records = decode_records(segment.log.view(position, header.size))
+            times = [record.timestamp_ms for record in records if record.offset >= start_offset]
+        else:
+            times = [header.max_timestamp]
+        greatest = max([greatest, *times])
+    return greatest

@@ -16,11 +16,13 @@ there with holes.
     a marker without its index entry                the same: entries come from markers
     an index entry without its marker               the same
     a snapshot that is damaged                      it is passed over for an older one
+    no snapshot behind a sealed segment             it is made with the segment's summary
     a snapshot of an offset past the log's end      it is removed: the offset will be that of another record
     a snapshot in the middle of the last segment    reading begins there, if the indexes it tells of are whole
     no snapshot                                     producer state is made from the log's start
     leader epochs missing or damaged                they are read in the headers of the batches
-    segments before the log's start                 they were being deleted: they go
+    segments before the log's start                 they were being deleted: they go, if there is a snapshot behind
+                                                    them; if not, they are read for it
     a gap between two segments, the one behind it   what was in it is gone and was not acknowledged, hence
     without a snapshot at its beginning             nothing behind it was: it is deleted
     such a gap, with a snapshot                     compaction has left it (Kafka's; ours leaves none)
@@ -44,7 +46,14 @@ from stablelog.errors import Corrupt
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.interrupted import finish_interrupted
 from stablelog.log.producers import Producers
-from stablelog.log.retention import is_log, is_snapshot, offset_of, read_log_start
+from stablelog.log.retention import (
+    LOG_START_FILE,
+    encode_log_start,
+    is_log,
+    is_snapshot,
+    offset_of,
+    read_log_start,
+)
 from stablelog.log.segment import (
     INDEX_SUFFIXES,
     LOG,
@@ -54,7 +63,7 @@ from stablelog.log.segment import (
     OpenFiles,
     Segment,
 )
-from stablelog.log.snapshots import decode_producers, decode_snapshot
+from stablelog.log.snapshots import decode_producers, decode_snapshot, encode_producers, encode_snapshot
 from stablelog.log.summary import Summary
 
 READ_SIZE = 4 << 20
@@ -134,7 +143,7 @@ class _Recovery:
         names = self._disk.list_dir(self._directory)
         self._snapshots = sorted({offset_of(name) for name in names if is_snapshot(name)})
         bases = sorted(offset_of(name) for name in names if is_log(name))
-        deleted = max(bisect_right(bases, self._log_start) - 1, 0)
+        deleted = self._count_deleted(bases)
         self._drop([self._segment(base) for base in bases[:deleted]])
         bases = bases[deleted:]
         self._check_orphans(names, bases)
@@ -157,6 +166,9 @@ class _Recovery:
         if self._epochs.truncate_to(end_offset) or self._epochs_changed:
             self._disk.write_atomic(self._directory / EPOCH_FILE, self._epochs.encode())
         log_start = min(max(self._log_start, kept[0].base_offset), end_offset)
+        if log_start < self._log_start:
+            # A truncation cut off the batch in which the log began: what is written there now can be read.
+            self._disk.write_atomic(self._directory / LOG_START_FILE, encode_log_start(log_start))
         return Recovered(kept, start.producers, self._epochs, log_start)
 
     def _segment(self, base_offset: int) -> Segment:
@@ -176,6 +188,23 @@ class _Recovery:
         segment.create()
         self._disk.sync_dir(self._directory)
         return Recovered([segment], Producers(), LeaderEpochs(), self._log_start)
+
+    def _count_deleted(self, bases: list[int]) -> int:
+        """How many of the first segments were being deleted: those before the log's start.
+
+        Of transactions that began in them only a snapshot behind them knows. Without one they are read once more.
+        """
+        count = max(bisect_right(bases, self._log_start) - 1, 0)
+        if not count or any(
+            self._is_readable(offset) for offset in self._snapshots if offset >= bases[count]
+        ):
+            return count
+        while count:
+            summary = self._read_summary(self._segment(bases[count - 1]))
+            if summary is not None and summary.end_offset != bases[count]:
+                break  # the one behind it has gone by now
+            count -= 1
+        return count
 
     def _check_orphans(self, names: list[str], bases: list[int]) -> None:
         """Remove files of segments whose log was deleted; see that none has lost its log in another way.
@@ -290,6 +319,14 @@ class _Recovery:
         except (FileNotFoundError, Corrupt):
             return None
         return Producers.restored(found), progress
+
+    def _is_readable(self, offset: int) -> bool:
+        if self._read_producers(offset) is not None:
+            return True
+        with contextlib.suppress(FileNotFoundError, Corrupt):
+            decode_snapshot(self._disk.read_bytes(self._directory / f"{offset:020d}.snapshot"), self._now_ms)
+            return True
+        return False
 
     def _choose_start(self, segments: list[Segment], trusted: int) -> _Start:
         """The newest snapshot from which reading gives everything that is not known without it: of ours, if there is one."""
@@ -493,6 +530,13 @@ class _Recovery:
             file.sync()
         self._disk.sync_dir(self._directory)
         assert segment.summary is not None
+        # As when a segment is rolled: once it is deleted, only the snapshot knows of the transactions begun in it.
+        progress = Summary(next_base_offset, next_base_offset, stable_offset=segment.stable_offset)
+        for suffix, content in (
+            (".producers", encode_producers(producers, progress)),
+            (".snapshot", encode_snapshot(producers)),
+        ):
+            self._disk.write_atomic(self._directory / f"{next_base_offset:020d}{suffix}", content)
         self._disk.write_atomic(segment.path(SUMMARY), segment.summary.encode())
         segment.settled()
 

@@ -429,16 +429,14 @@ class _Verification:
                     yield from self._compare(path, producers, batch_count=1)
 
     def _compare(self, path: Path, producers: list[Producer], *, batch_count: int) -> Iterator[Finding]:
-        said = {producer.producer_id: _state(producer, batch_count) for producer in producers}
+        said = {producer.producer_id: producer for producer in producers}
         for producer_id, known in self._producers.by_id.items():
             there = said.pop(producer_id, None)
             # A producer that has been silent for long is forgotten, unless its transaction is open.
-            if there != _state(known, batch_count) and (
-                there is not None or known.txn_first_offset != NO_TXN
-            ):
-                yield Finding(
-                    path, f"producer {producer_id} is {there}; the log says {_state(known, batch_count)}"
-                )
+            if there is None and known.txn_first_offset == NO_TXN:
+                continue
+            if there is None or not _agrees(there, known, batch_count):
+                yield Finding(path, f"producer {producer_id} is {there}; the log says {known}")
         for producer_id in said:
             yield Finding(path, f"producer {producer_id} has not written to the log")
 
@@ -471,10 +469,13 @@ class _Verification:
             yield Finding(path, f"epochs begin at {said}; the log says {known}")
 
 
-def _state(producer: Producer, batch_count: int) -> tuple[object, ...]:
+def _agrees(said: Producer, known: Producer, batch_count: int) -> bool:
+    """Whether what a snapshot says of a producer is what the log says, or less: it may have been forgotten and come back."""
+    batches = list(known.batches)[-batch_count:]
+    kept = list(said.batches)
     return (
-        producer.producer_epoch,
-        producer.coordinator_epoch,
-        producer.txn_first_offset,
-        *list(producer.batches)[-batch_count:],
+        said.producer_epoch == known.producer_epoch
+        and said.coordinator_epoch in (known.coordinator_epoch, -1)
+        and said.txn_first_offset == known.txn_first_offset
+        and kept == batches[len(batches) - len(kept) :]
     )

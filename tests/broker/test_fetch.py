@@ -1,0 +1,85 @@
+"""Fetches that wait: for what their isolation can see, and with what they have to say."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from tests.broker.desk import ABORT, batch, opened, part
+
+COMMITTED, UNCOMMITTED = 1, 0
+
+
+def fetch(desk, *, isolation, offset=0, min_bytes=1, wait=timedelta(seconds=20)):
+    asked = part(
+        1, 12, "request", "FetchPartition", partition=0, fetch_offset=offset, partition_max_bytes=1 << 20
+    )
+    topic = part(1, 12, "request", "FetchTopic", topic="t", partitions=(asked,))
+    return desk.ask(
+        1,
+        12,
+        max_wait=wait,
+        min_bytes=min_bytes,
+        max_bytes=1 << 20,
+        isolation_level=isolation,
+        session_epoch=-1,
+        topics=(topic,),
+        forgotten_topics_data=(),
+        rack_id="",
+    )
+
+
+async def looked(task):
+    """Give a fetch every chance to answer."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return task.done()
+
+
+def test_a_long_poll_waits_for_what_its_isolation_can_see_and_carries_the_aborts_when_it_is_woken():
+    """Scenario 32: data below the last stable offset wakes it, an undecided record does not."""
+
+    async def conversation():
+        async with opened() as desk:
+            producer = await desk.init("a")
+            await desk.add("a", producer, ("t", 0))
+            committed = asyncio.create_task(fetch(desk, isolation=COMMITTED))
+            uncommitted = asyncio.create_task(fetch(desk, isolation=UNCOMMITTED))
+            await looked(committed)
+            await desk.produce(batch(b"x", producer=producer, sequence=0), transactional_id="a")
+            seen = (await uncommitted).responses[0].partitions[0]
+            assert seen.aborted_transactions is None
+            assert seen.high_watermark == 1
+            assert not await looked(committed)
+            await desk.end("a", producer, ABORT)
+            answer = (await committed).responses[0].partitions[0]
+            assert answer.last_stable_offset == 2
+            assert [(txn.producer_id, txn.first_offset) for txn in answer.aborted_transactions] == [
+                (producer[0], 0)
+            ]
+
+    asyncio.run(asyncio.wait_for(conversation(), 20))
+
+
+@pytest.mark.parametrize("wait_ms", [0, 30])
+def test_a_long_poll_that_runs_out_of_time_carries_the_aborts_too(wait_ms):
+    """Scenario 32: however little there is, what is handed out comes with its aborted transactions."""
+
+    async def conversation():
+        async with opened() as desk:
+            producer = await desk.init("a")
+            await desk.add("a", producer, ("t", 0))
+            await desk.produce(batch(b"x", producer=producer, sequence=0), transactional_id="a")
+            await desk.end("a", producer, ABORT)
+            found = await fetch(
+                desk, isolation=COMMITTED, min_bytes=1 << 20, wait=timedelta(milliseconds=wait_ms)
+            )
+            answer = found.responses[0].partitions[0]
+            assert answer.error_code is ErrorCode.none
+            assert answer.records
+            assert [(txn.producer_id, txn.first_offset) for txn in answer.aborted_transactions] == [
+                (producer[0], 0)
+            ]
+
+    asyncio.run(asyncio.wait_for(conversation(), 20))
