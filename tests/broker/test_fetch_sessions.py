@@ -1,0 +1,122 @@
+"""Fetch sessions step by step beside a model that remembers everything plainly."""
+
+from collections import OrderedDict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.fetch_sessions import EPOCH_MAX, NO_SESSION, FetchSessions, Wanted
+from stablelog.errors import Refused
+
+PARTITIONS = [("t", 0), ("t", 1), ("u", 0)]
+CODES = (ErrorCode.invalid_fetch_session_epoch, ErrorCode.fetch_session_id_not_found)
+
+
+def wanted(*keys, offset=0):
+    return OrderedDict((key, Wanted(offset, 100)) for key in keys)
+
+
+def code_of(call, *arguments):
+    with pytest.raises(Refused) as caught:
+        call(*arguments)
+    return caught.value.code
+
+
+def test_a_client_that_wants_no_session_gets_none():
+    sessions = FetchSessions(10)
+    assert sessions.begin(wanted(("t", 0)), keep=False).session_id == NO_SESSION
+    assert len(sessions) == 0
+
+
+def test_where_no_sessions_are_kept_every_fetch_is_a_full_one():
+    assert FetchSessions(0).begin(wanted(("t", 0)), keep=True).session_id == NO_SESSION
+
+
+def test_what_a_client_was_told_stays_when_it_changes_where_it_reads():
+    sessions = FetchSessions(1)
+    session = sessions.begin(wanted(("t", 0)), keep=True)
+    session.partitions["t", 0].told = (5, 5, 0)
+    again = sessions.resume(session.session_id, 1, wanted(("t", 0), offset=7), [])
+    assert (again.partitions["t", 0].fetch_offset, again.partitions["t", 0].told) == (7, (5, 5, 0))
+    sessions.resume(session.session_id, 2, OrderedDict(), [("t", 0)])
+    back = sessions.resume(session.session_id, 3, wanted(("t", 0)), [])
+    assert back.partitions["t", 0].told is None, "forgotten and wanted again, it has been told nothing"
+
+
+def test_the_epoch_begins_again_after_the_last():
+    sessions = FetchSessions(1)
+    session = sessions.begin(wanted(("t", 0)), keep=True)
+    session.epoch = EPOCH_MAX
+    assert sessions.resume(session.session_id, EPOCH_MAX, OrderedDict(), []).epoch == 1
+
+
+class Model:
+    """Every session as (epoch, partitions), the one used longest ago first."""
+
+    def __init__(self, count_max):
+        self.count_max = count_max
+        self.sessions = OrderedDict()
+
+    def begin(self, session_id, keys):
+        while len(self.sessions) >= self.count_max:
+            self.sessions.popitem(last=False)
+        self.sessions[session_id] = (1, dict.fromkeys(keys, 0))
+
+    def resume(self, session_id, epoch, changed, forgotten, offset):
+        if session_id not in self.sessions:
+            return ErrorCode.fetch_session_id_not_found
+        known, partitions = self.sessions[session_id]
+        if known != epoch:
+            return ErrorCode.invalid_fetch_session_epoch
+        self.sessions.move_to_end(session_id)
+        partitions |= dict.fromkeys(changed, offset)
+        for key in forgotten:
+            partitions.pop(key, None)
+        self.sessions[session_id] = (epoch + 1, partitions)
+        return partitions
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.data())
+def test_sessions_agree_with_the_model(data):
+    sessions, model = FetchSessions(3), Model(3)
+    ids = []
+    some = st.lists(st.sampled_from(PARTITIONS), unique=True)
+    for offset in range(data.draw(st.integers(1, 30))):
+        match data.draw(st.sampled_from(["begin", "resume", "resume", "end"])):
+            case "begin":
+                keys = data.draw(some)
+                made = sessions.begin(wanted(*keys), keep=True)
+                assert made.session_id not in model.sessions
+                model.begin(made.session_id, keys)
+                ids.append(made.session_id)
+            case _ if not ids:
+                pass
+            case "end":
+                gone = data.draw(st.sampled_from(ids))
+                sessions.end(gone)
+                model.sessions.pop(gone, None)
+            case "resume":
+                chosen = data.draw(st.sampled_from(ids))
+                epoch = model.sessions.get(chosen, (1, None))[0] - data.draw(st.sampled_from([0, 0, 0, 1]))
+                changed, forgotten = data.draw(some), data.draw(some)
+                expected = model.resume(chosen, epoch, changed, forgotten, offset)
+                arguments = (chosen, epoch, wanted(*changed, offset=offset), forgotten)
+                if expected in CODES:
+                    assert code_of(sessions.resume, *arguments) is expected
+                else:
+                    found = sessions.resume(*arguments).partitions
+                    assert {key: each.fetch_offset for key, each in found.items()} == expected
+                    assert list(found) == list(expected), "new partitions come behind those that are there"
+        assert len(sessions) == len(model.sessions)
+
+
+def test_of_too_many_sessions_the_one_used_longest_ago_goes():
+    sessions = FetchSessions(2)
+    first, second = (sessions.begin(wanted(("t", 0)), keep=True).session_id for _ in range(2))
+    sessions.resume(first, 1, OrderedDict(), [])
+    sessions.begin(wanted(("t", 0)), keep=True)
+    assert code_of(sessions.resume, second, 1, OrderedDict(), []) is ErrorCode.fetch_session_id_not_found
+    assert sessions.resume(first, 2, OrderedDict(), []).epoch == 3

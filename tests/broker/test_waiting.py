@@ -1,0 +1,96 @@
+"""Long polls: woken when there is more to see, and only then."""
+
+import asyncio
+import itertools
+
+from stablelog.broker.waiting import Waiters
+from stablelog.log.partition import Isolation
+from tests.broker.jump import run, settle
+
+COMMITTED, ALL = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
+
+
+class Partition:
+    """As much of a partition as who waits for it looks at."""
+
+    def __init__(self):
+        self.ends = {COMMITTED: 0, ALL: 0}
+
+    def visible_end(self, isolation):
+        return self.ends[isolation]
+
+
+def poll(waiters, *partitions, isolation=ALL, timeout_s=60.0):
+    seen = [(partition, partition.visible_end(isolation)) for partition in partitions]
+    return asyncio.create_task(waiters.wait_for_more(seen, isolation, timeout_s))
+
+
+def test_a_poll_ends_when_one_of_its_partitions_shows_more():
+    async def conversation():
+        waiters, one, two = Waiters(), Partition(), Partition()
+        wait = poll(waiters, one, two)
+        await settle()
+        waiters.wake(one)
+        await settle()
+        assert not wait.done(), "woken, it looks, and there is nothing"
+        two.ends[ALL] = 1
+        waiters.wake(two)
+        assert await wait is True
+
+    run(conversation())
+
+
+def test_a_read_committed_poll_waits_for_the_last_stable_offset():
+    """Scenario 32: wake-up depends on the LSO."""
+
+    async def conversation():
+        waiters, partition = Waiters(), Partition()
+        committed, everything = (poll(waiters, partition, isolation=level) for level in (COMMITTED, ALL))
+        await settle()
+        partition.ends[ALL] = 5
+        waiters.wake(partition)
+        assert await everything is True
+        assert not committed.done()
+        partition.ends[COMMITTED] = 5
+        waiters.wake(partition)
+        assert await committed is True
+
+    run(conversation())
+
+
+def test_what_came_before_the_wait_ends_it_at_once():
+    async def conversation():
+        waiters, partition = Waiters(), Partition()
+        partition.ends[ALL] = 1
+        assert await waiters.wait_for_more([(partition, 0)], ALL, 60.0) is True
+        assert await waiters.wait_for_more([(partition, 1)], ALL, 0.0) is False
+
+    run(conversation())
+
+
+def test_a_poll_ends_in_time_however_often_it_is_woken_for_nothing():
+    async def conversation():
+        waiters, partition = Waiters(), Partition()
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        wait = poll(waiters, partition, timeout_s=10.0)
+        for _ in itertools.takewhile(lambda _: not wait.done(), range(100)):
+            await asyncio.sleep(0.7)
+            waiters.wake(partition)
+        assert await wait is False
+        assert 10.0 <= loop.time() - began < 11.5
+
+    run(conversation())
+
+
+def test_who_has_gone_is_not_kept():
+    async def conversation():
+        waiters, partition = Waiters(), Partition()
+        waits = [poll(waiters, partition) for _ in range(3)]
+        await settle()
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+        assert not waiters._waiting
+
+    run(conversation())
