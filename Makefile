@@ -24,7 +24,7 @@ demo: setup  ## a year of flights through the log, with crashes, and the proof t
 	$(BIN)/python -m demo
 
 test: setup  ## every test that needs nothing but this
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 check: setup  ## style, types, architecture
 	$(BIN)/ruff check .

@@ -2,23 +2,14 @@
 
 import pytest
 
-from stablelog.errors import Unavailable
-from stablelog.spark.fetch import plan, read
-from stablelog.spark.options import read_options
+from stablelog.errors import Refused
 from tests.clients.drivers import Confluent, unique
+from tests.spark.reading import rows, settled, tasks
 
 
-def options(broker, topic, isolation="read_committed"):
-    return read_options({"bootstrap": broker.bootstrap, "subscribe": topic, "isolation": isolation})
-
-
-def rows(broker, topic, isolation="read_committed"):
-    asked = options(broker, topic, isolation)
-    return [m.value() for wanted in plan(asked) for messages in read(asked, wanted) for m in messages]
-
-
+@pytest.mark.parametrize("scan", ["fetch", "files"])
 @pytest.mark.parametrize("fates", [(True, False), (False, False), (False, True, True), ()])
-def test_a_range_ends_by_position(stablelog_broker, fates):
+def test_a_range_ends_by_position(stablelog_broker, fates, scan):
     topic = unique("range")
     client = Confluent(stablelog_broker.bootstrap)
     client.produce(topic, [b"first"])
@@ -26,10 +17,12 @@ def test_a_range_ends_by_position(stablelog_broker, fates):
         for n, commit in enumerate(fates):
             run(topic, [b"%d-%d" % (n, i) for i in range(10)], commit=commit)
     wanted = [b"first"] + [b"%d-%d" % (n, i) for n, commit in enumerate(fates) for i in range(10) if commit]
-    assert rows(stablelog_broker, topic) == wanted
-    assert len(rows(stablelog_broker, topic, "read_uncommitted")) == 1 + 10 * len(fates)
+    settled(stablelog_broker.bootstrap, topic)
+    given = {"bootstrap": stablelog_broker.bootstrap, "subscribe": topic, "scan": scan}
+    assert [value for (value,) in rows(given, "value")] == wanted
+    assert len(rows({**given, "isolation": "read_uncommitted"}, "value")) == 1 + 10 * len(fates)
 
 
 def test_a_topic_that_is_not_there_is_named(stablelog_broker):
-    with pytest.raises(Unavailable, match="there is no topic 'nowhere'"):
-        plan(options(stablelog_broker, "nowhere"))
+    with pytest.raises(Refused, match="there is no topic 'nowhere'"):
+        tasks({"bootstrap": stablelog_broker.bootstrap, "subscribe": "nowhere"})

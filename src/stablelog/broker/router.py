@@ -53,6 +53,7 @@ HANDLERS = {
     27: "write_txn_markers",
     28: "txn_offset_commit",
     32: "describe_configs",
+    35: "describe_log_dirs",
     37: "create_partitions",
     42: "delete_groups",
     44: "incremental_alter_configs",

@@ -21,7 +21,7 @@ from stablelog.errors import InvalidConfig, OffsetOutOfRange, Refused, Unavailab
 Result = TypeVar("Result")
 Target = tuple[str, int]  # topic, partition
 
-FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR = 1, 2, 3, 10
+FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, DESCRIBE_LOG_DIRS = 1, 2, 3, 10, 35
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3  # the specs of list_offsets that are no timestamps
 ISOLATIONS = {"read_uncommitted": 0, "read_committed": 1}
 DEADLINE_S = 30.0
@@ -293,6 +293,33 @@ class Cluster:
                 topic.is_internal,
             )
         self._topics.update(found)
+        return found
+
+    def log_directories(self, targets: Iterable[Target] = ()) -> dict[int, list[str]]:
+        """The data directories of the brokers that metadata has named, by node id; for one that tells none, nothing.
+
+        Args:
+            targets: partitions that are wanted: Kafka leaves out a directory that holds none of them.
+        """
+        by_topic: dict[str, list[int]] = {}
+        for topic, partition in targets:
+            by_topic.setdefault(topic, []).append(partition)
+        found = {}
+        for node_id in self._nodes:
+            try:
+                connection = self.connection_to(node_id)
+                request_class = connection.request_class(DESCRIBE_LOG_DIRS)
+                module = module_of(request_class)
+                topics = tuple(
+                    module.DescribableLogDirTopic(topic=topic, partitions=tuple(partitions))
+                    for topic, partitions in by_topic.items()
+                )
+                answer = self.ask(connection, request_class(topics=topics or None))
+            except (Unavailable, Again):
+                continue
+            found[node_id] = [
+                result.log_dir for result in answer.results if result.error_code is ErrorCode.none
+            ]
         return found
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:

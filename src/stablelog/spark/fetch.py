@@ -1,113 +1,179 @@
-"""Ranges of partitions, read through the Kafka protocol.
+"""The log by the Kafka protocol: what there is, and raw record batches of any broker that speaks it.
 
-The range is fixed when the read is planned: from the partition's first offset to its end as a reader of this
-isolation sees it. Reading ends when the position has reached the end, however many of the offsets are records:
-markers and aborted records have offsets too.
+Reading ends when the position has reached the end of the range, however many of the offsets are records: markers
+and aborted records have offsets too.
 """
 
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from stablelog.errors import Unavailable
+from stablelog.batch.header import headers_in
+from stablelog.client.cluster import EARLIEST, LATEST, Cluster
+from stablelog.errors import InvalidConfig, OffsetOutOfRange, Unavailable
+from stablelog.spark.offsets import Place
 from stablelog.spark.options import ReadOptions
+from stablelog.spark.planning import FetchSpan, Piece, Span, shares
+from stablelog.spark.resolve import Range, lost, name
 
-TIMEOUT_S = 30.0
-POLL_S = 0.1
-BATCH_COUNT = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """What one task reads: the offsets [start, end) of a partition."""
-
-    topic: str
-    partition: int
-    start: int
-    end: int
+FETCH_SIZE = 8 << 20
+SAMPLE_SIZE = 64 << 10
+SAMPLED_COUNT_MIN = 50_000  # of a smaller range the size hardly matters
+RECORD_SIZE_GUESS = 200
+TIMEOUT_S = 10.0
 
 
-def _client(options: ReadOptions) -> Any:
-    from confluent_kafka import Consumer
-
-    return Consumer(
-        {
-            "bootstrap.servers": options.bootstrap,
-            "group.id": "stablelog-spark",
-            "isolation.level": options.isolation,
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-            "log_level": 0,
-        }
+def connect(options: ReadOptions) -> Cluster:
+    """The brokers that the options name; connects when it is used."""
+    assert options.bootstrap is not None
+    return Cluster(
+        options.bootstrap,
+        client_id=options.client_id,
+        timeout_s=max(TIMEOUT_S, options.timeout_ms / 1000),
+        deadline_s=options.timeout_ms / 1000,
     )
 
 
-def plan(options: ReadOptions) -> list[Range]:
-    """A range for each partition that holds something.
+class BrokerLog:
+    """The log behind a list of brokers."""
+
+    def __init__(self, options: ReadOptions, cluster: Cluster | None = None) -> None:
+        self._options = options
+        self.cluster = cluster or connect(options)
+        self._record_sizes: dict[Place, float] = {}
+
+    def partitions(self) -> dict[Place, str]:
+        """As `Log`."""
+        options = self._options
+        if options.pattern is not None:
+            wanted: Any = re.compile(options.pattern)
+        else:
+            wanted = options.topics or sorted({topic for topic, _ in options.assigned})
+        topics = self.cluster.metadata(wanted)
+        found = {}
+        for topic in topics.values():
+            topic_id = topic.topic_id.hex if topic.topic_id is not None and topic.topic_id.int else ""
+            for index in topic.partitions:
+                if options.partitions is None or index in options.partitions:
+                    found[topic.name, index] = topic_id
+        if options.assigned:
+            missing = set(options.assigned) - set(found)
+            if missing:
+                raise InvalidConfig(f"assign names {name(min(missing))}, and there is no such partition")
+            found = {place: found[place] for place in options.assigned}
+        return found
+
+    def earliest(self, places: Collection[Place]) -> dict[Place, int]:
+        """As `Log`."""
+        return self._list(dict.fromkeys(places, EARLIEST))
+
+    def latest(self, places: Collection[Place]) -> dict[Place, int]:
+        """As `Log`."""
+        return self._list(dict.fromkeys(places, LATEST))
+
+    def at_times(self, times: Mapping[Place, int]) -> dict[Place, int | None]:
+        """As `Log`."""
+        return {place: offset if offset >= 0 else None for place, offset in self._list(times).items()}
+
+    def _list(self, specs: Mapping[Place, int]) -> dict[Place, int]:
+        if not specs:
+            return {}
+        found = self.cluster.list_offsets(specs, self._options.isolation)
+        return {place: found[place].offset for place in specs}
+
+    def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
+        """As `Log`: sizes are estimated from the first batches of a range."""
+        for wanted in ranges:
+            count = wanted.end - wanted.start
+            yield FetchSpan(
+                *wanted.place,
+                wanted.start,
+                wanted.end,
+                int(count * self._record_size(wanted)),
+                topic_ids.get(wanted.place[0], ""),
+            )
+
+    def _record_size(self, wanted: Range) -> float:
+        known = self._record_sizes.get(wanted.place)
+        if known is None:
+            if wanted.end - wanted.start < SAMPLED_COUNT_MIN:
+                return RECORD_SIZE_GUESS
+            try:
+                fetched = self.cluster.fetch(*wanted.place, wanted.start, SAMPLE_SIZE, "read_uncommitted")
+            except OffsetOutOfRange:
+                return RECORD_SIZE_GUESS  # the task that reads it will say so
+            sizes = [(header.size, header.last_offset_delta + 1) for _, header in headers_in(fetched.records)]
+            counted = sum(count for _, count in sizes)
+            known = sum(size for size, _ in sizes) / counted if counted else RECORD_SIZE_GUESS
+            self._record_sizes[wanted.place] = known
+        return known
+
+    def limited(
+        self, ranges: Sequence[Range], count_max: int | None, size_max: int | None
+    ) -> dict[Place, int]:
+        """As `Log`, by arithmetic: each offset is taken for a record, and each record for one of the average size."""
+        counts = {wanted.place: wanted.end - wanted.start for wanted in ranges}
+        if count_max is not None:
+            counts = shares(counts, count_max)
+        if size_max is not None:
+            by_place = {wanted.place: wanted for wanted in ranges}
+            sizes = {place: count * self._record_size(by_place[place]) for place, count in counts.items()}
+            excess = sum(sizes.values()) / size_max
+            if excess > 1:
+                counts = shares(counts, max(1, int(sum(counts.values()) / excess)))
+        return {wanted.place: wanted.start + counts[wanted.place] for wanted in ranges}
+
+    def close(self) -> None:
+        """As `Log`."""
+        self.cluster.close()
+
+
+def read(options: ReadOptions, cluster: Cluster, piece: Piece, decoder: Any) -> Iterator[Any]:
+    """The record batches of a piece, decoded.
+
+    Args:
+        options: of the read.
+        cluster: the brokers.
+        piece: what to read.
+        decoder: of this partition and of the columns that are wanted.
 
     Raises:
-        Unavailable: no broker answers, or a topic is not there.
+        Unavailable: the broker does not answer, or a part of the piece was removed meanwhile.
+        Corrupt: a record batch is damaged; names the offset.
     """
-    from confluent_kafka import KafkaException, TopicPartition
-
-    consumer = _client(options)
-    try:
-        topics = consumer.list_topics(timeout=TIMEOUT_S).topics
-        ranges = []
-        for topic in options.topics:
-            if topic not in topics:
-                raise Unavailable(f"there is no topic {topic!r} at {options.bootstrap}")
-            for partition in sorted(topics[topic].partitions):
-                start, end = consumer.get_watermark_offsets(
-                    TopicPartition(topic, partition), timeout=TIMEOUT_S
+    offset = piece.start
+    while offset < piece.end:
+        try:
+            fetched = cluster.fetch(piece.topic, piece.partition, offset, FETCH_SIZE, options.isolation)
+        except OffsetOutOfRange:
+            offset = _after_loss(options, cluster, piece, offset)
+            continue
+        visible = (
+            fetched.high_watermark if options.isolation == "read_uncommitted" else fetched.last_stable_offset
+        )
+        yield from decoder.feed(fetched.records, offset, piece.end, fetched.aborted)
+        reached = max(decoder.next_offset, offset)
+        if reached == offset:
+            if visible <= offset:
+                raise Unavailable(
+                    f"{piece.topic}-{piece.partition} ends at offset {visible} by now, and was planned to be read up to {piece.end}"
                 )
-                if start < end:
-                    ranges.append(Range(topic, partition, start, end))
-    except KafkaException as error:
+            if not len(fetched.records):
+                reached = min(visible, piece.end)  # nothing is left of these offsets: compaction took it
+        offset = reached
+
+
+def _after_loss(options: ReadOptions, cluster: Cluster, piece: Piece, offset: int) -> int:
+    """Where to go on after the log's start has moved past `offset`."""
+    place = (piece.topic, piece.partition)
+    first = cluster.list_offsets({place: EARLIEST}, options.isolation)[place].offset
+    if first <= offset:
         raise Unavailable(
-            f"planning the read at {options.bootstrap} failed: {error.args[0].str()}"
-        ) from error
-    finally:
-        consumer.close()
-    return ranges
-
-
-def read(options: ReadOptions, wanted: Range) -> Iterator[list[Any]]:
-    """The messages of a range, in lists.
-
-    Raises:
-        Unavailable: the broker does not answer, or retention has removed a part of the range meanwhile.
-    """
-    from confluent_kafka import TopicPartition
-
-    consumer = _client(options)
-    at = TopicPartition(wanted.topic, wanted.partition, wanted.start)
-    consumer.assign([at])
-    try:
-        reached = False
-        deadline = time.monotonic() + TIMEOUT_S
-        while not reached:
-            messages = consumer.consume(BATCH_COUNT, timeout=POLL_S)
-            if not messages:
-                if time.monotonic() > deadline:
-                    raise Unavailable(
-                        f"{options.bootstrap} handed out nothing of {wanted} within {TIMEOUT_S:g} s"
-                    )
-                continue
-            deadline = time.monotonic() + TIMEOUT_S
-            found = []
-            for message in messages:
-                error = message.error()
-                if error is None:
-                    if message.offset() < wanted.end:
-                        found.append(message)
-                elif error.name() != "_PARTITION_EOF":
-                    raise Unavailable(f"reading {wanted} failed: {error.str()}")
-            yield found
-            # The end of the partition, as told by EOF or by the next record, lies at or behind the end of the range.
-            last = messages[-1]
-            reached = last.offset() >= wanted.end - 1 or consumer.position([at])[0].offset >= wanted.end
-    finally:
-        consumer.close()
+            f"{name(place)} does not reach offset {offset}, which was there when the read was planned"
+        )
+    lost(
+        options,
+        f"{name(place)} begins at offset {first} by now: offsets {offset} to {min(first, piece.end) - 1} were removed "
+        "while they were read",
+    )
+    return first

@@ -22,11 +22,19 @@ done
 exec "{java}" "$@"
 """
 
+ARROW_FLAGS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+
 # Measured to pay for a Python data source, see docs/spark.md.
 SETTINGS = {
     "spark.buffer.size": "1048576",
     "spark.ui.enabled": "false",
-    "spark.driver.extraJavaOptions": "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false",
+    "spark.driver.extraJavaOptions": ARROW_FLAGS,
+    "spark.executor.extraJavaOptions": ARROW_FLAGS,
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # A state store for each shuffle partition and micro-batch: 200 of them cost a small machine seconds.
+    "spark.sql.shuffle.partitions": str(min(8, os.cpu_count() or 1)),
 }
 
 

@@ -1,44 +1,375 @@
-"""`spark.read.format("stablelog")`: a topic as a DataFrame, committed records only unless told otherwise.
+"""`format("stablelog")`: topics as DataFrames, committed records only unless told otherwise; and the way to the sink.
 
 spark.read.format("stablelog").option("kafka.bootstrap.servers", address).option("subscribe", "orders").load()
+spark.readStream.format("stablelog").option("kafka.bootstrap.servers", address).option("subscribe", "orders").load()
 """
 
-from collections.abc import Iterator
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 
 from stablelog.errors import InvalidConfig
-from stablelog.spark import columns, fetch
-from stablelog.spark.options import ReadOptions, read_options
+from stablelog.spark import fetch, files
+from stablelog.spark.filters import Hook, Narrowing
+from stablelog.spark.offsets import Place, StreamOffsets
+from stablelog.spark.options import BATCH, STREAM, ReadOptions, read_options
+from stablelog.spark.planning import Limits, Piece, Span, plan
+from stablelog.spark.resolve import Log, Range, batch_ranges, resolve, stream_end, stream_ranges
+from stablelog.spark.worker import tune_worker
+
+COLUMNS = {
+    "key": "BINARY",
+    "value": "BINARY",
+    "topic": "STRING NOT NULL",
+    "partition": "INT NOT NULL",
+    "offset": "BIGINT NOT NULL",
+    "timestamp": "TIMESTAMP NOT NULL",
+    "timestampType": "INT NOT NULL",
+    "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+}
+METADATA_AGE_MAX_S = 5.0
+IDLE_AGE_MAX_S = 0.1  # how old the ends of the partitions may be when nothing has come for long
 
 
-class RangePartition(InputPartition):
+class TaskPartition(InputPartition):
     """What one task reads."""
 
-    def __init__(self, wanted: fetch.Range) -> None:
-        super().__init__(wanted)
-        self.wanted = wanted
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        super().__init__(None)
+        self.pieces = tuple(pieces)
+
+
+class Columns:
+    """The columns of a read, as Spark wants them: what the default schema has, or what the user's names of it.
+
+    Raises:
+        InvalidConfig: a column is asked for that there is none of, or as another type than it has.
+    """
+
+    def __init__(self, schema: Any) -> None:
+        known = {field.name: field.dataType for field in _schema_of(COLUMNS).fields}
+        for field in schema.fields:
+            if field.name not in known:
+                raise InvalidConfig(f"there is no column {field.name!r}; there are {', '.join(known)}")
+            if field.dataType != known[field.name]:
+                raise InvalidConfig(
+                    f"column {field.name} is {known[field.name].simpleString().upper()}, not "
+                    f"{field.dataType.simpleString().upper()}: cast it after the read"
+                )
+        self.names = tuple(field.name for field in schema.fields)
+        self._schema = schema
+        self._arrow: Any = None
+
+    def shaped(self, batch: Any) -> Any:
+        """A decoded batch with exactly the types and nullability that Spark was told.
+
+        Raises:
+            InvalidConfig: there is a null in a column that the user's schema says has none.
+        """
+        import pyarrow as pa
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        if self._arrow is None:
+            self._arrow = to_arrow_schema(self._schema, timezone="UTC")
+        if batch.schema.equals(self._arrow):
+            return batch
+        for field, column in zip(self._arrow, batch.columns, strict=True):
+            if not field.nullable and column.null_count:
+                raise InvalidConfig(
+                    f"column {field.name} is NOT NULL in the schema, and there are records without one"
+                )
+        return pa.RecordBatch.from_arrays(
+            [
+                column if column.type.equals(field.type) else column.cast(field.type)
+                for field, column in zip(self._arrow, batch.columns, strict=True)
+            ],
+            schema=self._arrow,
+        )
+
+    def __getstate__(self) -> Any:
+        return self.names, self._schema
+
+    def __setstate__(self, state: Any) -> None:
+        self.names, self._schema = state
+        self._arrow = None
+
+
+def _schema_of(columns: Mapping[str, str]) -> Any:
+    from pyspark.sql.types import (
+        ArrayType,
+        BinaryType,
+        IntegerType,
+        LongType,
+        StringType,
+        StructField,
+        StructType,
+        TimestampType,
+    )
+
+    types = {
+        "BINARY": BinaryType(),
+        "STRING": StringType(),
+        "INT": IntegerType(),
+        "BIGINT": LongType(),
+        "TIMESTAMP": TimestampType(),
+        "ARRAY<STRUCT<key: STRING, value: BINARY>>": ArrayType(
+            StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+        ),
+    }
+    return StructType(
+        [
+            StructField(name, types[text.removesuffix(" NOT NULL")], not text.endswith(" NOT NULL"))
+            for name, text in columns.items()
+        ]
+    )
+
+
+def open_log(options: ReadOptions) -> Log:
+    """Where the options say that the log is."""
+    if options.bootstrap is None:
+        return files.DirectoryLog(options)
+    if options.scan == "fetch":
+        return fetch.BrokerLog(options)
+    return files.SharedLog(options, fetch.BrokerLog(options))
+
+
+def limits(options: ReadOptions) -> Limits:
+    """How the options want tasks to be."""
+    return Limits(
+        options.target_size,
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        options.task_count_min,
+        options.task_offsets_max,
+    )
+
+
+def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterator[Any]:
+    """The records of a task, in Arrow batches. Spark hands in a partition of its own where there is nothing to read."""
+    from stablelog.spark.columns import arrow_schema
+    from stablelog.spark.columns_builder import ColumnBuilder
+    from stablelog.spark.decoder import Decoder
+
+    tune_worker()
+    if not isinstance(partition, TaskPartition):
+        return
+    cluster = fetch.connect(options) if options.bootstrap is not None else None
+    builder = ColumnBuilder(arrow_schema(columns.names))  # small pieces share a batch
+    try:
+        for piece in partition.pieces:
+            decoder = Decoder(
+                piece.topic,
+                piece.partition,
+                isolation=options.isolation,
+                check_crc=options.check_crc,
+                builder=builder,
+            )
+            if piece.extents or cluster is None:
+                batches = files.read(options, cluster, piece, decoder)
+            else:
+                batches = fetch.read(options, cluster, piece, decoder)
+            for batch in batches:
+                yield columns.shaped(batch)
+        for batch in builder.take():
+            yield columns.shaped(batch)
+    finally:
+        if cluster is not None:
+            cluster.close()
 
 
 class StablelogReader(DataSourceReader):
-    """Reads whole topics, as they are when the read is planned."""
+    """Reads topics as they are when the read is planned."""
 
-    def __init__(self, options: ReadOptions, names: list[str]) -> None:
+    def __init__(self, options: ReadOptions, columns: Columns) -> None:
         self._options = options
-        self._names = names
+        self._columns = columns
+        self._narrowing = Narrowing()
+        self.pushFilters = Hook(DataSourceReader.pushFilters, self._narrowing.take)  # type: ignore[method-assign, assignment]
 
     def partitions(self) -> list[InputPartition]:
-        """A task for each partition that holds something."""
-        return [RangePartition(wanted) for wanted in fetch.plan(self._options)]
+        """The tasks of the read."""
+        log = open_log(self._options)
+        try:
+            return [TaskPartition(pieces) for pieces in plan(self._spans(log), limits(self._options))]
+        finally:
+            log.close()
+
+    def _spans(self, log: Log) -> list[Span]:
+        narrowing = self._narrowing
+        ranges, topic_ids = batch_ranges(self._options, log)
+        kept = []
+        for place, start, end in ranges:
+            start, end = narrowing.cut(start, end)
+            if narrowing.keeps(place) and start < end:
+                kept.append(Range(place, start, end))
+        if narrowing.timestamp_min_ms is not None and kept:
+            firsts = log.at_times({wanted.place: narrowing.timestamp_min_ms for wanted in kept})
+            found = []
+            for place, start, end in kept:
+                first = firsts[place]
+                if first is not None and first < end:
+                    found.append(Range(place, max(start, first), end))
+            kept = found
+        return list(log.spans(kept, topic_ids))
 
     def read(self, partition: Any) -> Iterator[Any]:
-        """The records of a range, in Arrow batches. Spark calls it with None where there is no range."""
-        if partition is None:
-            return
-        for messages in fetch.read(self._options, partition.wanted):
-            if messages:
-                yield columns.record_batch(messages, self._names)
+        """The records of a task."""
+        return read_task(self._options, self._columns, partition)
+
+    def __getstate__(self) -> Any:
+        return self._options, self._columns
+
+    def __setstate__(self, state: Any) -> None:
+        self._options, self._columns = state
+
+
+class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as they grow. Its offsets are the next ones to read, by topic and partition."""
+
+    def __init__(self, options: ReadOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+        self._log: Log | None = None
+        self._partitions: dict[Place, str] = {}
+        self._partitions_at = float("-inf")
+        self._latest: dict[Place, int] = {}
+        self._latest_at = self._changed_at = self._batch_at = float("-inf")
+        self._target: StreamOffsets | None = None
+
+    @property
+    def _opened(self) -> Log:
+        if self._log is None:
+            self._log = open_log(self._options)
+        return self._log
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a query without a checkpoint begins."""
+        log = self._opened
+        partitions = log.partitions()
+        latest, earliest = log.latest(partitions), log.earliest(partitions)
+        found = resolve(self._options, log, self._options.starting, "startingOffsets", earliest, latest)
+        return StreamOffsets(found, _ids(partitions)).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """What the options say of a micro-batch. Spark knows one limit at a time; `latestOffset` applies all."""
+        options = self._options
+        if options.trigger_offsets_max is not None:
+            return ReadMaxRows(options.trigger_offsets_max)
+        if options.trigger_size_max is not None:
+            return ReadMaxBytes(options.trigger_size_max)
+        if options.trigger_offsets_min is not None:
+            return ReadMinRows(options.trigger_offsets_min)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """From now on, nothing is read that is not there yet."""
+        partitions = self._opened.partitions()
+        self._target = StreamOffsets(self._opened.latest(partitions), _ids(partitions))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Up to where the next micro-batch reads; `start` itself if there is nothing to read."""
+        before = StreamOffsets.from_json(start)
+        latest = self._look(before)
+        if self._target is not None:
+            latest = {
+                place: max(min(offset, self._target.next_offsets[place]), before.next_offsets.get(place, 0))
+                for place, offset in latest.items()
+                if place in self._target.next_offsets
+            }
+        end = stream_end(self._options, before, self._partitions, latest)
+        if end == before:
+            return start
+        if not isinstance(limit, ReadAllAvailable):
+            end = self._limited(before, end)
+        if end != before:
+            self._batch_at = time.monotonic()
+        return end.to_json()
+
+    def _look(self, before: StreamOffsets) -> dict[Place, int]:
+        """The ends of the partitions. The longer nothing has come, the longer they are taken to be what they were."""
+        now = time.monotonic()
+        if now - self._partitions_at > METADATA_AGE_MAX_S:
+            self._partitions = self._opened.partitions()
+            self._partitions_at = now
+            self._latest_at = float("-inf")
+        idle_s = now - max(self._changed_at, self._batch_at)
+        nothing_new = all(
+            before.next_offsets.get(place, 0) == offset for place, offset in self._latest.items()
+        )
+        if not nothing_new or now - self._latest_at > min(idle_s / 20, IDLE_AGE_MAX_S):
+            latest = self._opened.latest(self._partitions)
+            self._latest_at = now
+            if latest != self._latest:
+                self._latest, self._changed_at = latest, now
+        return self._latest
+
+    def _limited(self, start: StreamOffsets, end: StreamOffsets) -> StreamOffsets:
+        options = self._options
+        ranges = [
+            Range(place, start.next_offsets.get(place, 0), offset)
+            for place, offset in end.next_offsets.items()
+            if start.next_offsets.get(place, 0) < offset
+        ]
+        waited_ms = (time.monotonic() - self._batch_at) * 1000
+        if (
+            options.trigger_offsets_min is not None
+            and self._target is None
+            and sum(wanted.end - wanted.start for wanted in ranges) < options.trigger_offsets_min
+        ):
+            if self._batch_at == float("-inf"):
+                self._batch_at = time.monotonic()  # the first wait begins with the query
+                waited_ms = 0
+            if waited_ms < options.trigger_delay_max_ms:
+                return start
+        if options.trigger_offsets_max is None and options.trigger_size_max is None:
+            return end
+        ends = self._opened.limited(ranges, options.trigger_offsets_max, options.trigger_size_max)
+        return StreamOffsets({**end.next_offsets, **ends}, end.topic_ids)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """The ends of the partitions, for the query's progress: what is still to be read lies before them."""
+        return StreamOffsets(self._latest, _ids(self._partitions)).to_json() if self._latest else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of a micro-batch: of these offsets and nothing else, for a query that restarts comes here first."""
+        log = self._opened
+        before, after = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
+        ranges = stream_ranges(self._options, log, before, after)
+        spans = log.spans(ranges, after.topic_ids)
+        return [TaskPartition(pieces) for pieces in plan(spans, limits(self._options))]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """The records of a task."""
+        return read_task(self._options, self._columns, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing is to be done: the checkpoint has the offsets."""
+
+    def stop(self) -> None:
+        """Let go of connections and files."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def __getstate__(self) -> Any:
+        return self._options, self._columns
+
+    def __setstate__(self, state: Any) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+
+def _ids(partitions: Mapping[Place, str]) -> dict[str, str]:
+    return {topic: topic_id for (topic, _), topic_id in partitions.items() if topic_id}
 
 
 class StablelogDataSource(DataSource):
@@ -49,25 +380,28 @@ class StablelogDataSource(DataSource):
         """What stands in `format(...)`."""
         return "stablelog"
 
-    def schema(self) -> str:
+    def schema(self) -> Any:
         """The columns of Spark's Kafka connector."""
-        return columns.schema(read_options(self.options))
+        options = read_options(self.options)
+        return _schema_of(
+            {name: text for name, text in COLUMNS.items() if name != "headers" or options.include_headers}
+        )
 
     def reader(self, schema: Any) -> DataSourceReader:
         """A reader of these columns.
 
         Raises:
-            InvalidConfig: a column is asked for that there is none of.
+            InvalidConfig: an option or a column is not as it can be.
         """
-        options = read_options(self.options)
-        known = [
-            part.split(" ")[0] for part in (columns.COLUMNS + ", " + columns.HEADERS).split(", ") if part
-        ]
-        names = [field.name for field in schema.fields]
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise InvalidConfig(f"there is no column {', '.join(unknown)}; there are {', '.join(known)}")
-        return StablelogReader(options, names)
+        return StablelogReader(read_options(self.options, BATCH), Columns(schema))
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """A reader of these columns, of a stream.
+
+        Raises:
+            InvalidConfig: an option or a column is not as it can be.
+        """
+        return StablelogStreamReader(read_options(self.options, STREAM), Columns(schema))
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
         """The sink of a batch write; see `stablelog.spark.sink`."""

@@ -1,0 +1,62 @@
+"""DescribeLogDirs (35): the data directory, and how large each partition is in it.
+
+Who sees the same directory can read the segment files instead of fetching; `partition.metadata` in each partition's
+directory tells whether it is the same. Version notes: v4+ the size of the volume.
+"""
+
+import os
+from typing import Any
+
+from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
+from kio.schema.describe_log_dirs.v4.response import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.broker import Broker
+
+
+async def handle(broker: Broker, request: DescribeLogDirsRequest, _context: Any) -> DescribeLogDirsResponse:
+    """Answer. Topics and partitions that are not there are left out."""
+    if request.topics is None:
+        wanted = {topic.name: sorted(topic.partitions) for topic in broker.topics}
+    else:
+        wanted = {str(topic.topic): [int(index) for index in topic.partitions] for topic in request.topics}
+    directory = broker.directory.resolve()
+    volume = os.statvfs(directory)
+    return DescribeLogDirsResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        results=(
+            DescribeLogDirsResult(
+                error_code=ErrorCode.none,
+                log_dir=str(directory),
+                topics=tuple(
+                    DescribeLogDirsTopic(name=name, partitions=_partitions(broker, name, indexes))
+                    for name, indexes in wanted.items()
+                    if broker.topics.get(name) is not None
+                ),
+                total_bytes=volume.f_blocks * volume.f_frsize,
+                usable_bytes=volume.f_bavail * volume.f_frsize,
+            ),
+        ),
+    )
+
+
+def _partitions(broker: Broker, name: str, indexes: list[int]) -> tuple[DescribeLogDirsPartition, ...]:
+    topic = broker.topics.get(name)
+    assert topic is not None
+    return tuple(
+        DescribeLogDirsPartition(
+            partition_index=index,
+            partition_size=topic.partitions[index].size,
+            offset_lag=0,  # there is one replica
+            is_future_key=False,
+        )
+        for index in indexes
+        if index in topic.partitions
+    )

@@ -1,0 +1,375 @@
+"""The log by its segment files: which directory it is, what is in it, and reading byte ranges of it.
+
+With a broker, it says what there is and up to where it may be read, and the files are only where the bytes come from.
+Without one, the directory says all of it. Nothing is ever written.
+"""
+
+import base64
+import logging
+import mmap
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from stablelog.batch.header import headers_in
+from stablelog.batch.records import decode_records
+from stablelog.client.cluster import Again, Cluster, Missing
+from stablelog.errors import Corrupt, InvalidConfig, Unavailable
+from stablelog.spark import fetch
+from stablelog.spark.offsets import Place
+from stablelog.spark.options import ReadOptions
+from stablelog.spark.planning import Extent, Piece, Span
+from stablelog.spark.resolve import Range, lost, name
+from stablelog.spark.segments import Gone, PartitionFiles, SegmentFile, open_log_file
+
+log = logging.getLogger(__name__)
+LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+TRIES = 5  # how often a plan is begun again because retention removed a file meanwhile
+OPEN_MAX = (
+    256  # files of a piece that are opened before the first is read, so that retention cannot take them
+)
+_PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<index>\d+)")
+_Found = TypeVar("_Found")
+
+
+def topic_id_of(directory: Path) -> str:
+    """The id of the topic that a partition's directory belongs to; empty if it does not say."""
+    try:
+        text = (directory / PARTITION_METADATA).read_text()
+        lines = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+        return base64.urlsafe_b64decode(lines["topic_id"] + "==").hex()
+    except (OSError, KeyError, ValueError):
+        return ""
+
+
+def log_starts(data: Path) -> dict[Place, int]:
+    """The offsets before which records were deleted, as the data directory has them.
+
+    Raises:
+        Corrupt: the file is not what it should be.
+    """
+    path = data / LOG_START_CHECKPOINT
+    try:
+        lines = path.read_text().splitlines()
+        rows = [line.rsplit(" ", 2) for line in lines[2:] if line]
+        return {(topic, int(index)): int(offset) for topic, index, offset in rows}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise Corrupt(f"{path} is not a checkpoint of offsets: {error}") from error
+
+
+class _Files:
+    """The partitions of which files are read, each kept while the reader lives."""
+
+    def __init__(self) -> None:
+        self._known: dict[Place, PartitionFiles] = {}
+
+    def get(self, place: Place, directory: Path) -> PartitionFiles:
+        found = self._known.get(place)
+        if found is None or found.directory != directory:
+            found = self._known[place] = PartitionFiles(directory, *place)
+        return found
+
+
+def _steadily(files: PartitionFiles, attempt: Callable[[], _Found]) -> _Found:
+    """Do something with a partition's files; again, with a fresh look at the directory, if one of them went away."""
+    for _ in range(TRIES - 1):
+        try:
+            return attempt()
+        except Gone:
+            files.refresh()
+    try:
+        return attempt()
+    except Gone as error:
+        raise Unavailable(f"{error} was removed while the read was planned") from error
+
+
+class DirectoryLog:
+    """The log in a data directory, without a broker."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        assert options.path is not None
+        self._options = options
+        self._data = Path(options.path)
+        self._files = _Files()
+        self._ends: dict[Place, tuple[int, int]] = {}
+
+    def partitions(self) -> dict[Place, str]:
+        """As `Log`."""
+        found = self._listed()
+        options = self._options
+        topics = {topic for topic, _ in found}
+        missing = {*options.topics, *(topic for topic, _ in options.assigned)} - topics
+        if missing:
+            raise Missing(f"there is no topic {min(missing)!r} in {self._data}")
+        if options.assigned:
+            gone = set(options.assigned) - set(found)
+            if gone:
+                raise InvalidConfig(f"assign names {name(min(gone))}, and there is no such partition")
+            return {place: found[place] for place in options.assigned}
+        pattern = re.compile(options.pattern) if options.pattern is not None else None
+
+        def is_wanted(topic: str) -> bool:
+            if options.topics:
+                return topic in options.topics
+            return not topic.startswith("__") and (pattern is None or pattern.fullmatch(topic) is not None)
+
+        return {
+            place: topic_id
+            for place, topic_id in found.items()
+            if is_wanted(place[0]) and (options.partitions is None or place[1] in options.partitions)
+        }
+
+    def _listed(self) -> dict[Place, str]:
+        try:
+            names = sorted(os.listdir(self._data))
+        except OSError as error:
+            raise Unavailable(f"{self._data} cannot be read: {error.strerror}") from error
+        found = {}
+        for entry in names:
+            match = _PARTITION_DIRECTORY.fullmatch(entry)
+            if match and (self._data / entry).is_dir():
+                found[match["topic"], int(match["index"])] = topic_id_of(self._data / entry)
+        if not found:
+            raise Unavailable(f"{self._data} is no data directory: there is no partition in it")
+        return dict(sorted(found.items()))
+
+    def _of(self, place: Place) -> PartitionFiles:
+        return self._files.get(place, self._data / f"{place[0]}-{place[1]}")
+
+    def earliest(self, places: Collection[Place]) -> dict[Place, int]:
+        """As `Log`."""
+        starts = log_starts(self._data)
+        return {place: max(self._of(place).first_offset, starts.get(place, 0)) for place in places}
+
+    def latest(self, places: Collection[Place]) -> dict[Place, int]:
+        """As `Log`."""
+        stable = self._options.isolation == "read_committed"
+        found = {}
+        for place in places:
+            if place not in self._ends:
+                files = self._of(place)
+                self._ends[place] = _steadily(files, files.scan_end)
+            found[place] = self._ends[place][1 if stable else 0]
+        return found
+
+    def at_times(self, times: Mapping[Place, int]) -> dict[Place, int | None]:
+        """As `Log`."""
+        found = {}
+        for place, time_ms in times.items():
+            files = self._of(place)
+            found[place] = _steadily(files, lambda files=files, time_ms=time_ms: _at_time(files, time_ms))  # type: ignore[misc]
+        return found
+
+    def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
+        """As `Log`."""
+        for place, start, end in ranges:
+            files = self._of(place)
+            yield _span(files, start, end, topic_ids.get(place[0], ""))
+
+    def limited(
+        self, ranges: Sequence[Range], count_max: int | None, size_max: int | None
+    ) -> dict[Place, int]:
+        """As `Log`. Streams have a broker."""
+        raise InvalidConfig("a stream needs a broker: option kafka.bootstrap.servers")
+
+    def close(self) -> None:
+        """As `Log`."""
+
+
+def _span(files: PartitionFiles, start: int, end: int, topic_id: str) -> Span:
+    return _steadily(files, lambda: files.span(start, end, topic_id))
+
+
+def _at_time(files: PartitionFiles, time_ms: int) -> int | None:
+    """The offset of the first record of that time or later."""
+    for segment in files.segments:
+        if segment.summary is not None and segment.summary.max_timestamp < time_ms:
+            continue
+        for position, header in segment.headers():
+            if header.max_timestamp >= time_ms and not header.is_control:
+                for record in _records(segment, position, header.size):
+                    if record.timestamp_ms >= time_ms:
+                        return int(record.offset)
+    return None
+
+
+def _records(segment: SegmentFile, position: int, size: int) -> list[Any]:
+    try:
+        return list(decode_records(segment.read(position, size)))
+    except Corrupt as error:
+        raise Corrupt(f"{segment.path}, at byte {position}: {error}") from error
+
+
+class SharedLog:
+    """The log behind brokers whose data directory is to be seen from here, all of it or some partitions."""
+
+    def __init__(self, options: ReadOptions, broker: fetch.BrokerLog) -> None:
+        self._options = options
+        self._broker = broker
+        self._files = _Files()
+        self._roots: dict[int, list[str]] | None = None  # the brokers' data directories, by node id
+        self._directories: dict[Place, Path] = {}  # an empty one where the files are not seen
+
+    def partitions(self) -> dict[Place, str]:
+        """As `Log`."""
+        return self._broker.partitions()
+
+    def earliest(self, places: Collection[Place]) -> dict[Place, int]:
+        """As `Log`."""
+        return self._broker.earliest(places)
+
+    def latest(self, places: Collection[Place]) -> dict[Place, int]:
+        """As `Log`."""
+        return self._broker.latest(places)
+
+    def at_times(self, times: Mapping[Place, int]) -> dict[Place, int | None]:
+        """As `Log`."""
+        return self._broker.at_times(times)
+
+    def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
+        """As `Log`: the directory is looked at after the broker has said that the ranges are stable."""
+        for wanted in ranges:
+            files = self._seen(wanted.place, topic_ids.get(wanted.place[0], ""))
+            if files is None:
+                yield from self._broker.spans([wanted], topic_ids)
+            else:
+                files.refresh()
+                yield self._span(files, wanted, topic_ids)
+
+    def _span(self, files: PartitionFiles, wanted: Range, topic_ids: Mapping[str, str]) -> Span:
+        try:
+            return _span(files, wanted.start, wanted.end, topic_ids.get(wanted.place[0], ""))
+        except Unavailable:
+            # Retention is at work. The broker says what is left; the task that reads says what was lost.
+            return next(iter(self._broker.spans([wanted], topic_ids)))
+
+    def _seen(self, place: Place, topic_id: str) -> PartitionFiles | None:
+        """The files of a partition, if this is their directory, and not one of the same name elsewhere."""
+        if place not in self._directories:
+            self._look({place: topic_id})
+        directory = self._directories[place]
+        if directory == Path() or (topic_id and topic_id_of(directory) != topic_id):
+            self._directories.pop(place)
+            if self._options.scan == "files" or self._options.path is not None:
+                where = self._options.path or "any directory that the broker names"
+                raise Unavailable(
+                    f"the files of {name(place)} are not to be seen in {where}: leave out path and scan, or scan=fetch"
+                )
+            self._directories[place] = Path()
+            return None
+        return self._files.get(place, directory)
+
+    def _look(self, places: Mapping[Place, str]) -> None:
+        cluster = self._broker.cluster
+        if self._options.path is None and self._roots is None:
+            self._roots = cluster.log_directories(places)
+        for place, topic_id in places.items():
+            # Only the leader's own files have everything up to the stable offset for sure.
+            roots = [self._options.path] if self._options.path else self._leaders_roots(place)
+            candidates = [Path(root) / name(place) for root in roots]
+            self._directories[place] = next(
+                (
+                    directory
+                    for directory in candidates
+                    if directory.is_dir()
+                    and os.access(directory, os.R_OK | os.X_OK)
+                    and (not topic_id or topic_id_of(directory) == topic_id)
+                ),
+                Path(),
+            )
+
+    def _leaders_roots(self, place: Place) -> list[str]:
+        assert self._roots is not None
+        try:
+            return self._roots.get(self._broker.cluster.leader(*place), [])
+        except Again:
+            return []  # it has no leader now
+
+    def limited(
+        self, ranges: Sequence[Range], count_max: int | None, size_max: int | None
+    ) -> dict[Place, int]:
+        """As `Log`."""
+        return self._broker.limited(ranges, count_max, size_max)
+
+    def close(self) -> None:
+        """As `Log`."""
+        self._broker.close()
+
+
+# -- in the tasks ----------------------------------------------------------------------------------------------
+
+
+def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: Any) -> Iterator[Any]:
+    """The record batches of a piece, decoded from the segment files; from the broker where a file is not to be had.
+
+    Args:
+        options: of the read.
+        cluster: the brokers, if there are any.
+        piece: what to read.
+        decoder: of this partition and of the columns that are wanted.
+
+    Raises:
+        Unavailable: a file was removed meanwhile, and there is no broker that has what it held.
+        Corrupt: a file is damaged; names the file and the offset.
+    """
+    opened: list[int] = []
+    try:
+        for extent in piece.extents[:OPEN_MAX]:
+            opened.append(open_log_file(extent.path))  # noqa: PERF401 - those that were opened are to be closed
+        for place, extent in enumerate(piece.extents):
+            descriptor = opened[place] if place < len(opened) else open_log_file(extent.path)
+            if place >= len(opened):
+                opened.append(descriptor)
+            yield from _read_extent(descriptor, extent, piece, decoder)
+    except (Gone, Unavailable) as error:
+        reached = max(decoder.next_offset, piece.start)
+        if cluster is None:
+            lost(
+                options,
+                f"{error} was removed while it was read: offsets {reached} to {piece.end - 1} of {piece.topic}-{piece.partition}",
+            )
+            return
+        # Another machine than the one that planned, or retention: the broker knows.
+        yield from fetch.read(options, cluster, replace(piece, start=reached), decoder)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def _read_extent(descriptor: int, extent: Extent, piece: Piece, decoder: Any) -> Iterator[Any]:
+    size = os.fstat(descriptor).st_size
+    if size < extent.position + extent.size:
+        raise Corrupt(
+            f"{extent.path} has {size} bytes, and {extent.position + extent.size} when the read was planned: it was cut"
+        )
+    skipped = extent.position % mmap.ALLOCATIONGRANULARITY
+    mapped = mmap.mmap(
+        descriptor, extent.size + skipped, access=mmap.ACCESS_READ, offset=extent.position - skipped
+    )
+    mapped.madvise(mmap.MADV_SEQUENTIAL)
+    view = memoryview(mapped)[skipped:]
+    try:
+        yield from decoder.feed(view, piece.start, piece.end, piece.aborted)
+        if decoder.next_offset < piece.end:
+            _check_whole(view)
+    except Corrupt as error:
+        raise Corrupt(f"{extent.path}, from byte {extent.position}: {error}") from error
+
+
+def _check_whole(view: memoryview) -> None:
+    """The decoder leaves a batch that is cut off to the next call; in an extent there is none.
+
+    Raises:
+        Corrupt: there is.
+    """
+    end = 0
+    for position, header in headers_in(view):
+        end = position + header.size
+    if end != len(view):
+        raise Corrupt(f"the batch at byte {end} of it is cut off")

@@ -1,0 +1,228 @@
+"""Which task reads what: spans of partitions become tasks of about one size. Pure.
+
+A task costs Spark some 20 to 50 ms however little it reads, so small spans share a task; a large one is cut, at
+record batches where the segment files are seen and by offsets otherwise. What is planned depends on the spans and
+the limits only.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self, TypeVar
+
+TARGET_SIZE_MAX = 128 << 20
+TARGET_SIZE_MIN = 16 << 20  # reads in about the time that a task costs by itself
+Key = TypeVar("Key", bound=Hashable)
+SLIVER = 8  # what is left of a task's room, or of a span, below this part of the target is not worth a cut
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Consecutive whole record batches of a segment's log file, in bytes."""
+
+    path: str
+    position: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one task reads of one partition: the offsets [start, end).
+
+    Attributes:
+        size: bytes, as they are stored; an estimate where there are no extents.
+        extents: where in the segment files it stands; empty where it is to be fetched.
+        aborted: (producer id, first offset, offset of its marker) of the aborted transactions that concern it; for the
+            extents.
+        topic_id: of the topic that it was planned for; empty if that is not known.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    size: int
+    extents: tuple[Extent, ...] = ()
+    aborted: tuple[tuple[int, int, int], ...] = ()
+    topic_id: str = ""
+
+
+class Span(Protocol):
+    """A range of one partition that can be cut."""
+
+    @property
+    def start(self) -> int:
+        """Its first offset."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """The offset after its last."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes, as they are stored."""
+        ...
+
+    def cut_by_size(self, size: int) -> tuple[Self, Self] | None:
+        """Two spans, the first of about this size; None if there is no place to cut."""
+        ...
+
+    def cut_at(self, offset: int) -> tuple[Self, Self]:
+        """The spans before and from this offset, which lies inside."""
+        ...
+
+    def piece(self) -> Piece:
+        """What is to be read."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSpan:
+    """A range of which nothing is known but its average."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    size: int
+    topic_id: str = ""
+
+    def cut_by_size(self, size: int) -> "tuple[FetchSpan, FetchSpan] | None":
+        """As `Span`: by arithmetic."""
+        count = self.end - self.start
+        at = self.start + max(1, count * size // max(self.size, 1))
+        return self.cut_at(at) if at < self.end else None
+
+    def cut_at(self, offset: int) -> "tuple[FetchSpan, FetchSpan]":
+        """As `Span`."""
+        assert self.start < offset < self.end
+        size = self.size * (offset - self.start) // (self.end - self.start)
+        return (
+            FetchSpan(self.topic, self.partition, self.start, offset, size, self.topic_id),
+            FetchSpan(self.topic, self.partition, offset, self.end, self.size - size, self.topic_id),
+        )
+
+    def piece(self) -> Piece:
+        """As `Span`."""
+        return Piece(self.topic, self.partition, self.start, self.end, self.size, topic_id=self.topic_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How tasks are to be.
+
+    Attributes:
+        target_size: bytes of a task; None for what keeps the cores busy, 128 MB at most.
+        core_count: how many tasks can run at a time.
+        count_min: tasks there should be at least.
+        offsets_max: offsets of a task at most.
+    """
+
+    target_size: int | None = None
+    core_count: int = 1
+    count_min: int | None = None
+    offsets_max: int | None = None
+
+
+def plan(spans: Iterable[Span], limits: Limits) -> list[tuple[Piece, ...]]:
+    """The tasks, each with its pieces in the order of the spans; none for empty spans."""
+    spans = [span for span in spans if span.start < span.end]
+    target = _target(sum(span.size for span in spans), limits)
+    tasks = _fill(_shortened(spans, limits.offsets_max), target, limits.offsets_max)
+    if limits.count_min is not None:
+        _spread(tasks, limits.count_min)
+    return [tuple(span.piece() for span in task) for task in tasks]
+
+
+def shares(amounts: Mapping[Key, int], limit: int) -> dict[Key, int]:
+    """How much of each amount is taken so that at most `limit` are taken in all: in proportion, and of each something.
+
+    Where there are more amounts than may be taken, some get nothing; which ones changes with the amounts.
+    """
+    total = sum(amounts.values())
+    if total <= limit:
+        return dict(amounts)
+    filled = [key for key, amount in amounts.items() if amount]
+    found = dict.fromkeys(amounts, 0)
+    if len(filled) >= limit:
+        turn = total % len(filled)
+        for key in (filled[turn:] + filled[:turn])[:limit]:
+            found[key] = 1
+        return found
+    rest = limit - len(filled)
+    for key in filled:
+        found[key] = 1 + (amounts[key] - 1) * rest // (total - len(filled))
+    for key in filled[: limit - sum(found.values())]:
+        found[key] = min(found[key] + 1, amounts[key])
+    return found
+
+
+def _target(all_size: int, limits: Limits) -> int:
+    if limits.target_size is not None:
+        target = limits.target_size
+    else:
+        target = min(max(-(-all_size // limits.core_count), TARGET_SIZE_MIN), TARGET_SIZE_MAX)
+    if limits.count_min is not None:
+        target = min(target, -(-all_size // limits.count_min))
+    return max(target, 1)
+
+
+def _shortened(spans: Iterable[Span], offsets_max: int | None) -> Iterable[Span]:
+    for span in spans:
+        rest = span
+        while offsets_max is not None and rest.end - rest.start > offsets_max:
+            head, rest = rest.cut_at(rest.start + offsets_max)
+            yield head
+        yield rest
+
+
+def _fill(spans: Iterable[Span], target: int, offsets_max: int | None) -> list[list[Span]]:
+    """Put spans into tasks in their order; a task that is full is closed, and a span that does not fit is cut."""
+    tasks: list[list[Span]] = []
+    size = count = 0
+    for span in spans:
+        rest: Span | None = span
+        while rest is not None:
+            full = size >= target - target // SLIVER or (
+                offsets_max is not None and count + rest.end - rest.start > offsets_max
+            )
+            if not tasks or (tasks[-1] and full):
+                tasks.append([])
+                size = count = 0
+            head, rest = rest, None
+            if size + head.size > target + target // SLIVER:
+                cut = head.cut_by_size(target - size)
+                if cut is not None:
+                    head, rest = cut
+                elif tasks[-1]:
+                    rest = head  # one batch that is larger than the room: it gets a task of its own
+                    tasks.append([])
+                    size = count = 0
+                    continue
+            tasks[-1].append(head)
+            size += head.size
+            count += head.end - head.start
+    return tasks
+
+
+def _spread(tasks: list[list[Span]], count_min: int) -> None:
+    """Halve the largest tasks until there are enough, or nothing is left to halve."""
+    while len(tasks) < count_min:
+        candidates = [
+            (len(task) > 1, sum(span.size for span in task), -place)
+            for place, task in enumerate(tasks)
+            if len(task) > 1 or task[0].end - task[0].start > 1
+        ]
+        if not candidates:
+            return
+        place = -max(candidates, key=lambda candidate: (candidate[1], candidate[0], candidate[2]))[2]
+        tasks[place : place + 1] = _halved(tasks[place])
+
+
+def _halved(task: Sequence[Span]) -> list[list[Span]]:
+    if len(task) > 1:
+        middle = len(task) // 2
+        return [list(task[:middle]), list(task[middle:])]
+    head, tail = task[0].cut_at((task[0].start + task[0].end) // 2)
+    return [[head], [tail]]

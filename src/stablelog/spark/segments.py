@@ -1,0 +1,528 @@
+"""Where in the segment files of a partition are the records of a range, without changing a byte of them.
+
+Works on a directory of a running broker, of a stopped one, and of Apache Kafka. A directory that is being written
+is read right below an offset that its broker has called stable before the directory was listed: what lies there is in
+the files by then, and so are the aborted transactions that concern it. Without a broker, the end of the log and its
+stable offset are found by reading the headers behind the last point at which they are known.
+
+Indexes are hints: an entry counts once the header that it points to agrees. Summaries say how long a sealed log file
+has to be.
+
+Format: docs/formats.md.
+"""
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from stablelog.batch.header import HEADER, BatchHeader, read_header
+from stablelog.batch.markers import MarkerType, read_marker
+from stablelog.errors import Corrupt, Unavailable
+from stablelog.log.offset_index import ENTRY as INDEX_ENTRY
+from stablelog.log.offset_index import OffsetIndex
+from stablelog.log.segment import INDEX, LOG, SUMMARY, TXNINDEX
+from stablelog.log.snapshots import decode_snapshot
+from stablelog.log.summary import Summary
+from stablelog.log.transaction_index import ENTRY as TXN_ENTRY
+from stablelog.log.transaction_index import AbortedTxn, TransactionIndex
+from stablelog.spark.planning import Extent, Piece
+
+WALK_SIZE = 64 << 10
+MARK_SIZE = 64 << 10  # bytes between two remembered places of a growing segment
+SNAPSHOT = ".snapshot"
+
+
+class Gone(Exception):
+    """A segment file that was listed is not there any more: retention has removed it."""
+
+
+def walk(descriptor: int, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Each whole batch in [position, size) of a log file, as (position, header).
+
+    Raises:
+        Corrupt: what stands where a header should is not one.
+    """
+    chunk, at = b"", position  # the chunk begins at `at`
+    while size - position >= HEADER.size:
+        if position + HEADER.size > at + len(chunk):
+            chunk, at = os.pread(descriptor, min(WALK_SIZE, size - position), position), position
+            if len(chunk) < HEADER.size:
+                return
+        header = read_header(chunk, position - at)
+        if position + header.size > size:
+            return
+        yield position, header
+        position += header.size
+
+
+class Located(NamedTuple):
+    """A batch of a segment: where it begins, its offsets [base, next), and where it ends."""
+
+    position: int
+    base_offset: int
+    next_offset: int
+    end_position: int
+
+
+@dataclass(slots=True)
+class SegmentFile:
+    """One segment's files.
+
+    Attributes:
+        base_offset: from its name.
+        path: of the log file.
+        size: bytes of the log file, when it was last looked at.
+        sealed: whether there is a later segment.
+        summary: what it holds; None if it is growing, or was not written by stablelog.
+        marks: of a growing segment, places that were passed: (base offset, position) of batches.
+    """
+
+    base_offset: int
+    path: Path
+    size: int
+    sealed: bool
+    summary: Summary | None
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    _index: OffsetIndex | None = None
+    _txn_index: TransactionIndex | None = None
+
+    def locate(self, offset: int) -> Located | None:
+        """The first batch that ends past `offset`; None if there is none.
+
+        Raises:
+            Gone: the file was removed.
+            Corrupt: the file is damaged; names it and the position.
+        """
+        descriptor = self.open()
+        try:
+            start = self._known_before(descriptor, offset)
+            marked = self.marks[-1][1] if self.marks else 0
+            for position, header in self._walk(descriptor, start):
+                if not self.sealed and position - marked >= MARK_SIZE:
+                    self.marks.append((header.base_offset, position))
+                    marked = position
+                if header.next_offset > offset:
+                    return Located(position, header.base_offset, header.next_offset, position + header.size)
+            return None
+        finally:
+            os.close(descriptor)
+
+    def boundary_before(self, position: int) -> tuple[int, int] | None:
+        """A batch that begins at or before `position`, as (base offset, position); None if only the first is known."""
+        descriptor = self.open()
+        try:
+            at = self._offset_index().position_at_or_before(position)
+            header = self._header_at(descriptor, at) if at else None
+            found = (header.base_offset, at) if header is not None else None
+            place = bisect_right(self.marks, position, key=lambda mark: mark[1])
+            if place and (found is None or self.marks[place - 1][1] > found[1]):
+                found = self.marks[place - 1]
+            return found
+        finally:
+            os.close(descriptor)
+
+    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Each whole batch from the one that begins at `position`.
+
+        Raises:
+            Gone: the file was removed.
+            Corrupt: it is damaged.
+        """
+        descriptor = self.open()
+        try:
+            yield from self._walk(descriptor, position)
+        finally:
+            os.close(descriptor)
+
+    def read(self, position: int, size: int) -> bytes:
+        """Bytes of the log file."""
+        descriptor = self.open()
+        try:
+            return os.pread(descriptor, size, position)
+        finally:
+            os.close(descriptor)
+
+    def open(self) -> int:
+        """A descriptor of the log file, for reading.
+
+        Raises:
+            Gone: it was removed.
+            Unavailable: it cannot be read.
+        """
+        return open_log_file(str(self.path))
+
+    def _walk(self, descriptor: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        try:
+            yield from walk(descriptor, position, self.size)
+        except Corrupt as error:
+            raise Corrupt(f"{self.path}: {error}") from error
+
+    def _known_before(self, descriptor: int, offset: int) -> int:
+        """The position of a batch that does not begin after the one with this offset."""
+        index = self._offset_index()
+        at = index.position_before(offset)
+        if at and self._header_at(descriptor, at) is None:
+            at = 0  # the index is not of this log file
+        place = bisect_right(self.marks, offset, key=lambda mark: mark[0])
+        return max(at, self.marks[place - 1][1]) if place else at
+
+    def _header_at(self, descriptor: int, position: int) -> BatchHeader | None:
+        """The header at an entry of the offset index; None if there is no batch that the entry could mean."""
+        content = os.pread(descriptor, HEADER.size, position)
+        try:
+            header = read_header(content)
+        except Corrupt:
+            return None
+        index = self._offset_index()
+        low, high = 0, len(index)
+        while low < high:
+            middle = (low + high) // 2
+            if index[middle][1] < position:
+                low = middle + 1
+            else:
+                high = middle
+        agrees = low < len(index) and index[low] == (header.last_offset, position)
+        return header if agrees and header.base_offset >= self.base_offset else None
+
+    def _offset_index(self) -> OffsetIndex:
+        if self._index is None:
+            content = _read_or_nothing(self.path.with_suffix(INDEX))
+            index = OffsetIndex(
+                self.base_offset, content[: len(content) // INDEX_ENTRY.size * INDEX_ENTRY.size]
+            )
+            if not self.sealed:
+                return index  # it may grow
+            self._index = index
+        return self._index
+
+    def txn_index(self) -> TransactionIndex:
+        """The transactions whose abort marker lies here.
+
+        Raises:
+            Corrupt: it is not what the summary tells of.
+        """
+        if self._txn_index is not None:
+            return self._txn_index
+        path = self.path.with_suffix(TXNINDEX)
+        if self.summary is not None and self.summary.txnindex_size == 0:
+            content = b""
+        else:
+            content = _read_or_nothing(path)
+            if self.summary is not None and crc32c(content) != self.summary.txnindex_crc:
+                if not self.path.exists():
+                    raise Gone(str(self.path))
+                raise Corrupt(
+                    f"{path} is damaged, and what was aborted there is not known; its broker makes it anew when it is restarted"
+                )
+        index = TransactionIndex(content[: len(content) // TXN_ENTRY.size * TXN_ENTRY.size])
+        if self.sealed:
+            self._txn_index = index
+        return index
+
+
+class FileSpan:
+    """A range of one partition with the parts of segment files in which it stands."""
+
+    def __init__(
+        self, files: "PartitionFiles", start: int, end: int, parts: "list[_Part]", topic_id: str = ""
+    ) -> None:
+        self._files = files
+        self._parts = parts
+        self._topic_id = topic_id
+        self.start = start
+        self.end = end
+        self.size = sum(part.size for part in parts)
+
+    def cut_by_size(self, size: int) -> "tuple[FileSpan, FileSpan] | None":
+        """As `Span`: at a record batch."""
+        before = 0
+        for part in self._parts:
+            if before + part.size > size:
+                found = None
+                if size > before:
+                    found = part.segment.boundary_before(part.position + size - before)
+                if found is not None and found[1] > part.position and self.start < found[0] < self.end:
+                    return self.cut_at(found[0])
+                if before and self.start < part.start < self.end:
+                    return self.cut_at(part.start)
+                # No smaller cut is known: after this part, if anything follows.
+                return self.cut_at(part.end) if self.start < part.end < self.end and size > before else None
+            before += part.size
+        return None
+
+    def cut_at(self, offset: int) -> "tuple[FileSpan, FileSpan]":
+        """As `Span`."""
+        head: list[_Part] = []
+        tail: list[_Part] = []
+        for part in self._parts:
+            if part.end <= offset:
+                head.append(part)
+            elif part.start >= offset:
+                tail.append(part)
+            else:
+                batch = part.segment.locate(offset)
+                if batch is None or batch.position >= part.end_position:
+                    head.append(part)
+                    continue
+                within = batch.base_offset < offset
+                head_end = batch.end_position if within else batch.position
+                if head_end > part.position:
+                    head.append(part._replace(end=offset, end_position=head_end))
+                tail.append(part._replace(start=offset, position=batch.position))
+        return (
+            FileSpan(self._files, self.start, offset, head, self._topic_id),
+            FileSpan(self._files, offset, self.end, tail, self._topic_id),
+        )
+
+    def piece(self) -> Piece:
+        """As `Span`."""
+        aborted = self._files.aborted(self.start, self.end)
+        return Piece(
+            self._files.topic,
+            self._files.partition,
+            self.start,
+            self.end,
+            self.size,
+            tuple(Extent(str(part.segment.path), part.position, part.size) for part in self._parts),
+            tuple((txn.producer_id, txn.first_offset, txn.last_offset) for txn in aborted),
+            self._topic_id,
+        )
+
+
+class _Part(NamedTuple):
+    """The bytes [position, end_position) of a segment's log, which hold the offsets [start, end)."""
+
+    segment: SegmentFile
+    start: int
+    end: int
+    position: int
+    end_position: int
+
+    @property
+    def size(self) -> int:
+        return self.end_position - self.position
+
+
+class PartitionFiles:
+    """The segment files of one partition. `refresh` looks at the directory again."""
+
+    def __init__(self, directory: Path, topic: str, partition: int) -> None:
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.segments: list[SegmentFile] = []
+        self._bases: list[int] = []
+        self._scanned: list[
+            AbortedTxn
+        ] = []  # aborted transactions found by reading, where no broker has told
+        self.refresh()
+
+    def refresh(self) -> None:
+        """List the directory.
+
+        Raises:
+            Unavailable: it cannot be read.
+        """
+        try:
+            names = os.listdir(self.directory)
+        except OSError as error:
+            raise Unavailable(f"{self.directory} cannot be read: {error.strerror}") from error
+        bases = sorted(
+            int(name[: -len(LOG)]) for name in names if name.endswith(LOG) and name[: -len(LOG)].isdigit()
+        )
+        summarized = {name for name in names if name.endswith(SUMMARY)}
+        known = {segment.base_offset: segment for segment in self.segments if segment.sealed}
+        segments = []
+        for place, base in enumerate(bases):
+            segment = known.get(base) or self._look(base, place < len(bases) - 1, summarized)
+            if segment is not None:
+                segments.append(segment)
+        growing = {segment.base_offset: segment for segment in self.segments if not segment.sealed}
+        for segment in segments:
+            before = growing.get(segment.base_offset)
+            if before is not None:
+                segment.marks = before.marks
+        self.segments, self._bases = segments, [segment.base_offset for segment in segments]
+
+    def _look(self, base: int, sealed: bool, summarized: set[str]) -> SegmentFile | None:
+        path = self.directory / f"{base:020d}{LOG}"
+        try:
+            size = os.stat(path).st_size
+        except FileNotFoundError:
+            return None  # removed since it was listed
+        summary = None
+        if sealed and f"{base:020d}{SUMMARY}" in summarized:
+            try:
+                summary = Summary.decode(_read_or_nothing(path.with_suffix(SUMMARY)))
+            except Corrupt:
+                summary = None  # a cache of the log: without it more is read
+        if summary is not None and summary.base_offset != base:
+            summary = None
+        if summary is not None and size < summary.log_size:
+            raise Corrupt(
+                f"{path} has {size} bytes, and {summary.log_size} when it was sealed: records up to offset "
+                f"{summary.end_offset - 1} are lost. Restore the file"
+            )
+        return SegmentFile(base, path, size, sealed, summary)
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset that there are files for; 0 if there are none."""
+        return self._bases[0] if self._bases else 0
+
+    def span(self, start: int, end: int, topic_id: str = "") -> FileSpan:
+        """The range [start, end), which lies in the files.
+
+        Raises:
+            Gone: a file was removed since it was listed.
+            Unavailable: the files begin later or end earlier.
+            Corrupt: a file is damaged.
+        """
+        if not self._bases or start < self._bases[0]:
+            raise Gone(f"{self.directory} begins at offset {self.first_offset}, after {start}")
+        parts = []
+        first = bisect_right(self._bases, start) - 1
+        for place in range(first, len(self.segments)):
+            segment = self.segments[place]
+            if segment.base_offset >= end:
+                break
+            next_base = self._bases[place + 1] if place + 1 < len(self._bases) else None
+            part = self._part(segment, start, end, next_base)
+            if part is not None and part.size:
+                parts.append(part)
+        return FileSpan(self, start, end, parts, topic_id)
+
+    def _part(self, segment: SegmentFile, start: int, end: int, next_base: int | None) -> _Part | None:
+        position = 0
+        if start > segment.base_offset:
+            batch = segment.locate(start)
+            if batch is None:
+                self._check_end(segment, end, next_base)
+                return None
+            position = batch.position
+        if next_base is not None and next_base <= end:
+            return _Part(segment, max(start, segment.base_offset), next_base, position, segment.size)
+        last = segment.locate(end - 1)
+        if last is None:
+            self._check_end(segment, end, next_base)
+            end_position = segment.size
+        else:
+            end_position = last.end_position if last.base_offset < end else last.position
+        return _Part(segment, max(start, segment.base_offset), end, position, end_position)
+
+    def _check_end(self, segment: SegmentFile, end: int, next_base: int | None) -> None:
+        """In front of the next segment compaction may have removed records; at the log's end nothing may be missing."""
+        if next_base is None:
+            raise Corrupt(f"{segment.path} ends before offset {end}, which was in the log")
+
+    def aborted(self, start: int, end: int) -> list[AbortedTxn]:
+        """The aborted transactions that touch [start, end), by their first offsets.
+
+        Raises:
+            Gone: a file was removed.
+            Corrupt: a transaction index is damaged.
+        """
+        found = {txn[:3]: txn for txn in self._scanned if txn.first_offset < end and txn.last_offset >= start}
+        first = max(bisect_right(self._bases, start) - 1, 0)
+        for segment in self.segments[first:]:
+            entries, complete = segment.txn_index().collect(start, end)
+            found.update((txn[:3], txn) for txn in entries)
+            if complete:
+                break
+        return sorted(found.values(), key=lambda txn: txn.first_offset)
+
+    # -- without a broker --------------------------------------------------------------------------------------
+
+    def scan_end(self) -> tuple[int, int]:
+        """The end of the log and its stable offset, found by reading what lies behind the last known point.
+
+        Raises:
+            Gone: a file was removed.
+            Corrupt: a file is damaged.
+        """
+        self._scanned = []
+        if not self.segments:
+            return 0, 0
+        start, open_txns = self._known_point()
+        end = max(start, self.segments[-1].base_offset)
+        first = max(bisect_right(self._bases, start) - 1, 0)
+        for segment in self.segments[first:]:
+            batch = segment.locate(start) if start > segment.base_offset else None
+            if start > segment.base_offset and batch is None:
+                continue
+            position = batch.position if batch is not None else 0
+            for at, header in segment.headers(position):
+                end = max(end, header.next_offset)
+                self._follow(segment, at, header, open_txns)
+        return end, min(open_txns.values(), default=end)
+
+    def _known_point(self) -> tuple[int, dict[int, int]]:
+        """An offset from which reading finds every open transaction, and those that are known to be open there."""
+        last = self.segments[-1]
+        for name in sorted(os.listdir(self.directory), reverse=True):
+            stem, dot, suffix = name.partition(".")
+            if dot + suffix != SNAPSHOT or not stem.isdigit():
+                continue
+            offset = int(stem)
+            if not self.first_offset <= offset or (
+                offset > last.base_offset and last.locate(offset - 1) is None
+            ):
+                continue  # of records that were removed, or lost in a crash
+            try:
+                producers = decode_snapshot(_read_or_nothing(self.directory / name), 0)
+            except Corrupt:
+                continue
+            return offset, {
+                producer.producer_id: producer.txn_first_offset
+                for producer in producers
+                if producer.txn_first_offset >= 0
+            }
+        for segment in reversed(self.segments):
+            if segment.summary is not None:
+                return max(segment.summary.stable_offset, self.first_offset), {}
+        return self.first_offset, {}
+
+    def _follow(
+        self, segment: SegmentFile, position: int, header: BatchHeader, open_txns: dict[int, int]
+    ) -> None:
+        if not header.is_transactional:
+            return
+        if not header.is_control:
+            open_txns.setdefault(header.producer_id, header.base_offset)
+            return
+        first = open_txns.pop(header.producer_id, None)
+        if first is None:
+            return
+        marker = read_marker(segment.read(position, header.size))
+        if marker is not None and marker.type is MarkerType.ABORT:
+            stable = min(open_txns.values(), default=header.next_offset)
+            self._scanned.append(AbortedTxn(header.producer_id, first, header.last_offset, stable))
+
+
+def open_log_file(path: str) -> int:
+    """A descriptor of a segment's log file, for reading.
+
+    Raises:
+        Gone: it was removed.
+        Unavailable: it cannot be read.
+    """
+    try:
+        return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    except FileNotFoundError as error:
+        raise Gone(path) from error
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _read_or_nothing(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error.strerror}") from error

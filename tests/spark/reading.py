@@ -1,0 +1,47 @@
+"""A read as Spark does it, without Spark: options to ranges, to tasks, to rows."""
+
+import pickle
+import time
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from stablelog.client.cluster import LATEST, Cluster
+from stablelog.spark.options import BATCH, read_options
+from stablelog.spark.planning import Limits, plan
+from stablelog.spark.resolve import batch_ranges
+from stablelog.spark.source import COLUMNS, Columns, TaskPartition, _schema_of, open_log, read_task
+
+ROWS = _schema_of({name: text for name, text in COLUMNS.items() if name != "headers"})
+
+
+def tasks(given, limits=None):
+    options = read_options(given, BATCH)
+    log = open_log(options)
+    try:
+        ranges, topic_ids = batch_ranges(options, log)
+        return plan(log.spans(ranges, topic_ids), limits or Limits())
+    finally:
+        log.close()
+
+
+def rows(given, *names, limits=None, planned=None):
+    """The rows of a read, as tuples of these columns; one by one in the order of tasks."""
+    options = read_options(given, BATCH)
+    schema = StructType([field for name in names for field in ROWS.fields if field.name == name])
+    found = []
+    for pieces in planned if planned is not None else tasks(given, limits):
+        task = pickle.loads(pickle.dumps(TaskPartition(pieces)))
+        for batch in read_task(options, Columns(schema), task):
+            found += zip(*(pa.array(column).to_pylist() for column in batch.columns), strict=True)
+    return found
+
+
+def settled(bootstrap, topic):
+    """Wait until every transaction that was ended has its markers: the coordinator answers before it writes them."""
+    deadline = time.monotonic() + 20
+    with Cluster(bootstrap) as cluster:
+        places = {(topic, index): LATEST for index in cluster.metadata([topic])[topic].partitions}
+        while cluster.list_offsets(places) != cluster.list_offsets(places, "read_uncommitted"):
+            assert time.monotonic() < deadline, "a transaction stays open"
+            time.sleep(0.005)

@@ -1,0 +1,147 @@
+"""From where to where is read, and what is called lost."""
+
+from dataclasses import replace
+
+import pytest
+
+from stablelog.errors import InvalidConfig, Unavailable
+from stablelog.spark.offsets import StreamOffsets
+from stablelog.spark.options import BATCH, STREAM, read_options
+from stablelog.spark.resolve import Range, batch_ranges, stream_end, stream_ranges
+
+GIVEN = {"bootstrap": "h:1", "subscribe": "x"}
+A, B = ("x", 0), ("x", 1)
+
+
+class LogOnPaper:
+    """Two partitions: 0 holds the offsets 10 to 19, 1 the offsets 0 to 4; one record each second."""
+
+    def __init__(self):
+        self.starts, self.ends = {A: 10, B: 0}, {A: 20, B: 5}
+
+    def partitions(self):
+        return dict.fromkeys(self.ends, "id")
+
+    def earliest(self, places):
+        return {place: self.starts[place] for place in places}
+
+    def latest(self, places):
+        return {place: self.ends[place] for place in places}
+
+    def at_times(self, times):
+        found = {place: max(self.starts[place], -(-time // 1000)) for place, time in times.items()}
+        return {place: offset if offset < self.ends[place] else None for place, offset in found.items()}
+
+
+def ranges(**given):
+    return batch_ranges(read_options({**GIVEN, **given}, BATCH), LogOnPaper())[0]
+
+
+def test_everything_is_read_by_default():
+    assert ranges() == [Range(A, 10, 20), Range(B, 0, 5)]
+
+
+def test_offsets_with_earliest_and_latest_among_them():
+    found = ranges(startingOffsets='{"x": {"0": 12, "1": -2}}', endingOffsets='{"x": {"0": -1, "1": 3}}')
+    assert found == [Range(A, 12, 20), Range(B, 0, 3)]
+
+
+def test_times():
+    assert ranges(startingTimestamp="2500", endingTimestamp="12000") == [Range(A, 10, 12), Range(B, 3, 5)]
+    by_partition = '{"x": {"0": 15000, "1": 1000}}'
+    assert ranges(startingOffsetsByTimestamp=by_partition) == [Range(A, 15, 20), Range(B, 1, 5)]
+
+
+def test_a_time_after_the_last_record():
+    with pytest.raises(Unavailable, match="x-1 has no record of time 9000"):
+        ranges(startingTimestamp="9000")
+    found = ranges(startingTimestamp="9000", startingOffsetsByTimestampStrategy="latest")
+    assert found == [Range(A, 10, 20)]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [
+        ('{"x": {"0": 9, "1": 0}}', "x-0 begins at offset 10, and was to be read from 9"),
+        ('{"x": {"0": 10, "1": 6}}', "x-1 ends at offset 5, and startingOffsets says 6"),
+    ],
+)
+def test_offsets_that_are_gone_or_never_were(offsets, message, caplog):
+    with pytest.raises(Unavailable, match=message):
+        ranges(startingOffsets=offsets)
+    assert ranges(startingOffsets=offsets, failOnDataLoss="false")
+    assert message in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("offsets", "message"),
+    [
+        ('{"x": {"0": 10}}', "startingOffsets does not name x-1"),
+        ('{"x": {"0": 10, "1": 0, "2": 0}}', "startingOffsets names x-2, which is not read"),
+        ('{"y": {"0": 10}}', "startingOffsets names y-0"),
+    ],
+)
+def test_offsets_name_the_partitions_that_are_read(offsets, message):
+    with pytest.raises(InvalidConfig, match=message):
+        ranges(startingOffsets=offsets)
+
+
+def test_an_end_before_the_start_is_refused():
+    with pytest.raises(InvalidConfig, match="x-0 is to be read from 15 to 12"):
+        ranges(startingOffsets='{"x": {"0": 15, "1": 0}}', endingOffsets='{"x": {"0": 12, "1": 5}}')
+
+
+STREAMED = read_options(GIVEN, STREAM)
+LENIENT = replace(STREAMED, fail_on_data_loss=False)
+
+
+def planned(start, end, options=STREAMED):
+    return stream_ranges(options, LogOnPaper(), start, end)
+
+
+def test_a_micro_batch_is_what_lies_between_two_offsets():
+    start, end = StreamOffsets({A: 12, B: 5}), StreamOffsets({A: 20, B: 5})
+    assert planned(start, end) == [Range(A, 12, 20)]
+
+
+def test_a_partition_that_came_later_is_read_from_its_beginning():
+    assert planned(StreamOffsets({A: 20}), StreamOffsets({A: 20, B: 3})) == [Range(B, 0, 3)]
+
+
+def test_what_retention_took_before_it_was_read_is_lost():
+    start, end = StreamOffsets({A: 8, B: 5}), StreamOffsets({A: 20, B: 5})
+    with pytest.raises(Unavailable, match="x-0 begins at offset 10 by now: offsets 8 to 9 were removed"):
+        planned(start, end)
+    assert planned(start, end, LENIENT) == [Range(A, 10, 20)]
+
+
+def test_what_is_read_past_is_not_lost():
+    assert planned(StreamOffsets({A: 4, B: 5}), StreamOffsets({A: 4, B: 5})) == []
+
+
+def end_of(start, latest, options=STREAMED, topic_id="id"):
+    return stream_end(options, start, dict.fromkeys(latest, topic_id), latest)
+
+
+def test_a_stream_goes_on_to_the_ends():
+    assert end_of(StreamOffsets({A: 12}), {A: 20, B: 5}) == StreamOffsets({A: 20, B: 5}, {"x": "id"})
+
+
+@pytest.mark.parametrize(
+    ("start", "latest", "message"),
+    [
+        (StreamOffsets({A: 12, B: 3}), {A: 20}, "x-1 was read before and is not there any more"),
+        (StreamOffsets({A: 21}), {A: 20}, "x-0 ends at offset 20, and was read up to 21 before"),
+        (StreamOffsets({A: 12}, {"x": "other"}), {A: 20}, "x was deleted and created again"),
+    ],
+)
+def test_a_stream_is_told_what_is_lost(start, latest, message):
+    with pytest.raises(Unavailable, match=message):
+        end_of(start, latest)
+    assert end_of(start, latest, LENIENT).topic_ids == {"x": "id"}
+
+
+def test_a_topic_that_was_created_again_is_read_from_its_beginning():
+    start, end = StreamOffsets({B: 4}, {"x": "old"}), StreamOffsets({B: 5}, {"x": "new"})
+    assert planned(start, end) == [Range(B, 0, 5)]
+    assert end_of(start, {B: 2}, LENIENT) == StreamOffsets({B: 2}, {"x": "id"})
