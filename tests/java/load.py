@@ -79,11 +79,40 @@ def write_everything(bootstrap, topic, *, rounds=1, leave_open=True):
             (one.abort_transaction if number % 4 < 3 else one.commit_transaction)(TIMEOUT_S)
     if not leave_open:
         return None
-    undecided = producer(bootstrap, **{"transactional.id": f"{topic}-undecided"})
+    undecided = producer(
+        bootstrap, **{"transactional.id": f"{topic}-undecided", "transaction.timeout.ms": 600_000}
+    )
     undecided.begin_transaction()
     send(undecided, topic, [b"undecided"] * 2)
     send(producer(bootstrap), topic, [b"behind the undecided"])
     return undecided
+
+
+def commit_offsets(bootstrap, topic):
+    """Offsets of the group "readers": 3, then 5 in a transaction that commits, then 7 in one that does not."""
+    consumer = Consumer(
+        settings(
+            bootstrap, **{"group.id": "readers", "auto.offset.reset": "earliest", "enable.auto.commit": False}
+        )
+    )
+    consumer.subscribe([topic])
+    assert consumer.poll(TIMEOUT_S) is not None
+    consumer.commit(offsets=[TopicPartition(topic, 0, 3)], asynchronous=False)
+    by = producer(bootstrap, **{"transactional.id": "offsets"})
+    for offset, end in ((5, by.commit_transaction), (7, by.abort_transaction)):
+        by.begin_transaction()
+        at = [TopicPartition(topic, 0, offset)]
+        by.send_offsets_to_transaction(at, consumer.consumer_group_metadata(), TIMEOUT_S)
+        end(TIMEOUT_S)
+    consumer.close()
+
+
+def committed_offset(bootstrap, group, topic):
+    """What a group has committed for partition 0."""
+    consumer = Consumer(settings(bootstrap, **{"group.id": group}))
+    offset = consumer.committed([TopicPartition(topic, 0)], timeout=TIMEOUT_S)[0].offset
+    consumer.close()
+    return offset
 
 
 class Reader:
@@ -123,6 +152,10 @@ class Reader:
     def bounds(self, topic):
         """The first offset, and the one after the last that this reader sees."""
         return self._consumer.get_watermark_offsets(TopicPartition(topic, 0), TIMEOUT_S)
+
+    def topics(self):
+        """The names of all topics."""
+        return sorted(self._consumer.list_topics(timeout=TIMEOUT_S).topics)
 
     def close(self):
         """Leave."""

@@ -9,7 +9,7 @@ from stablelog.batch.header import HEADER, read_header
 from stablelog.batch.markers import read_marker
 from stablelog.batch.records import decode_records
 from tests.java.dump import dump, files_of
-from tests.java.load import create_topic, producer, send, settings, write_everything
+from tests.java.load import commit_offsets, create_topic, producer, send, write_everything
 
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
@@ -34,7 +34,7 @@ def written(kafka_jars, tmp_path_factory):
     with stablelog.serve(data, group_initial_rebalance_delay_ms=0) as broker:
         create_topic(broker.bootstrap, TOPIC, SMALL)
         held = write_everything(broker.bootstrap, TOPIC)
-        commit_offsets(broker.bootstrap)
+        commit_offsets(broker.bootstrap, TOPIC)
         broker.kill()
         broker.start()
         send(producer(broker.bootstrap), TOPIC, [b"after the crash"] * 3)
@@ -44,23 +44,6 @@ def written(kafka_jars, tmp_path_factory):
         broker.stop()
         del held
     return data
-
-
-def commit_offsets(bootstrap):
-    """Offsets of a group: plain, in a transaction that commits, and in one that does not."""
-    from confluent_kafka import Consumer, TopicPartition
-
-    consumer = Consumer(settings(bootstrap, **{"group.id": "readers", "auto.offset.reset": "earliest"}))
-    consumer.subscribe([TOPIC])
-    assert consumer.poll(30) is not None
-    consumer.commit(offsets=[TopicPartition(TOPIC, 0, 3)], asynchronous=False)
-    by = producer(bootstrap, **{"transactional.id": "offsets"})
-    for offset, end in ((5, by.commit_transaction), (7, by.abort_transaction)):
-        by.begin_transaction()
-        at = [TopicPartition(TOPIC, 0, offset)]
-        by.send_offsets_to_transaction(at, consumer.consumer_group_metadata(), 30)
-        end(30)
-    consumer.close()
 
 
 def batches(directory):

@@ -31,6 +31,9 @@ LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
+METADATA_TOPIC = (
+    "__cluster_metadata"  # in a directory of Apache Kafka: its controllers' log, which is no topic
+)
 INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
 NAME_SIZE_MAX = 249
 PARTITIONS_MAX = 100_000
@@ -157,7 +160,7 @@ class Topics:
         found: dict[str, dict[int, uuid.UUID | None]] = {}
         for name in self._disk.list_dir(self._directory):
             match = _PARTITION_DIRECTORY.fullmatch(name)
-            if match and self._disk.is_dir(self._directory / name):
+            if match and match["topic"] != METADATA_TOPIC and self._disk.is_dir(self._directory / name):
                 topic_id = read_partition_metadata(self._disk, self._directory / name)
                 found.setdefault(match["topic"], {})[int(match["index"])] = topic_id
                 epochs = self._directory / name / EPOCH_FILE

@@ -70,6 +70,7 @@ class _Seen:
     time_place: int = 0
     last_indexed: int = NOTHING  # the offset of the last entry that was met
     aborted: list[AbortedTxn] = field(default_factory=list)
+    empty_aborts: dict[int, int] = field(default_factory=dict)  # markers without records: offset -> producer
 
 
 def verify_directory(disk: Disk, directory: Path, progress: Progress | None = None) -> Iterator[Finding]:
@@ -114,6 +115,10 @@ class _Verification:
         yield from self._verify_epochs()
         for offset in self._snapshots if self._begins_known else ():
             if all(self._disk.exists(self._path(base, LOG)) for base in bases):
+                yield Finding(
+                    self._path(offset, ".snapshot"),
+                    f"is of offset {offset}; the log ends at {self._end_offset}",
+                )
                 yield from self._read_snapshot(offset, None)
 
     def _path(self, base_offset: int, suffix: str) -> Path:
@@ -252,6 +257,8 @@ class _Verification:
                 seen.committed_count += txn.record_count
             self._producers.ended(txn)
             self._producers.high_watermark_moved(header.next_offset)
+        elif header.is_control and self._compacted:
+            seen.empty_aborts[header.base_offset] = header.producer_id
         if not header.is_control:
             seen.record_count += header.record_count
             if not header.is_transactional:
@@ -339,10 +346,10 @@ class _Verification:
             right = wanted[place] if place < len(wanted) else "nothing"
             yield Finding(path, f"entry {place} is {there}; the log says {right}")
             return
-        yield from self._verify_txns_by_end(path, found, wanted)
+        yield from self._verify_txns_by_end(path, found, wanted, seen)
 
     def _verify_txns_by_end(
-        self, path: Path, found: list[AbortedTxn], wanted: list[AbortedTxn]
+        self, path: Path, found: list[AbortedTxn], wanted: list[AbortedTxn], seen: _Seen
     ) -> Iterator[Finding]:
         """Compare entries where the log does not show every beginning any more."""
         by_end = {txn.last_offset: txn for txn in found}
@@ -358,7 +365,8 @@ class _Verification:
                     path, f"the entry of the abort at {right.last_offset} is {there}; the log says {right}"
                 )
         for there in by_end.values():
-            if self._begins_known:
+            # Kafka's compaction keeps an entry until it has removed the marker, as long as nothing is left to hide.
+            if self._begins_known and seen.empty_aborts.get(there.last_offset) != there.producer_id:
                 yield Finding(path, f"the entry {there} is of no transaction in the log")
 
     # -- summary -----------------------------------------------------------------------------------------------
@@ -401,11 +409,6 @@ class _Verification:
 
     def _read_snapshot(self, offset: int, known: Producers | None) -> Iterator[Finding]:
         """Hold both files of a snapshot against producer state; against nothing if that is not known there."""
-        if offset > self._end_offset:
-            yield Finding(
-                self._path(offset, ".producers"),
-                f"is of offset {offset}; the log ends at {self._end_offset}",
-            )
         provable = self._begins_known and not self._compacted and known is not None
         ours, theirs = (self._content(self._path(offset, suffix)) for suffix in (".producers", ".snapshot"))
         if ours is not None:
@@ -471,8 +474,10 @@ class _Verification:
 
 def _agrees(said: Producer, known: Producer, batch_count: int) -> bool:
     """Whether what a snapshot says of a producer is what the log says, or less: it may have been forgotten and come back."""
-    batches = list(known.batches)[-batch_count:]
-    kept = list(said.batches)
+    batches, kept = list(known.batches)[-batch_count:], list(said.batches)
+    if batch_count == 1:
+        # Kafka's snapshot has one time for a producer, of its last batch or of the marker that came after it.
+        batches, kept = ([batch._replace(timestamp_ms=NOTHING) for batch in rows] for rows in (batches, kept))
     return (
         said.producer_epoch == known.producer_epoch
         and said.coordinator_epoch in (known.coordinator_epoch, -1)

@@ -1,0 +1,144 @@
+"""A directory that Apache Kafka wrote is opened, read from every offset as Kafka served it, proven, and written on."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import stablelog
+from stablelog.env.disk import LocalDisk
+from stablelog.log.model import LogConfig
+from stablelog.log.partition import Partition
+from stablelog.log.verify import verify_directory
+from tests.golden.kafka_directory import GOLDEN, TOPICS, load_seen, read_partition
+from tests.java.load import Reader, committed_offset, create_topic, producer, send
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+SEEN, READERS_COMMITTED = load_seen()
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A copy: opening writes beside Kafka's files."""
+    return shutil.copytree(GOLDEN / "data", tmp_path / "data")
+
+
+def open_partition(data, topic, *, clean=True):
+    return Partition.open(
+        LocalDisk(),
+        data / f"{topic}-0",
+        LogConfig(index_interval_bytes=300),
+        topic=topic,
+        partition=0,
+        clean=clean,
+        now_ms=SEEN[topic].all_records[-1].timestamp_ms,
+    )
+
+
+def check_everywhere(partition, seen, sizes=(1, 700)):
+    """From every offset, in fetches of every size, a reader gets what Kafka's clients got."""
+    for committed, records in ((True, seen.committed), (False, seen.all_records)):
+        for start in range(seen.first_offset, seen.end_offset + 1):
+            wanted = [record for record in records if record.offset >= start]
+            for size_max in sizes:
+                found = read_partition(partition, start, committed=committed, size_max=size_max)
+                assert found == wanted, (committed, start, size_max)
+
+
+def bounds(partition):
+    return partition.start_offset, partition.last_stable_offset, partition.end_offset
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("topic", TOPICS)
+def test_every_reader_gets_what_kafka_served(data, topic, clean):
+    """Scenario 49: from the middle of aborted transactions too, over gaps that compaction left, before an open one."""
+    partition = open_partition(data, topic, clean=clean)
+    seen = SEEN[topic]
+    assert bounds(partition) == (seen.first_offset, seen.stable_offset, seen.end_offset)
+    check_everywhere(partition, seen)
+    partition.close()
+    assert list(verify_directory(LocalDisk(), data / f"{topic}-0")) == []
+    partition = open_partition(data, topic)
+    check_everywhere(partition, seen, sizes=(1 << 20,))
+    partition.close()
+
+
+@pytest.mark.parametrize("suffixes", [(".txnindex",), (".index", ".timeindex", ".txnindex"), (".snapshot",)])
+def test_what_kafka_can_lose_is_made_again(data, suffixes):
+    """Scenario 6: a transaction index that is gone is not an empty one."""
+    for path in (data / "everything-0").iterdir():
+        if path.suffix in suffixes:
+            path.unlink()
+    partition = open_partition(data, "everything")
+    check_everywhere(partition, SEEN["everything"], sizes=(700,))
+    partition.close()
+    for path in (GOLDEN / "data" / "everything-0").glob("*.txnindex"):
+        assert (data / "everything-0" / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("topic", ["everything", "append-time"])
+def test_the_indexes_that_we_make_are_kafkas(data, topic):
+    """Byte for byte. When it closes the growing segment, Kafka adds an entry of its end to the time index."""
+    for path in (data / f"{topic}-0").iterdir():
+        if path.suffix in (".index", ".timeindex", ".txnindex"):
+            path.unlink()
+    open_partition(data, topic).close()
+    paths = sorted((GOLDEN / "data" / f"{topic}-0").glob("*[xg]"))
+    for path in paths:
+        kafkas, ours = path.read_bytes(), (data / f"{topic}-0" / path.name).read_bytes()
+        is_growing = path.stem == paths[-1].stem
+        assert ours == (kafkas[: len(ours)] if is_growing else kafkas), path
+
+
+def command(*arguments):
+    done = subprocess.run(
+        [sys.executable, "-m", "stablelog.cli.main", *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_verify_and_inspect_work_on_it():
+    assert json.loads(command("verify", str(GOLDEN / "data"), "--json")) == []
+    tables = [json.loads(line) for line in command("inspect", str(GOLDEN / "data"), "--json").splitlines()]
+    assert {table["problem"] for table in tables} == {None}
+    kinds = {table["file"].rpartition(".")[2].rpartition("/")[2] for table in tables}
+    assert kinds == {"log", "index", "timeindex", "txnindex", "snapshot", "leader-epoch-checkpoint"}
+    records = command("inspect", str(GOLDEN / "data" / "everything-0"), "--records", "--json")
+    rows = [row for line in records.splitlines() for row in json.loads(line)["rows"] if "key" in row]
+    assert len([row for row in rows if row["kind"] in ("plain", "transactional")]) == len(
+        SEEN["everything"].all_records
+    )
+
+
+def test_a_broker_takes_it_over(data):
+    """Its topics, groups and transactions go on, one that Kafka left open too: its producer's successor ends it."""
+    with stablelog.serve(data) as broker:
+        reader = Reader(broker.bootstrap, committed=True)
+        everything = Reader(broker.bootstrap, committed=False)
+        assert set(everything.topics()) >= set(TOPICS)
+        assert "__cluster_metadata" not in everything.topics()
+        assert committed_offset(broker.bootstrap, "readers", "everything") == READERS_COMMITTED
+        for topic, seen in SEEN.items():
+            assert everything.read(topic, seen.first_offset) == seen.all_records
+        undecided = SEEN["everything"].all_records[-3:]
+        assert [record.value for record in undecided] == [b"undecided"] * 2 + [b"behind the undecided"]
+        producer(broker.bootstrap, **{"transactional.id": "everything-undecided"})  # aborts what is open
+        assert reader.read("everything", 0) == [*SEEN["everything"].committed, undecided[-1]]
+        assert reader.read("compacted", 0) == SEEN["compacted"].committed
+        by = producer(broker.bootstrap, **{"transactional.id": "everything-one"})
+        by.begin_transaction()
+        send(by, "everything", [b"went on"])
+        by.commit_transaction(30)
+        create_topic(broker.bootstrap, "new", {})
+        broker.stop()
+        broker.start()
+        assert reader.read("everything", 0)[-1].value == b"went on"
+        reader.close()
+        everything.close()
+    for topic in TOPICS:
+        assert list(verify_directory(LocalDisk(), data / f"{topic}-0")) == []
