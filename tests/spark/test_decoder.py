@@ -416,7 +416,7 @@ def same_or_corrupt(data):
             assert "t-3" in str(error)  # noqa: PT017 -- it may raise or not
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(logs(), st.data())
 def test_mutated_batches_crash_nothing(log, data):
     batches = bytearray(log[0])
@@ -425,7 +425,7 @@ def test_mutated_batches_crash_nothing(log, data):
     same_or_corrupt(bytes(batches))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 40), st.integers(0, 40))
 def test_random_records_crash_nothing(body, count, last):
     header = read_header(encode_batch([Record(0, 1, None, None)]))

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stablelog.spark import kernels as k
+from stablelog.spark import kernels_decode as k
 from stablelog.spark.columns import HEADER_TYPE, TYPES, checked_schema
 
 ROWS_MAX = 50_000

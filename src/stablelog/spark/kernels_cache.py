@@ -1,126 +1,159 @@
-"""How the kernels are compiled, and where the machine keeps them once they are.
+"""Where a machine keeps its compiled kernels, and how a process gets at them.
 
-Numba compiles a kernel in a second or two and loads a compiled one in milliseconds, so each machine compiles once.
-The compiled code lies in a directory of the user's own, not in the package, which may be read-only. The directory's
-name holds a digest of the source, of the library's version and of the processor: its files are written once and never
-change, so a worker can never load what another version of the package has left. Several workers that start at once
-take a lock: one compiles, the others load.
+Numba compiles the kernels of a module in some seconds; the machine code is a few kilobytes that need nothing of Numba
+(`kernels_build`). So each machine compiles once, and every other process loads the code in milliseconds, without the
+half second and the memory that importing Numba takes.
+
+The code lies in a directory of the user's own, not in the package, which may be read-only. A file's name holds a
+digest of the source, of Numba's version and of the processor, so that nothing another version of the package has
+left is ever run; a file is written whole under another name first, and holds the digest of its content. Several
+workers that start at once take a lock: one compiles, the others load.
 """
 
 import contextlib
+import ctypes
 import fcntl
 import hashlib
 import os
 import stat
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any
 
-import numba
+import numpy as np
+import numpy.typing as npt
 from llvmlite import binding
 
-Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+Array = npt.NDArray[np.int64]
 
-_njit: Any = numba.njit
-_config: Any = numba.config
+DIGEST_SIZE = 32
 
-READY = "ready"  # a file of this name says that the directory holds every kernel of its module
+
+def native_machine() -> Any:
+    """LLVM's idea of this processor."""
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    return binding.Target.from_default_triple().create_target_machine(
+        cpu=binding.get_host_cpu_name(),
+        features=binding.get_host_cpu_features().flatten(),
+        opt=3,
+        jit=True,
+    )
+
+
+def _digest(module_name: str) -> str:
+    """What the machine code of a module's kernels depends on."""
+    digest = hashlib.sha256(module_name.encode())
+    digest.update(f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}".encode())
+    for library in ("numba", "llvmlite"):
+        with contextlib.suppress(PackageNotFoundError):
+            digest.update(version(library).encode())
+    for path in sorted(Path(__file__).parent.glob("kernels*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:24]
+
+
+def _candidates() -> Iterator[Path]:
+    if "STABLELOG_CACHE_DIR" in os.environ:
+        yield Path(os.environ["STABLELOG_CACHE_DIR"])
+    if "XDG_CACHE_HOME" in os.environ:
+        yield Path(os.environ["XDG_CACHE_HOME"]) / "stablelog"
+    with contextlib.suppress(RuntimeError):  # there is no home
+        yield Path.home() / ".cache" / "stablelog"
+    yield Path(tempfile.gettempdir()) / f"stablelog-{os.getuid()}"
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether only this user writes there: compiled code that somebody else may replace must not be run."""
+    """Whether only this user writes there: machine code that somebody else may replace must not be run."""
     found = path.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
 
 
-def _candidates() -> Iterator[Path]:
-    if "NUMBA_CACHE_DIR" in os.environ:
-        yield Path(os.environ["NUMBA_CACHE_DIR"])
-    if "XDG_CACHE_HOME" in os.environ:
-        yield Path(os.environ["XDG_CACHE_HOME"])
-    with contextlib.suppress(RuntimeError):  # there is no home
-        yield Path.home() / ".cache"
-    yield Path(tempfile.gettempdir()) / f"stablelog-{os.getuid()}"
-
-
-def kernel_directory(source: Path) -> Path | None:
-    """Where the compiled kernels of this source file lie; None if there is nowhere to keep them."""
-    try:
-        text = b"".join(path.read_bytes() for path in [source, *sorted(source.parent.glob("kernels*.py"))])
-    except OSError:  # the package lies in an archive
-        return None
-    processor = f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}"
-    versions = f"{numba.__version__} {sys.version}"
-    digest = hashlib.sha256(b"\0".join([text, processor.encode(), versions.encode()])).hexdigest()[:24]
+def cache_directory() -> Path | None:
+    """Where this user's compiled kernels lie; None if there is nowhere that only this user writes to."""
     for candidate in _candidates():
-        path = candidate / "stablelog" / "kernels" / f"{source.stem}-{digest}"
-        try:
+        path = candidate / "kernels"
+        with contextlib.suppress(OSError):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
-            with tempfile.TemporaryFile(dir=path):
-                pass
-            if _is_ours(path):
+            if _is_ours(path) and os.access(path, os.W_OK | os.X_OK):
                 return path
-        except OSError:
-            continue
     return None
 
 
-class Compiler:
-    """Compiles the kernels of one module, or loads them.
+def _read(path: Path) -> bytes | None:
+    """The machine code in a file; None if there is none, or not all of it."""
+    try:
+        held = path.read_bytes()
+    except OSError:
+        return None
+    code = held[DIGEST_SIZE:]
+    return code if hashlib.sha256(code).digest() == held[:DIGEST_SIZE] else None
 
-    Used as a context manager around the definitions of the kernels, so that they are compiled under one lock:
 
-        with Compiler(__file__) as compiler:
-            kernel = compiler.compile("int64(int64[::1])")(_kernel)
+def _write(path: Path, code: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(hashlib.sha256(code).digest() + code)
+    Path(file.name).replace(path)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: several compile, and none is wrong
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _build(module_name: str) -> dict[str, bytes]:
+    from stablelog.spark.kernels_build import build
+
+    return build(module_name)
+
+
+def machine_code(module_name: str, name: str) -> bytes:
+    """The machine code of a kernel: kept, or compiled now and kept for others."""
+    directory = cache_directory()
+    if directory is None:
+        return _build(module_name)[name]
+    stem = f"{module_name.rpartition('.')[2]}-{_digest(module_name)}"
+    path = directory / f"{stem}-{name}"
+    if (code := _read(path)) is not None:
+        return code
+    with _locked(directory / f"{stem}-lock"):
+        if (code := _read(path)) is not None:
+            return code
+        built = _build(module_name)
+        with contextlib.suppress(OSError):  # a full disk costs time, not correctness
+            for each, code in built.items():
+                _write(directory / f"{stem}-{each}", code)
+    return built[name]
+
+
+@cache
+def kernel(module_name: str, name: str) -> Callable[..., int]:
+    """A kernel of a module, as a function of arrays of 64-bit integers.
+
+    The arrays must be as large as the kernel takes them to be: it checks none.
     """
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), native_machine())
+    engine.add_object_file(binding.ObjectFileRef.from_data(machine_code(module_name, name)))
+    engine.finalize_object()
+    address = engine.get_function_address(name)
+    function: Any = None
 
-    def __init__(self, source: str) -> None:
-        self.directory = kernel_directory(Path(source))
-        self._lock: int | None = None
+    def call(*arrays: Array) -> int:
+        nonlocal function
+        if function is None:
+            function = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_void_p] * len(arrays))(address)
+        for array in arrays:
+            assert array.dtype == np.int64 and array.flags.c_contiguous and array.flags.writeable  # noqa: PT018
+        return int(function(*[array.ctypes.data for array in arrays]))
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether this machine has compiled the module before."""
-        return self.directory is not None and (self.directory / READY).exists()
-
-    def __enter__(self) -> Self:
-        if self.directory is not None and not self.is_ready:
-            with contextlib.suppress(
-                OSError
-            ):  # file systems without locks: several may compile, none is wrong
-                self._lock = os.open(self.directory / "lock", os.O_CREAT | os.O_RDWR, 0o600)
-                fcntl.flock(self._lock, fcntl.LOCK_EX)
-        return self
-
-    def __exit__(self, failure: object, *_: object) -> None:
-        if self.directory is not None and failure is None and not self.is_ready:
-            with contextlib.suppress(OSError):
-                (self.directory / READY).touch()
-        if self._lock is not None:
-            os.close(self._lock)  # which unlocks
-
-    def compile(self, signature: str) -> Callable[[Kernel], Kernel]:
-        """A decorator: the kernel compiled for this signature."""
-
-        def decorate(function: Kernel) -> Kernel:
-            compiled: Kernel
-            if self.directory is None:
-                compiled = _njit(signature, error_model="numpy", nogil=True)(function)
-                return compiled
-            before = _config.CACHE_DIR
-            _config.CACHE_DIR = str(self.directory)
-            try:
-                compiled = _njit(signature, error_model="numpy", nogil=True, cache=True)(function)
-                return compiled
-            finally:
-                _config.CACHE_DIR = before
-
-        return decorate
-
-
-def inlined(function: Kernel) -> Kernel:
-    """A part of kernels: compiled into each that calls it."""
-    part: Kernel = _njit(error_model="numpy")(function)
-    return part
+    call.engine = engine  # type: ignore[attr-defined]  # whose memory the code lies in
+    return call

@@ -14,6 +14,8 @@ from numba.core import cgutils, types
 
 _cgutils: Any = cgutils
 _intrinsic: Any = numba.extending.intrinsic
+_types: Any = types
+POINTER: Any = _types.CPointer(_types.int64)
 Load = Callable[[int], int]
 Store = Callable[[int, int], None]
 
@@ -102,3 +104,15 @@ def _copy_bytes(_: Any, target: Any, source: Any, size: Any) -> Any:
 
 
 copy_bytes: Callable[[int, int, int], None] = _intrinsic(_copy_bytes)
+
+
+def _entry_at(_: Any, array: Any, index: Any) -> Any:
+    """The part of an array of 64-bit integers that begins at an index."""
+
+    def generate(__: Any, builder: Any, ___: Any, args: Any) -> Any:
+        return builder.gep(args[0], [args[1]])
+
+    return POINTER(POINTER, types.int64), generate
+
+
+entry_at: Callable[[Any, int], Any] = _intrinsic(_entry_at)

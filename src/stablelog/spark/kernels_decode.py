@@ -1,0 +1,71 @@
+"""The kernels of the decoder, and the places of the arrays that they work on.
+
+`scan_batches` reads headers into a table of a row per batch; `decode_batches` reads the records of the batches in such
+a table into the buffers of Arrow columns, and stops when the buffers are full, to go on where it was. Both get every
+address and every size in arrays of 64-bit integers. What they do is in `kernels_decode_source`; this module knows no
+Numba, whose import would cost more than the rest of a worker's start.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from stablelog.spark.kernels_cache import kernel
+
+SOURCE = "stablelog.spark.kernels_decode_source"
+
+# The columns of the table of batches.
+POSITION, SIZE, BASE_OFFSET, ATTRIBUTES, LAST_DELTA, BASE_TIMESTAMP, MAX_TIMESTAMP = range(7)
+PRODUCER, RECORD_COUNT, RECORDS, RECORDS_SIZE, CRC, MARKER = range(7, 13)
+TABLE_WIDTH = 13
+MARKER_NONE, MARKER_COMPRESSED = -1, -2  # no marker of a transaction; one that has to be unpacked first
+
+# The state of a scan.
+SCAN_ADDRESS, SCAN_SIZE, SCAN_POSITION, SCAN_COUNT, SCAN_COUNT_MAX = range(5)
+SCAN_WIDTH = 5
+
+# The state of the decoder: where it is, what is asked for, and what it has filled.
+BATCH_COUNT, BATCH, ADDRESS, RECORD, PREVIOUS_DELTA = range(5)
+START, END = 5, 6  # offsets of the records that are wanted
+ROWS, ROWS_MAX, USED, USED_MAX, NEEDED = range(7, 12)
+OFFSETS, TIMESTAMPS, TIMESTAMP_TYPES = range(12, 15)  # addresses, 0 if the column is not wanted
+DEPTH = 15  # how far into each record one must read
+HEADER_OFFSETS, HEADER_VALIDITY, HEADER_COUNT, HEADER_NULLS, NAMES_ARE_ASCII = range(16, 21)
+KEY, VALUE, NAME, CONTENT = 21, 26, 31, 36  # columns of bytes; each has the five places below
+BYTES_OFFSETS, BYTES_VALIDITY, BYTES_DATA, BYTES_SIZE, BYTES_NULLS = range(5)
+STATE_WIDTH = 41
+DEPTH_HEADER, DEPTH_TIMES, DEPTH_KEY, DEPTH_VALUE, DEPTH_HEADERS = range(5)
+
+# What a kernel returns.
+DONE, FULL, NEEDS_ROOM = 0, 1, 2
+BAD_BATCH, BAD_VARINT, BAD_LENGTH, BAD_OFFSET, BAD_HEADERS, BAD_END, BAD_COUNT = range(-1, -8, -1)
+
+HEADER_SIZE, LENGTH_AND_OFFSET_SIZE = 61, 12
+OFFSET_MAX = 2**62  # so that no sum of an offset and a delta leaves 64 bits
+CODEC_MASK, LOG_APPEND_TIME, CONTROL = 0x07, 0x08, 0x20
+MICROSECONDS_MAX, MILLISECONDS_MAX = 2**63 - 1, (2**63 - 1) // 1000
+
+
+def scan_batches(state: npt.NDArray[np.int64], table: npt.NDArray[np.int64]) -> int:
+    """Read the headers of whole batches from SCAN_POSITION on, into at most SCAN_COUNT_MAX rows of the table.
+
+    Returns:
+        DONE, with SCAN_POSITION behind the last of them and SCAN_COUNT rows filled; BAD_BATCH if what stands at
+        SCAN_POSITION is no header.
+    """
+    assert len(state) == SCAN_WIDTH
+    assert table.shape[1] == TABLE_WIDTH
+    assert state[SCAN_COUNT_MAX] <= len(table)
+    return kernel(SOURCE, "scan_batches")(state, table)
+
+
+def decode_batches(state: npt.NDArray[np.int64], table: npt.NDArray[np.int64]) -> int:
+    """Append the records of the batches in the table, from row BATCH on, to the columns.
+
+    Returns:
+        DONE when all are read; FULL when the columns are, NEEDS_ROOM if a single record of NEEDED bytes does not fit
+        into empty ones: called again with fresh buffers it goes on. What is wrong otherwise, in the batch of row BATCH.
+    """
+    assert len(state) == STATE_WIDTH
+    assert table.shape[1] == TABLE_WIDTH
+    assert state[BATCH_COUNT] <= len(table)
+    return kernel(SOURCE, "decode_batches")(state, table)

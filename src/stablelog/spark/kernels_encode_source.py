@@ -1,0 +1,199 @@
+"""What rows look like as records: columns to record batches, as compiled code. `kernels_encode` says how it is called.
+
+Arrow's arrays are trusted to be what Arrow defines; the partitions and topics in them are checked.
+
+Format: docs/formats.md, "Record".  Source: the default partitioner of Kafka's Java producer (murmur2).
+"""
+
+from typing import Any
+
+from stablelog.spark import kernels_encode as k
+from stablelog.spark.kernels_build import inlined
+from stablelog.spark.kernels_memory import copy_bytes, entry_at, load_byte, load_native32, store_byte
+
+
+@inlined
+def murmur2(address: int, size: int) -> int:
+    """Kafka's hash of a key, 0 to 2^32 - 1."""
+    mixed = (k.MURMUR_SEED ^ size) & k.LOW_32
+    whole = size & ~3
+    for at in range(address, address + whole, 4):
+        word = load_native32(at) & k.LOW_32
+        word = (word * k.MURMUR_MIX) & k.LOW_32
+        word ^= word >> 24
+        word = (word * k.MURMUR_MIX) & k.LOW_32
+        mixed = ((mixed * k.MURMUR_MIX) & k.LOW_32) ^ word
+    rest = size - whole
+    if rest >= 3:
+        mixed ^= load_byte(address + whole + 2) << 16
+    if rest >= 2:
+        mixed ^= load_byte(address + whole + 1) << 8
+    if rest >= 1:
+        mixed ^= load_byte(address + whole)
+        mixed = (mixed * k.MURMUR_MIX) & k.LOW_32
+    mixed ^= mixed >> 13
+    mixed = (mixed * k.MURMUR_MIX) & k.LOW_32
+    return mixed ^ (mixed >> 15)
+
+
+@inlined
+def _varint_size(value: int) -> int:
+    folded = (value << 1) ^ (value >> 63)
+    size = 1
+    while folded > 0x7F or folded < 0:
+        folded = (folded >> 7) & 0x1FFFFFFFFFFFFFF
+        size += 1
+    return size
+
+
+@inlined
+def _put_varint(address: int, value: int) -> int:
+    folded = (value << 1) ^ (value >> 63)
+    while folded > 0x7F or folded < 0:
+        store_byte(address, (folded & 0x7F) | 0x80)
+        address += 1
+        folded = (folded >> 7) & 0x1FFFFFFFFFFFFFF
+    store_byte(address, folded)
+    return address + 1
+
+
+@inlined
+def _is_null(validity: int, bit: int) -> bool:
+    return validity != 0 and (load_byte(validity + (bit >> 3)) >> (bit & 7)) & 1 == 0
+
+
+@inlined
+def _value_size(state: Any, column: int, row: int) -> int:
+    """Bytes of a value; -1 if it is null or there is no such column."""
+    offsets = state[column + k.BYTES_OFFSETS]
+    if offsets == 0 or _is_null(state[column + k.BYTES_VALIDITY], state[column + k.BYTES_BIT] + row):
+        return -1
+    return load_native32(offsets + 4 * row + 4) - load_native32(offsets + 4 * row)
+
+
+@inlined
+def _field_size(size: int) -> int:
+    return _varint_size(size) + max(size, 0)
+
+
+@inlined
+def _put_field(state: Any, column: int, row: int, size: int, address: int) -> int:
+    address = _put_varint(address, size)
+    if size > 0:
+        source = state[column + k.BYTES_DATA] + load_native32(state[column + k.BYTES_OFFSETS] + 4 * row)
+        copy_bytes(address, source, size)
+        address += size
+    return address
+
+
+@inlined
+def _header_range(state: Any, row: int) -> tuple[int, int]:
+    """The entries of a row's headers, as [first, end)."""
+    if state[k.LISTS] == 0 or _is_null(state[k.LISTS_VALIDITY], state[k.LISTS_BIT] + row):
+        return 0, 0
+    return load_native32(state[k.LISTS] + 4 * row), load_native32(state[k.LISTS] + 4 * row + 4)
+
+
+@inlined
+def _headers_size(state: Any, row: int) -> int:
+    """Bytes of a row's headers with their count; BAD_HEADER if one has no name."""
+    first, end = _header_range(state, row)
+    total = _varint_size(end - first)
+    for entry in range(first, end):
+        size = _value_size(state, k.NAME, entry)
+        if size < 0:
+            return k.BAD_HEADER
+        total += _field_size(size) + _field_size(_value_size(state, k.CONTENT, entry))
+    return total
+
+
+@inlined
+def _put_headers(state: Any, row: int, address: int) -> int:
+    first, end = _header_range(state, row)
+    address = _put_varint(address, end - first)
+    for entry in range(first, end):
+        address = _put_field(state, k.NAME, entry, _value_size(state, k.NAME, entry), address)
+        address = _put_field(state, k.CONTENT, entry, _value_size(state, k.CONTENT, entry), address)
+    return address
+
+
+@inlined
+def _slot_of(state: Any, topics: Any, row: int) -> int:
+    """The slot of the partition that a row goes to; BAD_PARTITION if there is no such partition."""
+    number = 0 if state[k.TOPICS] == 0 else load_native32(state[k.TOPICS] + 4 * row)
+    topic = entry_at(topics, number * k.TOPIC_WIDTH)
+    first_slot: int = topic[k.TOPIC_FIRST_SLOT]
+    count: int = topic[k.TOPIC_PARTITION_COUNT]
+    state[k.IS_STICKY] = 0
+    if state[k.PARTITIONS] != 0 and not _is_null(state[k.PARTITIONS_VALIDITY], state[k.PARTITIONS_BIT] + row):
+        partition = load_native32(state[k.PARTITIONS] + 4 * row)
+        if not 0 <= partition < count:
+            return k.BAD_PARTITION
+        return first_slot + partition
+    size = _value_size(state, k.KEY, row)
+    if size >= 0:
+        source = state[k.KEY + k.BYTES_DATA] + load_native32(state[k.KEY + k.BYTES_OFFSETS] + 4 * row)
+        return first_slot + (murmur2(source, size) & 0x7FFFFFFF) % count
+    state[k.IS_STICKY] = 1
+    return first_slot + int(topic[k.TOPIC_STICKY])
+
+
+@inlined
+def _append(state: Any, slot: Any, row: int) -> int:
+    """Append a row to its slot. DONE, FULL, BAD_HEADER or TOO_LARGE; only DONE has changed anything but NEEDED."""
+    if slot[k.SLOT_COUNT] == 0:
+        slot[k.SLOT_BASE_TIMESTAMP] = slot[k.SLOT_MAX_TIMESTAMP] = state[k.NOW]
+    timestamp_delta, offset_delta = state[k.NOW] - slot[k.SLOT_BASE_TIMESTAMP], slot[k.SLOT_COUNT]
+    key_size, value_size = _value_size(state, k.KEY, row), _value_size(state, k.VALUE, row)
+    headers_size = _headers_size(state, row)
+    if headers_size < 0:
+        return headers_size
+    size = 1 + _varint_size(timestamp_delta) + _varint_size(offset_delta)
+    size += _field_size(key_size) + _field_size(value_size) + headers_size
+    needed = size + _varint_size(size)
+    state[k.NEEDED] = needed
+    if needed > state[k.RECORD_SIZE_MAX]:
+        return k.TOO_LARGE
+    if needed > slot[k.SLOT_CAPACITY] - slot[k.SLOT_SIZE]:
+        return k.FULL
+    address = _put_varint(slot[k.SLOT_ADDRESS] + slot[k.SLOT_SIZE], size)
+    store_byte(address, 0)  # attributes: none are defined
+    address = _put_varint(address + 1, timestamp_delta)
+    address = _put_varint(address, offset_delta)
+    address = _put_field(state, k.KEY, row, key_size, address)
+    address = _put_field(state, k.VALUE, row, value_size, address)
+    address = _put_headers(state, row, address)
+    slot[k.SLOT_SIZE] += needed
+    slot[k.SLOT_COUNT] += 1
+    slot[k.SLOT_MAX_TIMESTAMP] = max(slot[k.SLOT_MAX_TIMESTAMP], state[k.NOW])
+    return k.DONE
+
+
+def _encode_rows(state: Any, topics: Any, slots: Any) -> int:
+    """Append the rows from ROW on to the batches of their partitions.
+
+    Returns:
+        DONE when there are no more. FULL if NEEDED bytes do not fit into slot SLOT, which IS_STICKY if the row may as
+        well go to another partition. BAD_PARTITION, BAD_HEADER or TOO_LARGE for what is wrong with the row ROW.
+    """
+    row, count = state[k.ROW], state[k.ROW_COUNT]
+    status = k.DONE
+    while row < count:
+        number = _slot_of(state, topics, row)
+        if number < 0:
+            status = number
+            break
+        status = _append(state, entry_at(slots, number * k.SLOT_WIDTH), row)
+        if status != k.DONE:
+            state[k.SLOT] = number
+            break
+        row += 1
+    state[k.ROW] = row
+    return status
+
+
+def _hash_key(state: Any) -> int:
+    return murmur2(state[0], state[1])
+
+
+KERNELS = {"encode_rows": (_encode_rows, 3), "hash_key": (_hash_key, 1)}
