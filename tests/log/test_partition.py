@@ -284,6 +284,28 @@ def test_a_leader_epoch_ends_where_the_next_begins():
     assert log.partition.end_offset_for_epoch(3) == (3, 3)
 
 
+def test_leader_epochs_that_are_lost_are_read_in_the_batches_before_the_last_snapshot_too():
+    log = write("- -")
+    log.partition = log.open(leader_epoch=3)
+    log.write("- -")
+    log.partition.close()
+    log.disk.remove(DIRECTORY / "leader-epoch-checkpoint")
+    log.partition = log.open(clean=True, leader_epoch=4)
+    assert log.partition.end_offset_for_epoch(0) == (0, 2)
+    assert log.partition.end_offset_for_epoch(3) == (3, 4)
+
+
+def test_a_clean_stop_does_what_a_sync_that_nobody_ran_was_to_do():
+    log = write("P1 - -")
+    log.partition.roll(log.now_ms)
+    log.write("P1", sync=False)
+    assert log.partition.unsynced().writes
+    log.reopen(clean=True)
+    assert log.partition.segments()[0].durable
+    assert list(verify_directory(log.disk, DIRECTORY)) == []
+    assert {3, 4} <= snapshots_in(log.disk)
+
+
 def test_recovery_reads_only_what_came_after_the_last_snapshot():
     log = Log(snapshot_bytes=4096)
     for _ in range(400):

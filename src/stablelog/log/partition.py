@@ -119,6 +119,7 @@ class Partition:
         self._unsynced_from = 0  # the first segment that a sync has to look at, by base offset
         self._names_changed = False
         self._pending_writes: list[tuple[Path, bytes]] = []
+        self._handed_out: SyncWork | None = None  # until it is known to have been run
         self._appended_since_snapshot = 0
         self._snapshot_size = 0
         self._snapshots: deque[int] = deque()  # within a segment, that were written and not yet removed
@@ -191,6 +192,7 @@ class Partition:
         self.start_offset = found.start_offset
         self._unsynced_from = self._active.base_offset
         self._pending_writes = []
+        self._handed_out = None
         self._names_changed = False
         self._appended_since_snapshot = 0
         self.high_watermark = self.end_offset
@@ -484,17 +486,26 @@ class Partition:
         for segment in segments if writes else ():
             # What is written relies on the indexes, so they have to be there with their names.
             names_changed, segment.names_changed = names_changed or segment.names_changed, False
-        return SyncWork(
+        files = [file for segment in segments for file in segment.files_to_sync(indexes=bool(writes))]
+        if self._handed_out is not None:
+            # Nobody has said that the last work was run: a stop may have come in between.
+            files = list(dict.fromkeys([*self._handed_out.files, *files]))
+            writes = [*self._handed_out.writes, *writes]
+            names_changed = names_changed or self._handed_out.directory is not None
+        self._handed_out = SyncWork(
             end_offset=self.end_offset,
-            files=[file for segment in segments for file in segment.files_to_sync(indexes=bool(writes))],
+            files=files,
             disk=self._disk,
             directory=self.directory if names_changed else None,
             writes=writes,
             release=[segment.base_offset for segment in segments if segment.sealed],
         )
+        return self._handed_out
 
     def synced(self, work: SyncWork) -> bool:
         """A work has been run: the high watermark moves. Returns whether it or the last stable offset moved."""
+        if work is self._handed_out:
+            self._handed_out = None
         for base_offset in work.release:
             segment = self._segments[self._segments.place_of(base_offset)]
             assert segment.base_offset == base_offset, "only durable segments are deleted"

@@ -136,6 +136,7 @@ class _Recovery:
         self._log_start = 0
         self._epochs = LeaderEpochs()
         self._epochs_changed = False
+        self._epochs_lost = False
 
     def run(self, log_start_offset: int) -> Recovered:
         finish_interrupted(self._disk, self._directory)
@@ -292,6 +293,7 @@ class _Recovery:
         try:
             self._epochs = LeaderEpochs.decode(self._disk.read_bytes(self._directory / EPOCH_FILE))
         except (FileNotFoundError, Corrupt):
+            self._epochs_lost = True
             for segment in trusted:
                 for _, header in segment.walk(0):
                     self._note_epoch(header)
@@ -413,6 +415,9 @@ class _Recovery:
         log_size = self._disk.size(segment.path(LOG))
         ours = start.progress is not None and start.progress.base_offset == segment.base_offset
         segment.open_growing(start.progress if ours else None)
+        if self._epochs_lost:
+            for _, header in segment.walk(0):
+                self._note_epoch(header)
         position = segment.size
         while position < log_size:
             chunk = segment.log.read(position, READ_SIZE)
