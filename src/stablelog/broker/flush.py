@@ -105,6 +105,8 @@ class GroupFlush:
                 self._fail(error)
                 return
             self.rounds += 1
+            # Who waited for this round is answered before the next one holds the loop: it may only be for markers.
+            await asyncio.sleep(0)
 
     async def _round(self, partitions: list[Partition]) -> None:
         if not self._to_disk:

@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import io
 import struct
+import typing
 from functools import cache
 from typing import Any
 
@@ -19,7 +20,7 @@ from stablelog.errors import Refused
 from stablelog.wire.extension import EXTENSION_NAMES, EXTENSION_VERSIONS, extension_class
 from stablelog.wire.guard import check_counts, skip_tagged_fields
 from stablelog.wire.shapes import error_for, reshape_request, reshape_response
-from stablelog.wire.versions import adapt, refuse_nulls
+from stablelog.wire.versions import adapt, entity_in, refuse_nulls
 
 Buffer = bytes | bytearray | memoryview
 
@@ -204,18 +205,28 @@ def _with_known_errors(api_key: int, version: int, response: Any) -> Any:
 _APIS_WITH_NEWER_ERRORS = frozenset({0, 22, 24, 25, 26, 28})
 
 
-def _map_errors(api_key: int, version: int, value: Any) -> Any:
-    if isinstance(value, ErrorCode):
-        return error_for(api_key, version, value)
-    if isinstance(value, tuple):
-        return tuple([_map_errors(api_key, version, item) for item in value])
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changes = {}
-        for field in dataclasses.fields(value):
-            before = getattr(value, field.name)
-            if isinstance(before, (ErrorCode, tuple)):
-                after = _map_errors(api_key, version, before)
-                if after != before:
-                    changes[field.name] = after
-        return dataclasses.replace(value, **changes) if changes else value
-    return value
+@cache
+def _error_fields(message: Any) -> tuple[tuple[str, bool], ...]:
+    """The fields of a message that hold an error, or an array of messages that do: (name, whether it is these)."""
+    found = []
+    for field in dataclasses.fields(message):
+        item = entity_in(field.type)
+        if field.type is ErrorCode:
+            found.append((field.name, False))
+        elif item is not None and typing.get_origin(field.type) is tuple and _error_fields(item):
+            found.append((field.name, True))
+    return tuple(found)
+
+
+def _map_errors(api_key: int, version: int, message: Any) -> Any:
+    changes: dict[str, Any] = {}
+    message_type: Any = type(message)
+    for name, holds_messages in _error_fields(message_type):
+        before = getattr(message, name)
+        if holds_messages:
+            items = tuple([_map_errors(api_key, version, item) for item in before])
+            if any(new is not old for new, old in zip(items, before, strict=True)):
+                changes[name] = items
+        elif before is not ErrorCode.none:
+            changes[name] = error_for(api_key, version, before)
+    return dataclasses.replace(message, **changes) if changes else message

@@ -28,7 +28,7 @@ def adapt(value: Any, target: type) -> Any:
 def _arrays(message: type) -> tuple[tuple[str, bool, bool], ...]:
     """The fields of a message that hold arrays: (name, may be null, holds messages)."""
     return tuple(
-        (field.name, _is_optional(field.type), _entity_in(field.type) is not None)
+        (field.name, _is_optional(field.type), entity_in(field.type) is not None)
         for field in dataclasses.fields(message)
         if typing.get_origin(required(field.type)) is tuple
     )
@@ -75,7 +75,7 @@ def _plan(source: type, target: type) -> Convert:
 
 def _field_plan(source: Any, target: Any) -> Convert | None:
     """How a field's content changes; None if it does not."""
-    source_entity, target_entity = _entity_in(source), _entity_in(target)
+    source_entity, target_entity = entity_in(source), entity_in(target)
     nested: Convert | None = None
     if source_entity is not None and target_entity is not None and source_entity is not target_entity:
         one = _plan(source_entity, target_entity)
@@ -101,7 +101,7 @@ def _is_optional(annotation: Any) -> bool:
     return required(annotation) is not annotation
 
 
-def _entity_in(annotation: Any) -> type | None:
+def entity_in(annotation: Any) -> type | None:
     """The message class that a field holds, alone or in a tuple."""
     annotation = required(annotation)
     if typing.get_origin(annotation) is tuple:
@@ -118,7 +118,7 @@ def _implicit_default(annotation: Any) -> Any:
         return False
     if annotation is ErrorCode:
         return ErrorCode.none
-    entity = _entity_in(annotation)
+    entity = entity_in(annotation)
     if entity is not None:
         return entity(
             **{
