@@ -27,7 +27,7 @@ from stablelog.wire.messages import PREFIX, message_class
 
 DATA = Path("/data")
 COMMIT, ABORT = True, False
-ROUND_TRIP_TURNS = 3  # of the loop, that a client's next request would be away: markers become durable meanwhile
+ROUND_TRIP_TURNS = 3  # of the loop, until a client's next request: markers become durable meanwhile
 
 
 def frame(api_key, version, correlation_id=1, **fields):

@@ -1,10 +1,12 @@
 """ListOffsets (2): the first, the last, or the offset at a time.
 
-Behaviour: what a read-committed reader asks ends at the last stable offset. A time that is found only among
-records it may not see yet is not found.
+Behaviour: what a read-committed reader asks ends at the last stable offset. Markers that are written and not
+durable yet are waited for: who asks after a commit was answered finds what it committed. A time that is found only
+among records that the reader may not see yet is not found.
 Version notes: v2 isolation; v7 the offset of the newest timestamp (-3); v8 the local log's start (-4).
 """
 
+import contextlib
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -18,7 +20,7 @@ from kio.schema.list_offsets.v8.response import (
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.broker import Broker
-from stablelog.errors import Refused
+from stablelog.errors import Refused, Unavailable
 from stablelog.log.partition import Isolation, Partition
 
 LATEST, EARLIEST, NEWEST_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
@@ -40,9 +42,25 @@ def _look_up(partition: Partition, timestamp: int, isolation: Isolation) -> tupl
     return found if found is not None else (NOT_FOUND, -1, -1)
 
 
+async def _markers_durable(broker: Broker, request: ListOffsetsRequest) -> None:
+    """Wait until all that was written before can be seen, if its fate is known."""
+    waits = []
+    for topic in request.topics:
+        for asked in topic.partitions:
+            with contextlib.suppress(Refused):  # the answer says why
+                partition = broker.topics.partition(topic.name, asked.partition_index)
+                waits.append(broker.flush.durable(partition, partition.end_offset))
+    for wait in waits:
+        if wait is not None:
+            with contextlib.suppress(Unavailable):  # the topic was deleted meanwhile
+                await wait
+
+
 async def handle(broker: Broker, request: ListOffsetsRequest, _context: Any) -> ListOffsetsResponse:
     """Answer."""
     isolation = Isolation.READ_COMMITTED if request.isolation_level == 1 else Isolation.READ_UNCOMMITTED
+    if isolation is Isolation.READ_COMMITTED:
+        await _markers_durable(broker, request)
 
     def answer(name: str, asked: Any) -> ListOffsetsPartitionResponse:
         try:

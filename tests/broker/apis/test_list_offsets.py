@@ -1,0 +1,55 @@
+"""What a reader is told of where a partition ends."""
+
+import asyncio
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.log.partition import Isolation
+from tests.broker.desk import COMMIT, batch, opened, part
+
+LATEST = -1
+VERSION = 6
+
+
+async def end_of(desk, isolation):
+    asked = part(
+        2,
+        VERSION,
+        "request",
+        "ListOffsetsPartition",
+        partition_index=0,
+        current_leader_epoch=-1,
+        timestamp=LATEST,
+    )
+    topic = part(2, VERSION, "request", "ListOffsetsTopic", name="t", partitions=(asked,))
+    answer = await desk.ask(2, VERSION, replica_id=-1, isolation_level=isolation.value, topics=(topic,))
+    (found,) = answer.topics[0].partitions
+    assert found.error_code is ErrorCode.none
+    return found.offset
+
+
+def test_who_asks_after_a_commit_was_answered_finds_what_it_committed():
+    async def conversation():
+        async with opened() as desk:
+            producer = await desk.init("a")
+            await desk.add("a", producer, ("t", 0))
+            await desk.produce(batch(b"v", producer=producer, sequence=0), transactional_id="a")
+            await desk.end("a", producer, COMMIT)
+            partition = desk.broker.topics.partition("t", 0)
+            assert await end_of(desk, Isolation.READ_COMMITTED) == partition.end_offset == 2
+
+    asyncio.run(conversation())
+
+
+def test_the_end_is_told_when_what_was_written_before_is_durable():
+    async def conversation():
+        async with opened() as desk:
+            with desk.held_disk():
+                desk.broker.topics.partition("t", 0).append(batch(b"v"), now_ms=1)
+                asked = asyncio.ensure_future(end_of(desk, Isolation.READ_COMMITTED))
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                assert not asked.done()
+            assert await asked == 1
+
+    asyncio.run(conversation())
