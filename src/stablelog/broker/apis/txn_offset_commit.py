@@ -1,8 +1,10 @@
 """TxnOffsetCommit (28): commit a group's offsets as a part of a transaction.
 
 Behaviour: the offsets are pending until the transaction's marker stands in the offsets log. A member of an old
-generation is fenced (KIP-447).
-Version notes: v3 member and generation; v5 the second dialect: the offsets log joins the transaction on the spot.
+generation is fenced (KIP-447). While the transaction before is being completed, and where the log cannot take the
+offsets now, the client is told COORDINATOR_NOT_AVAILABLE: the one code on which every client comes again.
+Version notes: v3 member and generation; v4 TRANSACTION_ABORTABLE (before: INVALID_TXN_STATE); v5 the second dialect:
+the offsets log joins the transaction on the spot.
 """
 
 from typing import Any
@@ -23,6 +25,15 @@ from stablelog.coordinators.groups import Membership, TopicPartition
 from stablelog.errors import Refused
 
 SECOND_DIALECT_VERSION = 5
+
+# What coordinator and log say, in the words of this API's answer, as Kafka's group coordinator has it.
+_IN_WORDS_OF_GROUPS = {
+    ErrorCode.concurrent_transactions: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
+    ErrorCode.producer_fenced: ErrorCode.invalid_producer_epoch,
+    ErrorCode.message_too_large: ErrorCode.invalid_commit_offset_size,
+    ErrorCode.record_list_too_large: ErrorCode.invalid_commit_offset_size,
+}
 
 
 def _check_transaction(broker: Broker, request: TxnOffsetCommitRequest, api_version: int) -> ErrorCode:
@@ -69,6 +80,7 @@ def _commit(
                 request.producer_id, decision.records, now_ms=broker.now_ms()
             )
             groups.set_timer()
+    error = _IN_WORDS_OF_GROUPS.get(error, error)
     return {target: code if code is not ErrorCode.none else error for target, code in codes.items()}
 
 
