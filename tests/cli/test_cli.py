@@ -1,6 +1,7 @@
 """The commands against a running broker."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -16,7 +17,10 @@ def run(*words, bootstrap=None, given=None):
     command = [sys.executable, "-m", "stablelog.cli.main", *words]
     if bootstrap is not None:
         command += ["--bootstrap", bootstrap]
-    return subprocess.run(command, capture_output=True, text=True, input=given, timeout=60, check=False)
+    wide = {**os.environ, "COLUMNS": "400"}
+    return subprocess.run(
+        command, capture_output=True, text=True, input=given, timeout=60, check=False, env=wide
+    )
 
 
 def answer(*words, bootstrap, given=None):
@@ -93,6 +97,30 @@ def test_a_directory_can_be_verified_and_inspected_while_its_broker_runs(stablel
     batches = run("inspect", str(stablelog_broker.data / f"{name}-0"), "--json")
     rows = json.loads(batches.stdout.splitlines()[0])["rows"]
     assert [row["kind"].split(" ")[0] for row in rows] == ["transactional", "COMMIT"]
+
+
+def test_the_coordinators_logs_can_be_read(stablelog_broker):
+    at, name, group, writer = stablelog_broker.bootstrap, unique("own"), unique("group"), unique("writer")
+    answer("produce", name, "--transactional-id", writer, bootstrap=at, given="a\nb\n")
+    answer("consume", name, "--group", group, bootstrap=at)
+
+    def rows(topic):
+        done = run("inspect", str(stablelog_broker.data / f"{topic}-0"), "--records", "--json")
+        tables = [json.loads(line) for line in done.stdout.splitlines()]
+        return [row for table in tables if table["file"].endswith(".log") for row in table["rows"]]
+
+    states = [
+        row["value"] for row in rows("__transaction_state") if row["key"] == {"transactional_id": writer}
+    ]
+    assert [state["state"] for state in states] == ["Empty", "Ongoing", "PrepareCommit", "CompleteCommit"]
+    assert states[2]["partitions"] == [f"{name}-0"]
+    assert states[2]["commit_sequence"] >= 1
+    offsets = [
+        row["value"] for row in rows("__consumer_offsets") if row["key"].get("partition") == f"{name}-0"
+    ]
+    assert offsets[-1]["offset"] == 3
+    shown = run("inspect", str(stablelog_broker.data / "__transaction_state-0"), "--records")
+    assert f"transactional_id={writer}" in shown.stdout
 
 
 @pytest.mark.parametrize(

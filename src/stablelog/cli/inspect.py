@@ -40,9 +40,18 @@ def _show(table: Table, *, as_json: bool) -> None:
         rows = [dict(zip(keys, row, strict=True)) for row in table.rows]
         print_json({"file": table.title, "rows": rows, "problem": table.problem})
         return
-    print_table(table.title, table.columns, table.rows)
+    print_table(table.title, table.columns, [[_as_text(cell) for cell in row] for row in table.rows])
     if table.problem is not None:
         sys.stdout.write(f"  ! {table.problem}\n")
+
+
+def _as_text(cell: object) -> object:
+    """A cell for people: the fields of a decoded record one after the other."""
+    if isinstance(cell, dict):
+        return " ".join(f"{name}={_as_text(content)}" for name, content in cell.items())
+    if isinstance(cell, list):
+        return "[" + ", ".join(str(_as_text(content)) for content in cell) + "]"
+    return cell
 
 
 def run_verify(directory: Path, *, as_json: bool) -> None:

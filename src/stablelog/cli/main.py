@@ -229,7 +229,9 @@ def inspect(
     path: Annotated[
         Path, typer.Argument(help="A file of a partition, a partition's directory, or a data directory.")
     ],
-    records: Annotated[bool, typer.Option(help="Show the records of each batch.")] = False,
+    records: Annotated[
+        bool, typer.Option(help="Show the records of each batch; those of the broker's own logs decoded.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show what stands in the files: batches, indexes, snapshots, summaries. Writes nothing."""

@@ -269,6 +269,19 @@ def subscribed_topics(subscription: bytes) -> tuple[str, ...] | None:
         return None
 
 
+def assigned_partitions(assignment: bytes) -> dict[str, tuple[int, ...]] | None:
+    """The partitions of each topic in a member's assignment of the protocol type "consumer". None: it cannot be read.
+
+    Every version of it begins as version 0 does: i16 version, array of (topic, array of i32 partitions).
+    """
+    source = _Source(assignment, "assignment")
+    try:
+        source.int16()
+        return dict(source.array(lambda: (source.string(), source.array(source.int32))))
+    except Corrupt:
+        return None
+
+
 # -- primitives ----------------------------------------------------------------------------------------------
 
 

@@ -17,13 +17,17 @@ from stablelog.log.snapshots import decode_producers, decode_snapshot
 from stablelog.log.summary import Summary
 from stablelog.log.time_index import TimeIndex
 from stablelog.log.transaction_index import TransactionIndex
+from stablelog.ops.coordinator_records import Describe, describer_of
 
 TEXT_SIZE_MAX = 80
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a file holds: a title, and rows of the same columns. `problem` says where it could be read no further."""
+    """What a file holds: a title, and rows of the same columns. `problem` says where it could be read no further.
+
+    A cell may be a dict: what a record of a coordinator's log says, field by field.
+    """
 
     title: str
     columns: tuple[str, ...]
@@ -32,7 +36,7 @@ class Table:
 
 
 def inspect_file(disk: Disk, path: Path, *, records: bool) -> Table:
-    """Describe one file of a partition.
+    """Describe one file of a partition. Records of the coordinators' logs are decoded.
 
     Raises:
         Corrupt: it is of no kind that a partition has.
@@ -87,6 +91,7 @@ def _log(disk: Disk, path: Path, *, records: bool) -> Table:
     )
     if records:
         columns = ("offset", "timestamp", "key", "value", "headers", "kind")
+    describe = describer_of(path.parent.name)
     rows: list[tuple[Any, ...]] = []
     file = disk.open(path)
     try:
@@ -100,7 +105,9 @@ def _log(disk: Disk, path: Path, *, records: bool) -> Table:
                 raise Corrupt(
                     f"the CRC of the batch at offset {header.base_offset}, byte {position}, does not hold"
                 )
-            rows += _record_rows(header, batch) if records else [_batch_row(header, batch, position)]
+            rows += (
+                _record_rows(header, batch, describe) if records else [_batch_row(header, batch, position)]
+            )
             position += header.size
     except Corrupt as error:
         return Table(str(path), columns, rows, str(error))
@@ -136,19 +143,17 @@ def _batch_row(header: BatchHeader, batch: bytes, position: int) -> tuple[Any, .
     )
 
 
-def _record_rows(header: BatchHeader, batch: bytes) -> list[tuple[Any, ...]]:
+def _record_rows(header: BatchHeader, batch: bytes, describe: Describe | None) -> list[tuple[Any, ...]]:
     kind = _kind(header, batch)
-    return [
-        (
-            record.offset,
-            record.timestamp_ms,
-            _text(record.key),
-            _text(record.value),
-            ", ".join(f"{name}={_text(value)}" for name, value in record.headers),
-            kind,
-        )
-        for record in decode_records(batch)
-    ]
+    rows: list[tuple[Any, ...]] = []
+    for record in decode_records(batch):
+        told = None
+        if describe is not None and not header.is_control and record.key is not None:
+            told = describe(record.key, record.value)
+        key, value = told or (_text(record.key), _text(record.value))
+        headers = ", ".join(f"{name}={_text(content)}" for name, content in record.headers)
+        rows.append((record.offset, record.timestamp_ms, key, value, headers, kind))
+    return rows
 
 
 def _text(content: bytes | None) -> str | None:

@@ -1,0 +1,122 @@
+"""What does a record of a coordinator's own log say, field by field?
+
+As Kafka's dump tool has it with `--transaction-log-decoder` and `--offsets-decoder`, and with the fields that are ours.
+Fields that say nothing (no previous producer, no expiry) are left out.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from stablelog.coordinators import group_records, transaction_records
+from stablelog.coordinators.group_membership import CONSUMER_PROTOCOL
+from stablelog.coordinators.group_records import GroupValue, MemberValue, OffsetKey
+from stablelog.coordinators.joint_records import decode_joint
+from stablelog.coordinators.transaction_records import JointKey, TopicPartition, Transaction, TransactionKey
+from stablelog.errors import Corrupt
+
+Fields = dict[str, Any]
+Told = tuple[Fields, Fields | str | None]
+Describe = Callable[[bytes, bytes | None], Told | None]
+
+ABSENT = -1  # of ids, epochs, numbers and times
+
+
+def describer_of(directory: str) -> Describe | None:
+    """What tells of the records in a partition's directory; None if they are not a coordinator's."""
+    topic, _, _ = directory.rpartition("-")
+    return {
+        TRANSACTION_STATE_TOPIC: describe_commit_record,
+        CONSUMER_OFFSETS_TOPIC: describe_offsets_record,
+    }.get(topic)
+
+
+def describe_commit_record(key: bytes, value: bytes | None) -> Told | None:
+    """Key and value of a record of the commit log; a null value forgets the key. None: of a kind that is not known."""
+    try:
+        subject = transaction_records.read_key(key)
+    except Corrupt:
+        return None
+    if subject is None:
+        return None
+    if isinstance(subject, TransactionKey):
+        named: Fields = {"transactional_id": subject.transactional_id}
+        return named, _decoded(
+            value, lambda content: _transaction(transaction_records.decode_transaction(content))
+        )
+    if isinstance(subject, JointKey):
+        named = {"joint_commit": subject.name._asdict()}
+        return named, _decoded(
+            value, lambda content: _without_absent(dataclasses.asdict(decode_joint(content)))
+        )
+    named = {"transaction_group": subject.group}
+    return named, _decoded(value, lambda content: transaction_records.decode_group(content)._asdict())
+
+
+def describe_offsets_record(key: bytes, value: bytes | None) -> Told | None:
+    """Key and value of a record of the offsets log; a null value takes the key's subject away. None: not known."""
+    try:
+        subject = group_records.read_key(key)
+    except Corrupt:
+        return None
+    if subject is None:
+        return None
+    if isinstance(subject, OffsetKey):
+        named: Fields = {"group": subject.group_id, "partition": f"{subject.topic}-{subject.partition}"}
+        return named, _decoded(
+            value, lambda content: _without_absent(group_records.read_offset_value(content)._asdict())
+        )
+    return {"group": subject.group_id}, _decoded(
+        value, lambda content: _group(group_records.read_group_value(content))
+    )
+
+
+def _decoded(value: bytes | None, decode: Callable[[bytes], Fields]) -> Fields | str | None:
+    if value is None:
+        return None
+    try:
+        return decode(value)
+    except Corrupt as error:
+        return f"{error}: {value.hex()}"
+
+
+def _without_absent(fields: Fields) -> Fields:
+    return {name: content for name, content in fields.items() if content not in (ABSENT, "", ())}
+
+
+def _transaction(txn: Transaction) -> Fields:
+    fields = {field.name: getattr(txn, field.name) for field in dataclasses.fields(txn)}
+    fields["state"] = txn.state.label
+    fields["timeout_ms"] = "never" if txn.is_two_phase else txn.timeout_ms
+    fields["partitions"] = [_name(partition) for partition in sorted(txn.partitions)]
+    fields["ends"] = {
+        _name(partition): f"{end.end_offset} in leader epoch {end.leader_epoch}"
+        for partition, end in sorted(txn.ends.items())
+    } or ABSENT
+    fields["unknown_tags"] = {tag: content.hex() for tag, content in txn.unknown_tags} or ABSENT
+    return _without_absent(fields)
+
+
+def _name(partition: TopicPartition) -> str:
+    return f"{partition[0]}-{partition[1]}"
+
+
+def _group(group: GroupValue) -> Fields:
+    fields = group._asdict()
+    is_consumer = group.protocol_type == CONSUMER_PROTOCOL
+    fields["members"] = [_member(member, is_consumer=is_consumer) for member in group.members]
+    return _without_absent(fields)
+
+
+def _member(member: MemberValue, *, is_consumer: bool) -> Fields:
+    fields = member._asdict()
+    subscribed = group_records.subscribed_topics(member.subscription) if is_consumer else None
+    assigned = group_records.assigned_partitions(member.assignment) if is_consumer else None
+    fields["subscription"] = member.subscription.hex() if subscribed is None else list(subscribed)
+    fields["assignment"] = (
+        member.assignment.hex()
+        if assigned is None
+        else [_name((topic, index)) for topic, indexes in assigned.items() for index in indexes]
+    )
+    return {name: content for name, content in fields.items() if content is not None}
