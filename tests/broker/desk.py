@@ -147,6 +147,15 @@ class Desk:
     async def end(self, transactional_id, producer, committed, *, version=3):
         return await self.ask(26, version, **end_fields(transactional_id, producer, committed))
 
+    async def durable(self):
+        """Wait until all that has been appended is durable, markers too: readers see it then."""
+        flush = self.broker.flush
+        waits = [
+            flush.durable(partition, partition.end_offset)
+            for partition in self.broker.topics.open_partitions()
+        ]
+        await asyncio.gather(*(wait for wait in waits if wait is not None))
+
     def values(self, topic="t", partition=0, *, isolation=Isolation.READ_COMMITTED):
         """What a reader of this isolation gets, as it would filter it."""
         log = self.broker.topics.partition(topic, partition)

@@ -98,6 +98,7 @@ def test_a_write_between_the_decision_and_its_marker_is_refused(outcome):
                 late = await desk.produce(batch(b"late", producer=who, sequence=1), transactional_id="a")
                 assert late.error_code is ErrorCode.not_enough_replicas, "come again, as Kafka says it"
             assert (await end).error_code is NONE
+            await desk.durable()
             assert desk.values() == ([b"1"] if outcome is COMMIT else [])
 
     run(conversation)
@@ -111,6 +112,7 @@ def test_a_batch_of_an_ended_transaction_that_comes_again_changes_nothing():
             first = batch(b"1", producer=who, sequence=0)
             written = await desk.produce(first, transactional_id="a")
             await desk.end("a", who, COMMIT)
+            await desk.durable()
             partition = desk.broker.topics.partition("t", 0)
             end = partition.end_offset
             again = await desk.produce(first, transactional_id="a")

@@ -257,29 +257,35 @@ class JointCommits:
                 f"{child.name.key!r} was committed as commit {state.commit_sequence}",
             )
         is_current = child.run == state.run if state.run else child.run not in state.superseded
-        if child.version == state.open_version and not is_current:
+        if child.version == state.open_version and child.run and not is_current:
             raise _superseded(child.name, child.version, child.run, state)
 
-    def check_end(self, transactional_id: str, *, commit: bool) -> None:
-        """Refuse a child that wants to commit alone.
+    def check_end(self, transactional_id: str, *, commit: bool) -> bool:
+        """Whether the id is a child's: then its identity ends with its transaction, also in the first dialect.
+
+        So a child that was aborted, and whose producer has begun another transaction, is not taken for the one that was
+        shown to whoever commits.
 
         Raises:
-            Refused: it does.
+            Refused: it is a child that wants to commit alone.
         """
-        child = child_of(transactional_id) if commit else None
-        if child is not None:
+        child = child_of(transactional_id)
+        if child is not None and commit:
             raise Refused(
                 ErrorCode.invalid_txn_state,
                 f"{transactional_id} is a part of version {child.version} of joint commit {child.name.key!r}: "
                 "CommitJoint commits it, together with the others",
             )
+        return child is not None
 
     def open_offsets(
         self, name: JointName, version: int, partition: TopicPartition, *, now_ms: int
     ) -> Decision[ChildShown]:
         """A child of our own, for the offsets of consumer groups that are to be committed with the others.
 
-        It is open at once, in the offsets log's `partition`. If it is not committed, it is aborted in time.
+        It is open at once, in the offsets log's `partition`, which may be written to when the record is durable: before
+        that a crash could give its producer id to another. It belongs to no run. If it is not committed, it is
+        aborted in time.
         """
         records: list[Record] = []
         self._attempt_count += 1
@@ -316,7 +322,7 @@ class JointCommits:
         """
         transactional_id, *identity = shown
         self._check_belongs(name, version, shown)
-        self.check_open_run(transactional_id)
+        self.check_open(transactional_id)
         txn = self._table.get(transactional_id)
         if txn is None:
             raise Refused(ErrorCode.invalid_producer_id_mapping, f"child {transactional_id} is not known")
@@ -333,12 +339,6 @@ class JointCommits:
                 f"child {transactional_id} has no open transaction: it is in state {txn.state.label}",
             )
         return txn
-
-    def check_open_run(self, transactional_id: str) -> None:
-        """As `check_open`, but for a child of our own, which belongs to no run."""
-        child = child_of(transactional_id)
-        if child is not None and child.run:
-            self.check_open(transactional_id)
 
     def _commit_child(
         self, transactional_id: str, txn: Transaction, g: int, records: list[Record], *, now_ms: int

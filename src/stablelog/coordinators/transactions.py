@@ -68,6 +68,7 @@ from stablelog.coordinators.transaction_refusals import (
 from stablelog.coordinators.transaction_states import Event, State, next_state
 from stablelog.coordinators.transaction_table import TransactionTable
 from stablelog.errors import Refused
+from stablelog.wire.extension_children import child_of
 
 __all__ = [
     "REPAIR",
@@ -420,7 +421,7 @@ class TransactionCoordinator:
         try:
             if self.config.strict and version < SECOND_DIALECT:
                 raise dialect_refused()
-            self.joint.check_end(transactional_id, commit=commit)
+            own_epoch = self.joint.check_end(transactional_id, commit=commit) or version >= SECOND_DIALECT
             txn = self._known(transactional_id)
             event = self._end_event(transactional_id, txn, shown, commit=commit, version=version)
             state = next_state(txn.state, event)
@@ -436,7 +437,7 @@ class TransactionCoordinator:
                 state,
                 records,
                 version=version,
-                raise_epoch=version >= SECOND_DIALECT,
+                raise_epoch=own_epoch,
                 owner_may_ask=True,
                 now_ms=now_ms,
             )
@@ -474,8 +475,8 @@ class TransactionCoordinator:
                 return Event.COMMIT
             begun = txn.state is State.ONGOING or version < SECOND_DIALECT
             return Event.ABORT if begun else Event.ABORT_NOTHING
-        in_second = version >= SECOND_DIALECT and txn.transaction_version >= SECOND_DIALECT
-        if in_second and ended and shown == txn.predecessor and shown.producer_epoch != NO_EPOCH:
+        own_epochs = min(version, txn.transaction_version) >= SECOND_DIALECT or child_of(transactional_id)
+        if own_epochs and ended and shown == txn.predecessor and shown.producer_epoch != NO_EPOCH:
             return again
         if shown.producer_id != txn.client.producer_id:
             raise mapping_lost(transactional_id, shown, txn)

@@ -55,7 +55,6 @@ def _offset_records(broker: Broker, request: CommitJointRequest) -> list[tuple[b
 
 async def _write_offsets(broker: Broker, request: CommitJointRequest, name: JointName) -> ChildShown:
     """Write the offsets as a child of our own, and wait until they are durable."""
-    records = _offset_records(broker, request)
     transactions, groups = broker.transactions, broker.groups
     child = transactions.apply(
         transactions.coordinator.joint.open_offsets(
@@ -63,11 +62,16 @@ async def _write_offsets(broker: Broker, request: CommitJointRequest, name: Join
         )
     )
     try:
-        groups.journal.append_transactional(records, child.producer_id, child.producer_epoch)
-        groups.coordinator.txn_offsets_appended(child.producer_id, records, now_ms=broker.now_ms())
-        groups.set_timer()
         await transactions.journal.settled()
-        await groups.journal.settled()
+        codes = transactions.coordinator.verify_partitions(*child, [OFFSETS_PARTITION])
+        if (
+            codes[OFFSETS_PARTITION] is ErrorCode.none
+        ):  # else it was decided meanwhile, and the commit says so
+            records = _offset_records(broker, request)
+            groups.journal.append_transactional(records, child.producer_id, child.producer_epoch)
+            groups.coordinator.txn_offsets_appended(child.producer_id, records, now_ms=broker.now_ms())
+            groups.set_timer()
+            await groups.journal.settled()
     except BaseException:  # also if the client has gone: the offsets must not stay undecided until a timeout
         _drop(broker, child)
         raise
