@@ -236,7 +236,7 @@ class JointWorld(World):
         elif ready == parts:
             if self.choose(12) == 0:
                 self.driver_aborts(driver)
-            elif self.choose(5) == 0 and driver.offsets is None:
+            elif driver.offsets is None and self.choose(3) == 0:
                 self.write_offsets(driver)
             else:
                 self.driver_commits(driver)
@@ -278,7 +278,7 @@ class JointWorld(World):
             sent = Sent(txn, OFFSETS)
             txn.sent.append(sent)
             partition.log.append(Entry(*shown[1:], self.leader_epoch, record=sent))
-        if self.choose(2) == 0:
+        if self.choose(4) == 0:
             return  # it dies before they are durable
         partition.synced = len(partition.log)
         self.sync_commit_log()
