@@ -1,6 +1,11 @@
 """One Spark session serves all tests, and they run in one process: a session takes seconds to start."""
 
+import os
+from pathlib import Path
+
 import pytest
+
+ROOT = Path(__file__).parents[2]
 
 
 def pytest_collection_modifyitems(items):
@@ -14,8 +19,16 @@ def pytest_collection_modifyitems(items):
 def spark(tmp_path_factory):
     from stablelog.spark.local_session import session
 
+    # Workers import what the tests define; a task may be tried twice.
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src"), *known])
     warehouse = tmp_path_factory.mktemp("warehouse")
-    made = session("stablelog tests", "local[2]", spark_sql_warehouse_dir=str(warehouse))
+    made = session(
+        "stablelog tests",
+        "local[2,2]",
+        spark_sql_warehouse_dir=str(warehouse),
+        spark_sql_shuffle_partitions="2",
+    )
     made.sparkContext.setLogLevel("OFF")
     yield made
     made.stop()

@@ -133,7 +133,7 @@ def test_an_empty_micro_batch_is_remembered_as_well(stablelog_broker, options, p
 
 def test_a_task_that_fails_leaves_nothing_open(stablelog_broker, topic, options, part):
     def failing():
-        yield from rows("a")
+        yield from rows(*["a" * 700_000] * 3)  # more than a batch: some of it is sent at once
         raise RuntimeError("a row that cannot be computed")
 
     with pytest.raises(RuntimeError, match="cannot be computed"):

@@ -19,7 +19,6 @@ Source: docs/spark.md, "The sink"; docs/decisions/0006-joint-commit.md.
 """
 
 import contextlib
-import gc
 import json
 import logging
 import os
@@ -44,6 +43,7 @@ from stablelog.client.producer import Producer
 from stablelog.errors import InvalidConfig, Refused, StablelogError, Unavailable
 from stablelog.spark.offsets import Place, StreamOffsets
 from stablelog.spark.options import WriteOptions, write_options
+from stablelog.spark.worker import tune_worker
 
 Result = TypeVar("Result")
 Child = tuple[str, int, int]  # transactional id, producer id, producer epoch
@@ -265,17 +265,6 @@ def _cluster(options: WriteOptions) -> Cluster:
 
 # --- in a task ---
 
-_is_settled = False
-
-
-def _settle() -> None:
-    """Once in a worker: what is imported by now need not be looked at by each of Spark's collections after a task."""
-    global _is_settled  # noqa: PLW0603
-    if not _is_settled:
-        gc.collect()
-        gc.freeze()
-        _is_settled = True
-
 
 def write_part(
     options: WriteOptions, part: Part, partition: int, attempt: int, rows: Iterator[Any]
@@ -292,11 +281,10 @@ def write_part(
     Raises:
         StablelogError: they could not be written, or must not be; what has been is aborted, now or later.
     """
-    _settle()
     cluster = _cluster(options)
     if options.guarantee != EXACTLY_ONCE:
         name = f"spark:{part.key}:{part.version}:{part.run}:{partition}:{attempt}"
-        return TaskWriter(cluster, options, name).write_all(Written(None, None, 0), rows)
+        return TaskWriter(cluster, options, name, partition).write_all(Written(None, None, 0), rows)
     group = options.transaction_group or ""
     begun = _told(lambda: joint.begin(cluster, part.key, part.version, part.run, group=group), options, part)
     if begun.committed:
@@ -305,14 +293,28 @@ def write_part(
         return Written(part, None, 0, is_skipped=True)
     name = joint.child_id(part.key, part.version, part.run, partition, attempt, group=group)
     return _told(
-        lambda: TaskWriter(cluster, options, name).write_all(Written(part, None, 0), rows), options, part
+        lambda: TaskWriter(cluster, options, name, partition).write_all(Written(part, None, 0), rows),
+        options,
+        part,
     )
 
 
 class TaskWriter:
-    """Writes the rows of one task in a transaction, which it leaves open."""
+    """Writes the rows of one task in a transaction, which it leaves open.
 
-    def __init__(self, cluster: Cluster, options: WriteOptions, transactional_id: str) -> None:
+    Args:
+        cluster: where.
+        options: of the write.
+        transactional_id: of the transaction.
+        number: of the task: tasks begin at different partitions with rows that do not say which.
+    """
+
+    def __init__(
+        self, cluster: Cluster, options: WriteOptions, transactional_id: str, number: int = 0
+    ) -> None:
+        # Compiled code is imported where it is run only: the driver's processes have no use for it.
+        from stablelog.spark.encoder import MESSAGE_BYTES_MAX, Encoder
+
         self._cluster = cluster
         self._options = options
         self._transactional_id = transactional_id
@@ -322,7 +324,15 @@ class TaskWriter:
             transaction_timeout_ms=options.transaction_timeout_ms,
             deadline_s=options.timeout_ms / 1000,
         )
+        self._encoder = Encoder(
+            options.codec,
+            options.batch_size_max,
+            message_bytes_max=max(options.batch_size_max, MESSAGE_BYTES_MAX),
+            lingers=True,
+            first_partition=number,
+        )
         self._partition_counts: dict[str, int] = {}
+        tune_worker()
 
     def write_all(self, message: Written, rows: Iterator[Any]) -> Written:
         """Write the rows, and wait until all are acknowledged.
@@ -338,6 +348,8 @@ class TaskWriter:
             for batch in rows:
                 if batch.num_rows:
                     self._write(batch)
+            for encoded in self._encoder.flush():
+                self._append(encoded)
             producer.flush()
         except BaseException:
             self._give_up()
@@ -350,11 +362,16 @@ class TaskWriter:
         return replace(message, child=child, record_count=producer.record_count)
 
     def _write(self, batch: Any) -> None:
+        self._look_up_topics(batch)
+        for encoded in self._encoder.encode(
+            batch, partition_counts=self._partition_counts, topic=self._options.topic
+        ):
+            self._append(encoded)
+
+    def _append(self, encoded: Any) -> None:
         if not self._producer.has_begun:
             self._producer.begin()
-        self._look_up_topics(batch)
-        for topic, partition, data in encode(batch, self._options.topic, self._partition_counts):
-            self._producer.append(topic, partition, data)
+        self._producer.append(encoded.topic, encoded.partition, encoded.batch)
 
     def _look_up_topics(self, batch: Any) -> None:
         """Know how many partitions each topic of these rows has."""
@@ -375,29 +392,6 @@ class TaskWriter:
             return
         with contextlib.suppress(StablelogError):
             self._producer.end(commit=False, deadline_s=ABORT_DEADLINE_S)
-
-
-def encode(
-    batch: Any, topic: str | None, partition_counts: Mapping[str, int]
-) -> Iterator[tuple[str, int, bytearray]]:
-    """Record batches of these rows: a batch for each partition."""
-    import time
-    import zlib
-
-    from stablelog.batch.records import Record, encode_batch
-
-    rows: dict[tuple[str, int], list[Record]] = {}
-    now_ms = time.time_ns() // 1_000_000
-    for row in batch.to_pylist():
-        to = topic or row["topic"]
-        key, value = (v.encode() if isinstance(v, str) else v for v in (row.get("key"), row["value"]))
-        partition = row.get("partition")
-        if partition is None:
-            partition = zlib.crc32(key or value or b"") % partition_counts[to]
-        headers = tuple((h["key"], h["value"]) for h in row.get("headers") or ())
-        rows.setdefault((to, partition), []).append(Record(0, now_ms, key, value, headers))
-    for (to, partition), records in rows.items():
-        yield to, partition, bytearray(encode_batch(records))
 
 
 # --- on the driver, after the job ---
