@@ -4,6 +4,7 @@ import pickle
 import time
 
 import pyarrow as pa
+from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql.types import StructType
 
 from stablelog.client.cluster import LATEST, Cluster
@@ -45,3 +46,9 @@ def settled(bootstrap, topic):
         while cluster.list_offsets(places) != cluster.list_offsets(places, "read_uncommitted"):
             assert time.monotonic() < deadline, "a transaction stays open"
             time.sleep(0.005)
+
+
+def make(bootstrap, topic, partitions, **configs):
+    """Create a topic."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, partitions, 1, config=configs)])[topic].result(30)

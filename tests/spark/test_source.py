@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.clients.drivers import Confluent, unique
-from tests.spark.reading import settled
+from tests.spark.reading import make, settled
 
 COUNT, PARTITIONS = 300, 3
 
@@ -35,17 +35,10 @@ def fill(broker, topic, first, count, partitions=PARTITIONS):
     assert producer.flush(30) == 0
 
 
-def make(broker, topic, partitions=PARTITIONS, **configs):
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(topic, partitions, 1, config=configs)])[topic].result(30)
-
-
 @pytest.fixture(scope="module")
 def numbers(stablelog_broker):
     topic = unique("numbers")
-    make(stablelog_broker, topic)
+    make(stablelog_broker.bootstrap, topic, PARTITIONS)
     fill(stablelog_broker, topic, 0, COUNT)
     return topic
 
@@ -105,7 +98,7 @@ def test_a_stream_of_what_is_there_comes_in_batches_of_the_size_asked_for(
 
 def test_a_stream_goes_on_where_its_checkpoint_says(spark, stablelog_broker, tmp_path):
     topic = unique("going-on")
-    make(stablelog_broker, topic)
+    make(stablelog_broker.bootstrap, topic, PARTITIONS)
     found = []
 
     def run():

@@ -9,6 +9,7 @@ import logging
 import mmap
 import os
 import re
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
 from stablelog.client.cluster import Again, Cluster, Missing
 from stablelog.errors import Corrupt, InvalidConfig, Unavailable
+from stablelog.log.retention import DELETED
 from stablelog.spark import fetch
 from stablelog.spark.offsets import Place
 from stablelog.spark.options import ReadOptions
@@ -28,6 +30,7 @@ from stablelog.spark.segments import Gone, PartitionFiles, SegmentFile, open_log
 log = logging.getLogger(__name__)
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+PAUSE_S = 0.01
 TRIES = 5  # how often a plan is begun again because retention removed a file meanwhile
 OPEN_MAX = (
     256  # files of a piece that are opened before the first is read, so that retention cannot take them
@@ -78,11 +81,12 @@ class _Files:
 
 def _steadily(files: PartitionFiles, attempt: Callable[[], _Found]) -> _Found:
     """Do something with a partition's files; again, with a fresh look at the directory, if one of them went away."""
-    for _ in range(TRIES - 1):
+    for tried in range(1, TRIES):
         try:
             return attempt()
         except Gone:
-            files.refresh()
+            time.sleep(tried * PAUSE_S)  # renaming takes no longer
+            files.refresh(anew=True)
     try:
         return attempt()
     except Gone as error:
@@ -145,7 +149,10 @@ class DirectoryLog:
     def earliest(self, places: Collection[Place]) -> dict[Place, int]:
         """As `Log`."""
         starts = log_starts(self._data)
-        return {place: max(self._of(place).first_offset, starts.get(place, 0)) for place in places}
+        return {
+            place: max(self._of(place).first_offset, self._of(place).log_start_offset(), starts.get(place, 0))
+            for place in places
+        }
 
     def latest(self, places: Collection[Place]) -> dict[Place, int]:
         """As `Log`."""
@@ -321,12 +328,15 @@ def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: A
     opened: list[int] = []
     try:
         for extent in piece.extents[:OPEN_MAX]:
-            opened.append(open_log_file(extent.path))  # noqa: PERF401 - those that were opened are to be closed
+            opened.append(_open(extent))  # noqa: PERF401 - those that were opened are to be closed
+        if piece.extents and piece.topic_id:
+            directory = Path(piece.extents[0].path).parent
+            if topic_id_of(directory) != piece.topic_id:
+                raise Gone(str(directory))
         for place, extent in enumerate(piece.extents):
-            descriptor = opened[place] if place < len(opened) else open_log_file(extent.path)
             if place >= len(opened):
-                opened.append(descriptor)
-            yield from _read_extent(descriptor, extent, piece, decoder)
+                opened.append(_open(extent))
+            yield from _read_extent(opened[place], extent, piece, decoder)
     except (Gone, Unavailable) as error:
         reached = max(decoder.next_offset, piece.start)
         if cluster is None:
@@ -340,6 +350,18 @@ def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: A
     finally:
         for descriptor in opened:
             os.close(descriptor)
+
+
+def _open(extent: Extent) -> int:
+    try:
+        descriptor = open_log_file(extent.path)
+    except Gone:
+        # What retention or compaction takes away is kept under another name for a while, a minute by default.
+        descriptor = open_log_file(extent.path + DELETED)
+    if os.fstat(descriptor).st_ino != extent.inode:
+        os.close(descriptor)
+        raise Gone(extent.path)
+    return descriptor
 
 
 def _read_extent(descriptor: int, extent: Extent, piece: Piece, decoder: Any) -> Iterator[Any]:

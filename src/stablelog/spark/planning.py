@@ -17,11 +17,16 @@ SLIVER = 8  # what is left of a task's room, or of a span, below this part of th
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """Consecutive whole record batches of a segment's log file, in bytes."""
+    """Consecutive whole record batches of a segment's log file, in bytes.
+
+    Attributes:
+        inode: of the file that was planned for; another one of the same name is what compaction has put in its place.
+    """
 
     path: str
     position: int
     size: int
+    inode: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ Format: docs/formats.md.
 """
 
 import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +25,9 @@ from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.errors import Corrupt, Unavailable
 from stablelog.log.offset_index import ENTRY as INDEX_ENTRY
 from stablelog.log.offset_index import OffsetIndex
+from stablelog.log.retention import LOG_START_FILE
 from stablelog.log.segment import INDEX, LOG, SUMMARY, TXNINDEX
-from stablelog.log.snapshots import decode_snapshot
+from stablelog.log.snapshots import decode_producers, decode_snapshot
 from stablelog.log.summary import Summary
 from stablelog.log.transaction_index import ENTRY as TXN_ENTRY
 from stablelog.log.transaction_index import AbortedTxn, TransactionIndex
@@ -34,7 +35,7 @@ from stablelog.spark.planning import Extent, Piece
 
 WALK_SIZE = 64 << 10
 MARK_SIZE = 64 << 10  # bytes between two remembered places of a growing segment
-SNAPSHOT = ".snapshot"
+SNAPSHOT, PRODUCERS = ".snapshot", ".producers"
 
 
 class Gone(Exception):
@@ -77,6 +78,7 @@ class SegmentFile:
         base_offset: from its name.
         path: of the log file.
         size: bytes of the log file, when it was last looked at.
+        inode: of the log file.
         sealed: whether there is a later segment.
         summary: what it holds; None if it is growing, or was not written by stablelog.
         marks: of a growing segment, places that were passed: (base offset, position) of batches.
@@ -85,11 +87,28 @@ class SegmentFile:
     base_offset: int
     path: Path
     size: int
+    inode: int
     sealed: bool
     summary: Summary | None
     marks: list[tuple[int, int]] = field(default_factory=list)
     _index: OffsetIndex | None = None
     _txn_index: TransactionIndex | None = None
+
+    def check(self, next_base: int | None) -> None:
+        """See that this is still the file that was listed, and that nothing is missing behind it.
+
+        Raises:
+            Gone: compaction is replacing it, or has done so.
+        """
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError as error:
+            raise Gone(str(self.path)) from error
+        if found.st_ino != self.inode or (self.sealed and found.st_size != self.size):
+            raise Gone(str(self.path))
+        if self.summary is not None and next_base is not None and self.summary.end_offset < next_base:
+            # What stablelog compacts leaves no gap between segments: a merged one is being put in place.
+            raise Gone(f"{self.path.parent}, with the offsets {self.summary.end_offset} to {next_base - 1},")
 
     def locate(self, offset: int) -> Located | None:
         """The first batch that ends past `offset`; None if there is none.
@@ -288,7 +307,10 @@ class FileSpan:
             self.start,
             self.end,
             self.size,
-            tuple(Extent(str(part.segment.path), part.position, part.size) for part in self._parts),
+            tuple(
+                Extent(str(part.segment.path), part.position, part.size, part.segment.inode)
+                for part in self._parts
+            ),
             tuple((txn.producer_id, txn.first_offset, txn.last_offset) for txn in aborted),
             self._topic_id,
         )
@@ -317,13 +339,17 @@ class PartitionFiles:
         self.partition = partition
         self.segments: list[SegmentFile] = []
         self._bases: list[int] = []
+        self._with_aborts: list[int] = []  # places of the segments that have a transaction index
         self._scanned: list[
             AbortedTxn
         ] = []  # aborted transactions found by reading, where no broker has told
         self.refresh()
 
-    def refresh(self) -> None:
+    def refresh(self, *, anew: bool = False) -> None:
         """List the directory.
+
+        Args:
+            anew: whether nothing that is known of sealed segments is to be kept.
 
         Raises:
             Unavailable: it cannot be read.
@@ -336,7 +362,7 @@ class PartitionFiles:
             int(name[: -len(LOG)]) for name in names if name.endswith(LOG) and name[: -len(LOG)].isdigit()
         )
         summarized = {name for name in names if name.endswith(SUMMARY)}
-        known = {segment.base_offset: segment for segment in self.segments if segment.sealed}
+        known = {segment.base_offset: segment for segment in self.segments if segment.sealed and not anew}
         segments = []
         for place, base in enumerate(bases):
             segment = known.get(base) or self._look(base, place < len(bases) - 1, summarized)
@@ -348,11 +374,18 @@ class PartitionFiles:
             if before is not None:
                 segment.marks = before.marks
         self.segments, self._bases = segments, [segment.base_offset for segment in segments]
+        listed = set(names)
+        self._with_aborts = [
+            place
+            for place, segment in enumerate(segments)
+            if (segment.summary is not None and segment.summary.txnindex_size)
+            or f"{segment.base_offset:020d}{TXNINDEX}" in listed
+        ]
 
     def _look(self, base: int, sealed: bool, summarized: set[str]) -> SegmentFile | None:
         path = self.directory / f"{base:020d}{LOG}"
         try:
-            size = os.stat(path).st_size
+            found = os.stat(path)
         except FileNotFoundError:
             return None  # removed since it was listed
         summary = None
@@ -363,17 +396,30 @@ class PartitionFiles:
                 summary = None  # a cache of the log: without it more is read
         if summary is not None and summary.base_offset != base:
             summary = None
+        size = found.st_size
         if summary is not None and size < summary.log_size:
             raise Corrupt(
                 f"{path} has {size} bytes, and {summary.log_size} when it was sealed: records up to offset "
                 f"{summary.end_offset - 1} are lost. Restore the file"
             )
-        return SegmentFile(base, path, size, sealed, summary)
+        return SegmentFile(base, path, size, found.st_ino, sealed, summary)
 
     @property
     def first_offset(self) -> int:
         """The first offset that there are files for; 0 if there are none."""
         return self._bases[0] if self._bases else 0
+
+    def log_start_offset(self) -> int:
+        """The first offset that its broker lets be read, as far as the directory says; 0 if it does not.
+
+        Raises:
+            Corrupt: what says so is not what it should be.
+        """
+        path = self.directory / LOG_START_FILE
+        lines = _read_or_nothing(path).split()
+        if lines and (len(lines) != 2 or not lines[1].isdigit()):
+            raise Corrupt(f"{path} does not say where the log begins")
+        return int(lines[1]) if lines else 0
 
     def span(self, start: int, end: int, topic_id: str = "") -> FileSpan:
         """The range [start, end), which lies in the files.
@@ -392,6 +438,7 @@ class PartitionFiles:
             if segment.base_offset >= end:
                 break
             next_base = self._bases[place + 1] if place + 1 < len(self._bases) else None
+            segment.check(next_base)
             part = self._part(segment, start, end, next_base)
             if part is not None and part.size:
                 parts.append(part)
@@ -429,8 +476,19 @@ class PartitionFiles:
         """
         found = {txn[:3]: txn for txn in self._scanned if txn.first_offset < end and txn.last_offset >= start}
         first = max(bisect_right(self._bases, start) - 1, 0)
-        for segment in self.segments[first:]:
-            entries, complete = segment.txn_index().collect(start, end)
+        # By the end of this segment every transaction that was begun before `end` had ended.
+        last = next(
+            (
+                place
+                for place in range(max(bisect_right(self._bases, end - 1) - 1, first), len(self.segments))
+                if (summary := self.segments[place].summary) is not None and summary.stable_offset >= end
+            ),
+            len(self.segments) - 1,
+        )
+        for place in self._with_aborts[bisect_left(self._with_aborts, first) :]:
+            if place > last:
+                break
+            entries, complete = self.segments[place].txn_index().collect(start, end)
             found.update((txn[:3], txn) for txn in entries)
             if complete:
                 break
@@ -477,6 +535,8 @@ class PartitionFiles:
                 producers = decode_snapshot(_read_or_nothing(self.directory / name), 0)
             except Corrupt:
                 continue
+            if offset > last.base_offset and not self._aborts_are_there(name):
+                continue
             return offset, {
                 producer.producer_id: producer.txn_first_offset
                 for producer in producers
@@ -486,6 +546,16 @@ class PartitionFiles:
             if segment.summary is not None:
                 return max(segment.summary.stable_offset, self.first_offset), {}
         return self.first_offset, {}
+
+    def _aborts_are_there(self, snapshot: str) -> bool:
+        """Whether the growing segment's transaction index holds what it held when a snapshot was taken."""
+        try:
+            content = _read_or_nothing((self.directory / snapshot).with_suffix(PRODUCERS))
+            _, progress = decode_producers(content)
+        except Corrupt:
+            return True  # a snapshot of Kafka's own, which says nothing of it
+        entries = _read_or_nothing(self.segments[-1].path.with_suffix(TXNINDEX))
+        return crc32c(entries[: progress.txnindex_size]) == progress.txnindex_crc
 
     def _follow(
         self, segment: SegmentFile, position: int, header: BatchHeader, open_txns: dict[int, int]

@@ -1,0 +1,140 @@
+"""What is read is what confluent-kafka reads with the same isolation, by both scans, from every range."""
+
+import json
+import shutil
+
+import pytest
+
+from stablelog.client.cluster import EARLIEST, LATEST, Cluster
+from stablelog.spark.planning import Limits
+from tests.clients.drivers import unique
+from tests.spark.histories import Writers, truth
+from tests.spark.reading import make, rows, settled, tasks
+
+PARTITIONS = 2
+COLUMNS = ("partition", "offset", "value")
+ISOLATIONS = ("read_committed", "read_uncommitted")
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def history(request, stablelog_broker):
+    """A topic of small segments, with a transaction open at its end."""
+    bootstrap, topic = stablelog_broker.bootstrap, unique("history")
+    make(bootstrap, topic, PARTITIONS, **{"segment.bytes": "1500", "index.interval.bytes": "200"})
+    writers = Writers(bootstrap, topic, PARTITIONS, request.param)
+    for _ in range(60):
+        writers.step()
+    writers.end_all()
+    settled(bootstrap, topic)
+    left_open = writers.transactional[0]
+    left_open.begin_transaction()
+    writers.write(left_open)
+    writers.write(writers.plain)
+    yield topic, writers
+    left_open.abort_transaction(30)
+
+
+def given(broker, topic, **more):
+    return {"bootstrap": broker.bootstrap, "subscribe": topic, **more}
+
+
+def limits_of(broker, topic, isolation):
+    with Cluster(broker.bootstrap) as cluster:
+        places = [(topic, index) for index in range(PARTITIONS)]
+        starts = cluster.list_offsets(dict.fromkeys(places, EARLIEST))
+        ends = cluster.list_offsets(dict.fromkeys(places, LATEST), isolation)
+    return [(starts[place].offset, ends[place].offset) for place in places]
+
+
+def ways(broker, topic):
+    data = str(broker.data)
+    yield given(broker, topic, scan="fetch")
+    yield given(broker, topic, scan="files")
+    yield {"path": data, "subscribe": topic}
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_everything_by_every_way(stablelog_broker, history, isolation):
+    topic, _ = history
+    wanted = truth(stablelog_broker.bootstrap, topic, PARTITIONS, isolation)
+    for way in ways(stablelog_broker, topic):
+        found = rows({**way, "isolation": isolation}, *COLUMNS)
+        assert sorted(found) == wanted
+        for index in range(PARTITIONS):
+            assert [row for row in found if row[0] == index] == [row for row in wanted if row[0] == index]
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_every_range_by_both_scans(stablelog_broker, history, isolation):
+    topic, writers = history
+    wanted = truth(stablelog_broker.bootstrap, topic, PARTITIONS, isolation)
+    bounds = limits_of(stablelog_broker, topic, isolation)
+    for number in range(60):
+        places = [
+            sorted((writers.random.randint(first, end), writers.random.randint(first, end)))
+            for first, end in bounds
+        ]
+        if number < 20:
+            places = [(first + number * (end - first) // 20, end) for first, end in bounds]
+        expected = [row for row in wanted if places[row[0]][0] <= row[1] < places[row[0]][1]]
+        asked = {
+            "isolation": isolation,
+            "startingOffsets": json.dumps({topic: {str(n): start for n, (start, _) in enumerate(places)}}),
+            "endingOffsets": json.dumps({topic: {str(n): end for n, (_, end) in enumerate(places)}}),
+        }
+        for scan in ("fetch", "files") if number % 4 == 0 else ("files",):
+            assert sorted(rows(given(stablelog_broker, topic, scan=scan, **asked), *COLUMNS)) == expected, (
+                scan,
+                places,
+            )
+
+
+@pytest.mark.parametrize("scan", ["fetch", "files"])
+@pytest.mark.parametrize("target_size", [1, 300, 2000])
+def test_tasks_that_are_cut_anywhere_read_the_same(stablelog_broker, history, scan, target_size):
+    topic, _ = history
+    planned = tasks(given(stablelog_broker, topic, scan=scan), Limits(target_size=target_size))
+    if scan == "files":
+        assert all(piece.extents for pieces in planned for piece in pieces)
+    found = rows(given(stablelog_broker, topic), *COLUMNS, planned=planned)
+    assert sorted(found) == truth(stablelog_broker.bootstrap, topic, PARTITIONS)
+
+
+@pytest.mark.parametrize("scan", ["fetch", "files"])
+@pytest.mark.parametrize("limits", [Limits(offsets_max=1), Limits(offsets_max=3), Limits(count_min=40)])
+def test_batches_that_are_cut_inside_are_read_once(stablelog_broker, history, scan, limits):
+    topic, _ = history
+    planned = tasks(given(stablelog_broker, topic, scan=scan), limits)
+    found = rows(given(stablelog_broker, topic), *COLUMNS, planned=planned)
+    assert sorted(found) == truth(stablelog_broker.bootstrap, topic, PARTITIONS)
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        (".index", ".timeindex"),
+        (".summary",),
+        (".snapshot", ".producers"),
+        (".snapshot", ".producers", ".summary", ".index"),
+        ("growing .txnindex", ".snapshot", ".producers"),
+        ("growing .txnindex",),
+    ],
+)
+def test_a_directory_without_what_only_helps(stablelog_broker, history, tmp_path, lost):
+    topic, _ = history
+    for index in range(PARTITIONS):
+        copy = tmp_path / f"{topic}-{index}"
+        shutil.copytree(stablelog_broker.data / copy.name, copy)
+        growing = max(copy.glob("*.log"))
+        for path in copy.iterdir():
+            if path.suffix in lost or (f"growing {path.suffix}" in lost and path.stem == growing.stem):
+                path.unlink()
+    before = sorted(tmp_path.rglob("*"))
+    found = rows({"path": str(tmp_path)}, *COLUMNS)
+    assert sorted(found) == truth(stablelog_broker.bootstrap, topic, PARTITIONS)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_files_are_taken_where_they_are_seen(stablelog_broker, history):
+    planned = tasks(given(stablelog_broker, history[0]))
+    assert all(piece.extents for pieces in planned for piece in pieces)
