@@ -6,18 +6,9 @@ import operator
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from peers import apache_kafka
-from tests.clients.drivers import DRIVERS, Confluent, unique
+from tests.clients.drivers import Confluent, unique
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture(params=DRIVERS, ids=lambda driver: driver.name)
-def client(request, stablelog_broker):
-    try:
-        return request.param(stablelog_broker.bootstrap)
-    except apache_kafka.NotToBeHad as missing:
-        pytest.skip(str(missing))
 
 
 @pytest.fixture

@@ -10,7 +10,9 @@ import struct
 from dataclasses import dataclass
 from enum import IntEnum
 
-from stablelog.batch.header import CONTROL, NO_SEQUENCE, Buffer
+from crc32c import crc32c
+
+from stablelog.batch.header import CONTROL, CRC_START, NO_SEQUENCE, Buffer
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import Corrupt
 
@@ -25,6 +27,9 @@ VALUE = struct.Struct(
     "i"  # coordinator_epoch
 )
 GROUP_SIZE = struct.Struct(">h")  # bytes of the transaction group's name that follow
+LAST_OFFSET_DELTA = struct.Struct(">i")
+LAST_OFFSET_DELTA_AT = 23
+CRC = struct.Struct(">I")
 SEQUENCE = struct.Struct(
     ">"
     "q"  # commit_sequence
@@ -66,8 +71,19 @@ def encode_marker(
     producer_id: int,
     producer_epoch: int,
     timestamp_ms: int,
+    position_count: int = 0,
 ) -> bytes:
-    """The control batch of a marker: Kafka's 78 bytes, and more where a group is said."""
+    """The control batch of a marker: Kafka's 78 bytes, and more where a group is said.
+
+    Args:
+        marker: what it says.
+        base_offset: its own.
+        leader_epoch: under which it is written.
+        producer_id: whose transaction it ends.
+        producer_epoch: with which it ends.
+        timestamp_ms: by the broker's clock.
+        position_count: how many offsets it takes behind its own: in a commit-ordered topic, one for each record.
+    """
     value = VALUE.pack(0, marker.coordinator_epoch)
     if marker.group is not None:
         name = marker.group.encode()
@@ -75,7 +91,7 @@ def encode_marker(
             GROUP_SIZE.pack(len(name)) + name + SEQUENCE.pack(marker.commit_sequence, marker.low_watermark)
         )
     record = Record(base_offset, timestamp_ms, KEY.pack(0, marker.type), value)
-    return encode_batch(
+    batch = encode_batch(
         [record],
         base_offset=base_offset,
         leader_epoch=leader_epoch,
@@ -85,6 +101,12 @@ def encode_marker(
         transactional=True,
         extra_attributes=CONTROL,
     )
+    if not position_count:
+        return batch
+    stamped = bytearray(batch)
+    LAST_OFFSET_DELTA.pack_into(stamped, LAST_OFFSET_DELTA_AT, position_count)
+    CRC.pack_into(stamped, CRC_START - CRC.size, crc32c(memoryview(stamped)[CRC_START:]))
+    return bytes(stamped)
 
 
 def read_marker(batch: Buffer, position: int = 0) -> Marker | None:

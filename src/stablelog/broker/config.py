@@ -301,6 +301,13 @@ SETTINGS: tuple[Setting, ...] = (
         dynamic=True,
     ),
     _setting(
+        "stablelog.order",
+        _choice("offset", "commit"),
+        "offset",
+        "What committed readers of a new topic get: the order of the writes (offset), or whole transactions in the order of their commits (commit). Given at creation, it cannot change, and a topic in commit order cannot be compacted.",
+        topic="stablelog.order",
+    ),
+    _setting(
         "stablelog.snapshot.bytes",
         _integer(4096, LONG_MAX),
         "67108864",
@@ -468,7 +475,13 @@ class BrokerConfig:
             file_delete_delay_ms=value("file.delete.delay.ms"),
             producer_id_expiration_ms=self["producer.id.expiration.ms"],
             snapshot_bytes=self["stablelog.snapshot.bytes"],
+            order=order_of(topic_configs),  # never the broker's: that may change, and a topic's cannot
         )
+
+
+def order_of(topic_configs: Mapping[str, str]) -> str:
+    """The order of a topic: `offset` or `commit`."""
+    return topic_configs.get("stablelog.order", "offset")
 
 
 def load_settings(given: Mapping[str, str]) -> BrokerConfig:
@@ -512,3 +525,22 @@ def check_topic_configs(configs: Mapping[str, str]) -> None:
             raise _refuse_unknown(name, TOPIC_SETTINGS, "topic")
         else:
             _parse(TOPIC_SETTINGS[name], name, text)
+    if order_of(configs) == "commit" and "compact" in configs.get("cleanup.policy", ""):
+        raise InvalidConfig(
+            "cleanup.policy=compact keeps the last record of a key in the order of the writes, and stablelog.order=commit "
+            "shows another order: a topic has one of the two"
+        )
+
+
+def check_change(present: Mapping[str, str], wanted: Mapping[str, str]) -> None:
+    """Check new settings of a topic that has others.
+
+    Raises:
+        InvalidConfig: as `check_topic_configs`, or what changes cannot change.
+    """
+    check_topic_configs(wanted)
+    if order_of(wanted) != order_of(present):
+        raise InvalidConfig(
+            f"stablelog.order={order_of(present)} was given when the topic was created and cannot change: "
+            "offsets that readers keep would mean other records"
+        )

@@ -18,11 +18,12 @@ from pathlib import Path
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.config import BrokerConfig, check_topic_configs
+from stablelog.broker.config import BrokerConfig, check_change, check_topic_configs, order_of
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, InvalidConfig, Refused, StablelogError
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.partition import Partition
+from stablelog.views.commit_ordered import CommitOrderedPartition
 
 log = logging.getLogger(__name__)
 
@@ -234,6 +235,8 @@ class Topics:
         Raises:
             Refused: the name, the count or a setting is not valid, or the topic is there; nothing changed.
         """
+        if self._config["stablelog.order"] != "offset" and name not in INTERNAL_TOPICS:
+            configs = {"stablelog.order": self._config["stablelog.order"], **configs}
         self.check_new(name, partition_count, configs)
         topic = Topic(name, uuid.uuid4(), partition_count, dict(configs))
         partitions = {index: self._make_partition(topic, index) for index in range(partition_count)}
@@ -327,7 +330,7 @@ class Topics:
         Raises:
             InvalidConfig: nothing changed.
         """
-        check_topic_configs(configs)
+        check_change(topic.configs, configs)
         topic.configs = dict(configs)
         self._write_list()
         self.reconfigure([topic])
@@ -376,7 +379,8 @@ class Topics:
         clean: bool,
         progress: Callable[[int, int], None] | None = None,
     ) -> Partition:
-        return Partition.open(
+        kind = CommitOrderedPartition if order_of(topic.configs) == "commit" else Partition
+        return kind.open(
             self._disk,
             directory,
             self._config.log_config(topic.configs),

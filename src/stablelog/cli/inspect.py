@@ -9,6 +9,7 @@ from stablelog.cli.output import done, fail, print_json, print_table
 from stablelog.env.disk import LocalDisk
 from stablelog.log.verify import verify_directory
 from stablelog.ops.inspect import Table, files_of, inspect_file
+from stablelog.views.verify import verify_view
 
 
 def _partitions(path: Path) -> list[Path]:
@@ -61,7 +62,7 @@ def run_verify(directory: Path, *, as_json: bool) -> None:
     findings = []
     with _progress(len(partitions), as_json=as_json) as advance:
         for partition in partitions:
-            findings += list(verify_directory(disk, partition))
+            findings += [*verify_directory(disk, partition), *verify_view(disk, partition)]
             advance()
     if as_json:
         print_json([{"file": str(finding.path), "problem": finding.message} for finding in findings])

@@ -17,7 +17,7 @@ from stablelog.batch.header import (
     crc_holds,
     read_header,
 )
-from stablelog.batch.markers import encode_marker
+from stablelog.batch.markers import MarkerType, encode_marker
 from stablelog.env.disk import Buffer
 from stablelog.errors import Corrupt, Refused
 from stablelog.log.model import Appended, MarkerWrite, Origin
@@ -104,8 +104,11 @@ def plan_markers(
     leader_epoch: int,
     log_start_offset: int,
     now_ms: int,
+    with_positions: bool,
 ) -> tuple[list[Appended | Refused], list[MarkerBatch]]:
     """Check markers that are to be written together from `offset` on. Nothing changes.
+
+    Where commit order is kept (`with_positions`), the marker of a commit takes an offset for each record, too.
 
     Returns:
         What becomes of each, and the batches to be written.
@@ -130,6 +133,9 @@ def plan_markers(
         if not needed or (before is not None and before.producer_epoch == write.producer_epoch):
             outcomes.append(Appended(-1, -1, -1, log_start_offset, duplicate=True))
             continue
+        positions = 0
+        if with_positions and write.marker.type is MarkerType.COMMIT:
+            positions = producers.open_record_count(write.producer_id)
         batch = encode_marker(
             write.marker,
             base_offset=offset,
@@ -137,6 +143,7 @@ def plan_markers(
             producer_id=write.producer_id,
             producer_epoch=write.producer_epoch,
             timestamp_ms=now_ms,
+            position_count=positions,
         )
         header = read_header(batch)
         batches.append(MarkerBatch(write, header, batch))

@@ -46,6 +46,7 @@ class LogConfig:
     file_delete_delay_ms: int = 60_000
     producer_id_expiration_ms: int = DAY_MS
     snapshot_bytes: int = 64 << 20
+    order: str = "offset"  # or "commit": what a read-committed reader gets; it cannot change
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,6 +223,10 @@ class Partition:
             return self.last_stable_offset
         return self.high_watermark if isolation is Isolation.READ_UNCOMMITTED else self.end_offset
 
+    def visible_start(self, isolation: Isolation) -> int:
+        """The first offset that a reader of this isolation can ask for."""
+        return self.start_offset
+
     @property
     def size(self) -> int:
         """Bytes of all log files."""
@@ -378,6 +382,7 @@ class Partition:
             leader_epoch=self.leader_epoch,
             log_start_offset=self.start_offset,
             now_ms=now_ms,
+            with_positions=self.config.order == "commit",
         )
         if not batches:
             return outcomes

@@ -8,7 +8,7 @@ Source: KIP-98, KIP-360, KIP-890.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -128,6 +128,16 @@ class Producers:
             marker_offset, _ = self._ended.popleft()
             if self._ended_least and self._ended_least[0][0] == marker_offset:
                 self._ended_least.popleft()
+
+    def open_record_count(self, producer_id: int) -> int:
+        """How many records a producer has written in its open transaction; 0 without one."""
+        producer = self._open.get(producer_id)
+        return 0 if producer is None else producer.txn_record_count
+
+    def set_open_record_counts(self, counts: Mapping[int, int]) -> None:
+        """Say how many records the open transactions of these producers hold, where that was counted anew."""
+        for producer_id, count in counts.items():
+            self._open[producer_id].txn_record_count = count
 
     def open_producers(self) -> Iterator[Producer]:
         """Producers with an open transaction, the oldest first."""

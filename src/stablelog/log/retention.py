@@ -87,13 +87,13 @@ def encode_log_start(start_offset: int) -> bytes:
     return f"0\n{start_offset}\n".encode()
 
 
-def read_log_start(disk: Disk, directory: Path) -> int:
+def read_log_start(disk: Disk, directory: Path, name: str = LOG_START_FILE) -> int:
     """Where the log begins; 0 if nothing was deleted from it.
 
     Raises:
         Corrupt: the file does not say.
     """
-    path = directory / LOG_START_FILE
+    path = directory / name
     try:
         lines = disk.read_bytes(path).decode(errors="replace").split("\n")
     except FileNotFoundError:

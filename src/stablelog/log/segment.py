@@ -23,7 +23,12 @@ from stablelog.log.transaction_index import AbortedTxn, TransactionIndex, encode
 
 LOG, INDEX, TIMEINDEX, TXNINDEX, SUMMARY = ".log", ".index", ".timeindex", ".txnindex", ".summary"
 INDEX_SUFFIXES = (INDEX, TIMEINDEX, TXNINDEX)
-SEGMENT_SUFFIXES = (LOG, INDEX, TIMEINDEX, TXNINDEX, SUMMARY)
+COMMIT_SUFFIXES = (
+    ".commitindex",
+    ".commitextents",
+    ".commitsummary",
+)  # of the view in commit order; see `views`
+SEGMENT_SUFFIXES = (LOG, INDEX, TIMEINDEX, TXNINDEX, SUMMARY, *COMMIT_SUFFIXES)
 WALK_READ_SIZE = 64 << 10
 INTERVAL_SIZE = 4096  # between two entries of an index that is made anew in memory
 FIND_READ_SIZE = 5 << 10  # an index interval and a header

@@ -12,7 +12,7 @@ from kio.schema.incremental_alter_configs.v1.response import (
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.apis.describe_configs import BROKER, TOPIC
 from stablelog.broker.broker import Broker
-from stablelog.broker.config import BrokerConfig, check_topic_configs
+from stablelog.broker.config import BrokerConfig, check_change
 from stablelog.errors import InvalidConfig, Refused
 
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
@@ -49,7 +49,7 @@ def _alter_topic(broker: Broker, name: str, changes: Any, *, validate_only: bool
     if topic is None:
         raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
     configs = _changed(topic.configs, {"cleanup.policy": "delete"}, changes)
-    check_topic_configs(configs)
+    check_change(topic.configs, configs)
     if not validate_only:
         broker.topics.configure(topic, configs)
 

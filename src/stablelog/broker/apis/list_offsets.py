@@ -32,7 +32,7 @@ def _look_up(partition: Partition, timestamp: int, isolation: Isolation) -> tupl
     if timestamp == LATEST:
         return partition.visible_end(isolation), -1, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return partition.start_offset, -1, partition.leader_epoch
+        return partition.visible_start(isolation), -1, partition.leader_epoch
     if timestamp == NEWEST_TIMESTAMP:
         found = partition.max_timestamp(isolation)
     elif timestamp >= 0:

@@ -1,0 +1,491 @@
+"""Commit order: what a read-committed reader of a commit-ordered topic gets.
+
+The commit marker of a transaction with N records here takes N+1 offsets. The first is its own; the N behind it are
+the positions of the transaction's records in commit order. So a position is "commit record plus local sequence
+number" in the log's own offset space, and the log itself is all that has to be remembered: restarts, truncation and
+other replicas agree by construction. Records outside transactions stand at their own offsets.
+
+Reading goes back from the marker to the transaction's batches and hands them out with another base offset and leader
+epoch, which no CRC covers. Nothing undecided is in the view, so no reader waits for a transaction but its own, and
+nothing has to be said of aborted ones.
+
+Source: the DistributedLog paper; docs/architecture.md, "Commit order".
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+from stablelog.batch.header import BatchHeader, read_header
+from stablelog.batch.markers import MarkerType, read_marker
+from stablelog.batch.records import decode_records
+from stablelog.env.disk import Disk, File
+from stablelog.errors import Corrupt, OffsetOutOfRange
+from stablelog.log.model import Slice
+from stablelog.log.partition import Partition
+from stablelog.log.read import TimestampedOffset
+from stablelog.log.segment import Segment
+from stablelog.views.commit_index import NO_PRODUCER, CommitIndex, Entry
+from stablelog.views.extents import EXTENT, Extents
+
+PREFIX = struct.Struct(
+    ">"
+    "q"  # base_offset
+    "i"  # batch_length
+    "i"  # leader_epoch
+)
+SPILL_SUFFIX = ".openextents"
+TORN = -1  # stands for the first offset of a transaction that has lost its beginning
+INDEXES_OPEN = 16  # sealed commit indexes that hold files open, of each view
+
+
+class Committed(NamedTuple):
+    """A transaction of the view: its records stand at [start, end)."""
+
+    start: int
+    end: int
+    commit_sequence: int
+    time_ms: int
+
+
+class _Batch(NamedTuple):
+    """A batch as it is handed out: it ends before position `end`."""
+
+    buffers: list[memoryview]
+    size: int
+    end: int
+
+
+class _Open:
+    """A transaction that is open where the walk stands."""
+
+    __slots__ = ("extents", "first_offset")
+
+    def __init__(self, first_offset: int, extents: Extents) -> None:
+        self.first_offset = first_offset
+        self.extents = extents
+
+
+class _Run:
+    """Batches outside transactions, one behind the other."""
+
+    __slots__ = ("end", "extents", "latest_ms", "start")
+
+    def __init__(self, start: int) -> None:
+        self.start = self.end = start
+        self.latest_ms = -1
+        self.extents = bytearray()
+
+
+class CommitOrder:
+    """The view of one partition in commit order. `advance` takes in what has become durable.
+
+    Args:
+        partition: its topic is commit-ordered.
+        disk: where it lies.
+    """
+
+    def __init__(
+        self, partition: Partition, disk: Disk, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        self._partition = partition
+        self._disk = disk
+        self._indexes: list[CommitIndex] = []
+        self._open: dict[int, _Open] = {}
+        self._reached = 0  # everything below this offset was walked
+        self._position = 0  # and this is where it stands in the last segment
+        self._log_start = -1
+        self._start = 0
+        self._load(progress)
+
+    # -- what there is -----------------------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        """The first position that can be read.
+
+        A transaction of which retention has taken the beginning is gone as a whole, and so is all before it.
+        """
+        log_start = self._partition.start_offset
+        if log_start != self._log_start:
+            first = self._partition.segments()[0].base_offset
+            while self._indexes[0].base_offset < first:
+                self._indexes.pop(0).close()
+            self._start = max(self._start, log_start, self._torn_end(log_start))
+            self._log_start = log_start
+        return self._start
+
+    def _torn_end(self, log_start: int) -> int:
+        """Where the last transaction ends that began before the log's start."""
+        for index in reversed(self._indexes):
+            if index.least_first_offset >= log_start:
+                continue
+            for place in range(len(index) - 1, -1, -1):
+                entry = index[place]
+                if entry.producer_id != NO_PRODUCER and entry.first_offset < log_start:
+                    return entry.end
+        return 0
+
+    @property
+    def end_offset(self) -> int:
+        """The position behind the last one that can be read. It never moves back."""
+        return max(self._indexes[-1].view_end, self.start_offset)
+
+    def begin_at(self, start_offset: int) -> int:
+        """Let the view begin at a position, or where the transaction ends in which that lies. Returns where."""
+        index = self._indexes[self._place_of(start_offset)]
+        place = index.place_of(start_offset)
+        if place < len(index):
+            entry = index[place]
+            if entry.producer_id != NO_PRODUCER and entry.start < start_offset:
+                start_offset = entry.end
+        self._start = max(self.start_offset, start_offset)
+        return self._start
+
+    def open_record_counts(self) -> dict[int, int]:
+        """How many records the transactions hold that are open where the walk stands, by producer id."""
+        return {producer_id: one.extents.record_count for producer_id, one in self._open.items()}
+
+    def first_needed_offset(self) -> int:
+        """The first offset of the log in which something stands that the view shows, or may show yet."""
+        needed = [one.first_offset for one in self._open.values()]
+        start = self.start_offset
+        place = self._place_of(start)
+        needed += [index.least_first_offset for index in self._indexes[place + 1 :]]
+        index = self._indexes[place]
+        needed += [index[at].first_offset for at in range(index.place_of(start), len(index))]
+        return min([start, *needed])
+
+    # -- making ------------------------------------------------------------------------------------------------
+
+    def _load(self, progress: Callable[[int, int], None] | None) -> None:
+        """Trust the sealed indexes that are whole, and walk the log from there."""
+        for name in self._disk.list_dir(self._partition.directory):
+            if name.endswith(SPILL_SUFFIX):
+                self._disk.remove(self._partition.directory / name)
+        segments = self._partition.segments()
+        trusted = 0
+        for segment in segments[:-1]:
+            index = CommitIndex(self._disk, self._partition.directory, segment.base_offset)
+            assert segment.summary is not None
+            if not index.open_sealed(segment.end_offset, segment.summary.log_crc):
+                break
+            self._indexes.append(index)
+            trusted += 1
+        if trusted:
+            summary = self._indexes[-1].summary
+            assert summary is not None
+            self._reopen(segments[:trusted], summary.open)
+        self._begin_index(segments[trusted])
+        done = sum(segment.size for segment in segments[:trusted])
+        before = segments[trusted]
+        for segment in segments[trusted:]:
+            if segment.base_offset != self._indexes[-1].base_offset:
+                self._seal_index(before, segment)
+            self._walk(segment, self._partition.high_watermark)
+            before = segment
+            done += segment.size
+            if progress is not None:
+                progress(done, self._partition.size)
+
+    def _reopen(self, segments: list[Segment], opened: tuple[tuple[int, int], ...]) -> None:
+        """Find the batches again of transactions that were open where the walk begins."""
+        for producer_id, first_offset in opened:
+            self._open[producer_id] = self._new_open(producer_id, first_offset)
+        if not opened:
+            return
+        least = min(first_offset for _, first_offset in opened)
+        for segment in segments:
+            if segment.end_offset <= least:
+                continue
+            found = segment.find(least)
+            for position, header in () if found is None else segment.walk(found.position):
+                known = self._open.get(header.producer_id)
+                if known is not None and _in_transaction(header) and header.base_offset >= known.first_offset:
+                    known.extents.add(segment.base_offset, position, header.size, _span(header))
+
+    def _new_open(self, producer_id: int, first_offset: int) -> _Open:
+        path = self._partition.directory / f"{first_offset:020d}-{producer_id}{SPILL_SUFFIX}"
+
+        def make_spill() -> File:
+            file = self._disk.open(path, create=True)
+            self._disk.remove(path)  # it lives as long as it is open
+            return file
+
+        return _Open(first_offset, Extents(make_spill))
+
+    def _begin_index(self, segment: Segment) -> None:
+        index = CommitIndex(self._disk, self._partition.directory, segment.base_offset)
+        index.create(self._indexes[-1] if self._indexes else None)
+        self._indexes.append(index)
+        self._reached, self._position = segment.base_offset, 0
+
+    def _seal_index(self, segment: Segment, following: Segment) -> None:
+        """The walk has come to the end of a segment."""
+        assert segment.base_offset == self._indexes[-1].base_offset
+        assert segment.summary is not None
+        opened = [(producer_id, one.first_offset) for producer_id, one in self._open.items()]
+        self._indexes[-1].seal(segment.end_offset, segment.summary.log_crc, opened)
+        for index in self._indexes[-INDEXES_OPEN - 1 : -INDEXES_OPEN]:
+            index.give_back()
+        self._begin_index(following)
+
+    def advance(self) -> bool:
+        """Take in what has become durable. Returns whether there is more to read."""
+        limit = self._partition.high_watermark
+        before = self._indexes[-1].view_end
+        segments = self._partition.segments()
+        at = len(segments) - 1
+        while segments[at].base_offset > self._indexes[-1].base_offset:
+            at -= 1
+        self._walk(segments[at], limit)
+        for segment, following in pairwise(segments[at:]):
+            if segment.end_offset > limit:
+                break
+            self._seal_index(segment, following)
+            self._walk(following, limit)
+        return self._indexes[-1].view_end != before
+
+    def _walk(self, segment: Segment, limit: int) -> None:
+        """Take in the batches of a segment up to an offset."""
+        index = self._indexes[-1]
+        run: _Run | None = None
+        for position, header in segment.walk(self._position):
+            if header.next_offset > limit:
+                break
+            self._position, self._reached = position + header.size, header.next_offset
+            if not header.is_transactional and not header.is_control:
+                run = self._extend(run, segment, position, header)
+                continue
+            run = self._end_run(index, run)
+            if not header.is_control:
+                self._add_to_transaction(segment, position, header)
+            else:
+                self._end_transaction(index, segment, position, header)
+        self._end_run(index, run)
+        index.end_offset = self._reached
+
+    @staticmethod
+    def _extend(run: _Run | None, segment: Segment, position: int, header: BatchHeader) -> _Run:
+        run = run or _Run(header.base_offset)
+        if run.extents:
+            _, begin, _, _ = EXTENT.unpack(run.extents)
+            run.extents = bytearray(
+                EXTENT.pack(segment.base_offset, begin, position + header.size - begin, 0)
+            )
+        else:
+            run.extents = bytearray(EXTENT.pack(segment.base_offset, position, header.size, 0))
+        run.end = header.next_offset
+        run.latest_ms = max(run.latest_ms, header.max_timestamp)
+        return run
+
+    @staticmethod
+    def _end_run(index: CommitIndex, run: _Run | None) -> None:
+        if run is None:
+            return
+        index.add(
+            run.start,
+            run.end - run.start,
+            time_ms=run.latest_ms,
+            first_offset=run.start,
+            producer_id=NO_PRODUCER,
+            commit_sequence=-1,
+            leader_epoch=-1,
+            extents=[run.extents],
+        )
+
+    def _add_to_transaction(self, segment: Segment, position: int, header: BatchHeader) -> None:
+        known = self._open.get(header.producer_id)
+        if known is None:
+            known = self._open[header.producer_id] = self._new_open(header.producer_id, header.base_offset)
+        known.extents.add(segment.base_offset, position, header.size, _span(header))
+
+    def _end_transaction(
+        self, index: CommitIndex, segment: Segment, position: int, header: BatchHeader
+    ) -> None:
+        marker = read_marker(segment.log.view(position, header.size))
+        if marker is None:
+            return
+        ended = self._open.pop(header.producer_id, None)
+        if marker.type is MarkerType.COMMIT and header.last_offset_delta:
+            self._commit(index, header, marker.commit_sequence, ended)
+        if ended is not None:
+            ended.extents.close()
+
+    def _commit(
+        self, index: CommitIndex, header: BatchHeader, commit_sequence: int, ended: _Open | None
+    ) -> None:
+        count = header.last_offset_delta
+        whole = ended is not None and ended.extents.record_count == count
+        if not whole and self._partition.segments()[0].base_offset == 0:
+            raise Corrupt(
+                f"{self._partition.topic}-{self._partition.index}: the commit marker at offset {header.base_offset} has "
+                f"{count} positions, and its transaction {ended.extents.record_count if ended else 0} records"
+            )
+        index.add(
+            header.base_offset + 1,
+            count,
+            time_ms=header.max_timestamp,
+            # Of a torn one the beginning went with the segments before the log's start, and the rest goes from the view.
+            first_offset=ended.first_offset if ended is not None and whole else TORN,
+            producer_id=header.producer_id,
+            commit_sequence=commit_sequence,
+            leader_epoch=header.leader_epoch,
+            extents=list(ended.extents.rows()) if ended is not None and whole else (),
+        )
+
+    def close(self) -> None:
+        """Close every file."""
+        for index in self._indexes:
+            index.close()
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def read(self, start: int, size_max: int, *, at_least_one: bool = True) -> Slice:
+        """Read whole batches in commit order from position `start`: at most `size_max` bytes, but one if `at_least_one`.
+
+        The first batch is the one that contains `start`, or the next one behind it: a client would take an earlier
+        one for records that it asked for.
+
+        Raises:
+            OffsetOutOfRange: retention has removed what stood there, or it lies past the log's end.
+        """
+        if not self.start_offset <= start <= max(self._partition.high_watermark, self.end_offset):
+            raise OffsetOutOfRange(
+                f"position {start} of {self._partition.topic}-{self._partition.index} is not in "
+                f"[{self.start_offset}, {self.end_offset}]"
+            )
+        buffers: list[memoryview] = []
+        size, end = 0, start
+        for batch in self._batches(start):
+            if size + batch.size > size_max and (size or not at_least_one):
+                break
+            buffers += batch.buffers
+            size, end = size + batch.size, batch.end
+            if size >= size_max:
+                break
+        return Slice(buffers, start, end, ())
+
+    def _batches(self, start: int) -> "Iterator[_Batch]":
+        for index in self._indexes[self._place_of(start) :]:
+            for place in range(index.place_of(start), len(index)):
+                entry = index[place]
+                yield from self._batches_of(index, entry, max(start, entry.start))
+
+    def _place_of(self, position: int) -> int:
+        """The place of the index that holds a position of the view, or comes next behind it."""
+        low, high = 0, len(self._indexes) - 1
+        while low < high:
+            middle = (low + high) // 2
+            if self._indexes[middle].view_end > position:
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    def _batches_of(self, index: CommitIndex, entry: Entry, start: int) -> "Iterator[_Batch]":
+        outside = entry.producer_id == NO_PRODUCER
+        for place in range(
+            index.extent_with(entry, start - entry.start), entry.extent_first + entry.extent_count
+        ):
+            extent = index.extent(place)
+            log = self._segment(extent.segment).log
+            position, at = extent.position, entry.start + extent.before_count
+            data = log.view(position, extent.size)
+            within = 0
+            while within < extent.size:
+                header = read_header(data, within)
+                batch = data[within : within + header.size]
+                within += header.size
+                if outside:
+                    if header.next_offset > start:
+                        yield _Batch([batch], header.size, header.next_offset)
+                elif header.producer_id == entry.producer_id and _in_transaction(header):
+                    at += _span(header)
+                    if at > start:
+                        prefix = PREFIX.pack(at - _span(header), header.batch_length, entry.leader_epoch)
+                        patched = [memoryview(prefix), batch[PREFIX.size :]]
+                        yield _Batch(patched, header.size, at)
+
+    def _segment(self, base_offset: int) -> Segment:
+        segments = self._partition.segments()
+        low, high = 0, len(segments)
+        while low < high:
+            middle = (low + high) // 2
+            if segments[middle].base_offset < base_offset:
+                low = middle + 1
+            else:
+                high = middle
+        assert segments[low].base_offset == base_offset, "an extent lies in a segment that is there"
+        return segments[low]
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
+        """The first position of a commit at a time or later, as (position, time, leader epoch); None if there is none.
+
+        A record outside transactions has its own time.
+        """
+        start = self.start_offset
+        for index in self._indexes[self._place_of(start) :]:
+            if index.latest_ms < timestamp_ms:
+                continue
+            for place in range(max(index.place_at_time(timestamp_ms), index.place_of(start)), len(index)):
+                entry = index[place]
+                if entry.producer_id != NO_PRODUCER:
+                    return max(entry.start, start), entry.latest_ms, entry.leader_epoch
+                for batch in self._batches_of(index, entry, max(entry.start, start)):
+                    for record in decode_records(batch.buffers[0]):
+                        if record.timestamp_ms >= timestamp_ms and record.offset >= start:
+                            return (
+                                record.offset,
+                                record.timestamp_ms,
+                                read_header(batch.buffers[0]).leader_epoch,
+                            )
+        return None
+
+    def max_timestamp(self) -> TimestampedOffset | None:
+        """The first position of the latest commit, as (position, time, leader epoch); None if there is none."""
+        latest_ms = max(index.latest_ms for index in self._indexes)
+        return None if latest_ms < 0 else self.offset_for_timestamp(latest_ms)
+
+    # -- transactions ------------------------------------------------------------------------------------------
+
+    def offset_after(self, commit_sequence: int) -> int:
+        """Where the first transaction begins that was committed after this one; the view's end if none was.
+
+        What stands before it outside transactions counts as before.
+        """
+        low, high = 0, len(self._indexes)
+        while low < high:
+            middle = (low + high) // 2
+            if self._indexes[middle].latest_sequence > commit_sequence:
+                high = middle
+            else:
+                low = middle + 1
+        if low == len(self._indexes):
+            return self.end_offset
+        index = self._indexes[low]
+        return max(index[index.place_after(commit_sequence)].start, self.start_offset)
+
+    def transactions(self, start: int, count_max: int) -> list[Committed]:
+        """The first transactions of the view that end behind position `start`."""
+        start = max(start, self.start_offset)
+        found: list[Committed] = []
+        for index in self._indexes[self._place_of(start) :]:
+            for place in range(index.place_of(start), len(index)):
+                entry = index[place]
+                if entry.producer_id == NO_PRODUCER:
+                    continue
+                if len(found) == count_max:
+                    return found
+                found.append(Committed(entry.start, entry.end, entry.latest_sequence, entry.latest_ms))
+        return found
+
+
+def _in_transaction(header: BatchHeader) -> bool:
+    return header.is_transactional and not header.is_control
+
+
+def _span(header: BatchHeader) -> int:
+    """How many positions a batch takes: compaction leaves them as they were."""
+    return header.last_offset_delta + 1

@@ -1,0 +1,101 @@
+"""A partition of a commit-ordered topic: written like any other, read in commit order by committed readers.
+
+A read-uncommitted reader gets append order, as ever. For a read-committed one nothing is held back by a transaction
+that is open: its last stable offset is the end of the view.
+"""
+
+from collections.abc import Callable
+
+from stablelog.errors import OffsetOutOfRange
+from stablelog.log.model import Isolation, Slice
+from stablelog.log.partition import Partition
+from stablelog.log.read import TimestampedOffset
+from stablelog.log.retention import encode_log_start, read_log_start
+from stablelog.views.commit_order import CommitOrder
+
+VIEW_START_FILE = "view-start-offset"
+
+
+class CommitOrderedPartition(Partition):
+    """One partition of a commit-ordered topic. Opened with `open`, like a partition.
+
+    Attributes:
+        view: what its committed readers get.
+    """
+
+    view: CommitOrder
+
+    def _load(
+        self, log_start_offset: int, *, clean: bool, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        super()._load(log_start_offset, clean=clean, progress=progress)
+        self.view = CommitOrder(self, self._disk, progress)
+        view_start = read_log_start(self._disk, self.directory, VIEW_START_FILE)
+        if view_start > self.end_offset:  # the log was cut before it
+            view_start = self.end_offset
+            self._disk.write_atomic(self.directory / VIEW_START_FILE, encode_log_start(view_start))
+        self.view.begin_at(view_start)
+        # Where state was made from a snapshot of Kafka's form, that does not say how long the open ones are.
+        self._producers.set_open_record_counts(self.view.open_record_counts())
+
+    @property
+    def last_stable_offset(self) -> int:
+        """The end of the view: all in it is decided."""
+        return self.view.end_offset
+
+    def visible_start(self, isolation: Isolation) -> int:
+        """The first position that a reader of this isolation can ask for."""
+        return self.view.start_offset if isolation is Isolation.READ_COMMITTED else self.start_offset
+
+    def _move_high_watermark(self, offset: int) -> bool:
+        shown = self.view.end_offset
+        moved = super()._move_high_watermark(offset)
+        self.view.advance()
+        return moved or self.view.end_offset != shown
+
+    def read(self, start: int, size_max: int, isolation: Isolation, *, at_least_one: bool = True) -> Slice:
+        """Read whole batches: in commit order for a committed reader, else as they were appended."""
+        if isolation is not Isolation.READ_COMMITTED:
+            return super().read(start, size_max, isolation, at_least_one=at_least_one)
+        self._check_usable()
+        return self.view.read(start, size_max, at_least_one=at_least_one)
+
+    def offset_for_timestamp(self, timestamp_ms: int, isolation: Isolation) -> TimestampedOffset | None:
+        """The first position that was committed at a time or later."""
+        if isolation is not Isolation.READ_COMMITTED:
+            return super().offset_for_timestamp(timestamp_ms, isolation)
+        return self.view.offset_for_timestamp(timestamp_ms)
+
+    def max_timestamp(self, isolation: Isolation) -> TimestampedOffset | None:
+        """The first position of the latest commit."""
+        if isolation is not Isolation.READ_COMMITTED:
+            return super().max_timestamp(isolation)
+        return self.view.max_timestamp()
+
+    def delete_records(self, before_offset: int) -> int:
+        """Let the view begin at a position, or behind the transaction in which it lies. Returns where.
+
+        Of the log goes what no transaction needs that the view shows or may show yet.
+        """
+        self._check_usable()
+        if not 0 <= before_offset <= self.high_watermark:
+            raise OffsetOutOfRange(
+                f"records before {before_offset} of {self.topic}-{self.index} cannot be deleted: the high watermark is {self.high_watermark}"
+            )
+        start_offset = self.view.begin_at(before_offset)
+        self._disk.write_atomic(self.directory / VIEW_START_FILE, encode_log_start(start_offset))
+        super().delete_records(self.view.first_needed_offset())
+        return self.view.start_offset
+
+    def _delete_segments(self, count: int, due_ms: int) -> int:
+        """Leave what open transactions have written: they would be gone as a whole when they commit."""
+        first_open = self._producers.first_open_offset()
+        if first_open is not None:
+            count = min(count, self._segments.place_of(first_open))
+        self.view.advance()  # so that it stands in a segment that stays
+        return super()._delete_segments(count, due_ms)
+
+    def close(self, *, clean: bool = True) -> None:
+        """Close every file."""
+        super().close(clean=clean)
+        self.view.close()

@@ -1,0 +1,90 @@
+"""Where the batches of a transaction stand: byte runs of segments, in bounded memory however long it is.
+
+Two runs with less than a page between them are one: to read through the gap costs nothing, and what of it belongs to
+others is passed over by its producer id. Beyond so many runs they go to a file of their own, which lives no longer
+than the transaction is open, and are copied into the commit index when it commits.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from stablelog.env.disk import Buffer, File
+
+GAP_SIZE_MAX = 4096  # a page: it is read from disk as a whole
+EXTENTS_KEPT = 2048  # in memory, for each open transaction
+COPY_SIZE = 1 << 20
+POSITION_MAX = 2**32 - 1  # a segment is smaller than this
+EXTENT = struct.Struct(
+    ">"
+    "q"  # base offset of the segment
+    "I"  # position of the first batch in its log file
+    "I"  # bytes up to the end of the last batch
+    "q"  # how many of the transaction's records stand before it
+)
+
+
+class Extent(NamedTuple):
+    """A byte run of a segment's log. `before_count` is how many of the transaction's records stand before it."""
+
+    segment: int
+    position: int
+    size: int
+    before_count: int
+
+
+class Extents:
+    """The extents of one open transaction.
+
+    Attributes:
+        count: how many there are.
+        record_count: of the transaction so far.
+    """
+
+    def __init__(self, make_spill: Callable[[], File]) -> None:
+        self._make_spill = make_spill
+        self._spill: File | None = None
+        self._kept = bytearray()
+        self._last: Extent | None = None
+        self.count = 0
+        self.record_count = 0
+
+    def add(self, segment: int, position: int, size: int, record_count: int) -> None:
+        """A batch of the transaction, behind all that were added."""
+        last = self._last
+        if (
+            last is not None
+            and last.segment == segment
+            and position - (last.position + last.size) <= GAP_SIZE_MAX
+        ):
+            self._last = last._replace(size=position + size - last.position)
+        else:
+            self._keep_last()
+            self._last = Extent(segment, position, size, self.record_count)
+            self.count += 1
+        self.record_count += record_count
+
+    def _keep_last(self) -> None:
+        if self._last is None:
+            return
+        self._kept += EXTENT.pack(*self._last)
+        self._last = None
+        if len(self._kept) >= EXTENTS_KEPT * EXTENT.size:
+            if self._spill is None:
+                self._spill = self._make_spill()
+            self._spill.append(self._kept)
+            self._kept = bytearray()
+
+    def rows(self) -> Iterator[Buffer]:
+        """All extents, as they stand in the commit index, in pieces."""
+        self._keep_last()
+        if self._spill is not None:
+            for position in range(0, self._spill.size, COPY_SIZE):
+                yield self._spill.view(position, min(COPY_SIZE, self._spill.size - position))
+        if self._kept:
+            yield self._kept
+
+    def close(self) -> None:
+        """The transaction has ended, and its extents are where they belong."""
+        if self._spill is not None:
+            self._spill.close()

@@ -1,0 +1,178 @@
+"""Whether a partition's commit indexes say the same as its log. Nothing is written, and no index is made anew.
+
+What the log says is found here in another way than `commit_order` finds it: batch by batch, with every transaction's
+batches kept, so that the two can be held against each other.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from crc32c import crc32c
+
+from stablelog.batch.header import HEADER, BatchHeader, read_header
+from stablelog.batch.markers import MarkerType, read_marker
+from stablelog.env.disk import Disk
+from stablelog.errors import Corrupt
+from stablelog.log.retention import is_log, offset_of
+from stablelog.log.segment import LOG
+from stablelog.log.verify import Finding
+from stablelog.views.commit_index import (
+    ENTRIES_SUFFIX,
+    ENTRY,
+    EXTENTS_SUFFIX,
+    NO_PRODUCER,
+    SUMMARY_SUFFIX,
+    CommitSummary,
+    Entry,
+)
+from stablelog.views.extents import EXTENT, Extent
+
+Place = tuple[int, int]  # segment, position of a batch in it
+
+
+@dataclass(slots=True)
+class _Slice:
+    """What the log says of a transaction, or of a batch outside of one. `places` are those of its batches."""
+
+    start: int
+    record_count: int
+    producer_id: int
+    first_offset: int
+    places: list[Place] = field(default_factory=list)
+
+
+class _Walk:
+    """The log, read from its first batch to its last."""
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.headers: dict[Place, BatchHeader] = {}
+        self._open: dict[int, _Slice] = {}
+
+    def slices_of(self, base_offset: int) -> list[_Slice]:
+        """What of the view a segment holds, in the order of the view."""
+        file = self._disk.open(self._directory / f"{base_offset:020d}{LOG}")
+        found: list[_Slice] = []
+        position = 0
+        while position + HEADER.size <= file.size:
+            header = read_header(file.view(position, HEADER.size))
+            place = base_offset, position
+            self.headers[place] = header
+            if header.is_control:
+                marker = read_marker(file.view(position, header.size))
+                ended = self._open.pop(header.producer_id, None)
+                if marker is not None and marker.type is MarkerType.COMMIT and header.last_offset_delta:
+                    committed = ended or _Slice(0, 0, header.producer_id, -1)
+                    committed.start, committed.record_count = header.base_offset + 1, header.last_offset_delta
+                    found.append(committed)
+            elif header.is_transactional:
+                begun = _Slice(0, 0, header.producer_id, header.base_offset)
+                self._open.setdefault(header.producer_id, begun).places.append(place)
+            else:
+                count = header.last_offset_delta + 1
+                found.append(_Slice(header.base_offset, count, NO_PRODUCER, header.base_offset, [place]))
+            position += header.size
+        file.close()
+        return found
+
+    def forget_before(self, base_offset: int) -> None:
+        """Forget the batches of earlier segments that no open transaction can lead to any more."""
+        needed = min([base_offset, *(one.places[0][0] for one in self._open.values())])
+        self.headers = {place: header for place, header in self.headers.items() if place[0] >= needed}
+
+
+def verify_view(
+    disk: Disk, directory: Path, progress: Callable[[int, int], None] | None = None
+) -> Iterator[Finding]:
+    """Prove the sealed commit indexes of a partition from its log; nothing is found where there are none.
+
+    Args:
+        disk: where it lies.
+        directory: the partition's own.
+        progress: called with (segments done, segments in all).
+    """
+    names = disk.list_dir(directory)
+    if not any(name.endswith(SUMMARY_SUFFIX) for name in names):
+        return
+    bases = sorted(offset_of(name) for name in names if is_log(name))
+    walk = _Walk(disk, directory)
+    for done, base_offset in enumerate(bases):
+        slices = walk.slices_of(base_offset)
+        if f"{base_offset:020d}{SUMMARY_SUFFIX}" in names:
+            yield from _verify_index(disk, directory, base_offset, slices, walk)
+        walk.forget_before(base_offset)
+        if progress is not None:
+            progress(done + 1, len(bases))
+
+
+def _verify_index(
+    disk: Disk, directory: Path, base_offset: int, slices: list[_Slice], walk: _Walk
+) -> Iterator[Finding]:
+    path = {
+        suffix: directory / f"{base_offset:020d}{suffix}"
+        for suffix in (ENTRIES_SUFFIX, EXTENTS_SUFFIX, SUMMARY_SUFFIX)
+    }
+    try:
+        summary = CommitSummary.decode(disk.read_bytes(path[SUMMARY_SUFFIX]))
+    except Corrupt as error:
+        yield Finding(path[SUMMARY_SUFFIX], str(error))
+        return
+    contents = []
+    for suffix, size, crc in (
+        (ENTRIES_SUFFIX, summary.entries_size, summary.entries_crc),
+        (EXTENTS_SUFFIX, summary.extents_size, summary.extents_crc),
+    ):
+        content = disk.read_bytes(path[suffix]) if disk.exists(path[suffix]) else b""
+        if len(content) != size or crc32c(content) != crc:
+            yield Finding(path[suffix], f"{len(content)} bytes that are not those of its commit summary")
+            return
+        contents.append(content)
+    entries = [Entry(*row) for row in ENTRY.iter_unpack(contents[0])]
+    extents = [Extent(*row) for row in EXTENT.iter_unpack(contents[1])]
+    transactions = [entry for entry in entries if entry.producer_id != NO_PRODUCER]
+    expected = [one for one in slices if one.producer_id != NO_PRODUCER]
+    if len(transactions) != len(expected):
+        yield Finding(
+            path[ENTRIES_SUFFIX], f"{len(transactions)} transactions; {len(expected)} were committed here"
+        )
+        return
+    for entry, said in zip(transactions, expected, strict=True):
+        yield from _verify_transaction(path[ENTRIES_SUFFIX], entry, said, extents, walk)
+    outside: set[Place] = set()
+    for entry in entries:
+        if entry.producer_id == NO_PRODUCER:
+            places = _batches(entry, extents, walk)
+            run = walk.headers[places[0]].base_offset if places else -1
+            if not places or (entry.start, entry.end) != (run, walk.headers[places[-1]].next_offset):
+                yield Finding(path[ENTRIES_SUFFIX], f"a run at {entry.start} that the log has at {run}")
+            outside.update(places)
+    missing = [one for one in slices if one.producer_id == NO_PRODUCER and one.places[0] not in outside]
+    if missing:
+        yield Finding(path[ENTRIES_SUFFIX], f"the batch at offset {missing[0].start} is in no entry")
+
+
+def _verify_transaction(
+    path: Path, entry: Entry, said: _Slice, extents: list[Extent], walk: _Walk
+) -> Iterator[Finding]:
+    if (entry.start, entry.record_count) != (said.start, said.record_count):
+        yield Finding(
+            path,
+            f"a transaction at {entry.start} with {entry.record_count} records; the log has it at {said.start} with {said.record_count}",
+        )
+    elif entry.extent_count and _batches(entry, extents, walk) != said.places:
+        yield Finding(path, f"the extents of the transaction at {entry.start} are not where its batches are")
+
+
+def _batches(entry: Entry, extents: list[Extent], walk: _Walk) -> list[Place]:
+    """Where the batches stand that an entry's extents lead to."""
+    found = []
+    for extent in extents[entry.extent_first : entry.extent_first + entry.extent_count]:
+        position = extent.position
+        while position < extent.position + extent.size and (extent.segment, position) in walk.headers:
+            header = walk.headers[extent.segment, position]
+            if not header.is_control and entry.producer_id in (header.producer_id, NO_PRODUCER):
+                found.append((extent.segment, position))
+            position += header.size
+    return found

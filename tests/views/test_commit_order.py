@@ -1,0 +1,454 @@
+"""The view in commit order against a reader that sorts everything by commit marker."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from crc32c import crc32c
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from stablelog.batch.header import headers_in
+from stablelog.batch.markers import Marker, MarkerType
+from stablelog.batch.records import Record, decode_records, encode_batch
+from stablelog.errors import OffsetOutOfRange
+from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.views.commit_index import CommitIndex, CommitSummary
+from stablelog.views.commit_ordered import CommitOrderedPartition
+from stablelog.views.verify import verify_view
+
+DIRECTORY = Path("/data/t-0")
+NOW_MS = 1_700_000_000_000
+PRODUCERS = st.integers(1, 5)
+
+
+class Log:
+    """A commit-ordered partition on a simulated disk, and everything that was written to it."""
+
+    def __init__(self, **config):
+        self.disk = SimDisk()
+        self.config = LogConfig(order="commit", **config)
+        self.sequences = {}
+        self.now_ms = NOW_MS
+        self.commit_sequence = 0
+        self.serial = 0
+        self.open_records = {}  # producer -> [(offset, payload)]
+        self.written = []  # of what the view can show: (position, payload, first offset of its transaction, time, g)
+        self.partition = self.open(clean=True)
+
+    def open(self, *, clean):
+        return CommitOrderedPartition.open(
+            self.disk, DIRECTORY, self.config, topic="t", partition=0, clean=clean, now_ms=self.now_ms
+        )
+
+    def reopen(self, *, clean=True):
+        self.partition.close(clean=clean)
+        self.partition = self.open(clean=clean)
+
+    def payloads(self, count):
+        self.serial += count
+        return [b"%d" % (self.serial - count + at) for at in range(count)]
+
+    def append(self, producer_id, count=1, size=0):
+        payloads = self.payloads(count)
+        records = [Record(0, self.now_ms, None, payload.ljust(size)) for payload in payloads]
+        sequence = self.sequences.get(producer_id, 0)
+        batch = encode_batch(
+            records, producer_id=producer_id, producer_epoch=0, base_sequence=sequence, transactional=True
+        )
+        self.sequences[producer_id] = sequence + count
+        first = self.partition.append(batch, now_ms=self.now_ms).first_offset
+        known = self.open_records.setdefault(producer_id, [])
+        known += [(first + at, payload) for at, payload in enumerate(payloads)]
+
+    def plain(self, count=1):
+        payloads = self.payloads(count)
+        batch = encode_batch([Record(0, self.now_ms, None, payload) for payload in payloads])
+        first = self.partition.append(batch, now_ms=self.now_ms).first_offset
+        self.written += [
+            (first + at, payload, first + at, self.now_ms, -1) for at, payload in enumerate(payloads)
+        ]
+
+    def end(self, producer_id, *, commit=True):
+        sequence = -1
+        if commit:
+            sequence = self.commit_sequence = self.commit_sequence + 1
+        kind = MarkerType.COMMIT if commit else MarkerType.ABORT
+        marker = Marker(kind, 0, "", sequence, -1)
+        done = self.partition.append_markers([MarkerWrite(producer_id, 0, marker)], now_ms=self.now_ms)[0]
+        assert isinstance(done, Appended)
+        records = self.open_records.pop(producer_id, [])
+        if commit:
+            assert done.last_offset == done.first_offset + len(records)
+            self.written += [
+                (done.first_offset + 1 + at, payload, records[0][0], self.now_ms, sequence)
+                for at, (_, payload) in enumerate(records)
+            ]
+
+    def sync(self):
+        work = self.partition.unsynced()
+        if work is not None:
+            work.run()
+            self.partition.synced(work)
+
+    def expected(self):
+        """(position, payload) of everything that can be read, by brute force."""
+        start = self.partition.visible_start(Isolation.READ_COMMITTED)
+        visible = [row for row in self.written if row[0] < self.partition.high_watermark]
+        return [(row[0], row[1]) for row in sorted(visible) if row[0] >= start]
+
+    def fetched(self, start, size_max=1 << 30):
+        """(position, payload) of one fetch, as a client makes them of its bytes."""
+        found = self.partition.read(start, size_max, Isolation.READ_COMMITTED)
+        assert found.aborted == ()
+        data = b"".join(found.buffers)
+        records = [
+            (record.offset, record.value.strip())
+            for position, _ in headers_in(data)
+            for record in decode_records(data, position)
+        ]
+        return records, [header for _, header in headers_in(data)]
+
+    def read_all(self, start, size_max):
+        """Fetch after fetch, as a consumer does."""
+        rows, position = [], start
+        while position < self.partition.last_stable_offset:
+            records, headers = self.fetched(position, size_max)
+            assert records, f"a fetch at {position} before the end is empty"
+            assert headers[0].next_offset > position, "a fetch begins with the batch that holds the position"
+            rows += [row for row in records if row[0] >= position]
+            position = headers[-1].next_offset
+        return rows
+
+
+def test_records_are_served_in_the_order_of_the_commits_not_of_the_writes():
+    log = Log()
+    log.append(1)  # 0
+    log.append(2)  # 1
+    log.plain()  # 2
+    log.append(1, count=2)  # 3, 4
+    log.end(2)  # 5, takes 6
+    log.end(1)  # 7, takes 8 9 10
+    log.sync()
+    assert log.read_all(0, 1 << 30) == [(2, b"2"), (6, b"1"), (8, b"0"), (9, b"3"), (10, b"4")]
+    assert log.partition.last_stable_offset == log.partition.end_offset == 11
+
+
+def test_an_open_transaction_delays_nobody():
+    log = Log()
+    log.append(1)
+    for producer in (2, 3):
+        log.append(producer)
+        log.end(producer)
+    log.sync()
+    assert [payload for _, payload in log.read_all(0, 1 << 30)] == [b"1", b"2"]
+    assert log.partition.last_stable_offset == log.partition.end_offset
+    log.end(1)
+    log.sync()
+    assert [payload for _, payload in log.read_all(0, 1 << 30)] == [b"1", b"2", b"0"]
+
+
+def test_an_aborted_transaction_is_nowhere_and_the_end_does_not_wait_for_it():
+    log = Log()
+    log.plain()
+    log.append(1, count=3)
+    log.end(1, commit=False)
+    log.sync()
+    assert log.partition.last_stable_offset == 1
+    assert log.fetched(1) == ([], [])
+    with pytest.raises(OffsetOutOfRange):
+        log.fetched(6)
+
+
+def test_an_uncommitted_reader_sees_the_order_of_the_writes():
+    log = Log()
+    log.append(1)
+    log.append(2)
+    log.end(2)
+    log.end(1)
+    log.sync()
+    data = b"".join(log.partition.read(0, 1 << 30, Isolation.READ_UNCOMMITTED).buffers)
+    assert [header.base_offset for _, header in headers_in(data)] == [0, 1, 2, 4]
+    assert [header.next_offset for _, header in headers_in(data)] == [1, 2, 4, 6]
+
+
+def test_nothing_is_shown_that_is_not_durable():
+    log = Log()
+    log.append(1)
+    log.end(1)
+    assert log.fetched(0) == ([], [])
+    log.sync()
+    assert [payload for _, payload in log.read_all(0, 1 << 30)] == [b"0"]
+
+
+def test_a_time_finds_the_first_commit_at_it_or_later():
+    log = Log()
+    for _ in range(3):
+        log.append(1)
+        log.now_ms += 1000
+        log.end(1)
+    log.sync()
+    find = log.partition.offset_for_timestamp
+    assert find(0, Isolation.READ_COMMITTED)[:2] == (2, NOW_MS + 1000)
+    assert find(NOW_MS + 1001, Isolation.READ_COMMITTED)[:2] == (5, NOW_MS + 2000)
+    assert find(NOW_MS + 3001, Isolation.READ_COMMITTED) is None
+    assert log.partition.max_timestamp(Isolation.READ_COMMITTED)[:2] == (8, NOW_MS + 3000)
+
+
+def test_a_cut_lies_behind_the_last_commit_that_it_counts():
+    log = Log(segment_bytes=600)
+    for _ in range(20):
+        log.append(1)
+        log.end(1)
+        log.plain()
+    log.sync()
+    log.append(1)
+    for cut in range(22):
+        after = log.partition.view.offset_after(cut)
+        later = [row[0] for row in log.written if row[4] > cut]
+        assert after == (min(later) if later else log.partition.last_stable_offset)
+    assert [txn.commit_sequence for txn in log.partition.view.transactions(0, 5)] == [1, 2, 3, 4, 5]
+
+
+def test_deleting_records_keeps_what_a_later_commit_needs():
+    log = Log(segment_bytes=200)
+    log.append(1, count=2)
+    log.append(2)
+    log.end(2)
+    for _ in range(10):
+        log.plain()
+    log.sync()
+    before = log.partition.last_stable_offset
+    log.partition.delete_records(before)
+    log.end(1)
+    log.sync()
+    assert [payload for _, payload in log.read_all(before, 1 << 30)] == [b"0", b"1"]
+    log.reopen(clean=False)
+    assert log.partition.visible_start(Isolation.READ_COMMITTED) == before
+    assert [payload for _, payload in log.read_all(before, 1 << 30)] == [b"0", b"1"]
+
+
+def test_a_long_transaction_among_many_costs_about_its_own_bytes():
+    log = Log()
+    writers = 100
+    for _ in range(200):
+        for producer in range(writers):
+            log.append(producer, size=16_384 if producer else 9000)
+    log.end(0)
+    log.sync()
+    records, _ = log.fetched(0)
+    assert len(records) == 200
+    view = log.partition.view
+    entry = view._indexes[0][0]
+    read = sum(
+        view._indexes[0].extent(place).size
+        for place in range(entry.extent_first, entry.extent_first + entry.extent_count)
+    )
+    assert read <= 2 * 200 * 9100
+
+
+def test_extents_of_a_long_transaction_do_not_stay_in_memory(monkeypatch):
+    monkeypatch.setattr("stablelog.views.extents.EXTENTS_KEPT", 8)
+    log = Log(segment_bytes=400_000)
+    for _ in range(100):
+        log.append(1)
+        log.append(2, size=8000)
+    log.sync()
+    assert all(len(one.extents._kept) < 9 * 24 for one in log.partition.view._open.values())
+    log.end(1)
+    log.sync()
+    assert log.read_all(0, 1 << 30) == log.expected()
+    assert len(log.expected()) == 100
+    assert [name for name in log.disk.list_dir(DIRECTORY) if "openextents" in name] == []
+
+
+def test_an_index_that_does_not_agree_with_the_log_is_found():
+    log = Log(segment_bytes=500)
+    for _ in range(20):
+        log.append(1, count=2)
+        log.append(2)
+        log.plain()
+        log.end(1)
+        log.end(2)
+    log.sync()
+    assert list(verify_view(log.disk, DIRECTORY)) == []
+    path = DIRECTORY / next(name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".commitindex"))
+    index = CommitIndex(log.disk, DIRECTORY, int(path.name.split(".")[0]))
+    entries = bytearray(log.disk.read_bytes(path))
+    entries[7] ^= 1
+    log.disk.write_atomic(path, bytes(entries))
+    assert "commit summary" in next(verify_view(log.disk, DIRECTORY)).message
+    summary = CommitSummary.decode(log.disk.read_bytes(index.path(".commitsummary")))
+    lying = dataclasses.replace(summary, entries_crc=crc32c(entries))
+    log.disk.write_atomic(index.path(".commitsummary"), lying.encode())
+    assert list(verify_view(log.disk, DIRECTORY)) != []
+
+
+class History(RuleBasedStateMachine):
+    @initialize(segment_bytes=st.sampled_from([400, 1500, 1 << 20]))
+    def begin(self, segment_bytes):
+        self.log = Log(segment_bytes=segment_bytes, file_delete_delay_ms=0)
+
+    @rule(producer=PRODUCERS, count=st.integers(1, 4), size=st.sampled_from([0, 0, 5000]))
+    def write(self, producer, count, size):
+        self.log.append(producer, count, size)
+
+    @rule(count=st.integers(1, 3))
+    def write_outside(self, count):
+        self.log.plain(count)
+
+    @rule(producer=PRODUCERS, commit=st.booleans())
+    def end(self, producer, commit):
+        if producer in self.log.open_records:
+            self.log.end(producer, commit=commit)
+
+    @rule(ms=st.integers(0, 1000))
+    def wait(self, ms):
+        self.log.now_ms += ms
+
+    @rule()
+    def sync(self):
+        self.log.sync()
+
+    @rule()
+    def roll(self):
+        self.log.partition.roll(self.log.now_ms)
+
+    @rule(clean=st.booleans())
+    def restart(self, clean):
+        self.log.sync()
+        self.positions_hold_over(lambda: self.log.reopen(clean=clean))
+
+    @rule()
+    def lose_every_index(self):
+        self.log.sync()
+
+        def rebuild():
+            self.log.partition.close(clean=True)
+            for name in self.log.disk.list_dir(DIRECTORY):
+                if ".commit" in name:
+                    self.log.disk.remove(DIRECTORY / name)
+            self.log.partition = self.log.open(clean=True)
+
+        self.positions_hold_over(rebuild)
+
+    def positions_hold_over(self, change):
+        before = self.log.expected(), self.log.partition.last_stable_offset
+        start = self.log.partition.visible_start(Isolation.READ_COMMITTED)
+        change()
+        assert self.log.partition.visible_start(Isolation.READ_COMMITTED) == start
+        assert (self.log.expected(), self.log.partition.last_stable_offset) == before
+
+    @rule(data=st.data())
+    def delete(self, data):
+        self.log.sync()
+        before = data.draw(st.integers(0, self.log.partition.high_watermark))
+        before = max(before, self.log.partition.visible_start(Isolation.READ_COMMITTED))
+        start = self.log.partition.delete_records(before)
+        assert start >= before
+        kept = [row for row in self.log.written if row[0] >= before]
+        torn = {row[4] for row in self.log.written if row[0] < before and row[4] >= 0}
+        lost = [row for row in sorted(kept) if row[0] < start and row[4] not in torn]
+        assert lost == [], (before, start)
+
+    @rule(share=st.floats(0, 1))
+    def retain(self, share):
+        self.log.sync()
+        partition = self.log.partition
+        first_open = min((rows[0][0] for rows in self.log.open_records.values()), default=None)
+        partition.reconfigure(
+            dataclasses.replace(self.log.config, retention_bytes=int(partition.size * share))
+        )
+        partition.apply_retention(self.log.now_ms)
+        partition.remove_deleted(self.log.now_ms)
+        partition.reconfigure(self.log.config)
+        assert first_open is None or partition.start_offset <= first_open
+        start = partition.visible_start(Isolation.READ_COMMITTED)
+        for sequence in {row[4] for row in self.log.written if row[4] >= 0}:
+            positions = [row[0] for row in self.log.written if row[4] == sequence]
+            assert all(position < start for position in positions) or all(
+                position >= start for position in positions
+            ), "a transaction leaves the view whole"
+
+    @rule(data=st.data())
+    def truncate(self, data):
+        self.log.sync()
+        partition = self.log.partition
+        to = data.draw(st.integers(partition.start_offset, partition.end_offset))
+        if to < partition.visible_start(Isolation.READ_COMMITTED):
+            return
+        partition.truncate_to(to)
+        end = partition.end_offset
+        self.forget_from(end)
+
+    def forget_from(self, end):
+        log = self.log
+        # A commit of which the marker is gone is open again; what was written from there on is gone.
+        log.written = [row for row in log.written if row[0] < end]
+        by_producer = {txn.producer_id: txn.first_offset for txn in log.partition.open_transactions()}
+        log.open_records = {}
+        data = b"".join(log.partition.read(log.partition.start_offset, 1 << 30, Isolation.LOG_END).buffers)
+        for position, header in headers_in(data):
+            first = by_producer.get(header.producer_id)
+            if first is not None and header.is_transactional and header.base_offset >= first:
+                log.open_records.setdefault(header.producer_id, []).extend(
+                    (record.offset, record.value.strip()) for record in decode_records(data, position)
+                )
+        log.sequences = {one.producer_id: one.last_sequence + 1 for one in log.partition.producers()}
+
+    @rule(data=st.data(), size_max=st.sampled_from([1, 100, 700, 6000, 1 << 20]))
+    def fetch_from_anywhere(self, data, size_max):
+        partition = self.log.partition
+        start = partition.visible_start(Isolation.READ_COMMITTED)
+        position = data.draw(st.integers(start, partition.last_stable_offset))
+        expected = [row for row in self.log.expected() if row[0] >= position]
+        assert self.log.read_all(position, size_max) == expected
+
+    @rule(ms=st.integers(-10, 5000))
+    def look_up_a_time(self, ms):
+        partition = self.log.partition
+        start = partition.visible_start(Isolation.READ_COMMITTED)
+        visible = sorted(row for row in self.log.written if start <= row[0] < partition.high_watermark)
+        expected = next((row[0] for row in visible if row[3] >= NOW_MS + ms), None)
+        found = partition.offset_for_timestamp(NOW_MS + ms, Isolation.READ_COMMITTED)
+        assert (found and found[0]) == expected
+
+    @rule(cut=st.integers(0, 30))
+    def cut(self, cut):
+        partition = self.log.partition
+        start = partition.visible_start(Isolation.READ_COMMITTED)
+        later = [
+            row[0] for row in self.log.written if row[4] > cut and start <= row[0] < partition.high_watermark
+        ]
+        expected = min(later) if later else partition.last_stable_offset
+        assert partition.view.offset_after(cut) == expected
+
+    @invariant()
+    def the_end_is_behind_the_last_that_can_be_read(self):
+        expected = self.log.expected()
+        start = self.log.partition.visible_start(Isolation.READ_COMMITTED)
+        if expected:
+            assert self.log.partition.last_stable_offset == expected[-1][0] + 1
+        else:
+            assert self.log.partition.last_stable_offset >= start
+
+    def teardown(self):
+        if hasattr(self, "log"):
+            self.log.sync()
+            assert list(verify_view(self.log.disk, DIRECTORY)) == []
+            assert (
+                self.log.read_all(self.log.partition.visible_start(Isolation.READ_COMMITTED), 1 << 20)
+                == self.log.expected()
+            )
+
+
+History.TestCase.settings = settings(
+    max_examples=int(os.environ.get("STABLELOG_EXAMPLES", "60")),
+    stateful_step_count=40,
+    deadline=None,
+    report_multiple_bugs=False,
+)
+test_the_view_equals_a_sort_by_commit_marker = History.TestCase
