@@ -5,14 +5,14 @@ import os
 import random
 import threading
 import time
+from collections import Counter
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import stablelog
-from stablelog.testing.history import Fate, History, check
-from tests.clients.drivers import Confluent
+from stablelog.testing.history import Fate, History, Seen, Written, check
 
 KILLS = int(os.environ.get("STABLELOG_KILLS", "6"))
 WRITERS = 3
@@ -26,6 +26,7 @@ class Writer(threading.Thread):
         super().__init__(name=name, daemon=True)
         self.address, self.stopping = address, stopping
         self.transactions = []
+        self.acknowledged = {}
         self.chance = random.Random(name)
         self.count = 0
 
@@ -58,8 +59,9 @@ class Writer(threading.Thread):
             )
             self.count += len(values)
             commit = self.chance.random() < 0.7
+            self.commit_asked_s = float("inf")
             fate = self.attempt(producer, values, commit=commit)
-            self.transactions.append((fate, values))
+            self.transactions.append(Written(fate, values, self.name, self.commit_asked_s))
             if fate is Fate.UNKNOWN:
                 producer = self.producer()  # its successor: what is undecided is aborted
 
@@ -68,12 +70,20 @@ class Writer(threading.Thread):
         try:
             producer.begin_transaction()
             for value in values:
-                producer.produce("t", value, partition=self.chance.randrange(PARTITIONS))
+                producer.produce(
+                    "t", value, partition=self.chance.randrange(PARTITIONS), on_delivery=self.delivered
+                )
             producer.flush(30)
             deciding = commit
+            if commit:
+                self.commit_asked_s = time.monotonic()
             return self.end(producer, commit=commit)
         except KafkaException:
             return Fate.UNKNOWN if deciding else self.abandon(producer)
+
+    def delivered(self, error, message):
+        if error is None:
+            self.acknowledged[message.value()] = (message.partition(), message.offset())
 
     def end(self, producer, *, commit):
         while True:
@@ -126,6 +136,36 @@ class Watcher(threading.Thread):
             consumer.close()
 
 
+class Reader(threading.Thread):
+    """Reads what is committed all along, from the start, each record once."""
+
+    def __init__(self, address, stopping):
+        super().__init__(daemon=True)
+        self.address, self.stopping = address, stopping
+        self.seen = {partition: [] for partition in range(PARTITIONS)}
+
+    def run(self):
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.address,
+                "group.id": "live",
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "error",
+                "enable.auto.commit": False,
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+                "error_cb": lambda _e: None,
+            }
+        )
+        consumer.assign([TopicPartition("t", partition, 0) for partition in self.seen])
+        while not self.stopping.is_set():
+            for message in consumer.consume(500, 0.1):
+                now_s = time.monotonic()
+                if message.error() is None:
+                    self.seen[message.partition()].append(Seen(now_s, message.offset(), message.value()))
+        consumer.close()
+
+
 @pytest.mark.slow
 def test_nothing_is_lost_torn_or_seen_though_aborted(tmp_path):
     """Scenario 46, on one machine: kills under load, a third of the transactions aborted."""
@@ -137,8 +177,8 @@ def test_nothing_is_lost_torn_or_seen_though_aborted(tmp_path):
         admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
         admin.create_topics([NewTopic("t", PARTITIONS, 1)])["t"].result(30)
         writers = [Writer(f"writer-{n}", broker.bootstrap, stopping) for n in range(WRITERS)]
-        watcher = Watcher(broker.bootstrap, stopping)
-        for thread in (*writers, watcher):
+        watcher, reader = Watcher(broker.bootstrap, stopping), Reader(broker.bootstrap, stopping)
+        for thread in (*writers, watcher, reader):
             thread.start()
         for _ in range(KILLS):
             time.sleep(chance.uniform(0.1, 1.0))  # the load itself, not a wait for something to happen
@@ -146,27 +186,43 @@ def test_nothing_is_lost_torn_or_seen_though_aborted(tmp_path):
             broker.start()
         time.sleep(0.5)
         stopping.set()
-        for thread in (*writers, watcher):
+        for thread in (*writers, watcher, reader):
             thread.join(120)
             assert not thread.is_alive()
-        client = Confluent(broker.bootstrap)
-        reads = {0: client.read("t")}
-        reads[1] = _read_partition(broker.bootstrap, 1)
         history = History(
-            [txn for writer in writers for txn in writer.transactions], reads, watcher.watermarks
+            [txn for writer in writers for txn in writer.transactions],
+            _read(broker.bootstrap, "read_committed"),
+            watcher.watermarks,
+            reader.seen,
+            _read(broker.bootstrap, "read_uncommitted"),
+            {value: place for writer in writers for value, place in writer.acknowledged.items()},
         )
-    committed = sum(fate is Fate.COMMITTED for fate, _ in history.transactions)
-    print(f"{KILLS} kills, {len(history.transactions)} transactions, {committed} committed")
-    assert committed > KILLS
+    fates = Counter(txn.fate for txn in history.transactions)
+    counts = {
+        "transactions": len(history.transactions),
+        **{fate.value: fates[fate] for fate in Fate},
+        "acknowledged": len(history.acknowledged),
+        "read": sum(map(len, history.reads.values())),
+        "read live": sum(map(len, history.live.values())),
+        "watermarks": sum(map(len, history.watermarks.values())),
+    }
+    print(f"{KILLS} kills:", ", ".join(f"{count} {name}" for name, count in counts.items()))
+    assert fates[Fate.COMMITTED] > KILLS
+    assert counts["read live"] > KILLS
     assert check(history) == []
 
 
-def _read_partition(address, partition):
+def _read(address, isolation):
+    """Every partition from its start to its end."""
+    return {partition: _read_partition(address, partition, isolation) for partition in range(PARTITIONS)}
+
+
+def _read_partition(address, partition, isolation):
     consumer = Consumer(
         {
             "bootstrap.servers": address,
             "group.id": "final",
-            "isolation.level": "read_committed",
+            "isolation.level": isolation,
             "enable.partition.eof": True,
             "log_level": 0,
         }
