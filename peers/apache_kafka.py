@@ -7,6 +7,7 @@ Its jars come from Maven Central, once, into `target/kafka`. Where Java, Maven o
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
 """
 
+import base64
 import contextlib
 import fcntl
 import os
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -182,14 +184,18 @@ class KafkaBroker:
     Args:
         data: its data directory. It is formatted if it is not yet.
         settings: any of Kafka's, over SETTINGS.
+        jvm_options: how its Java runs.
 
     Attributes:
         data: its data directory.
         port: where it listens; the same after `start` again.
     """
 
-    def __init__(self, data: Path, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, data: Path, settings: Mapping[str, str], jvm_options: tuple[str, ...] = JVM_OPTIONS
+    ) -> None:
         self.data = data
+        self._jvm_options = jvm_options
         self.port, controller_port = _free_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
         self._config_path = data.parent / f"{data.name}.properties"
@@ -219,8 +225,10 @@ class KafkaBroker:
         """Make the data directory one that Kafka starts on; fine if it is one."""
         if (self.data / "meta.properties").exists():
             return
-        cluster_id = run_tool("kafka.tools.StorageTool", "random-uuid").split()[-1]
-        run_tool("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(self._config_path))
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        run_tool(
+            "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(self._config_path)
+        )
 
     def start(self) -> None:
         """Start the process, and wait until it answers.
@@ -230,7 +238,7 @@ class KafkaBroker:
         """
         assert self._process is None, "the broker is running"
         self.format()
-        command = command_of("kafka.Kafka", str(self._config_path), jvm_options=JVM_OPTIONS)
+        command = command_of("kafka.Kafka", str(self._config_path), jvm_options=self._jvm_options)
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + START_TIMEOUT_S

@@ -81,9 +81,23 @@ class JavaProcess:
 
 
 @functools.cache
+def _process() -> JavaProcess | apache_kafka.NotToBeHad:
+    try:
+        return JavaProcess()
+    except apache_kafka.NotToBeHad as missing:
+        return missing  # so that a fetch that has failed is not tried again by every test
+
+
 def process() -> JavaProcess:
-    """The one that all tests of this run share."""
-    return JavaProcess()
+    """The one that all tests of this run share.
+
+    Raises:
+        NotToBeHad: there is no Java, no compiler, or no jars.
+    """
+    started = _process()
+    if isinstance(started, apache_kafka.NotToBeHad):
+        raise started
+    return started
 
 
 def text(value: object) -> str:

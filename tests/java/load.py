@@ -58,6 +58,7 @@ def write_everything(bootstrap, topic, *, rounds=1, leave_open=True):
         rounds: how many times; more of them fill more segments.
         leave_open: whether the last transaction stays open: its producer is returned, to be kept.
     """
+    plain = producer(bootstrap)
     for round_number in range(rounds):
         for codec in CODECS:
             word = f"{codec}-{round_number}".encode()
@@ -75,7 +76,7 @@ def write_everything(bootstrap, topic, *, rounds=1, leave_open=True):
             send(two, topic, [b"two-%d-%d" % (round_number, number)] * 2)
             send(one, topic, [b"one-more"])
             (two.commit_transaction if number % 2 else two.abort_transaction)(TIMEOUT_S)
-            send(producer(bootstrap), topic, [b"between-%d-%d" % (round_number, number)])
+            send(plain, topic, [b"between-%d-%d" % (round_number, number)])
             (one.abort_transaction if number % 4 < 3 else one.commit_transaction)(TIMEOUT_S)
     if not leave_open:
         return None
@@ -84,7 +85,7 @@ def write_everything(bootstrap, topic, *, rounds=1, leave_open=True):
     )
     undecided.begin_transaction()
     send(undecided, topic, [b"undecided"] * 2)
-    send(producer(bootstrap), topic, [b"behind the undecided"])
+    send(plain, topic, [b"behind the undecided"])
     return undecided
 
 
@@ -162,13 +163,13 @@ class Reader:
         self._consumer.close()
 
 
-def read_from_everywhere(bootstrap, topic):
-    """What readers of both isolations get from every offset: {(committed, start): records}."""
+def read_from_everywhere(bootstrap, topic, *, step=1):
+    """What readers of both isolations get from every offset, or every so many: {(committed, start): records}."""
     seen = {}
     for committed in (True, False):
         reader = Reader(bootstrap, committed=committed)
         first, end = reader.bounds(topic)
-        for start in range(first, end + 1):
+        for start in range(first, end + 1, step):
             seen[committed, start] = reader.read(topic, start)
         reader.close()
     return seen

@@ -454,6 +454,8 @@ def read_offset_checkpoint(disk: Disk, path: Path) -> dict[tuple[str, int], int]
     if not disk.exists(path):
         return {}
     lines = disk.read_bytes(path).decode(errors="replace").splitlines()
+    if not lines:
+        return {}  # Kafka makes the file empty, and writes it a minute later
     try:
         if lines[0] != "0" or len(lines) < 2 + int(lines[1]):
             raise ValueError(lines[0])

@@ -1,0 +1,89 @@
+"""Apache Kafka and stablelog on each other's directories, fresh ones; `tests/golden` does it with one that is kept."""
+
+import shutil
+
+import pytest
+
+import stablelog
+from peers import apache_kafka
+from stablelog.env.disk import LocalDisk
+from stablelog.log.verify import verify_directory
+from tests.golden.kafka_directory import TOPICS, look, write_load
+from tests.java.dump import SHORT_LIVED, dump, files_of
+from tests.java.load import (
+    committed_offset,
+    create_topic,
+    producer,
+    send,
+    write_everything,
+)
+
+pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
+
+STEP = 9  # not every offset: tests/golden reads from all of them, without sockets
+AS_IT_IS, WITHOUT_INDEXES = "as-it-is", "without-indexes"
+
+
+@pytest.fixture(scope="module")
+def kafka(kafka_jars, tmp_path_factory):
+    """Kafka, killed under an open transaction, and what its clients saw. (What `tests/golden` keeps was stopped in order.)"""
+    directory = tmp_path_factory.mktemp("kafka")
+    broker = apache_kafka.KafkaBroker(directory / "data", {"log.cleaner.backoff.ms": "100"}, SHORT_LIVED)
+    try:
+        broker.start()
+        held = write_load(broker.bootstrap, broker.data)
+        for name in (AS_IT_IS, WITHOUT_INDEXES):
+            create_topic(broker.bootstrap, name, {"index.interval.bytes": "300"})
+        seen = look(broker.bootstrap, step=STEP)
+        readers = committed_offset(broker.bootstrap, "readers", "everything")
+        broker.kill()
+        yield broker, seen, readers
+        del held
+    finally:
+        broker.stop()
+
+
+def test_clients_see_with_stablelog_what_they_saw_with_kafka(kafka, tmp_path):
+    """By both isolations; an open transaction stays open, the offsets of groups are there, and all can be proven."""
+    broker, seen, readers = kafka
+    data = shutil.copytree(broker.data, tmp_path / "data")
+    for topic in TOPICS:
+        assert list(verify_directory(LocalDisk(), data / f"{topic}-0")) == []
+    with stablelog.serve(data) as ours:
+        assert look(ours.bootstrap, step=STEP) == seen
+        assert committed_offset(ours.bootstrap, "readers", "everything") == readers
+        send(producer(ours.bootstrap), "everything", [b"written on"])
+    assert dump(*files_of(data / "everything-0")).complaints == []
+
+
+def test_clients_see_with_kafka_what_they_saw_with_stablelog(kafka, tmp_path):
+    """Kafka opens our partitions, and makes from our log the indexes that we made."""
+    broker, _, _ = kafka
+    topics = (AS_IT_IS, WITHOUT_INDEXES)
+    with stablelog.serve(tmp_path / "data") as ours:
+        for topic in topics:
+            create_topic(ours.bootstrap, topic, {"segment.bytes": "3000", "index.interval.bytes": "300"})
+        held = [write_everything(ours.bootstrap, topic) for topic in topics]
+        seen = look(ours.bootstrap, topics, step=STEP)
+        ours.stop()
+        del held
+    for topic in topics:
+        mine, theirs = tmp_path / "data" / f"{topic}-0", broker.data / f"{topic}-0"
+        metadata = (theirs / "partition.metadata").read_bytes()
+        shutil.rmtree(theirs)
+        shutil.copytree(mine, theirs)
+        (theirs / "partition.metadata").write_bytes(metadata)
+    for path in (broker.data / f"{WITHOUT_INDEXES}-0").iterdir():
+        if path.suffix in (".index", ".timeindex", ".txnindex"):
+            path.unlink()
+    broker.start()
+    assert look(broker.bootstrap, topics, step=STEP) == seen
+    broker.stop()
+    told = [line for line in broker.log_tail(1000).splitlines() if "ERROR" in line or "WARN" in line]
+    assert [line for line in told if any(topic in line for topic in topics)] == []
+    mine = tmp_path / "data" / f"{WITHOUT_INDEXES}-0"
+    paths = sorted((broker.data / f"{WITHOUT_INDEXES}-0").glob("*[xg]"))
+    for path in paths:
+        kafkas, ours = path.read_bytes(), (mine / path.name).read_bytes()
+        # When it closes the growing segment, Kafka adds an entry of its end to the time index.
+        assert ours == (kafkas[: len(ours)] if path.stem == paths[-1].stem else kafkas), path.name
