@@ -123,6 +123,9 @@ def test_a_broker_takes_it_over(data):
         assert set(everything.topics()) >= set(TOPICS)
         assert "__cluster_metadata" not in everything.topics()
         assert committed_offset(broker.bootstrap, "readers", "everything") == READERS_COMMITTED
+        topics = json.loads((data / "cluster.json").read_text())["topics"]
+        assert topics["compacted"]["configs"]["cleanup.policy"] == "compact"
+        assert topics["append-time"]["configs"]["message.timestamp.type"] == "LogAppendTime"
         for topic, seen in SEEN.items():
             assert everything.read(topic, seen.first_offset) == seen.all_records
         undecided = SEEN["everything"].all_records[-3:]

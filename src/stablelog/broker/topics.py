@@ -19,6 +19,7 @@ from pathlib import Path
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.config import BrokerConfig, check_change, check_topic_configs, order_of
+from stablelog.broker.kafka_metadata import METADATA_TOPIC, read_topic_configs
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, InvalidConfig, Refused, StablelogError
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
@@ -32,9 +33,6 @@ LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
-METADATA_TOPIC = (
-    "__cluster_metadata"  # in a directory of Apache Kafka: its controllers' log, which is no topic
-)
 INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
 NAME_SIZE_MAX = 249
 PARTITIONS_MAX = 100_000
@@ -169,10 +167,12 @@ class Topics:
                     latest = LeaderEpochs.decode(self._disk.read_bytes(epochs)).latest
                     self.leader_epoch = max(self.leader_epoch, latest)
         self.adopted = bool(found)
+        known = read_topic_configs(self._disk, self._directory) if found else {}
         for name, partitions in found.items():
             topic_id = next((found_id for found_id in partitions.values() if found_id is not None), None)
-            log.info("found topic %s with %d partitions", name, len(partitions))
-            self._add(Topic(name, topic_id or uuid.uuid4(), max(partitions) + 1))
+            configs = adopted_configs(name, known.get(name, {}))
+            log.info("found topic %s with %d partitions, %s", name, len(partitions), configs)
+            self._add(Topic(name, topic_id or uuid.uuid4(), max(partitions) + 1, configs))
 
     def _write_list(self) -> None:
         topics = {
@@ -417,6 +417,22 @@ class Topics:
                 clean = False
         write_offset_checkpoint(self._disk, self._directory / HIGH_WATERMARK_CHECKPOINT, marks)
         return clean
+
+
+def adopted_configs(name: str, known: Mapping[str, str]) -> dict[str, str]:
+    """The settings of a topic that is taken over: its own, as far as we have them, and otherwise to keep everything.
+
+    What its broker's defaults were is not known, and what retention deletes does not come back.
+    """
+    configs = {"retention.ms": "-1", "retention.bytes": "-1"}
+    for setting, text in known.items():
+        try:
+            check_topic_configs({setting: text})
+        except InvalidConfig as error:
+            log.warning("topic %s had a setting that is left out: %s", name, error)
+        else:
+            configs[setting] = text
+    return configs
 
 
 def _short(name: str) -> str:
