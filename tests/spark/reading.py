@@ -13,7 +13,7 @@ from stablelog.spark.planning import Limits, plan
 from stablelog.spark.resolve import batch_ranges
 from stablelog.spark.source import COLUMNS, Columns, TaskPartition, _schema_of, open_log, read_task
 
-ROWS = _schema_of({name: text for name, text in COLUMNS.items() if name != "headers"})
+ROWS = _schema_of(COLUMNS)
 
 
 def tasks(given, limits=None):

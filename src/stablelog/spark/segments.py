@@ -535,7 +535,7 @@ class PartitionFiles:
                 producers = decode_snapshot(_read_or_nothing(self.directory / name), 0)
             except Corrupt:
                 continue
-            if offset > last.base_offset and not self._aborts_are_there(name):
+            if offset > self._aborts_known_to(name):
                 continue
             return offset, {
                 producer.producer_id: producer.txn_first_offset
@@ -543,17 +543,35 @@ class PartitionFiles:
                 if producer.txn_first_offset >= 0
             }
         for segment in reversed(self.segments):
-            if segment.summary is not None:
+            if segment.summary is not None and segment.summary.stable_offset <= self._aborts_known_to(""):
                 return max(segment.summary.stable_offset, self.first_offset), {}
         return self.first_offset, {}
 
-    def _aborts_are_there(self, snapshot: str) -> bool:
-        """Whether the growing segment's transaction index holds what it held when a snapshot was taken."""
+    def _aborts_known_to(self, snapshot: str) -> int:
+        """Up to which offset the transaction indexes that are there are all there were.
+
+        A sealed segment's summary says so; of the growing one, what stands beside a snapshot. Without either a file
+        that is not there may be one that was lost, and a reader would get what was aborted.
+        """
+        last = self.segments[-1]
+        for place, segment in enumerate(self.segments):
+            if segment.summary is not None or place in self._with_aborts:
+                continue
+            if segment is not last or not self._progress_agrees(snapshot):
+                return segment.base_offset
+        return last.base_offset if self._progress_agrees(snapshot) is False else 2**63 - 1
+
+    def _progress_agrees(self, snapshot: str) -> bool | None:
+        """Whether the growing segment's transaction index holds what it held at a snapshot; None if nobody says."""
         try:
-            content = _read_or_nothing((self.directory / snapshot).with_suffix(PRODUCERS))
+            content = (
+                _read_or_nothing((self.directory / snapshot).with_suffix(PRODUCERS)) if snapshot else b""
+            )
             _, progress = decode_producers(content)
         except Corrupt:
-            return True  # a snapshot of Kafka's own, which says nothing of it
+            return None
+        if progress.base_offset != self.segments[-1].base_offset:
+            return None
         entries = _read_or_nothing(self.segments[-1].path.with_suffix(TXNINDEX))
         return crc32c(entries[: progress.txnindex_size]) == progress.txnindex_crc
 
