@@ -331,6 +331,17 @@ class Cluster:
         """
         return {name: len(topic.partitions) for name, topic in self.metadata(topics).items()}
 
+    def topic(self, name: str) -> Topic:
+        """A topic by metadata that may be of earlier; `retrying` renews it.
+
+        Raises:
+            Refused: there is no such topic.
+            Again: it has no leader yet.
+        """
+        if name not in self._topics:
+            self._metadata((name,))
+        return self._topics[name]
+
     def leader(self, topic: str, partition: int) -> int:
         """The node id of a partition's leader, by metadata that may be of earlier; `retrying` renews it.
 
@@ -338,9 +349,7 @@ class Cluster:
             Refused: there is no such topic or partition.
             Again: it has no leader now.
         """
-        if topic not in self._topics:
-            self._metadata((topic,))
-        known = self._topics[topic].partitions.get(partition)
+        known = self.topic(topic).partitions.get(partition)
         if known is None:
             raise Missing(
                 f"topic {topic!r} has no partition {partition}: 0 to {len(self._topics[topic].partitions) - 1}"

@@ -141,6 +141,9 @@ def read(options: ReadOptions, cluster: Cluster, piece: Piece, decoder: Any) -> 
         Unavailable: the broker does not answer, or a part of the piece was removed meanwhile.
         Corrupt: a record batch is damaged; names the offset.
     """
+    if _is_another_topic(cluster, piece):
+        lost(options, f"{piece.topic} was deleted and created again since the read was planned")
+        return
     offset = piece.start
     while offset < piece.end:
         try:
@@ -161,6 +164,12 @@ def read(options: ReadOptions, cluster: Cluster, piece: Piece, decoder: Any) -> 
             if not len(fetched.records):
                 reached = min(visible, piece.end)  # nothing is left of these offsets: compaction took it
         offset = reached
+
+
+def _is_another_topic(cluster: Cluster, piece: Piece) -> bool:
+    """Whether the topic was replaced by one of the same name since it was planned for."""
+    topic = cluster.retrying(f"looking for {piece.topic}", lambda: cluster.topic(piece.topic))
+    return bool(piece.topic_id and topic.topic_id is not None and topic.topic_id.hex != piece.topic_id)
 
 
 def _after_loss(options: ReadOptions, cluster: Cluster, piece: Piece, offset: int) -> int:

@@ -379,12 +379,12 @@ def _read_extent(descriptor: int, extent: Extent, piece: Piece, decoder: Any) ->
     try:
         yield from decoder.feed(view, piece.start, piece.end, piece.aborted)
         if decoder.next_offset < piece.end:
-            _check_whole(view)
+            _check_whole(view, decoder.next_offset)
     except Corrupt as error:
         raise Corrupt(f"{extent.path}, from byte {extent.position}: {error}") from error
 
 
-def _check_whole(view: memoryview) -> None:
+def _check_whole(view: memoryview, next_offset: int) -> None:
     """The decoder leaves a batch that is cut off to the next call; in an extent there is none.
 
     Raises:
@@ -394,4 +394,4 @@ def _check_whole(view: memoryview) -> None:
     for position, header in headers_in(view):
         end = position + header.size
     if end != len(view):
-        raise Corrupt(f"the batch at byte {end} of it is cut off")
+        raise Corrupt(f"the batch at byte {end} of it, behind offset {next_offset - 1}, is cut off")

@@ -1,0 +1,210 @@
+"""What is read while the broker writes, rolls and deletes: all of it, or a word about what is missing."""
+
+import shutil
+import threading
+import time
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from stablelog.errors import Corrupt, Unavailable
+from stablelog.spark.planning import Limits
+from tests.clients.drivers import Confluent, unique
+from tests.spark.histories import Writers, truth
+from tests.spark.reading import make, rows, settled, tasks
+
+SMALL = {"segment.bytes": "1500", "index.interval.bytes": "200"}
+
+
+def given(broker, topic, **more):
+    return {"bootstrap": broker.bootstrap, "subscribe": topic, **more}
+
+
+def delete_before(broker, topic, offset, partition=0):
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    at = TopicPartition(topic, partition, offset)
+    admin.delete_records([at])[at].result(30)
+
+
+def filled(broker, **configs):
+    """A topic of one partition and many segments: 200 records, the last of them in the last segment."""
+    topic = unique("retained")
+    make(broker.bootstrap, topic, 1, **SMALL, **configs)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+    for number in range(200):
+        producer.produce(topic, b"%03d" % number + b"x" * 60, partition=0)
+        if number % 10 == 9:
+            assert producer.flush(30) == 0
+    return topic
+
+
+def logs(broker, topic, pattern="*.log"):
+    return sorted((broker.data / f"{topic}-0").glob(pattern))
+
+
+def wait_until_gone(path):
+    deadline = time.monotonic() + 20
+    while path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_segments_that_are_deleted_meanwhile_are_read_while_they_are_kept(stablelog_broker):
+    topic = filled(stablelog_broker)
+    asked = given(stablelog_broker, topic, scan="files")
+    planned = tasks(asked)
+    first = logs(stablelog_broker, topic)[0]
+    delete_before(stablelog_broker, topic, 150)
+    wait_until_gone(first)
+    assert len(rows(asked, "offset", planned=planned)) == 200
+
+
+@pytest.mark.parametrize("scan", ["fetch", "files"])
+def test_what_was_removed_meanwhile_is_told(stablelog_broker, scan, caplog):
+    topic = filled(stablelog_broker)
+    asked = given(stablelog_broker, topic, scan=scan)
+    planned = tasks(asked, Limits(target_size=1000))
+    delete_before(stablelog_broker, topic, 150)
+    for path in logs(stablelog_broker, topic, "*.deleted"):
+        path.unlink()
+    with pytest.raises(
+        Unavailable, match=f"{topic}-0 begins at offset 150 by now: offsets 0 to .* were removed while"
+    ):
+        rows(asked, "offset", planned=planned)
+    left = rows({**asked, "failOnDataLoss": "false"}, "offset", planned=planned)
+    # A file that is still there is read as it was planned, also where its first offsets are deleted by now.
+    first = 150 if scan == "fetch" else left[0][0]
+    assert 100 < first <= 150
+    assert left == [(n,) for n in range(first, 200)]
+    assert "going on without" in caplog.text
+
+
+def test_without_a_broker_a_file_that_is_gone_is_told(stablelog_broker, tmp_path):
+    topic = filled(stablelog_broker)
+    copy = shutil.copytree(stablelog_broker.data / f"{topic}-0", tmp_path / f"{topic}-0")
+    asked = {"path": str(tmp_path)}
+    planned = tasks(asked)
+    second = sorted(copy.glob("*.log"))[1]
+    second.unlink()
+    with pytest.raises(
+        Unavailable, match=f"{second}.* was removed while it was read: offsets 0 to 199 of {topic}-0"
+    ):
+        rows(asked, "offset", planned=planned)
+    with pytest.raises(Unavailable, match=r"with the offsets .* was removed while the read was planned"):
+        tasks(asked)
+
+
+@pytest.mark.parametrize("scan", ["fetch", "files"])
+def test_a_topic_that_was_created_again_is_not_taken_for_the_old_one(stablelog_broker, scan):
+    topic = filled(stablelog_broker)
+    asked = given(stablelog_broker, topic, scan=scan)
+    planned = tasks(asked)
+    admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap})
+    admin.delete_topics([topic])[topic].result(30)
+    make(stablelog_broker.bootstrap, topic, 1)
+    Confluent(stablelog_broker.bootstrap).produce(topic, [b"new"] * 300)
+    with pytest.raises(Unavailable, match=f"{topic} was deleted and created again"):
+        rows(asked, "value", planned=planned)
+
+
+def test_a_file_that_compaction_has_put_in_place_of_another_is_noticed(stablelog_broker, tmp_path):
+    topic = filled(stablelog_broker)
+    copy = shutil.copytree(stablelog_broker.data / f"{topic}-0", tmp_path / f"{topic}-0")
+    asked = {"path": str(tmp_path)}
+    planned = tasks(asked)
+    first = min(copy.glob("*.log"))
+    other = first.with_suffix(".swap")
+    other.write_bytes(first.read_bytes())
+    other.replace(first)
+    with pytest.raises(Unavailable, match=f"{first}.* was removed while it was read"):
+        rows(asked, "offset", planned=planned)
+    assert len(rows(asked, "offset")) == 200
+
+
+@pytest.mark.parametrize("where", ["header", "record", "length"])
+def test_a_damaged_segment_is_named_with_its_offset(stablelog_broker, tmp_path, where):
+    topic = filled(stablelog_broker)
+    copy = shutil.copytree(stablelog_broker.data / f"{topic}-0", tmp_path / f"{topic}-0")
+    path = sorted(copy.glob("*.log"))[2]
+    content = bytearray(path.read_bytes())
+    content[{"header": 16, "record": 70, "length": 9}[where]] ^= 0x55
+    path.write_bytes(content)
+    base = int(path.stem)
+    with pytest.raises(Corrupt, match=f"{path}, from byte 0: .*(offset {base}|{base - 1})"):
+        rows({"path": str(tmp_path)}, "offset")
+
+
+def test_a_segment_that_was_cut_is_named(stablelog_broker, tmp_path):
+    topic = filled(stablelog_broker)
+    copy = shutil.copytree(stablelog_broker.data / f"{topic}-0", tmp_path / f"{topic}-0")
+    path = sorted(copy.glob("*.log"))[2]
+    planned = tasks({"path": str(tmp_path)})
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 10)
+    with pytest.raises(Corrupt, match=f"{path} has .* bytes, and .* when the read was planned"):
+        rows({"path": str(tmp_path)}, "offset", planned=planned)
+    with pytest.raises(Corrupt, match=f"{path} has .* bytes, and .* when it was sealed"):
+        tasks({"path": str(tmp_path)})
+
+
+def test_a_directory_that_cannot_be_read_is_named(stablelog_broker, tmp_path):
+    with pytest.raises(Unavailable, match=f"{tmp_path}/nowhere cannot be read: No such file"):
+        tasks({"path": str(tmp_path / "nowhere")})
+    with pytest.raises(Unavailable, match=f"{tmp_path} is no data directory"):
+        tasks({"path": str(tmp_path)})
+    topic = filled(stablelog_broker)
+    with pytest.raises(Unavailable, match=f"the files of {topic}-0 are not to be seen in {tmp_path}"):
+        tasks(given(stablelog_broker, topic, path=str(tmp_path)))
+
+
+def test_while_the_broker_writes_and_rolls_and_deletes(stablelog_broker):
+    topic, bootstrap = unique("busy"), stablelog_broker.bootstrap
+    make(bootstrap, topic, 2, **SMALL)
+    writers = Writers(bootstrap, topic, 2, 7)
+    stop = threading.Event()
+    failures = []
+
+    def write():
+        try:
+            while not stop.is_set():
+                writers.step()
+            writers.end_all()
+        except Exception as error:
+            failures.append(error)
+
+    writer = threading.Thread(target=write)
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": unique("g"), "isolation.level": "read_committed"}
+    )
+    consumer.assign([TopicPartition(topic, index, 0) for index in range(2)])
+    ledger, reads, read_counts = [], [], {"fetch": 0, "files": 0}
+    writer.start()
+    try:
+        deadline = time.monotonic() + 6
+        while time.monotonic() < deadline and not failures:
+            for scan in ("files", "fetch"):
+                asked = given(stablelog_broker, topic, scan=scan)
+                planned = tasks(asked, Limits(target_size=4000))
+                reads.append((planned, rows(asked, "partition", "offset", "value", planned=planned)))
+                read_counts[scan] += len(reads[-1][1])
+            ledger += [(m.partition(), m.offset(), m.value()) for m in consumer.consume(10_000, 0.05)]
+            positions = {at.partition: at.offset for at in consumer.position(consumer.assignment())}
+            for index, position in positions.items():
+                if position > 60:
+                    delete_before(stablelog_broker, topic, position - 50, index)
+    finally:
+        stop.set()
+        writer.join()
+        consumer.close()
+    assert not failures
+    settled(bootstrap, topic)
+    known = set(ledger) | set(truth(bootstrap, topic, 2))
+    assert min(read_counts.values()) > 100
+    for planned, found in reads:
+        ranges = [(piece.partition, piece.start, piece.end) for pieces in planned for piece in pieces]
+        wanted = {
+            row for row in known for index, start, end in ranges if row[0] == index and start <= row[1] < end
+        }
+        assert set(found) == wanted
+        assert len(found) == len(wanted)
