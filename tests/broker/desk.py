@@ -30,7 +30,7 @@ COMMIT, ABORT = True, False
 ROUND_TRIP_TURNS = 3  # of the loop, until a client's next request: markers become durable meanwhile
 
 
-def frame(api_key, version, correlation_id=1, **fields):
+def frame(api_key, version, /, correlation_id=1, **fields):
     """A request without its length. Nested messages are given as dicts, whole ones."""
     message = message_class(api_key, version, "request")
     body = io.BytesIO()
@@ -115,7 +115,7 @@ class Desk:
         self.router = Router(broker)
         self._stranger = SimpleNamespace(host="nowhere")
 
-    async def ask(self, api_key, version, **fields):
+    async def ask(self, api_key, version, /, **fields):
         buffers = await self.router.respond(self._stranger, frame(api_key, version, **fields))
         for _ in range(ROUND_TRIP_TURNS):
             await asyncio.sleep(0)

@@ -436,7 +436,7 @@ def test_all_children_are_committed_with_one_number_or_none(numbers: list[int]) 
     run(numbers)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(12))
 def test_so_they_are_in_long_histories(seed: int) -> None:
     chance = random.Random(seed)
     for _ in range(2):

@@ -64,9 +64,8 @@ async def _write_offsets(broker: Broker, request: CommitJointRequest, name: Join
     try:
         await transactions.journal.settled()
         codes = transactions.coordinator.verify_partitions(*child, [OFFSETS_PARTITION])
-        if (
-            codes[OFFSETS_PARTITION] is ErrorCode.none
-        ):  # else it was decided meanwhile, and the commit says so
+        # If it is over by now, the version was decided meanwhile: the commit will say so.
+        if codes[OFFSETS_PARTITION] is ErrorCode.none:
             records = _offset_records(broker, request)
             groups.journal.append_transactional(records, child.producer_id, child.producer_epoch)
             groups.coordinator.txn_offsets_appended(child.producer_id, records, now_ms=broker.now_ms())
