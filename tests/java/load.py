@@ -89,6 +89,25 @@ def write_everything(bootstrap, topic, *, rounds=1, leave_open=True):
     return undecided
 
 
+WORKED_EXAMPLE = "P1 P1 P2 P1c P2 P2a P1 P2 P1 P1a P2c"  # of the abort index's design; a word for each offset
+
+
+def write_worked_example(bootstrap, topic):
+    """Write it with two transactional producers, a batch for each record."""
+    writers = {name: producer(bootstrap, **{"transactional.id": f"{topic}-{name}"}) for name in ("P1", "P2")}
+    is_open = dict.fromkeys(writers, False)
+    for number, word in enumerate(WORKED_EXAMPLE.split()):
+        name, end = word[:2], word[2:]
+        if end:
+            (writers[name].commit_transaction if end == "c" else writers[name].abort_transaction)(TIMEOUT_S)
+            is_open[name] = False
+            continue
+        if not is_open[name]:
+            writers[name].begin_transaction()
+            is_open[name] = True
+        send(writers[name], topic, [b"%s@%d" % (name.encode(), number)])
+
+
 def commit_offsets(bootstrap, topic):
     """Offsets of the group "readers": 3, then 5 in a transaction that commits, then 7 in one that does not."""
     consumer = Consumer(

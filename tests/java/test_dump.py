@@ -1,6 +1,7 @@
 """Apache Kafka's own dump tool reads every file that the broker writes, and says of each record what we say."""
 
 import json
+import re
 
 import pytest
 
@@ -9,11 +10,18 @@ from stablelog.batch.header import HEADER, read_header
 from stablelog.batch.markers import read_marker
 from stablelog.batch.records import decode_records
 from tests.java.dump import dump, files_of
-from tests.java.load import commit_offsets, create_topic, producer, send, write_everything
+from tests.java.load import (
+    commit_offsets,
+    create_topic,
+    producer,
+    send,
+    write_everything,
+    write_worked_example,
+)
 
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
-TOPIC = "everything"
+TOPIC, EXAMPLE, IN_COMMIT_ORDER = "everything", "worked-example", "in-commit-order"
 OFFSET_KEY = "1"
 TRANSACTION_STATUS = (
     "Empty",
@@ -24,6 +32,7 @@ TRANSACTION_STATUS = (
     "CompleteAbort",
     "Dead",
 )
+GAP = re.compile(r"^Non-consecutive offsets in|^\s+\d+ is followed by \d+$")
 SMALL = {"segment.bytes": "3000", "index.interval.bytes": "300", "segment.index.bytes": "1200"}
 
 
@@ -35,6 +44,10 @@ def written(kafka_jars, tmp_path_factory):
         create_topic(broker.bootstrap, TOPIC, SMALL)
         held = write_everything(broker.bootstrap, TOPIC)
         commit_offsets(broker.bootstrap, TOPIC)
+        create_topic(broker.bootstrap, EXAMPLE, {})
+        write_worked_example(broker.bootstrap, EXAMPLE)
+        create_topic(broker.bootstrap, IN_COMMIT_ORDER, {**SMALL, "stablelog.order": "commit"})
+        write_everything(broker.bootstrap, IN_COMMIT_ORDER, leave_open=False)
         broker.kill()
         broker.start()
         send(producer(broker.bootstrap), TOPIC, [b"after the crash"] * 3)
@@ -125,6 +138,69 @@ def test_the_snapshots_and_aborted_transactions_are_there(written):
     assert len(open_since) == 1
 
 
+def test_the_worked_example_of_the_abort_index(written):
+    """P2 was aborted from 2 to 5 while P1 was open since 6; P1 from 6 to 9 while P2 was open since 7."""
+    found = dump(*files_of(written / f"{EXAMPLE}-0"))
+    assert found.complaints == []
+    entries = [
+        (int(row["firstOffset"]), int(row["lastOffset"]), int(row["lastStableOffset"]))
+        for _, row in found.of(".txnindex")
+    ]
+    assert entries == [(2, 5, 6), (6, 9, 7)]
+
+
+def test_a_topic_in_commit_order_is_one_of_kafka_with_gaps(written):
+    """A commit takes the offsets of its view, which no record has in the log: as after compaction."""
+    directory = written / f"{IN_COMMIT_ORDER}-0"
+    found = dump(*files_of(directory))
+    assert found.complaints
+    assert [line for line in found.complaints if not GAP.search(line)] == []
+    markers = [header for header, _ in batches(directory) if header.is_control]
+    assert max(header.last_offset_delta for header in markers) > 1
+    assert len(found.of(".log")) == len(list(batches(directory)))
+
+
+# The examples of docs/formats.md: transactional data, its abort, and what the files beside the log say of them.
+EXAMPLES = {
+    "00000000000000000000.log": "0000000000000005000000420000000302151ba14c0010000000010000018bcfe568000000018bcfe56800000000000000"
+    "00050002000000000000000210000000026b0276000e00000201027700"
+    "00000000000000070000004200000003028dc466a70030000000000000018bcfe568000000018bcfe5680000000000000000050002ffffffff0000000120000000"
+    "08000000000c00000000000900",
+    "00000000000000000000.index": "0000000600000000",
+    "00000000000000000000.timeindex": "0000018bcfe5680000000006",
+    "00000000000000000000.txnindex": "00000000000000000005000000000000000500000000000000070000000000000008",
+    "00000000000000000008.snapshot": "0001aea893c80000000100000000000000050002000000010000000000000006000000010000018bcfe5680000000009ffffffffffffffff",
+}
+
+
+def test_the_examples_of_the_formats_are_kafkas(kafka_jars, tmp_path):
+    for name, content in EXAMPLES.items():
+        (tmp_path / name).write_bytes(bytes.fromhex(content))
+    found = dump(*files_of(tmp_path))
+    assert found.complaints == []
+    assert [(row["offset"], row.get("key"), row.get("payload")) for row in found.records()] == [
+        ("5", "k", "v"),
+        ("6", None, "w"),
+        ("7", None, None),
+    ]
+    assert found.records()[2]["endTxnMarker"] == "ABORT"
+    assert found.records()[2]["coordinatorEpoch"] == "9"
+    (entry,) = [row for _, row in found.of(".txnindex")]
+    assert entry == {
+        "version": "0",
+        "producerId": "5",
+        "firstOffset": "5",
+        "lastOffset": "7",
+        "lastStableOffset": "8",
+    }
+    (producer_row,) = [row for _, row in found.of(".snapshot")]
+    assert (producer_row["producerId"], producer_row["lastSequence"], producer_row["lastOffset"]) == (
+        "5",
+        "1",
+        "6",
+    )
+
+
 def test_its_index_checks_pass(written):
     files = [path for path in files_of(written / f"{TOPIC}-0") if path.suffix in (".index", ".timeindex")]
     for option in ("--index-sanity-check", "--verify-index-only"):
@@ -141,6 +217,10 @@ def test_the_commit_log_is_a_transaction_log_of_kafka(written):
     statuses = {name: TRANSACTION_STATUS[data["transactionStatus"]] for name, data in latest.items()}
     assert statuses == {
         "offsets": "CompleteAbort",
+        f"{EXAMPLE}-P1": "CompleteAbort",
+        f"{EXAMPLE}-P2": "CompleteCommit",
+        f"{IN_COMMIT_ORDER}-one": "CompleteCommit",
+        f"{IN_COMMIT_ORDER}-two": "CompleteCommit",
         f"{TOPIC}-one": "CompleteCommit",
         f"{TOPIC}-two": "CompleteCommit",
         f"{TOPIC}-undecided": "Ongoing",

@@ -7,6 +7,7 @@ import pytest
 import stablelog
 from peers import apache_kafka
 from stablelog.env.disk import LocalDisk
+from stablelog.log.transaction_index import TransactionIndex
 from stablelog.log.verify import verify_directory
 from tests.golden.kafka_directory import TOPICS, look, write_load
 from tests.java.dump import SHORT_LIVED, dump, files_of
@@ -16,11 +17,13 @@ from tests.java.load import (
     producer,
     send,
     write_everything,
+    write_worked_example,
 )
 
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
 STEP = 9  # not every offset: tests/golden reads from all of them, without sockets
+EXAMPLE = "worked-example"
 AS_IT_IS, WITHOUT_INDEXES = "as-it-is", "without-indexes"
 
 
@@ -34,6 +37,8 @@ def kafka(kafka_jars, tmp_path_factory):
         held = write_load(broker.bootstrap, broker.data)
         for name in (AS_IT_IS, WITHOUT_INDEXES):
             create_topic(broker.bootstrap, name, {"index.interval.bytes": "300"})
+        create_topic(broker.bootstrap, EXAMPLE, {})
+        write_worked_example(broker.bootstrap, EXAMPLE)
         seen = look(broker.bootstrap, step=STEP)
         readers = committed_offset(broker.bootstrap, "readers", "everything")
         broker.kill()
@@ -56,19 +61,38 @@ def test_clients_see_with_stablelog_what_they_saw_with_kafka(kafka, tmp_path):
     assert dump(*files_of(data / "everything-0")).complaints == []
 
 
+def test_the_worked_example_gives_the_same_index_in_both(kafka, tmp_path):
+    """The abort index's design, section 5: which entries there are, and the stable offset that each of them tells."""
+    broker, _, _ = kafka
+    with stablelog.serve(tmp_path / "data") as ours:
+        create_topic(ours.bootstrap, EXAMPLE, {})
+        write_worked_example(ours.bootstrap, EXAMPLE)
+    entries = []
+    for data in (broker.data, tmp_path / "data"):
+        (path,) = (data / f"{EXAMPLE}-0").glob("*.txnindex")
+        index = TransactionIndex(path.read_bytes())
+        entries.append(
+            [
+                (txn.first_offset, txn.last_offset, txn.stable_offset)
+                for txn in map(index.__getitem__, range(len(index)))
+            ]
+        )
+    assert entries[0] == entries[1] == [(2, 5, 6), (6, 9, 7)]
+
+
 def test_clients_see_with_kafka_what_they_saw_with_stablelog(kafka, tmp_path):
     """Kafka opens our partitions, and makes from our log the indexes that we made."""
     broker, _, _ = kafka
     topics = (AS_IT_IS, WITHOUT_INDEXES)
+    mine = tmp_path / "data" / "mine-0"
     with stablelog.serve(tmp_path / "data") as ours:
-        for topic in topics:
-            create_topic(ours.bootstrap, topic, {"segment.bytes": "3000", "index.interval.bytes": "300"})
-        held = [write_everything(ours.bootstrap, topic) for topic in topics]
-        seen = look(ours.bootstrap, topics, step=STEP)
+        create_topic(ours.bootstrap, "mine", {"segment.bytes": "3000", "index.interval.bytes": "300"})
+        held = write_everything(ours.bootstrap, "mine")
+        seen = look(ours.bootstrap, ["mine"], step=STEP)["mine"]
         ours.stop()
         del held
     for topic in topics:
-        mine, theirs = tmp_path / "data" / f"{topic}-0", broker.data / f"{topic}-0"
+        theirs = broker.data / f"{topic}-0"
         metadata = (theirs / "partition.metadata").read_bytes()
         shutil.rmtree(theirs)
         shutil.copytree(mine, theirs)
@@ -77,11 +101,10 @@ def test_clients_see_with_kafka_what_they_saw_with_stablelog(kafka, tmp_path):
         if path.suffix in (".index", ".timeindex", ".txnindex"):
             path.unlink()
     broker.start()
-    assert look(broker.bootstrap, topics, step=STEP) == seen
+    assert look(broker.bootstrap, topics, step=STEP) == dict.fromkeys(topics, seen)
     broker.stop()
     told = [line for line in broker.log_tail(1000).splitlines() if "ERROR" in line or "WARN" in line]
     assert [line for line in told if any(topic in line for topic in topics)] == []
-    mine = tmp_path / "data" / f"{WITHOUT_INDEXES}-0"
     paths = sorted((broker.data / f"{WITHOUT_INDEXES}-0").glob("*[xg]"))
     for path in paths:
         kafkas, ours = path.read_bytes(), (mine / path.name).read_bytes()
