@@ -85,6 +85,7 @@ def fetch(bootstrap: str, topic: Topic) -> float:
             "group.id": "bench",
             "isolation.level": "read_committed",
             "max.partition.fetch.bytes": READ_SIZE_MAX,
+            "fetch.queue.backoff.ms": 1,  # by default a client that cannot keep up pauses for a second
             "enable.auto.commit": False,
             **QUIET,
         }

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.wire.envelope import INT32, INT64, NO_TAGS, NULL_SIZE, encode_size, encode_text
 from stablelog.wire.messages import FETCH_KEY, Buffer, response_header
 
 VERSION_WITH_LOG_START = 5
@@ -23,12 +24,8 @@ VERSION_WITH_TOPIC_IDS = 13
 
 _PARTITION = struct.Struct(">ihqq")  # index, error, high watermark, last stable offset
 _ABORTED = struct.Struct(">qq")  # producer id, first offset
-_INT16 = struct.Struct(">h")
-_INT32 = struct.Struct(">i")
-_INT64 = struct.Struct(">q")
 _ERROR_AND_SESSION = struct.Struct(">hi")
-NO_TAGS = b"\0"
-NO_REPLICA = _INT32.pack(-1)
+NO_REPLICA = INT32.pack(-1)
 
 
 @dataclass(slots=True)
@@ -64,15 +61,6 @@ class FetchedTopic:
     partitions: list[FetchedPartition]
 
 
-def _uvarint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def encode_fetch_response(
     version: int, correlation_id: int, error: ErrorCode, session_id: int, topics: Iterable[FetchedTopic]
 ) -> list[Buffer]:
@@ -81,17 +69,16 @@ def encode_fetch_response(
     topics = list(topics)
     out: list[Buffer] = []
     envelope = bytearray(response_header(FETCH_KEY, version, correlation_id))
-    envelope += _INT32.pack(0)  # throttle time
+    envelope += INT32.pack(0)  # throttle time
     if version >= VERSION_WITH_SESSIONS:
         envelope += _ERROR_AND_SESSION.pack(error.value, session_id)
-    envelope += _count(len(topics), flexible=flexible)
+    envelope += encode_size(len(topics), INT32, flexible=flexible)
     for topic in topics:
         if version >= VERSION_WITH_TOPIC_IDS:
             envelope += topic.topic_id.bytes if topic.topic_id is not None else bytes(16)
         else:
-            name = topic.name.encode()
-            envelope += (_uvarint(len(name) + 1) if flexible else _INT16.pack(len(name))) + name
-        envelope += _count(len(topic.partitions), flexible=flexible)
+            envelope += encode_text(topic.name, flexible=flexible)
+        envelope += encode_size(len(topic.partitions), INT32, flexible=flexible)
         for partition in topic.partitions:
             _write_partition(envelope, version, partition)
             if partition.records:
@@ -108,10 +95,6 @@ def encode_fetch_response(
     return out
 
 
-def _count(count: int, *, flexible: bool) -> bytes:
-    return _uvarint(count + 1) if flexible else _INT32.pack(count)
-
-
 def _write_partition(envelope: bytearray, version: int, partition: FetchedPartition) -> None:
     """Everything of a partition that stands before its records' bytes."""
     flexible = version >= VERSION_FLEXIBLE
@@ -119,15 +102,15 @@ def _write_partition(envelope: bytearray, version: int, partition: FetchedPartit
         partition.index, partition.error.value, partition.high_watermark, partition.last_stable_offset
     )
     if version >= VERSION_WITH_LOG_START:
-        envelope += _INT64.pack(partition.log_start_offset)
+        envelope += INT64.pack(partition.log_start_offset)
     if partition.aborted is None:
-        envelope += _uvarint(0) if flexible else _INT32.pack(-1)
+        envelope += encode_size(NULL_SIZE, INT32, flexible=flexible)
     else:
-        envelope += _count(len(partition.aborted), flexible=flexible)
+        envelope += encode_size(len(partition.aborted), INT32, flexible=flexible)
         for producer_id, first_offset in partition.aborted:
             envelope += _ABORTED.pack(producer_id, first_offset)
             if flexible:
                 envelope += NO_TAGS
     if version >= VERSION_WITH_PREFERRED_REPLICA:
         envelope += NO_REPLICA
-    envelope += _count(partition.size, flexible=flexible)
+    envelope += encode_size(partition.size, INT32, flexible=flexible)

@@ -19,6 +19,7 @@ from kio.serial.errors import SerialError
 from stablelog.errors import Refused
 from stablelog.wire.extension import EXTENSION_NAMES, EXTENSION_VERSIONS, extension_class
 from stablelog.wire.guard import check_counts, skip_tagged_fields
+from stablelog.wire.produce import decode_produce_request
 from stablelog.wire.shapes import error_for, reshape_request, reshape_response
 from stablelog.wire.versions import adapt, entity_in, refuse_nulls
 
@@ -28,6 +29,7 @@ PREFIX = struct.Struct(">hhi")  # api key, api version, correlation id
 CLIENT_ID_SIZE = struct.Struct(">h")
 RESPONSE_HEADER = struct.Struct(">i")
 
+PRODUCE_KEY = 0
 API_VERSIONS_KEY = 18
 FETCH_KEY = 1
 
@@ -114,7 +116,7 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
 
     Returns:
         The client id, and the request in its newest shape (a Fetch in the shape in which it came, whose topics
-        have names or ids).
+        have names or ids; a Produce in the one shape of `wire.produce`).
 
     Raises:
         Refused: the bytes are not this request.
@@ -127,6 +129,8 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
     request_class = message_class(api_key, version, "request")
     try:
         client_id, at = _read_header(frame, flexible=request_class.__flexible__)
+        if api_key == PRODUCE_KEY:
+            return client_id, decode_produce_request(version, frame, at)
         check_counts(request_class, frame, at)
         # Bytes behind the request are passed over, as Kafka does: librdkafka 2.16 leaves three behind a Metadata
         # request for all topics.

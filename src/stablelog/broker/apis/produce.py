@@ -10,19 +10,23 @@ Version notes: v3 transactional id; v8 error per record; v11 TRANSACTION_ABORTAB
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from kio.schema.errors import ErrorCode
-from kio.schema.produce.v12.request import ProduceRequest
-from kio.schema.produce.v12.response import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 
 from stablelog.batch.header import BatchHeader
-from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
 from stablelog.broker.topics import INTERNAL_TOPICS
 from stablelog.errors import Corrupt, Refused, Unavailable
 from stablelog.log.partition import Appended, Partition
+from stablelog.wire.guard import Buffer
+from stablelog.wire.produce import (
+    PartitionRecords,
+    ProducedPartition,
+    ProducedTopic,
+    ProduceRequest,
+    encode_produce_response,
+)
 
 SECOND_DIALECT_VERSION = 12
 KNOWN_ACKS = (-1, 0, 1)
@@ -68,7 +72,7 @@ def _transaction_check(
 
 
 def _append(
-    broker: Broker, request: ProduceRequest, api_version: int, name: str, asked: Any
+    broker: Broker, request: ProduceRequest, api_version: int, name: str, asked: PartitionRecords
 ) -> tuple[Partition, Appended]:
     if name in INTERNAL_TOPICS:
         raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own")
@@ -93,77 +97,60 @@ def _append_one(
     request: ProduceRequest,
     api_version: int,
     name: str,
-    asked: Any,
+    asked: PartitionRecords,
     waits: "list[asyncio.Future[None]]",
-) -> PartitionProduceResponse:
+) -> ProducedPartition:
     try:
         partition, appended = _append(broker, request, api_version, name, asked)
     except Refused as refused:
-        return _refusal(asked.index, refused.code, str(refused))
+        return _refusal(asked, refused.code, str(refused))
     except Corrupt as corrupt:
-        return _refusal(asked.index, ErrorCode.corrupt_message, str(corrupt))
+        return _refusal(asked, ErrorCode.corrupt_message, str(corrupt))
     except Unavailable as unavailable:
-        return _refusal(asked.index, ErrorCode.kafka_storage_error, str(unavailable))
+        return _refusal(asked, ErrorCode.kafka_storage_error, str(unavailable))
     if request.acks:
         future = broker.flush.durable(partition, appended.last_offset + 1)
         if future is not None:
             waits.append(future)
-    at = appended.append_time_ms
-    return PartitionProduceResponse(
-        index=asked.index,
-        error_code=ErrorCode.none,
+    return ProducedPartition(
+        asked.index,
         base_offset=appended.first_offset,
-        log_append_time=None if at < 0 else datetime.fromtimestamp(at / 1000, UTC),
+        append_time_ms=appended.append_time_ms,
         log_start_offset=appended.start_offset,
-        record_errors=(),
     )
 
 
-def _refusal(index: int, code: ErrorCode, why: str) -> PartitionProduceResponse:
-    return PartitionProduceResponse(
-        index=index, error_code=code, base_offset=-1, record_errors=(), error_message=why
-    )
+def _refusal(asked: PartitionRecords, code: ErrorCode, why: str) -> ProducedPartition:
+    return ProducedPartition(asked.index, code, message=why)
 
 
-async def handle(broker: Broker, request: ProduceRequest, context: Any) -> ProduceResponse | None:
+async def handle(broker: Broker, request: ProduceRequest, context: Any) -> list[Buffer] | None:
     """Append, wait for durability, answer."""
+    version, correlation_id = context.api_version, context.correlation_id
     if request.acks not in KNOWN_ACKS:
-        answers = tuple(
-            TopicProduceResponse(
-                name=topic.name,
-                partition_responses=tuple(
-                    _refusal(
-                        p.index,
-                        ErrorCode.invalid_required_acks,
-                        f"acks={request.acks}; 0, 1 and all (-1) are known",
-                    )
-                    for p in topic.partition_data
-                ),
+        why = f"acks={request.acks}; 0, 1 and all (-1) are known"
+        answers = [
+            ProducedTopic(
+                topic.name, [_refusal(p, ErrorCode.invalid_required_acks, why) for p in topic.partitions]
             )
-            for topic in request.topic_data
-        )
-        return ProduceResponse(responses=answers, throttle_time=NO_THROTTLE)
+            for topic in request.topics
+        ]
+        return encode_produce_response(version, correlation_id, answers)
     waits: list[asyncio.Future[None]] = []
-    answers = tuple(
-        TopicProduceResponse(
-            name=topic.name,
-            partition_responses=tuple(
-                _append_one(broker, request, context.api_version, topic.name, asked, waits)
-                for asked in topic.partition_data
-            ),
+    answers = [
+        ProducedTopic(
+            topic.name,
+            [_append_one(broker, request, version, topic.name, asked, waits) for asked in topic.partitions],
         )
-        for topic in request.topic_data
-    )
-    broker.metrics.count_appended(
-        sum(len(p.records or b"") for t in request.topic_data for p in t.partition_data)
-    )
+        for topic in request.topics
+    ]
+    broker.metrics.count_appended(sum(len(p.records or b"") for t in request.topics for p in t.partitions))
     if request.acks == 0:
         # Whoever wants no answer still learns of a refusal, by the connection being closed, as Kafka does it.
-        refused = [p for t in answers for p in t.partition_responses if p.error_code is not ErrorCode.none]
-        if refused:
-            raise Refused(
-                refused[0].error_code, f"an append with acks=0 was refused: {refused[0].error_message}"
-            )
+        for answer in answers:
+            for partition in answer.partitions:
+                if partition.error is not ErrorCode.none:
+                    raise Refused(partition.error, f"an append with acks=0 was refused: {partition.message}")
         return None
     if request.transactional_id is not None and waits:
         # What is acknowledged in a transaction is known to its coordinator after any crash.
@@ -173,4 +160,4 @@ async def handle(broker: Broker, request: ProduceRequest, context: Any) -> Produ
             waits.append(future)
     for wait in waits:
         await wait
-    return ProduceResponse(responses=answers, throttle_time=NO_THROTTLE)
+    return encode_produce_response(version, correlation_id, answers)
