@@ -1,0 +1,194 @@
+"""A driver that a test kills: a stream from the log to the log, whose every step can be somebody's last.
+
+    python -m tests.chaos.spark_driver <directory>
+
+`config.json` in the directory says from where to where. `plan.json` says which step of a micro-batch kills whom; the
+process that comes to the step first takes the plan away, says so in `fired.json`, and kills. Steps:
+
+    read            a task begins to read
+    write           a task begins to write
+    writing         a task has taken its first rows
+    written         a task has everything acknowledged
+    decision        all tasks have: the driver is about to ask for the decision
+    asked           the driver has asked, and does not know the answer
+    decided         the driver knows the answer, Spark does not
+    commit log      Spark knows, and writes its own commit log, or has written it: a moment later
+    source commit   Spark tells the source that the micro-batch is done
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+STEPS = {
+    "read": "task",
+    "write": "task",
+    "writing": "task",
+    "written": "task",
+    "decision": "driver",
+    "asked": "driver",
+    "decided": "driver",
+    "commit log": "later",
+    "source commit": "driver",
+}
+COMMIT_JOINT = 10002
+
+
+def step(directory, name):
+    """Come to a step of a micro-batch: perhaps the last one."""
+    plan = directory / "plan.json"
+    try:
+        wanted = json.loads(plan.read_text())
+    except FileNotFoundError:
+        return
+    if wanted["step"] != name:
+        return
+    if wanted["skip"] > 0:
+        write(plan, {**wanted, "skip": wanted["skip"] - 1})
+        return
+    try:
+        plan.rename(directory / "taken.json")
+    except FileNotFoundError:
+        return  # another one was first
+    if wanted["target"] == "driver":
+        pids = json.loads((directory / "driver.json").read_text())
+    elif wanted["target"] == "broker":
+        pids = [int((directory / "broker.pid").read_text())]
+    else:
+        pids = [os.getpid()]
+    write(directory / "fired.json", wanted)
+    if STEPS[name] == "later":
+        kill = "; ".join(f"kill -9 {pid}" for pid in pids)
+        subprocess.Popen(["sh", "-c", f"sleep {wanted['delay_s']}; {kill}"], start_new_session=True)
+        return
+    for pid in pids:
+        os.kill(pid, 9)
+    if wanted["target"] != "broker":
+        time.sleep(wanted["delay_s"])  # a task that lives on a little after its driver
+
+
+def write(path, value):
+    beside = path.with_suffix(f".{os.getpid()}")
+    beside.write_text(json.dumps(value))
+    beside.rename(path)
+
+
+def source_class():
+    """The data source with its steps. Made late: this module is imported where there is no Spark, too."""
+    from stablelog.client.connection import Connection
+    from stablelog.spark.sink import StreamWriter, stream_writer
+    from stablelog.spark.source import StablelogDataSource, StablelogStreamReader
+
+    class Reader(StablelogStreamReader):
+        def read(self, partition):
+            step(self.directory, "read")
+            return super().read(partition)
+
+        def commit(self, end):
+            step(self.directory, "source commit")
+            super().commit(end)
+
+        def __getstate__(self):
+            return super().__getstate__(), self.directory
+
+        def __setstate__(self, state):
+            super().__setstate__(state[0])
+            self.directory = state[1]
+
+    class Writer(StreamWriter):
+        def __init__(self, writer, directory):
+            super().__init__(writer._options, writer._run)
+            self.directory = directory
+
+        def write(self, iterator):
+            step(self.directory, "write")
+            message = super().write(self.rows(iterator))
+            step(self.directory, "written")
+            return message
+
+        def rows(self, iterator):
+            for batch in iterator:
+                yield batch
+                step(self.directory, "writing")
+
+        def commit(self, messages, batchId):  # noqa: N803 (Spark's name)
+            directory = self.directory
+            send = Connection.send
+
+            def send_and_step(connection, api_key, *arguments, **named):
+                send(connection, api_key, *arguments, **named)
+                if api_key == COMMIT_JOINT:
+                    step(directory, "asked")
+
+            step(directory, "decision")
+            Connection.send = send_and_step
+            try:
+                super().commit(messages, batchId)
+            finally:
+                Connection.send = send
+            step(directory, "decided")
+            step(directory, "commit log")
+
+    class Steps(StablelogDataSource):
+        @classmethod
+        def name(cls):
+            return "steps"
+
+        def __init__(self, options):
+            self.directory = Path(options["steps"])
+            super().__init__({name: value for name, value in options.items() if name.lower() != "steps"})
+
+        def streamReader(self, schema):
+            plain = super().streamReader(schema)
+            reader = Reader(plain._options, plain._columns)
+            reader.directory = self.directory
+            return reader
+
+        def streamWriter(self, schema, overwrite):
+            return Writer(stream_writer(self.options, schema), self.directory)
+
+    return Steps
+
+
+def run(directory):
+    """Run the query, and start it again when it fails, until a file `stop` is there."""
+    config = json.loads((directory / "config.json").read_text())
+    from stablelog.spark.local_session import session
+
+    spark = session("steps", "local[2,4]", spark_sql_shuffle_partitions="2")
+    spark.sparkContext.setLogLevel("OFF")
+    jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
+    write(directory / "driver.json", [jvm, os.getpid()])
+    spark.dataSource.register(source_class())
+    while not (directory / "stop").exists():
+        given = {"bootstrap": config["bootstrap"], "steps": str(directory)}
+        rows = (
+            spark.readStream.format("steps")
+            .options(subscribe="in", startingOffsets="earliest", **given)
+            .option("maxOffsetsPerTrigger", config["trigger"])
+            .load()
+            .selectExpr("key", "concat('row ', cast(value as string)) as value", "null as headers")
+            .drop("headers")
+        )
+        query = (
+            rows.writeStream.format("steps")
+            .options(topic="out", commitGroup="progress", **given)
+            .option("checkpointLocation", str(directory / "checkpoint"))
+            .start()
+        )
+        try:
+            while query.isActive and not (directory / "stop").exists():
+                query.awaitTermination(0.5)
+            query.stop()
+        except Exception as error:
+            message = str(error).splitlines()[:3]
+            with (directory / "failures.txt").open("a") as failures:
+                failures.write(json.dumps(message) + "\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]))
