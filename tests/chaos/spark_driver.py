@@ -158,7 +158,9 @@ def run(directory):
     config = json.loads((directory / "config.json").read_text())
     from stablelog.spark.local_session import session
 
-    spark = session("steps", "local[2,4]", spark_sql_shuffle_partitions="2")
+    # Nothing here runs for long enough to be worth the better compiler.
+    java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    spark = session("steps", "local[2,4]", spark_driver_extraJavaOptions=java)
     spark.sparkContext.setLogLevel("OFF")
     jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
     write(directory / "driver.json", [jvm, os.getpid()])

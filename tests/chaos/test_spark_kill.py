@@ -5,7 +5,6 @@ STABLELOG_SPARK_KILLS says how often, STABLELOG_SPARK_ROWS over how many rows. S
 
 import collections
 import contextlib
-import itertools
 import json
 import os
 import random
@@ -23,16 +22,16 @@ from stablelog.client.cluster import LATEST, Cluster
 from tests.chaos.spark_driver import STEPS, write
 from tests.client.test_producer import made
 
-pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark")]
-
 KILLS = int(os.environ.get("STABLELOG_SPARK_KILLS", "4"))
 ROWS = int(os.environ.get("STABLELOG_SPARK_ROWS", "1200"))
 PARTITIONS = 3
-TIMEOUT_S, READ_TIMEOUT_S = 240, 60
+TIMEOUT_S, READ_TIMEOUT_S = 300, 60
 TARGETS = ("worker", "broker", "driver")
 # What a short run kills: it has time for one Java process more than the first.
 SHORT = [("written", "worker"), ("asked", "broker"), ("decided", "driver"), ("writing", "broker")]
 ROOT = Path(__file__).parents[2]
+
+pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300 + 60 * KILLS)]
 
 
 class Reader:
@@ -92,7 +91,8 @@ class Run:
         (self.directory / "broker.pid").write_text(str(self.broker.pid))
 
     def start_driver(self):
-        environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
+        paths = (ROOT / "tests" / "spark" / "users", ROOT, ROOT / "src")
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(path) for path in paths)}
         command = [sys.executable, "-m", "tests.chaos.spark_driver", str(self.directory)]
         with (self.directory / "driver.log").open("ab") as log:
             self.driver = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
@@ -135,6 +135,7 @@ class Run:
         self.produce(max(ROWS // KILLS, 1) + 1, between=chance.random() < 0.3)
         self.wait_for(fired.exists)
         self.kills[name, target] += 1
+        self.say("fired")
         if target == "driver":
             self.driver.wait(TIMEOUT_S)
             self.end_driver()
@@ -201,16 +202,19 @@ class Run:
 
 
 def plans(chance):
+    """Every step with every target, in any order. A driver takes the longest to come back: it is killed less often."""
     if len(SHORT) >= KILLS:
         return SHORT[:KILLS]
-    every = [
-        (name, target)
-        for name in STEPS
-        for target in TARGETS
-        if (name, target) != ("commit log", "worker")  # nobody in particular writes it
-    ]
-    rounds = [chance.sample(every, len(every)) for _ in range(KILLS // len(every) + 1)]
-    return list(itertools.chain.from_iterable(rounds))[:KILLS]
+    every = [(name, target) for name in STEPS for target in TARGETS]
+    every.remove(("commit log", "worker"))  # nobody in particular writes it
+    seldom = [plan for plan in every if plan[1] == "driver"]
+    often = [plan for plan in every if plan[1] != "driver"]
+    chosen = []
+    while len(chosen) < KILLS:
+        chosen += chance.sample(seldom, len(seldom)) + chance.sample(2 * often, 2 * len(often))
+    chosen = chosen[:KILLS]
+    chance.shuffle(chosen)
+    return chosen
 
 
 def test_each_row_once_whatever_is_killed(tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+USERS = Path(__file__).parent / "users"
 
 
 def pytest_collection_modifyitems(items):
@@ -19,9 +20,9 @@ def pytest_collection_modifyitems(items):
 def spark(tmp_path_factory):
     from stablelog.spark.local_session import session
 
-    # Workers import what the tests define; a task may be tried twice.
+    # Workers import what the tests define, and not what users do not have; a task may be tried twice.
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "src"), *known])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(USERS), str(ROOT), str(ROOT / "src"), *known])
     warehouse = tmp_path_factory.mktemp("warehouse")
     made = session(
         "stablelog tests",

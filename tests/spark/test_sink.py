@@ -22,7 +22,7 @@ from stablelog.client.cluster import Cluster
 from stablelog.errors import InvalidConfig, Refused, Unavailable
 from stablelog.spark import sink
 from stablelog.spark.options import write_options
-from stablelog.spark.sink import Part, abort_parts, check_columns, commit_parts, progress, write_part
+from stablelog.spark.sink import Part, Task, abort_parts, check_columns, commit_parts, progress, write_part
 from tests.client.faults import Proxy, free_port
 from tests.client.test_producer import committed, made
 from tests.clients.drivers import unique
@@ -55,7 +55,7 @@ def read(broker, topic):
 
 
 def test_the_parts_of_all_tasks_are_seen_at_once(stablelog_broker, topic, options, part):
-    messages = [write_part(options, part, n, n, rows(f"a{n}", f"b{n}")) for n in range(3)]
+    messages = [write_part(options, part, Task(n, attempt_id=n), rows(f"a{n}", f"b{n}")) for n in range(3)]
     assert [message.record_count for message in messages] == [2, 2, 2]
     with Cluster(stablelog_broker.bootstrap) as cluster:
         assert cluster.list_offsets({(topic, 0): -1})[topic, 0].offset == 0
@@ -64,17 +64,17 @@ def test_the_parts_of_all_tasks_are_seen_at_once(stablelog_broker, topic, option
 
 
 def test_an_attempt_that_failed_after_writing_is_not_seen(stablelog_broker, topic, options, part):
-    write_part(options, part, 0, 0, rows("first attempt"))
-    second = write_part(options, part, 0, 1, rows("second attempt"))
+    write_part(options, part, Task(0), rows("first attempt"))
+    second = write_part(options, part, Task(0, attempt_id=1), rows("second attempt"))
     commit_parts(options, [second], None)
     assert read(stablelog_broker, topic) == [b"second attempt"]
 
 
 def test_a_repeated_micro_batch_writes_nothing(stablelog_broker, topic, options, part):
-    commit_parts(options, [write_part(options, part, 0, 0, rows("a"))], None)
+    commit_parts(options, [write_part(options, part, Task(0), rows("a"))], None)
     again = Part(part.key, part.version, "run-2")
     taken = rows("a")
-    message = write_part(options, again, 0, 0, taken)
+    message = write_part(options, again, Task(0), taken)
     assert message.is_skipped
     assert next(taken, None) is None
     commit_parts(options, [message], None)
@@ -82,49 +82,49 @@ def test_a_repeated_micro_batch_writes_nothing(stablelog_broker, topic, options,
 
 
 def test_an_abort_after_the_commit_undoes_nothing(stablelog_broker, topic, options, part):
-    messages = [write_part(options, part, 0, 0, rows("a"))]
+    messages = [write_part(options, part, Task(0), rows("a"))]
     commit_parts(options, messages, None)
     abort_parts(options, messages)
     assert read(stablelog_broker, topic) == [b"a"]
 
 
 def test_an_abort_before_the_commit_is_the_end_of_this_run(stablelog_broker, topic, options, part):
-    messages = [write_part(options, part, 0, 0, rows("a")), None]
+    messages = [write_part(options, part, Task(0), rows("a")), None]
     abort_parts(options, messages)
     with pytest.raises(Refused):
         commit_parts(options, messages, None)
     with pytest.raises(Refused, match="was given up"):
-        write_part(options, part, 1, 1, rows("zombie"))
+        write_part(options, part, Task(1, attempt_id=1), rows("zombie"))
     again = Part(part.key, part.version, "run-2")
-    commit_parts(options, [write_part(options, again, 0, 0, rows("a"))], None)
+    commit_parts(options, [write_part(options, again, Task(0), rows("a"))], None)
     assert read(stablelog_broker, topic) == [b"a"]
 
 
 def test_a_zombie_task_that_writes_after_the_decision_is_refused(stablelog_broker, topic, options, part):
     def slowly():
         yield from rows("early")
-        commit_parts(options, [write_part(options, part, 0, 1, rows("a"))], None)
+        commit_parts(options, [write_part(options, part, Task(0, attempt_id=1), rows("a"))], None)
         yield from rows("late")
 
     with pytest.raises(Refused, match=r"is over|comes too late"):
-        write_part(options, part, 0, 0, slowly())
+        write_part(options, part, Task(0), slowly())
     assert read(stablelog_broker, topic) == [b"a"]
 
 
 def test_of_two_drivers_the_earlier_one_is_told(stablelog_broker, topic, options, part):
-    first = [write_part(options, part, 0, 0, rows("first"))]
-    second = [write_part(options, Part(part.key, 0, "run-2"), 0, 0, rows("second"))]
+    first = [write_part(options, part, Task(0), rows("first"))]
+    second = [write_part(options, Part(part.key, 0, "run-2"), Task(0), rows("second"))]
     with pytest.raises(Refused, match=r"another driver works on the same checkpoint.*stop one of them"):
         commit_parts(options, first, None)
     abort_parts(options, first)
     with pytest.raises(Refused, match="another driver works on the same checkpoint"):
-        write_part(options, part, 0, 1, rows("first again"))
+        write_part(options, part, Task(0, attempt_id=1), rows("first again"))
     commit_parts(options, second, None)
     assert read(stablelog_broker, topic) == [b"second"]
 
 
 def test_an_empty_micro_batch_is_remembered_as_well(stablelog_broker, options, part):
-    message = write_part(options, part, 0, 0, iter(()))
+    message = write_part(options, part, Task(0), iter(()))
     assert message.child is None
     commit_parts(options, [message], None)
     with Cluster(stablelog_broker.bootstrap) as cluster:
@@ -137,7 +137,7 @@ def test_a_task_that_fails_leaves_nothing_open(stablelog_broker, topic, options,
         raise RuntimeError("a row that cannot be computed")
 
     with pytest.raises(RuntimeError, match="cannot be computed"):
-        write_part(options, part, 0, 0, failing())
+        write_part(options, part, Task(0), failing())
     with Cluster(stablelog_broker.bootstrap) as cluster:
         assert cluster.list_offsets({(topic, 0): -1}, "read_uncommitted")[topic, 0].offset > 0
     assert read(stablelog_broker, topic) == []  # also waits until nothing is open
@@ -151,7 +151,7 @@ def test_a_lost_commit_is_asked_for_again(part, fate):
         with stablelog.serve(port=port, advertised_listeners=listeners) as broker:
             made(broker.bootstrap, "t")
             options = write_options({"bootstrap": proxy.bootstrap, "topic": "t"})
-            commit_parts(options, [write_part(options, part, 0, 0, rows("a"))], None)
+            commit_parts(options, [write_part(options, part, Task(0), rows("a"))], None)
             assert proxy.count(COMMIT_JOINT) == 3
             assert read(broker, "t") == [b"a"]
 
@@ -160,13 +160,13 @@ def test_a_broker_killed_between_the_tasks_and_the_decision_keeps_both(part):
     with stablelog.serve() as broker:
         made(broker.bootstrap, "t")
         options = write_options({"bootstrap": broker.bootstrap, "topic": "t"})
-        messages = [write_part(options, part, n, n, rows(f"a{n}")) for n in range(2)]
+        messages = [write_part(options, part, Task(n, attempt_id=n), rows(f"a{n}")) for n in range(2)]
         broker.kill()
         broker.start()
         commit_parts(options, messages, None)
         broker.kill()
         broker.start()
-        assert write_part(options, Part(part.key, 0, "run-2"), 0, 0, rows("a0")).is_skipped
+        assert write_part(options, Part(part.key, 0, "run-2"), Task(0), rows("a0")).is_skipped
         assert read(broker, "t") == [b"a0", b"a1"]
 
 
@@ -188,7 +188,7 @@ def test_the_progress_of_the_source_is_committed_with_the_rows(stablelog_broker,
         places = [TopicPartition(source, 0), TopicPartition(source, 1)]
         return [place.offset for place in consumer.committed(places, timeout=20)]
 
-    messages = [write_part(options, part, 0, 0, rows("a"))]
+    messages = [write_part(options, part, Task(0), rows("a"))]
     assert lag_of() == [-1001, -1001]
     commit_parts(options, messages, lambda: {(source, 0): 7, (source, 1): 9})
     assert lag_of() == [7, 9]
@@ -199,17 +199,16 @@ def test_at_least_once_commits_each_tasks_transaction(stablelog_broker, topic, p
     options = write_options(
         {"bootstrap": stablelog_broker.bootstrap, "topic": topic, "guarantee": "at-least-once"}
     )
-    write_part(options, part, 0, 0, rows("failed attempt"))
-    dropped = write_part(options, part, 0, 1, rows("dropped"))
+    write_part(options, part, Task(0), rows("failed attempt"))
+    dropped = write_part(options, part, Task(0, attempt_id=1), rows("dropped"))
     abort_parts(options, [dropped])
-    messages = [write_part(options, part, n, 2 + n, rows(f"a{n}")) for n in range(2)]
+    messages = [write_part(options, part, Task(n, attempt_id=2 + n), rows(f"a{n}")) for n in range(2)]
     commit_parts(options, messages, None)
     abort_parts(options, messages)
     with Cluster(stablelog_broker.bootstrap) as cluster:
         end = cluster.list_offsets({(topic, 0): -1}, "read_uncommitted")[topic, 0].offset
-        fetched = cluster.fetch(topic, 0, 0)
-        assert end == 4 + 3  # four records and three markers: the failed attempt waits for its timeout
-        assert fetched.last_stable_offset == 0
+        assert end == 4 + 4  # four records and four markers: the failed attempt was aborted by its successor
+    assert read(stablelog_broker, topic) == [b"a0", b"a1"]
 
 
 def test_exactly_once_of_a_broker_that_knows_no_joint_commit_is_refused_in_words(
@@ -241,7 +240,7 @@ def test_strings_bytes_headers_topics_and_partitions(stablelog_broker, part):
             ),
         }
     )
-    commit_parts(options, [write_part(options, part, 0, 0, iter([batch]))], None)
+    commit_parts(options, [write_part(options, part, Task(0), iter([batch]))], None)
     consumer = Consumer({"bootstrap.servers": stablelog_broker.bootstrap, "group.id": "g", "log_level": 0})
     consumer.assign([TopicPartition(one, 2, 0), TopicPartition(one, 0, 0), TopicPartition(two, 1, 0)])
     found = {}
@@ -260,9 +259,9 @@ def test_strings_bytes_headers_topics_and_partitions(stablelog_broker, part):
 def test_a_row_without_a_topic_and_a_topic_that_is_not_there_are_named(stablelog_broker, part):
     options = write_options({"bootstrap": stablelog_broker.bootstrap})
     with pytest.raises(InvalidConfig, match="a row has no topic"):
-        write_part(options, part, 0, 0, rows("a", topic=pa.array([None], pa.string())))
+        write_part(options, part, Task(0), rows("a", topic=pa.array([None], pa.string())))
     with pytest.raises(Refused, match="there is no topic 'nowhere'"):
-        write_part(options, part, 0, 1, rows("a", topic=["nowhere"]))
+        write_part(options, part, Task(0, attempt_id=1), rows("a", topic=["nowhere"]))
 
 
 def schema(**columns):

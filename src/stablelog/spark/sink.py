@@ -26,7 +26,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote, urlparse
 
 from kio.schema.errors import ErrorCode
@@ -119,8 +119,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "Spark does not tell which query and micro-batch this is, which the sink goes by"
             )
         run = context.getLocalProperty(RUN_ID) or self._run
-        part = Part(query_id, int(batch_id), run)
-        return write_part(self._options, part, context.partitionId(), context.taskAttemptId(), iterator)
+        return write_part(self._options, Part(query_id, int(batch_id), run), _task(context), iterator)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Decide the micro-batch."""
@@ -146,8 +145,7 @@ class BatchWriter(DataSourceArrowWriter):
         """Write a task's rows."""
         context = TaskContext.get()
         assert context is not None
-        partition, attempt = context.partitionId(), context.taskAttemptId()
-        return write_part(self._options, self._part, partition, attempt, iterator)
+        return write_part(self._options, self._part, _task(context), iterator)
 
     def commit(self, messages: Sequence[Any]) -> None:
         """Decide the write."""
@@ -266,16 +264,31 @@ def _cluster(options: WriteOptions) -> Cluster:
 # --- in a task ---
 
 
-def write_part(
-    options: WriteOptions, part: Part, partition: int, attempt: int, rows: Iterator[Any]
-) -> Written:
+class Task(NamedTuple):
+    """Which task it is.
+
+    Attributes:
+        partition: its number in the job.
+        attempt: how often it has been tried before.
+        attempt_id: no other attempt of any task of this driver has it.
+    """
+
+    partition: int
+    attempt: int = 0
+    attempt_id: int = 0
+
+
+def _task(context: Any) -> Task:
+    return Task(context.partitionId(), context.attemptNumber(), context.taskAttemptId())
+
+
+def write_part(options: WriteOptions, part: Part, task: Task, rows: Iterator[Any]) -> Written:
     """Write one task's rows, to be decided with those of the others.
 
     Args:
         options: of the write.
         part: of what.
-        partition: which task it is.
-        attempt: which attempt at it; no other attempt of this run has the number.
+        task: which task it is.
         rows: Arrow record batches.
 
     Raises:
@@ -283,17 +296,18 @@ def write_part(
     """
     cluster = _cluster(options)
     if options.guarantee != EXACTLY_ONCE:
-        name = f"spark:{part.key}:{part.version}:{part.run}:{partition}:{attempt}"
-        return TaskWriter(cluster, options, name, partition).write_all(Written(None, None, 0), rows)
+        # The same in every micro-batch: what an attempt that failed has left open, the next of this name aborts.
+        name = f"spark:{part.key}:{task.partition}:{task.attempt}"
+        return TaskWriter(cluster, options, name, task.partition).write_all(Written(None, None, 0), rows)
     group = options.transaction_group or ""
     begun = _told(lambda: joint.begin(cluster, part.key, part.version, part.run, group=group), options, part)
     if begun.committed:
         for _ in rows:  # Spark wants them taken
             pass
         return Written(part, None, 0, is_skipped=True)
-    name = joint.child_id(part.key, part.version, part.run, partition, attempt, group=group)
+    name = joint.child_id(part.key, part.version, part.run, task.partition, task.attempt_id, group=group)
     return _told(
-        lambda: TaskWriter(cluster, options, name, partition).write_all(Written(part, None, 0), rows),
+        lambda: TaskWriter(cluster, options, name, task.partition).write_all(Written(part, None, 0), rows),
         options,
         part,
     )
