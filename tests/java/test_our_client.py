@@ -1,0 +1,110 @@
+"""Our own client, and the sink made of it, against Apache Kafka."""
+
+import random
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from peers import apache_kafka
+from stablelog.client.cluster import EARLIEST, LATEST, Cluster
+from stablelog.client.connection import Connection
+from stablelog.client.producer import Producer
+from stablelog.errors import Refused
+from stablelog.spark.options import write_options
+from stablelog.spark.sink import Part, Task, abort_parts, commit_parts, stream_writer, write_part
+from tests.client.faults import Proxy
+from tests.client.test_producer import END_TXN, PRODUCE, batch, committed, made, through
+from tests.clients.drivers import Confluent, unique
+
+pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(scope="module")
+def kafka(kafka_jars, tmp_path_factory):
+    broker = apache_kafka.KafkaBroker(tmp_path_factory.mktemp("kafka") / "data", {})
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()
+
+
+@pytest.fixture(params=["first dialect", "second dialect"])
+def dialect(request, monkeypatch):
+    if request.param == "first dialect":
+        monkeypatch.setattr(Connection, "features", {})
+    return request.param
+
+
+def test_metadata_offsets_and_batches(kafka):
+    topic = made(kafka.bootstrap, unique("t"), 2)
+    with Confluent(kafka.bootstrap).transactions(unique("p")) as run:
+        run(topic, [b"a"], commit=False)
+        run(topic, [b"b"], commit=True)
+    with Cluster(kafka.bootstrap) as cluster:
+        assert list(cluster.metadata([topic])[topic].partitions) == [0, 1]
+        assert committed(kafka.bootstrap, topic) == [b"b"]
+        found = cluster.list_offsets({(topic, 0): LATEST, (topic, 1): EARLIEST})
+        assert (found[topic, 0].offset, found[topic, 1].offset) == (4, 0)
+        assert [first for _, first in cluster.fetch(topic, 0, 0).aborted] == [0]
+
+
+@pytest.mark.parametrize("fate", ["answer", "request"])
+def test_lost_requests_and_answers_neither_lose_nor_repeat(kafka, dialect, fate):
+    topic = made(kafka.bootstrap, unique("t"), 2)
+    chance = random.Random(1)
+
+    def lose(key, count):
+        return fate if key in (PRODUCE, END_TXN) and chance.random() < 0.2 else None
+
+    host, port = kafka.bootstrap.split(":")
+    with Proxy((host, int(port)), lose) as proxy, through(proxy, kafka) as cluster:
+        producer = Producer(cluster, unique("p"))
+        for number in range(2):
+            producer.begin()
+            for n in range(40):
+                producer.append(topic, n % 2, batch(b"%d-%d" % (number, n)))
+            producer.flush()
+            producer.end(commit=True)
+        producer.close()
+    for partition in (0, 1):
+        wanted = [b"%d-%d" % (number, n) for number in range(2) for n in range(partition, 40, 2)]
+        assert committed(kafka.bootstrap, topic, partition) == wanted
+
+
+def test_a_producer_fenced_by_its_successor_is_told_in_words(kafka, dialect):
+    topic, name = made(kafka.bootstrap, unique("t")), unique("p")
+    with Cluster(kafka.bootstrap) as cluster:
+        first, second = Producer(cluster, name), Producer(cluster, name)
+        first.begin()
+        first.append(topic, 0, batch(b"lost"))
+        first.flush()
+        second.begin()
+        with pytest.raises(Refused, match="fenced by a successor"):
+            first.append(topic, 0, batch(b"late"))
+            first.flush()
+        first.close()
+        second.close()
+    assert committed(kafka.bootstrap, topic) == []
+
+
+def test_the_sink_promises_what_it_can(kafka):
+    topic = made(kafka.bootstrap, unique("t"))
+    given = {"bootstrap": kafka.bootstrap, "topic": topic}
+    schema = StructType([StructField("value", StringType())])
+    with pytest.raises(Refused, match=r"no stablelog broker.*guarantee=at-least-once"):
+        stream_writer(given, schema)
+    stream_writer(given | {"guarantee": "at-least-once"}, schema)
+
+    options, part = write_options(given | {"guarantee": "at-least-once"}), Part(unique("q"), 0, "r")
+
+    def write(value, task):
+        return write_part(options, part, task, iter([pa.RecordBatch.from_pydict({"value": [value]})]))
+
+    write("of a task that failed", Task(0, 0))
+    abort_parts(options, [write("dropped", Task(0, 1))])
+    messages = [write("a", Task(0, 0)), write("b", Task(1, 0))]
+    commit_parts(options, messages, None)
+    abort_parts(options, messages)
+    assert sorted(committed(kafka.bootstrap, topic)) == [b"a", b"b"]
