@@ -1,6 +1,6 @@
 """Which brokers are measured, and how are they made to promise the same?
 
-Both are started as their makers start them: `python -m stablelog.cli.main serve`, and Kafka's own class with the
+Both are started as their makers start them: `stablelog.serve()`, and Kafka's own class with the
 flags of its start script. A promise is when an append is acknowledged.
 """
 

@@ -18,6 +18,13 @@ from typing import Self
 
 from stablelog.errors import Unavailable
 
+# Half of the time to start would go to hypothesis, which kio imports where it is installed, and to the command line.
+PROCESS = """
+import sys
+sys.modules.setdefault("hypothesis", None)
+from stablelog.cli.serve import run_process
+run_process(sys.argv[1:])
+"""
 READY_LINE = "stablelog is ready on "
 STOP_TIMEOUT_S = 20.0
 
@@ -62,10 +69,8 @@ class EmbeddedBroker:
             Unavailable: it ended instead; says its last words.
         """
         assert self._process is None, "the broker is running"
-        command = [sys.executable, "-m", "stablelog.cli.main", "serve", "--data", str(self.data)]
-        command += ["--host", self.host, "--port", str(self.port)]
-        for name, value in self._settings.items():
-            command += ["--set", f"{name}={value}"]
+        command = [sys.executable, "-c", PROCESS, str(self.data), self.host, str(self.port)]
+        command += [f"{name}={value}" for name, value in self._settings.items()]
         with self._log_path.open("ab") as log:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         assert process.stdout is not None

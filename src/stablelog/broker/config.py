@@ -5,7 +5,6 @@ A setting that is unknown or out of range is refused by name. docs/operating.md 
 holds that list to this table.
 """
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -398,6 +397,8 @@ TOPIC_SETTINGS: dict[str, Setting] = {
 
 
 def _refuse_unknown(name: str, known: Mapping[str, Setting], whose: str) -> InvalidConfig:
+    import difflib
+
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else ""
     return InvalidConfig(f"there is no {whose} setting {name!r}{hint}")

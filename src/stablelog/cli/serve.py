@@ -1,11 +1,12 @@
 """`stablelog serve`: the broker's process."""
 
 import logging
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from stablelog.embedded import READY_LINE
-from stablelog.errors import InvalidConfig
+from stablelog.errors import InvalidConfig, StablelogError
 
 
 def pair(text: str) -> tuple[str, str]:
@@ -61,3 +62,13 @@ def run_serve(
         print(f"{READY_LINE}{at_host}:{at_port}, data in {data}", flush=True)  # noqa: T201 - what starts us waits for it
 
     run_server(loaded, data.absolute(), ready=ready)
+
+
+def run_process(arguments: Sequence[str]) -> None:
+    """The process that `stablelog.serve()` starts: data directory, host, port and settings, with no command line to read."""
+    data, host, port, *settings = arguments
+    try:
+        run_serve(Path(data), host, int(port), None, settings)
+    except StablelogError as error:
+        sys.stderr.write(f"stablelog: {error}\n")
+        sys.exit(2)
