@@ -14,7 +14,7 @@ from stablelog.errors import Refused
 from tests.broker.jump import LENGTH, Door, request, run, settle
 
 KB = 1 << 10
-JOIN_GROUP = 11
+FETCH, JOIN_GROUP = 1, 11
 
 
 @settings(deadline=None, max_examples=60)
@@ -372,5 +372,22 @@ def test_a_client_that_goes_while_it_waits_for_room_is_forgotten():
         await settle()
         assert len(third.answers()) == 1
         assert door.budget.left == door.budget.size_max
+
+    run(conversation())
+
+
+def test_fetches_of_a_connection_wait_one_after_the_other():
+    async def conversation():
+        door = Door(at_once=False)
+        wire = door.connect()
+        wire.send(request(10, api_key=FETCH) * 5 + request(10))
+        await settle()
+        assert [frame[1] for frame, _ in door.begun] == [FETCH, 0], "a write does not wait behind fetches"
+        door.release(1)
+        for left in range(4, -1, -1):
+            door.release()
+            await settle()
+            assert len(door.begun) == min(left, 1)
+        assert len(wire.answers()) == 6
 
     run(conversation())

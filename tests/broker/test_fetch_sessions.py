@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker import fetch_sessions
 from stablelog.broker.fetch_sessions import EPOCH_MAX, NO_SESSION, FetchSessions, Wanted
 from stablelog.errors import Refused
 
@@ -120,3 +121,25 @@ def test_of_too_many_sessions_the_one_used_longest_ago_goes():
     sessions.begin(wanted(("t", 0)), keep=True)
     assert code_of(sessions.resume, second, 1, OrderedDict(), []) is ErrorCode.fetch_session_id_not_found
     assert sessions.resume(first, 2, OrderedDict(), []).epoch == 3
+
+
+def test_what_is_remembered_is_bounded_for_a_session_and_for_all(monkeypatch):
+    monkeypatch.setattr(fetch_sessions, "SESSION_PARTITIONS_MAX", 5)
+    monkeypatch.setattr(fetch_sessions, "PARTITIONS_MAX", 12)
+    sessions = FetchSessions(10)
+
+    def of(count, first=0):
+        return wanted(*(("t", index) for index in range(first, first + count)))
+
+    assert sessions.begin(of(6), keep=True).session_id == NO_SESSION, "it is answered, and not remembered"
+    ids = [sessions.begin(of(4), keep=True).session_id for _ in range(4)]
+    assert len(sessions) == 3
+    assert code_of(sessions.resume, ids[0], 1, OrderedDict(), []) is ErrorCode.fetch_session_id_not_found
+    sessions.resume(ids[1], 1, OrderedDict(), [("t", 0), ("t", 1)])
+    sessions.resume(ids[2], 1, of(1, first=4), [])
+    assert code_of(sessions.resume, ids[2], 2, of(1, first=5), []) is ErrorCode.fetch_session_id_not_found
+    sessions.end(ids[1])
+    sessions.end(ids[3])
+    assert len(sessions) == 0
+    assert all(sessions.begin(of(4), keep=True).session_id for _ in range(3))
+    assert len(sessions) == 3, "what has ended takes no room"

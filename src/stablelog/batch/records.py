@@ -27,6 +27,9 @@ from stablelog.errors import Corrupt
 
 Header = tuple[str, bytes | None]
 
+LOOK_SIZE_MAX = 16 << 20  # of a batch that is looked into for a time; a larger one takes too long
+LOOK_COUNT_MAX = 20_000
+
 
 class Record(NamedTuple):
     """One record. `offset` is its own, not relative to the batch; it is not looked at when a batch is encoded."""
@@ -168,6 +171,37 @@ def decode_records(batch: Buffer, position: int = 0, *, size_max: int = SIZE_MAX
     if header.is_log_append_time:
         return [record._replace(timestamp_ms=header.max_timestamp) for record in records]
     return records
+
+
+def find_by_time(
+    batch: Buffer, timestamp_ms: int, start_offset: int, *, position: int = 0
+) -> tuple[int, int] | None:
+    """The first record of a batch at or after `start_offset` with this time or a later one: (offset, time).
+
+    A batch is its producer's affair: in one that is not what its header says, or too large to be looked into while others
+    wait, the batch's own first offset and greatest time stand for the record's. A reader that begins there misses nothing.
+    """
+    header = read_header(batch, position)
+    records = look_into(batch, position)
+    if records is None:
+        return max(header.base_offset, start_offset), header.max_timestamp
+    for record in records:
+        if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
+            return record.offset, record.timestamp_ms
+    return None
+
+
+def look_into(batch: Buffer, position: int = 0) -> list[Record] | None:
+    """The records of a client's batch; None if it is too large to be looked into, or not what its header says."""
+    header = read_header(batch, position)
+    if header.record_count > LOOK_COUNT_MAX:
+        return None
+    try:
+        records = decode_records(batch, position, size_max=LOOK_SIZE_MAX)
+    except Corrupt:
+        return None
+    honest = all(header.base_offset <= record.offset <= header.last_offset for record in records)
+    return records if honest else None
 
 
 def _decode_record(data: bytes, base_offset: int, base_timestamp: int) -> Record:

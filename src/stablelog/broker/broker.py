@@ -10,9 +10,10 @@ import fcntl
 import logging
 import os
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.fetch_sessions import FetchSessions
@@ -75,6 +76,7 @@ class Broker:
         self.transactions: Transactions
         self.groups: Groups
         self._tasks: list[asyncio.Task[None]] = []
+        self._making: set[asyncio.Task[None]] = set()
         self._lock_fd = -1
         self._clean_shutdown_allowed = False
 
@@ -227,15 +229,50 @@ class Broker:
             self.groups.journal.settle()
         self.waiters.wake(partition)
 
-    def auto_create(self, name: str) -> Topic:
-        """Create a topic that a client asked for, with the broker's defaults.
+    async def create_topic(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Topic:
+        """Create a topic. Others are served meanwhile; whoever asked may go, and it is created all the same.
 
         Raises:
-            Refused: the name is not valid.
+            Refused: the name, the count or a setting is not valid, or the topic is there; nothing changed.
         """
-        topic = self.topics.create(name, self.config["num.partitions"], {})
-        log.info("created topic %s with %d partitions", name, topic.partition_count)
+        topic = self.topics.reserve(name, partition_count, configs)
+
+        async def make() -> None:
+            try:
+                partitions = await asyncio.to_thread(
+                    self.topics.make_partitions, topic, range(partition_count)
+                )
+                self.topics.publish(topic, partitions)
+            finally:
+                self.topics.release(topic)
+            log.info("created topic %s with %d partitions", name, partition_count)
+
+        await self._make(make())
         return topic
+
+    async def add_partitions(self, name: str, partition_count: int) -> None:
+        """Give a topic more partitions. Others are served meanwhile.
+
+        Raises:
+            Refused: there is no such topic, or it has as many already; nothing changed.
+        """
+        topic = self.topics.reserve_more(name, partition_count)
+
+        async def make() -> None:
+            indexes = range(topic.partition_count, partition_count)
+            try:
+                added = await asyncio.to_thread(self.topics.make_partitions, topic, indexes)
+                self.topics.publish_more(topic, added)
+            finally:
+                self.topics.release(topic)
+
+        await self._make(make())
+
+    async def _make(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name="making partitions")
+        self._making.add(task)
+        task.add_done_callback(self._making.discard)
+        await asyncio.shield(task)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic, what groups have committed for it, and all who wait for it.
@@ -306,6 +343,7 @@ class Broker:
 
     async def stop(self) -> None:
         """Write out everything and leave the directory so that the next start has nothing to recover."""
+        await asyncio.gather(*self._making, return_exceptions=True)
         for task in self._tasks:
             task.cancel()
         results = await asyncio.gather(*self._tasks, return_exceptions=True)

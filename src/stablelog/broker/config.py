@@ -147,6 +147,12 @@ SETTINGS: tuple[Setting, ...] = (
         "max.connections", _integer(1, INT_MAX), "2000", "Connections at once; one more is closed at once."
     ),
     _setting(
+        "stablelog.max.partitions",
+        _integer(1, INT_MAX),
+        "10000",
+        "Partitions of all topics together that may be made; each takes a file descriptor.",
+    ),
+    _setting(
         "connections.max.idle.ms",
         _integer(1000, LONG_MAX),
         "600000",

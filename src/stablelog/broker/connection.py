@@ -27,7 +27,8 @@ INBOX_SIZE = 64 << 10
 FREE_IN_FLIGHT_COUNT = 8
 REQUEST_SIZE_MIN = 8  # api key, version and correlation id
 WRITE_SIZE = 1 << 20  # of a larger answer so much is handed to the transport at once
-LONG_POLLS = (1, 11, 14)  # Fetch, JoinGroup and SyncGroup: answered when others have done something
+FETCH = 1
+LONG_POLLS = (FETCH, 11, 14)  # and JoinGroup and SyncGroup: answered when others have done something
 PRIVATE_MEMORY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 Respond = Callable[["Connection", Buffer], Awaitable[Sequence[Buffer] | None]]
@@ -73,6 +74,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answers: deque[Answer] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._unsent: deque[list[Buffer]] = deque()  # of an answer that was begun to be sent
+        self._fetching = asyncio.Lock()
         self._reading = True
         self._writable = asyncio.Event()
         self._writable.set()
@@ -277,7 +279,12 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while not self._writable.is_set():
                 await self._writable.wait()
-            answer.buffers = await self._respond(self, frame)
+            if API_KEY.unpack_from(frame)[0] == FETCH:
+                # One after the other: a second could not be answered before the first, and would only wait as well.
+                async with self._fetching:
+                    answer.buffers = await self._respond(self, frame)
+            else:
+                answer.buffers = await self._respond(self, frame)
         except StablelogError as error:
             self.close(f"{error}")
             return

@@ -1,7 +1,8 @@
 """What a client has told of its fetches, so that it need not say it again (KIP-227).
 
 A session remembers the partitions a client fetches and what it was last told of each. An incremental fetch names
-only what changed, and is answered only with partitions that have something new.
+only what changed, and is answered only with partitions that have something new. How many partitions are
+remembered is bounded, for one session and for all.
 """
 
 import random
@@ -16,6 +17,8 @@ NO_SESSION = 0
 FULL_FETCH_EPOCH = 0
 FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
+SESSION_PARTITIONS_MAX = 20_000
+PARTITIONS_MAX = 500_000  # of all sessions: some 100 MB
 
 PartitionKey = tuple[str, int]
 
@@ -53,14 +56,18 @@ class FetchSessions:
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        self._partition_count = 0
         self._random = random.Random()
 
     def begin(self, wanted: "OrderedDict[PartitionKey, Wanted]", *, keep: bool) -> FetchSession:
         """A full fetch: a new session if the client wants one and there is room, else one that is not kept."""
-        if not keep or not self._count_max:
+        if not keep or not self._count_max or len(wanted) > SESSION_PARTITIONS_MAX:
             return FetchSession(NO_SESSION, FULL_FETCH_EPOCH, wanted)
-        while len(self._sessions) >= self._count_max:
-            self._sessions.popitem(last=False)
+        self._partition_count += len(wanted)
+        while self._sessions and (
+            len(self._sessions) >= self._count_max or self._partition_count > PARTITIONS_MAX
+        ):
+            self.end(next(iter(self._sessions)))
         session_id = self._random.randint(1, EPOCH_MAX)
         while session_id in self._sessions:
             session_id = self._random.randint(1, EPOCH_MAX)
@@ -89,6 +96,7 @@ class FetchSessions:
                 f"fetch session {session_id} is at epoch {session.epoch}, not {epoch}",
             )
         self._sessions.move_to_end(session_id)
+        count_before = len(session.partitions)
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         for key, wanted in changed.items():
             known = session.partitions.get(key)
@@ -97,11 +105,19 @@ class FetchSessions:
             session.partitions[key] = wanted
         for key in forgotten:
             session.partitions.pop(key, None)
+        self._partition_count += len(session.partitions) - count_before
+        if len(session.partitions) > SESSION_PARTITIONS_MAX or self._partition_count > PARTITIONS_MAX:
+            self.end(session_id)
+            raise Refused(
+                ErrorCode.fetch_session_id_not_found, f"fetch session {session_id} has too many partitions"
+            )
         return session
 
     def end(self, session_id: int) -> None:
         """The client is done with its session."""
-        self._sessions.pop(session_id, None)
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partition_count -= len(session.partitions)
 
     def __len__(self) -> int:
         return len(self._sessions)

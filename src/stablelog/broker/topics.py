@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +35,6 @@ TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
 NAME_SIZE_MAX = 249
-PARTITIONS_MAX = 100_000
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<index>\d+)")
@@ -95,6 +94,8 @@ class Topics:
         self._now_ms = now_ms
         self._topics: dict[str, Topic] = {}
         self._names: dict[uuid.UUID, str] = {}
+        self._dotless: dict[str, str] = {}  # names by what metrics make of them
+        self._reserved: dict[str, int] = {}  # partitions that are being made, by the same
         self._log_starts: dict[tuple[str, int], int] = {}
         self.leader_epoch = -1
         self.clean = True
@@ -188,6 +189,7 @@ class Topics:
 
     def _add(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
+        self._dotless[_without_dots(topic.name)] = topic.name
         self._names[topic.topic_id] = topic.name
 
     # -- looking up --------------------------------------------------------------------------------------------
@@ -235,11 +237,32 @@ class Topics:
         Raises:
             Refused: the name, the count or a setting is not valid, or the topic is there; nothing changed.
         """
+        topic = self.reserve(name, partition_count, configs)
+        try:
+            return self.publish(topic, self.make_partitions(topic, range(partition_count)))
+        finally:
+            self.release(topic)
+
+    # Making many partitions takes long: `create` in steps, of which the second may run in a thread.
+
+    def reserve(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Topic:
+        """The topic that is going to be; its name is taken until `release`.
+
+        Raises:
+            Refused: as `create` would.
+        """
         if self._config["stablelog.order"] != "offset" and name not in INTERNAL_TOPICS:
             configs = {"stablelog.order": self._config["stablelog.order"], **configs}
         self.check_new(name, partition_count, configs)
-        topic = Topic(name, uuid.uuid4(), partition_count, dict(configs))
-        partitions = {index: self._make_partition(topic, index) for index in range(partition_count)}
+        self._reserved[_without_dots(name)] = partition_count
+        return Topic(name, uuid.uuid4(), partition_count, dict(configs))
+
+    def make_partitions(self, topic: Topic, indexes: Iterable[int]) -> dict[int, Partition]:
+        """Make and open directories of a topic. May run in a thread."""
+        return {index: self._make_partition(topic, index) for index in indexes}
+
+    def publish(self, topic: Topic, partitions: dict[int, Partition]) -> Topic:
+        """The topic is there, with its partitions. Durable on return."""
         self._add(topic)
         try:
             self._write_list()
@@ -249,6 +272,10 @@ class Topics:
         topic.partitions = partitions
         return topic
 
+    def release(self, topic: Topic) -> None:
+        """What was reserved is in the list now, or will not be."""
+        del self._reserved[_without_dots(topic.name)]
+
     def check_new(self, name: str, partition_count: int, configs: Mapping[str, str]) -> None:
         """Whether `create` would do it.
 
@@ -256,44 +283,68 @@ class Topics:
             Refused: as `create` would.
         """
         check_topic_name(name)
-        if name in self._topics:
+        other = self._dotless.get(_without_dots(name))
+        if name in self._topics or (other is None and _without_dots(name) in self._reserved):
             raise Refused(ErrorCode.topic_already_exists, f"topic {name!r} exists already")
-        clash = name.replace(".", "_")
-        for other in self._topics:
-            if other.replace(".", "_") == clash:
-                raise Refused(
-                    ErrorCode.invalid_topic_exception,
-                    f"{name!r} and {other!r} differ only by . and _, which metrics cannot tell apart",
-                )
-        if not 1 <= partition_count <= PARTITIONS_MAX:
+        if other is not None:
             raise Refused(
-                ErrorCode.invalid_partitions,
-                f"{partition_count} partitions: a topic has 1 to {PARTITIONS_MAX}",
+                ErrorCode.invalid_topic_exception,
+                f"{name!r} and {other!r} differ only by . and _, which metrics cannot tell apart",
             )
+        if partition_count < 1:
+            raise Refused(
+                ErrorCode.invalid_partitions, f"{partition_count} partitions: a topic has at least one"
+            )
+        self._check_room(partition_count)
         try:
             check_topic_configs(configs)
         except InvalidConfig as error:
             raise Refused(ErrorCode.invalid_config, str(error)) from error
 
-    def add_partitions(self, name: str, partition_count: int) -> None:
-        """Give a topic more partitions. Durable on return.
+    def _check_room(self, more: int) -> None:
+        """Whether there may be so many more partitions.
 
         Raises:
-            Refused: there is no such topic, or it has as many already; nothing changed.
+            Refused: there would be too many.
+        """
+        most: int = self._config["stablelog.max.partitions"]
+        count = sum(topic.partition_count for topic in self._topics.values()) + sum(self._reserved.values())
+        if count + more > most:
+            raise Refused(
+                ErrorCode.invalid_partitions,
+                f"{more} partitions more than the {count} there are would be more than stablelog.max.partitions={most}",
+            )
+
+    def reserve_more(self, name: str, partition_count: int) -> Topic:
+        """The topic that is going to have so many partitions; they are to be made, and then `publish_more`d.
+
+        Raises:
+            Refused: there is no such topic, it has as many already, or it is being given some; nothing changed.
         """
         topic = self._topics.get(name)
         if topic is None:
             raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
-        if not topic.partition_count < partition_count <= PARTITIONS_MAX:
+        if partition_count <= topic.partition_count:
             raise Refused(
                 ErrorCode.invalid_partitions,
-                f"{name} has {topic.partition_count} partitions and can be given more, up to {PARTITIONS_MAX}; {partition_count} were asked for",
+                f"{name} has {topic.partition_count} partitions and can be given more; {partition_count} were asked for",
             )
-        added = {
-            index: self._make_partition(topic, index)
-            for index in range(topic.partition_count, partition_count)
-        }
-        topic.partition_count = partition_count
+        if _without_dots(name) in self._reserved:
+            raise Refused(ErrorCode.reassignment_in_progress, f"{name} is being given partitions")
+        more = partition_count - topic.partition_count
+        self._check_room(more)
+        self._reserved[_without_dots(name)] = more
+        return topic
+
+    def publish_more(self, topic: Topic, added: Mapping[int, Partition]) -> None:
+        """The topic has these partitions, too. Durable on return.
+
+        Raises:
+            Refused: it was deleted meanwhile.
+        """
+        if self._topics.get(topic.name) is not topic:
+            raise Refused(ErrorCode.unknown_topic_or_partition, f"{topic.name} was deleted")
+        topic.partition_count += len(added)
         self._write_list()
         topic.partitions.update(added)
 
@@ -345,6 +396,7 @@ class Topics:
     def _forget(self, topic: Topic) -> None:
         del self._topics[topic.name]
         del self._names[topic.topic_id]
+        self._dotless.pop(_without_dots(topic.name), None)
 
     # -- partitions --------------------------------------------------------------------------------------------
 
@@ -433,6 +485,10 @@ def adopted_configs(name: str, known: Mapping[str, str]) -> dict[str, str]:
         else:
             configs[setting] = text
     return configs
+
+
+def _without_dots(name: str) -> str:
+    return name.replace(".", "_")
 
 
 def _short(name: str) -> str:

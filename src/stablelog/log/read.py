@@ -8,7 +8,7 @@ Source: KIP-98; the abort index.
 """
 
 from stablelog.batch.header import BatchHeader
-from stablelog.batch.records import decode_records
+from stablelog.batch.records import find_by_time, look_into
 from stablelog.log.model import Slice
 from stablelog.log.segment import Segment
 from stablelog.log.segments import Segments
@@ -82,10 +82,8 @@ def first_at_or_after(
 def _first_record(
     segment: Segment, position: int, header: BatchHeader, timestamp_ms: int, start_offset: int
 ) -> TimestampedOffset | None:
-    for record in decode_records(segment.log.view(position, header.size)):
-        if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
-            return record.offset, record.timestamp_ms, header.leader_epoch
-    return None
+    found = find_by_time(segment.log.view(position, header.size), timestamp_ms, start_offset)
+    return None if found is None else (*found, header.leader_epoch)
 
 
 def greatest_timestamp(segments: Segments, start_offset: int, limit: int) -> TimestampedOffset | None:
@@ -104,8 +102,11 @@ def _greatest_of(segment: Segment, start_offset: int) -> int:
     greatest = NOTHING
     for position, header in () if found is None else segment.walk(found.position):
         if header.base_offset < start_offset:
-            records = decode_records(segment.log.view(position, header.size))
-            times = [record.timestamp_ms for record in records if record.offset >= start_offset]
+            records = look_into(segment.log.view(position, header.size))
+            if records is None:
+                times = [header.max_timestamp]
+            else:
+                times = [record.timestamp_ms for record in records if record.offset >= start_offset]
         else:
             times = [header.max_timestamp]
         greatest = max([greatest, *times])

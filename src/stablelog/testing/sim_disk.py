@@ -199,11 +199,13 @@ class SimDisk:
     def sync_dir(self, path: Path) -> None:
         """Make the names in a directory durable."""
         self.step(f"sync directory {path.name}")
+        # Copies first: threads may make files elsewhere meanwhile.
         for child in [
-            child for child in self._durable_names if child.parent == path and child not in self._names
+            child for child in list(self._durable_names) if child.parent == path and child not in self._names
         ]:
             del self._durable_names[child]
-        self._durable_names |= {child: inode for child, inode in self._names.items() if child.parent == path}
+        names = list(self._names.items())
+        self._durable_names |= {child: inode for child, inode in names if child.parent == path}
 
 
 def _after_crash(inode: _Inode, chance: random.Random) -> bytes:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from stablelog.batch.header import BatchHeader, read_header
 from stablelog.batch.markers import MarkerType, read_marker
-from stablelog.batch.records import decode_records
+from stablelog.batch.records import find_by_time
 from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt, OffsetOutOfRange
 from stablelog.log.model import Slice
@@ -434,13 +434,9 @@ class CommitOrder:
                 if entry.producer_id != NO_PRODUCER:
                     return max(entry.start, start), entry.latest_ms, entry.leader_epoch
                 for batch in self._batches_of(index, entry, max(entry.start, start)):
-                    for record in decode_records(batch.buffers[0]):
-                        if record.timestamp_ms >= timestamp_ms and record.offset >= start:
-                            return (
-                                record.offset,
-                                record.timestamp_ms,
-                                read_header(batch.buffers[0]).leader_epoch,
-                            )
+                    found = find_by_time(batch.buffers[0], timestamp_ms, start)
+                    if found is not None:
+                        return *found, read_header(batch.buffers[0]).leader_epoch
         return None
 
     def max_timestamp(self) -> TimestampedOffset | None:

@@ -2,6 +2,7 @@
 
 kio's reader sets memory aside for as many items as an array claims. A claim of four billion ends the process. So the
 bytes are walked first, by the schema and without making a thing: a count that the bytes left cannot hold is refused.
+So is a request of more items than anybody needs: each costs some microseconds, in which nobody else is served.
 """
 
 import dataclasses
@@ -14,7 +15,9 @@ from typing import Any
 from stablelog.wire.versions import required
 
 Buffer = bytes | bytearray | memoryview
-Step = Callable[[Buffer, int], int]  # from where something begins to where it ends
+Step = Callable[[Buffer, int, "Items"], int]  # from where something begins to where it ends
+
+ITEMS_MAX = 50_000  # topics, partitions and whatever else is listed in a request, all together
 
 FIXED_SIZES = {
     "bool": 1,
@@ -36,13 +39,32 @@ _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 
 
+class Items:
+    """How many more items a request may have."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = ITEMS_MAX
+
+    def take(self, count: int) -> None:
+        """Count them.
+
+        Raises:
+            ValueError: they are too many.
+        """
+        self.left -= count
+        if self.left < 0:
+            raise ValueError(f"more than {ITEMS_MAX} items in one request")
+
+
 def check_counts(message: type, data: Buffer, at: int) -> None:
     """Walk a request of this class.
 
     Raises:
-        ValueError: a count or length is more than the bytes that are left.
+        ValueError: a count or length is more than the bytes that are left, or there are too many items.
     """
-    _walk(message)(data, at)
+    _walk(message)(data, at, Items())
 
 
 def read_uvarint(data: Buffer, at: int) -> tuple[int, int]:
@@ -85,9 +107,9 @@ def _walk(message: Any) -> Step:
         if "tag" not in field.metadata
     ]
 
-    def walk(data: Buffer, at: int) -> int:
+    def walk(data: Buffer, at: int, items: Items) -> int:
         for step in steps:
-            at = step(data, at)
+            at = step(data, at, items)
         return skip_tagged_fields(data, at) if flexible else at
 
     return walk
@@ -116,19 +138,19 @@ def _class(annotation: Any) -> Any:
 def _single(kafka_type: str, *, flexible: bool) -> Step:
     size = FIXED_SIZES.get(kafka_type)
     if size is not None:
-        return lambda data, at: _ahead(data, at, size)
+        return lambda data, at, _items: _ahead(data, at, size)
     if flexible:
         return _compact
     return _sized(_INT16 if kafka_type == "string" else _INT32)
 
 
-def _compact(data: Buffer, at: int) -> int:
+def _compact(data: Buffer, at: int, _items: Items) -> int:
     size, at = read_uvarint(data, at)
     return _ahead(data, at, max(size - 1, 0))
 
 
 def _sized(length: struct.Struct) -> Step:
-    def step(data: Buffer, at: int) -> int:
+    def step(data: Buffer, at: int, _items: Items) -> int:
         at = _ahead(data, at, length.size)
         size: int = length.unpack_from(data, at - length.size)[0]
         return _ahead(data, at, max(size, 0))
@@ -137,7 +159,7 @@ def _sized(length: struct.Struct) -> Step:
 
 
 def _array(inner: Step, *, flexible: bool) -> Step:
-    def step(data: Buffer, at: int) -> int:
+    def step(data: Buffer, at: int, items: Items) -> int:
         if flexible:
             count, at = read_uvarint(data, at)
             count -= 1
@@ -146,8 +168,10 @@ def _array(inner: Step, *, flexible: bool) -> Step:
             count = _INT32.unpack_from(data, at - _INT32.size)[0]
         if count > len(data) - at:
             raise ValueError(f"{count} items are claimed where {len(data) - at} bytes are left")
+        if count > 0:
+            items.take(count)
         for _ in range(count):
-            at = inner(data, at)
+            at = inner(data, at, items)
         return at
 
     return step

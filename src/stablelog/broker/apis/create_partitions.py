@@ -6,12 +6,14 @@ from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, Cre
 from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.apis import NO_THROTTLE, in_turns
 from stablelog.broker.broker import Broker
 from stablelog.errors import Refused
 
 
-def _add(broker: Broker, asked: CreatePartitionsTopic, *, validate_only: bool) -> CreatePartitionsTopicResult:
+async def _add(
+    broker: Broker, asked: CreatePartitionsTopic, *, validate_only: bool
+) -> CreatePartitionsTopicResult:
     try:
         topic = broker.topics.get(asked.name)
         if topic is None:
@@ -27,7 +29,7 @@ def _add(broker: Broker, asked: CreatePartitionsTopic, *, validate_only: bool) -
                 f"each new partition is on broker {broker.node_id} alone",
             )
         if not validate_only:
-            broker.topics.add_partitions(asked.name, asked.count)
+            await broker.add_partitions(asked.name, asked.count)
         elif asked.count <= topic.partition_count:
             raise Refused(
                 ErrorCode.invalid_partitions, f"{asked.name} has {topic.partition_count} partitions already"
@@ -43,5 +45,10 @@ async def handle(broker: Broker, request: CreatePartitionsRequest, _context: Any
     """Add what can be added; each topic stands for itself."""
     return CreatePartitionsResponse(
         throttle_time=NO_THROTTLE,
-        results=tuple(_add(broker, asked, validate_only=request.validate_only) for asked in request.topics),
+        results=tuple(
+            [
+                await _add(broker, asked, validate_only=request.validate_only)
+                async for asked in in_turns(request.topics)
+            ]
+        ),
     )

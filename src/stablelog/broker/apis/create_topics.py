@@ -3,6 +3,7 @@
 Version notes: v4 -1 for the broker's default counts; v5 the answer tells the settings; v7 the topic id.
 """
 
+from collections import Counter
 from typing import Any
 
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
@@ -13,7 +14,7 @@ from kio.schema.create_topics.v7.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.apis import NO_THROTTLE, in_turns
 from stablelog.broker.apis.describe_configs import topic_config_values
 from stablelog.broker.broker import Broker
 from stablelog.broker.topics import Topic
@@ -48,7 +49,7 @@ def _partition_count(broker: Broker, asked: CreatableTopic) -> int:
     return broker.config["num.partitions"] if asked.num_partitions == DEFAULT else int(asked.num_partitions)
 
 
-def _create(broker: Broker, asked: CreatableTopic, *, validate_only: bool) -> CreatableTopicResult:
+async def _create(broker: Broker, asked: CreatableTopic, *, validate_only: bool) -> CreatableTopicResult:
     configs = {config.name: config.value for config in asked.configs if config.value is not None}
     try:
         count = _partition_count(broker, asked)
@@ -56,7 +57,7 @@ def _create(broker: Broker, asked: CreatableTopic, *, validate_only: bool) -> Cr
             broker.topics.check_new(asked.name, count, configs)
             topic: Topic | None = None
         else:
-            topic = broker.topics.create(asked.name, count, configs)
+            topic = await broker.create_topic(asked.name, count, configs)
     except Refused as refused:
         return CreatableTopicResult(
             name=asked.name,
@@ -87,10 +88,10 @@ def _create(broker: Broker, asked: CreatableTopic, *, validate_only: bool) -> Cr
 
 async def handle(broker: Broker, request: CreateTopicsRequest, _context: Any) -> CreateTopicsResponse:
     """Create what can be created; each topic stands for itself."""
-    names = [topic.name for topic in request.topics]
+    named = Counter(topic.name for topic in request.topics)
     results = []
-    for asked in request.topics:
-        if names.count(asked.name) > 1:
+    async for asked in in_turns(request.topics):
+        if named[asked.name] > 1:
             results.append(
                 CreatableTopicResult(
                     name=asked.name,
@@ -101,5 +102,5 @@ async def handle(broker: Broker, request: CreateTopicsRequest, _context: Any) ->
                 )
             )
         else:
-            results.append(_create(broker, asked, validate_only=request.validate_only))
+            results.append(await _create(broker, asked, validate_only=request.validate_only))
     return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(results))

@@ -12,7 +12,7 @@ from kio.schema.describe_configs.v4.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.apis import NO_THROTTLE, in_turns
 from stablelog.broker.broker import Broker
 from stablelog.broker.config import FIXED_TOPIC_SETTINGS, SETTINGS, TOPIC_SETTINGS
 from stablelog.errors import Refused
@@ -124,6 +124,8 @@ async def handle(broker: Broker, request: DescribeConfigsRequest, _context: Any)
             configs=configs,
         )
 
+    asked_once = {(asked.resource_type, asked.resource_name): asked for asked in request.resources}
     return DescribeConfigsResponse(
-        throttle_time=NO_THROTTLE, results=tuple(describe(asked) for asked in request.resources)
+        throttle_time=NO_THROTTLE,
+        results=tuple([describe(asked) async for asked in in_turns(asked_once.values())]),
     )

@@ -50,7 +50,9 @@ def _group(described: Description, operations: int, api_version: int) -> Describ
 
 async def handle(broker: Broker, request: DescribeGroupsRequest, context: Any) -> DescribeGroupsResponse:
     """Answer."""
-    described = await broker.groups.carry_out(broker.groups.coordinator.describe(request.groups))
+    described = await broker.groups.carry_out(
+        broker.groups.coordinator.describe(dict.fromkeys(request.groups))
+    )
     operations = EVERY_OPERATION if request.include_authorized_operations else NOT_ASKED
     return DescribeGroupsResponse(
         throttle_time=NO_THROTTLE,

@@ -11,7 +11,7 @@ from kio.schema.describe_producers.v0.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.apis import NO_THROTTLE, in_turns
 from stablelog.broker.broker import Broker
 from stablelog.errors import Refused
 
@@ -50,9 +50,17 @@ async def handle(
     return DescribeProducersResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
-            TopicResponse(
-                name=topic.name, partitions=tuple(describe(topic.name, i) for i in topic.partition_indexes)
-            )
-            for topic in request.topics
+            [
+                TopicResponse(
+                    name=topic.name,
+                    partitions=tuple(
+                        [
+                            describe(topic.name, index)
+                            async for index in in_turns(dict.fromkeys(topic.partition_indexes))
+                        ]
+                    ),
+                )
+                async for topic in in_turns({topic.name: topic for topic in request.topics}.values())
+            ]
         ),
     )

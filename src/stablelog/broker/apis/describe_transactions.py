@@ -11,7 +11,7 @@ from kio.schema.describe_transactions.v0.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.apis import NO_THROTTLE, in_turns
 from stablelog.broker.broker import Broker
 
 NEVER = datetime.fromtimestamp(-0.001, UTC)  # -1 on the wire
@@ -53,6 +53,6 @@ async def handle(
     return DescribeTransactionsResponse(
         throttle_time=NO_THROTTLE,
         transaction_states=tuple(
-            _describe(broker, transactional_id) for transactional_id in request.transactional_ids
+            [_describe(broker, each) async for each in in_turns(dict.fromkeys(request.transactional_ids))]
         ),
     )

@@ -17,10 +17,10 @@ from kio.schema.list_offsets.v8.response import (
     ListOffsetsTopicResponse,
 )
 
-from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.apis import NO_THROTTLE, in_turns
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.broker import Broker
-from stablelog.errors import Refused, Unavailable
+from stablelog.errors import Corrupt, Refused, Unavailable
 from stablelog.log.partition import Isolation, Partition
 
 LATEST, EARLIEST, NEWEST_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
@@ -67,10 +67,9 @@ async def handle(broker: Broker, request: ListOffsetsRequest, _context: Any) -> 
             partition = broker.topics.partition(name, asked.partition_index)
             check_leader_epoch(partition, asked.current_leader_epoch)
             offset, timestamp, epoch = _look_up(partition, asked.timestamp, isolation)
-        except Refused as refused:
-            return ListOffsetsPartitionResponse(
-                partition_index=asked.partition_index, error_code=refused.code
-            )
+        except (Refused, Corrupt, Unavailable) as error:
+            code = error.code if isinstance(error, Refused) else ErrorCode.kafka_storage_error
+            return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=code)
         return ListOffsetsPartitionResponse(
             partition_index=asked.partition_index,
             error_code=ErrorCode.none,
@@ -82,9 +81,12 @@ async def handle(broker: Broker, request: ListOffsetsRequest, _context: Any) -> 
     return ListOffsetsResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
-            ListOffsetsTopicResponse(
-                name=topic.name, partitions=tuple(answer(topic.name, p) for p in topic.partitions)
-            )
-            for topic in request.topics
+            [
+                ListOffsetsTopicResponse(
+                    name=topic.name,
+                    partitions=tuple([answer(topic.name, p) async for p in in_turns(topic.partitions)]),
+                )
+                async for topic in in_turns(request.topics)
+            ]
         ),
     )

@@ -16,7 +16,7 @@ from kio.schema.metadata.v13.response import (
     MetadataResponseTopic,
 )
 
-from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.apis import NO_THROTTLE, in_turns
 from stablelog.broker.broker import Broker
 from stablelog.broker.topics import Topic
 from stablelog.errors import Refused
@@ -50,7 +50,7 @@ def _missing(error: ErrorCode, name: str | None, topic_id: uuid.UUID | None) -> 
     )
 
 
-def _find(
+async def _find(
     broker: Broker, name: str | None, topic_id: uuid.UUID | None, *, create: bool
 ) -> MetadataResponseTopic:
     if name is None:
@@ -60,9 +60,13 @@ def _find(
     topic = broker.topics.get(name)
     if topic is None and create:
         try:
-            topic = broker.auto_create(name)
+            topic = await broker.create_topic(name, broker.config["num.partitions"], {})
         except Refused as refused:
-            return _missing(refused.code, name, None)
+            if refused.code is not ErrorCode.topic_already_exists:
+                return _missing(refused.code, name, None)
+            topic = broker.topics.get(name)
+            if topic is None:  # another has asked for it and it is being created
+                return _missing(ErrorCode.leader_not_available, name, None)
     if topic is None:
         return _missing(ErrorCode.unknown_topic_or_partition, name, None)
     return _topic(broker, topic)
@@ -72,11 +76,12 @@ async def handle(broker: Broker, request: MetadataRequest, context: Any) -> Meta
     """Answer."""
     everything = request.topics is None or (context.api_version == 0 and not request.topics)
     if everything:
-        topics = tuple(_topic(broker, topic) for topic in broker.topics)
+        topics = tuple([_topic(broker, topic) async for topic in in_turns(broker.topics)])
     else:
         create = request.allow_auto_topic_creation and broker.config["auto.create.topics.enable"]
+        asked = dict.fromkeys((topic.name, topic.topic_id) for topic in request.topics or ())
         topics = tuple(
-            _find(broker, topic.name, topic.topic_id, create=create) for topic in request.topics or ()
+            [await _find(broker, name, topic_id, create=create) async for name, topic_id in in_turns(asked)]
         )
     host, port = broker.advertised
     return MetadataResponse(
