@@ -70,6 +70,13 @@ def test_without_any_place_it_is_compiled_for_this_process(built, monkeypatch):
     assert kernels_cache.machine_code(MODULE, "encode_rows") == b"machine code"
 
 
+def test_everything_can_be_compiled_ahead(built, tmp_path, monkeypatch):
+    monkeypatch.setattr(kernels_cache, "SOURCES", (MODULE,))
+    kernels_cache.compile_all()
+    assert built == [MODULE]
+    assert len(list((tmp_path / "kernels").glob("*-hash_key"))) == 1
+
+
 def test_a_kernel_that_needs_python_is_refused(monkeypatch):
     def makes_an_array(state):
         return len(np.zeros(state[0]))

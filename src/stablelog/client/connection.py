@@ -14,10 +14,12 @@ from typing import Any, Self
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
+from stablelog.client.buffers import Buffers
 from stablelog.errors import Refused, Unavailable
 from stablelog.wire.messages import API_VERSIONS, PREFIX, Buffer, api_name, message_class
 
 TIMEOUT_S = 10.0
+BUFFERS_SIZE_MAX = 24 << 20  # bytes of answers that are written over once nobody looks at them
 CLIENT_ID = "stablelog"
 LENGTH = struct.Struct(">i")
 CORRELATION_ID = struct.Struct(">i")
@@ -50,6 +52,7 @@ class Connection:
         self.address = address
         self._client_id = client_id.encode()
         self._correlation_id = 0
+        self._buffers = Buffers(BUFFERS_SIZE_MAX)
         self._awaited: list[tuple[int, int]] = []  # (correlation id, api key) of the answers that are due
         self._versions: dict[int, tuple[int, int]] | None = None
         self._features: dict[str, int] = {}
@@ -198,7 +201,7 @@ class Connection:
         return frame[CORRELATION_ID.size + (1 if flexible and api_key != API_VERSIONS_KEY else 0) :]
 
     def _receive_exactly(self, size: int) -> memoryview:
-        received = memoryview(bytearray(size))
+        received = memoryview(self._buffers.take(size))
         at = 0
         while at < size:
             count = self._socket.recv_into(received[at:])

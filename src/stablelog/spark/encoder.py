@@ -33,6 +33,7 @@ from stablelog.batch.header import (
     Codec,
     read_header,
 )
+from stablelog.client.buffers import Buffers
 from stablelog.errors import InvalidConfig
 from stablelog.spark import kernels_encode as k
 
@@ -41,6 +42,7 @@ MESSAGE_BYTES_MAX = 1_048_588  # the default of max.message.bytes
 STAGED_BYTES_MAX = 64 << 20  # bytes of unfinished batches that are kept from one call to the next
 FIRST_CAPACITY = 32 << 10
 GROWTH = 4
+POOL_BYTES_MAX = 32 << 20  # bytes of batches that are written over once they were sent
 
 COLUMNS = ("key", "value", "headers", "topic", "partition")
 
@@ -110,7 +112,9 @@ class Encoder:
         self._places: dict[tuple[str, int], int] = {}  # (topic, partition count) -> its first slot
         self._owners: list[tuple[str, int]] = []  # slot -> topic, partition
         self._sticky: dict[str, int] = {}
+        self._pool = Buffers(POOL_BYTES_MAX)
         self._buffers: dict[int, bytearray] = {}  # slot -> what it gathers
+        self._last_sizes: dict[int, int] = {}  # slot -> bytes of its last batch: the next will be like it
         self._slots: npt.NDArray[np.int64] = np.zeros((0, k.SLOT_WIDTH), np.int64)
 
     def encode(
@@ -181,8 +185,9 @@ class Encoder:
         number, needed = int(state[k.SLOT]), int(state[k.NEEDED])
         slot = self._slots[number]
         if not slot[k.SLOT_COUNT]:
+            likely = min(max(FIRST_CAPACITY, self._last_sizes.get(number, 0) * 9 // 8), self._batch_bytes_max)
             # A single record may be larger than a batch should be: it gets a batch of its own.
-            self._grow(number, max(min(FIRST_CAPACITY, self._batch_bytes_max), k.HEADER_SIZE + needed))
+            self._grow(number, max(likely, k.HEADER_SIZE + needed))
         elif slot[k.SLOT_SIZE] + needed <= self._batch_bytes_max:
             wished = max(int(slot[k.SLOT_CAPACITY]) * GROWTH, int(slot[k.SLOT_SIZE]) + needed)
             self._grow(number, min(wished, self._batch_bytes_max))
@@ -195,7 +200,7 @@ class Encoder:
     def _grow(self, number: int, capacity: int) -> None:
         slot = self._slots[number]
         before = self._buffers.get(number)
-        grown = bytearray(capacity)
+        grown = self._pool.take(capacity)
         if before is not None:
             size = int(slot[k.SLOT_SIZE])
             memoryview(grown)[:size] = memoryview(before)[:size]
@@ -212,9 +217,10 @@ class Encoder:
         batch, size, count = self._buffers.pop(number), int(slot[k.SLOT_SIZE]), int(slot[k.SLOT_COUNT])
         base_timestamp, max_timestamp = int(slot[k.SLOT_BASE_TIMESTAMP]), int(slot[k.SLOT_MAX_TIMESTAMP])
         slot[:] = 0
+        self._last_sizes[number] = size
         del batch[size:]
         if self._codec is not Codec.NONE:
-            batch[HEADER.size :] = compress(self._codec, memoryview(batch)[HEADER.size :])
+            batch = bytearray(HEADER.size) + compress(self._codec, memoryview(batch)[HEADER.size :])
         if len(batch) > self._message_bytes_max:
             raise InvalidConfig(
                 f"{topic}-{partition}: {count} records are {len(batch)} bytes with codec {self._codec.name.lower()}, "

@@ -27,6 +27,11 @@ def inlined(function: Part) -> Part:
     return part
 
 
+def names_in(module_name: str) -> list[str]:
+    """The names of a module's kernels."""
+    return list(importlib.import_module(module_name).KERNELS)
+
+
 def build(module_name: str) -> dict[str, bytes]:
     """The machine code of each of a module's KERNELS, as object files in which it has its own name.
 

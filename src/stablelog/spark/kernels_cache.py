@@ -157,3 +157,19 @@ def kernel(module_name: str, name: str) -> Callable[..., int]:
 
     call.engine = engine  # type: ignore[attr-defined]  # whose memory the code lies in
     return call
+
+
+SOURCES = ("stablelog.spark.kernels_decode_source", "stablelog.spark.kernels_encode_source")
+
+
+def compile_all() -> None:
+    """Compile what this machine has not compiled yet: for images, so that no worker has to."""
+    from stablelog.spark.kernels_build import names_in
+
+    for source in SOURCES:
+        for name in names_in(source):
+            machine_code(source, name)
+
+
+if __name__ == "__main__":
+    compile_all()
