@@ -6,7 +6,12 @@ import shutil
 import pytest
 
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
+from stablelog.spark.counting import count, files_count
+from stablelog.spark.options import STREAM, read_options
 from stablelog.spark.planning import Limits
+from stablelog.spark.resolve import Range
+from stablelog.spark.segments import PartitionFiles
+from stablelog.spark.source import open_log
 from tests.clients.drivers import unique
 from tests.spark.histories import Writers, truth
 from tests.spark.reading import make, rows, settled, tasks
@@ -20,9 +25,9 @@ ISOLATIONS = ("read_committed", "read_uncommitted")
 def history(request, stablelog_broker):
     """A topic of small segments, with a transaction open at its end."""
     bootstrap, topic = stablelog_broker.bootstrap, unique("history")
-    make(bootstrap, topic, PARTITIONS, **{"segment.bytes": "1500", "index.interval.bytes": "200"})
+    make(bootstrap, topic, PARTITIONS, **{"segment.bytes": "1024", "index.interval.bytes": "200"})
     writers = Writers(bootstrap, topic, PARTITIONS, request.param)
-    for _ in range(60):
+    for _ in range(100):
         writers.step()
     writers.end_all()
     settled(bootstrap, topic)
@@ -138,3 +143,48 @@ def test_a_directory_without_what_only_helps(stablelog_broker, history, tmp_path
 def test_the_files_are_taken_where_they_are_seen(stablelog_broker, history):
     planned = tasks(given(stablelog_broker, history[0]))
     assert all(piece.extents for pieces in planned for piece in pieces)
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_counts_are_exact_and_read_nothing(stablelog_broker, history, isolation):
+    topic, writers = history
+    wanted = truth(stablelog_broker.bootstrap, topic, PARTITIONS, isolation)
+    for way in ways(stablelog_broker, topic):
+        assert count({**way, "isolation": isolation}) == len(wanted)
+    bounds = limits_of(stablelog_broker, topic, isolation)
+    for index, (first, end) in enumerate(bounds):
+        files = PartitionFiles(stablelog_broker.data / f"{topic}-{index}", topic, index)
+        assert len(files.segments) > 4
+        for _ in range(150):
+            low, high = sorted((writers.random.randint(first, end), writers.random.randint(first, end)))
+            found = files_count(files, low, high, committed=isolation == "read_committed")
+            assert found == sum(1 for row in wanted if row[0] == index and low <= row[1] < high), (low, high)
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_a_limit_is_of_real_records(stablelog_broker, history, isolation):
+    topic, _ = history
+    wanted = truth(stablelog_broker.bootstrap, topic, PARTITIONS, isolation)
+    log = open_log(read_options(given(stablelog_broker, topic, isolation=isolation), STREAM))
+    bounds = limits_of(stablelog_broker, topic, isolation)
+    places = [(topic, index) for index in range(PARTITIONS)]
+    starts = {place: start for place, (start, _) in zip(places, bounds, strict=True)}
+    sizes, read = [], []
+    while any(starts[place] < end for place, (_, end) in zip(places, bounds, strict=True)):
+        ranges = [Range(place, starts[place], end) for place, (_, end) in zip(places, bounds, strict=True)]
+        ranges = [wanted_range for wanted_range in ranges if wanted_range.start < wanted_range.end]
+        ends = log.limited(ranges, {}, 10, None)
+        batch = [
+            row
+            for row in wanted
+            for place, end in ends.items()
+            if row[0] == place[1] and starts[place] <= row[1] < end
+        ]
+        assert ends != starts
+        sizes.append(len(batch))
+        read += batch
+        starts |= ends
+    log.close()
+    assert sorted(read) == wanted
+    assert max(sizes) <= 10
+    assert sum(size == 10 for size in sizes) > len(sizes) // 2

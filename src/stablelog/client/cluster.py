@@ -305,6 +305,8 @@ class Cluster:
         for topic, partition in targets:
             by_topic.setdefault(topic, []).append(partition)
         found = {}
+        if not self._nodes:
+            self.metadata(())
         for node_id in self._nodes:
             try:
                 connection = self.connection_to(node_id)

@@ -108,8 +108,15 @@ class BrokerLog:
             self._record_sizes[wanted.place] = known
         return known
 
+    def files_of(self, place: Place, topic_ids: Mapping[str, str]) -> None:
+        """As `Log`: none are looked for."""
+
     def limited(
-        self, ranges: Sequence[Range], count_max: int | None, size_max: int | None
+        self,
+        ranges: Sequence[Range],
+        topic_ids: Mapping[str, str],
+        count_max: int | None,
+        size_max: int | None,
     ) -> dict[Place, int]:
         """As `Log`, by arithmetic: each offset is taken for a record, and each record for one of the average size."""
         counts = {wanted.place: wanted.end - wanted.start for wanted in ranges}

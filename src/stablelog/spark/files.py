@@ -17,10 +17,11 @@ from typing import Any, TypeVar
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
-from stablelog.client.cluster import Again, Cluster, Missing
+from stablelog.client.cluster import Cluster, Missing
 from stablelog.errors import Corrupt, InvalidConfig, Unavailable
 from stablelog.log.retention import DELETED
 from stablelog.spark import fetch
+from stablelog.spark.counting import files_limited
 from stablelog.spark.offsets import Place
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Extent, Piece, Span
@@ -47,6 +48,13 @@ def topic_id_of(directory: Path) -> str:
         return base64.urlsafe_b64decode(lines["topic_id"] + "==").hex()
     except (OSError, KeyError, ValueError):
         return ""
+
+
+def _is_of(directory: Path | None, topic_id: str) -> bool:
+    """Whether this is the directory of a partition of that topic, and can be read."""
+    if directory is None or not os.access(directory, os.R_OK | os.X_OK):
+        return False
+    return not topic_id or topic_id_of(directory) == topic_id
 
 
 def log_starts(data: Path) -> dict[Place, int]:
@@ -179,8 +187,16 @@ class DirectoryLog:
             files = self._of(place)
             yield _span(files, start, end, topic_ids.get(place[0], ""))
 
+    def files_of(self, place: Place, topic_ids: Mapping[str, str]) -> PartitionFiles:
+        """As `Log`."""
+        return self._of(place)
+
     def limited(
-        self, ranges: Sequence[Range], count_max: int | None, size_max: int | None
+        self,
+        ranges: Sequence[Range],
+        topic_ids: Mapping[str, str],
+        count_max: int | None,
+        size_max: int | None,
     ) -> dict[Place, int]:
         """As `Log`. Streams have a broker."""
         raise InvalidConfig("a stream needs a broker: option kafka.bootstrap.servers")
@@ -218,35 +234,36 @@ class SharedLog:
 
     def __init__(self, options: ReadOptions, broker: fetch.BrokerLog) -> None:
         self._options = options
-        self._broker = broker
+        self.broker = broker
         self._files = _Files()
-        self._roots: dict[int, list[str]] | None = None  # the brokers' data directories, by node id
-        self._directories: dict[Place, Path] = {}  # an empty one where the files are not seen
+        self._roots: dict[int, list[str]] = {}  # the brokers' data directories, by node id
+        self._directories: dict[
+            Place, tuple[int, Path | None]
+        ] = {}  # (leader, None where the files are not seen)
 
     def partitions(self) -> dict[Place, str]:
         """As `Log`."""
-        return self._broker.partitions()
+        return self.broker.partitions()
 
     def earliest(self, places: Collection[Place]) -> dict[Place, int]:
         """As `Log`."""
-        return self._broker.earliest(places)
+        return self.broker.earliest(places)
 
     def latest(self, places: Collection[Place]) -> dict[Place, int]:
         """As `Log`."""
-        return self._broker.latest(places)
+        return self.broker.latest(places)
 
     def at_times(self, times: Mapping[Place, int]) -> dict[Place, int | None]:
         """As `Log`."""
-        return self._broker.at_times(times)
+        return self.broker.at_times(times)
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
         """As `Log`: the directory is looked at after the broker has said that the ranges are stable."""
         for wanted in ranges:
-            files = self._seen(wanted.place, topic_ids.get(wanted.place[0], ""))
+            files = self.files_of(wanted.place, topic_ids)
             if files is None:
-                yield from self._broker.spans([wanted], topic_ids)
+                yield from self.broker.spans([wanted], topic_ids)
             else:
-                files.refresh()
                 yield self._span(files, wanted, topic_ids)
 
     def _span(self, files: PartitionFiles, wanted: Range, topic_ids: Mapping[str, str]) -> Span:
@@ -254,59 +271,74 @@ class SharedLog:
             return _span(files, wanted.start, wanted.end, topic_ids.get(wanted.place[0], ""))
         except Unavailable:
             # Retention is at work. The broker says what is left; the task that reads says what was lost.
-            return next(iter(self._broker.spans([wanted], topic_ids)))
+            return next(iter(self.broker.spans([wanted], topic_ids)))
+
+    def files_of(self, place: Place, topic_ids: Mapping[str, str]) -> PartitionFiles | None:
+        """As `Log`."""
+        files = self._seen(place, topic_ids.get(place[0], ""))
+        if files is not None:
+            files.refresh()
+        return files
 
     def _seen(self, place: Place, topic_id: str) -> PartitionFiles | None:
         """The files of a partition, if this is their directory, and not one of the same name elsewhere."""
-        if place not in self._directories:
-            self._look({place: topic_id})
-        directory = self._directories[place]
-        if directory == Path() or (topic_id and topic_id_of(directory) != topic_id):
-            self._directories.pop(place)
-            if self._options.scan == "files" or self._options.path is not None:
-                where = self._options.path or "any directory that the broker names"
-                raise Unavailable(
-                    f"the files of {name(place)} are not to be seen in {where}: leave out path and scan, or scan=fetch"
-                )
-            self._directories[place] = Path()
-            return None
-        return self._files.get(place, directory)
-
-    def _look(self, places: Mapping[Place, str]) -> None:
-        cluster = self._broker.cluster
-        if self._options.path is None and self._roots is None:
-            self._roots = cluster.log_directories(places)
-        for place, topic_id in places.items():
-            # Only the leader's own files have everything up to the stable offset for sure.
-            roots = [self._options.path] if self._options.path else self._leaders_roots(place)
-            candidates = [Path(root) / name(place) for root in roots]
-            self._directories[place] = next(
-                (
-                    directory
-                    for directory in candidates
-                    if directory.is_dir()
-                    and os.access(directory, os.R_OK | os.X_OK)
-                    and (not topic_id or topic_id_of(directory) == topic_id)
-                ),
-                Path(),
+        leader = self._leader(place)
+        known = self._directories.get(place)
+        if known is None or known[0] != leader or not _is_of(known[1], topic_id):
+            known = self._directories[place] = leader, self._look(place, leader, topic_id)
+        directory = known[1]
+        if directory is not None:
+            return self._files.get(place, directory)
+        if self._options.scan == "files" or self._options.path is not None:
+            where = self._options.path or "any directory that its broker names"
+            raise Unavailable(
+                f"the files of {name(place)} are not to be seen in {where}: leave out path and scan, or scan=fetch"
             )
+        return None
 
-    def _leaders_roots(self, place: Place) -> list[str]:
-        assert self._roots is not None
+    def _look(self, place: Place, leader: int, topic_id: str) -> Path | None:
+        """Only the leader's own files have everything up to the stable offset for sure."""
+        if self._options.path is not None:
+            roots = [self._options.path]
+        else:
+            if leader not in self._roots:
+                self._roots = {leader: [], **self.broker.cluster.log_directories([place])}
+            roots = self._roots[leader]
+        return next(
+            (Path(root) / name(place) for root in roots if _is_of(Path(root) / name(place), topic_id)), None
+        )
+
+    def _leader(self, place: Place) -> int:
+        cluster = self.broker.cluster
         try:
-            return self._roots.get(self._broker.cluster.leader(*place), [])
-        except Again:
-            return []  # it has no leader now
+            return cluster.retrying(
+                f"looking for the leader of {name(place)}", lambda: cluster.leader(*place)
+            )
+        except Unavailable:
+            return -1  # it has none now
 
     def limited(
-        self, ranges: Sequence[Range], count_max: int | None, size_max: int | None
+        self,
+        ranges: Sequence[Range],
+        topic_ids: Mapping[str, str],
+        count_max: int | None,
+        size_max: int | None,
     ) -> dict[Place, int]:
         """As `Log`."""
-        return self._broker.limited(ranges, count_max, size_max)
+        found = {wanted: self.files_of(wanted.place, topic_ids) for wanted in ranges}
+        seen = {wanted: files for wanted, files in found.items() if files is not None}
+        if len(seen) < len(ranges):
+            return self.broker.limited(ranges, topic_ids, count_max, size_max)
+        committed = self._options.isolation == "read_committed"
+        try:
+            ends = files_limited(seen, count_max, size_max, committed=committed)
+        except Gone:  # retention is at work
+            return self.broker.limited(ranges, topic_ids, count_max, size_max)
+        return {wanted.place: end for wanted, end in ends.items()}
 
     def close(self) -> None:
         """As `Log`."""
-        self._broker.close()
+        self.broker.close()
 
 
 # -- in the tasks ----------------------------------------------------------------------------------------------

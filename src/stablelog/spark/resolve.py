@@ -13,6 +13,7 @@ from stablelog.errors import InvalidConfig, Unavailable
 from stablelog.spark.offsets import EARLIEST, LATEST, Bound, Place, StreamOffsets
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span
+from stablelog.spark.segments import PartitionFiles
 
 log = logging.getLogger(__name__)
 SHOWN_MAX = 5  # partitions named in a message
@@ -53,8 +54,16 @@ class Log(Protocol):
         """The ranges with what is known of their bytes."""
         ...
 
+    def files_of(self, place: Place, topic_ids: Mapping[str, str]) -> PartitionFiles | None:
+        """The segment files of a partition, as they are now; None where they are not seen."""
+        ...
+
     def limited(
-        self, ranges: Sequence[Range], count_max: int | None, size_max: int | None
+        self,
+        ranges: Sequence[Range],
+        topic_ids: Mapping[str, str],
+        count_max: int | None,
+        size_max: int | None,
     ) -> dict[Place, int]:
         """Where to end each range so that all of them have so many records, and bytes as stored, at most."""
         ...

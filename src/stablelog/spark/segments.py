@@ -251,7 +251,7 @@ class FileSpan:
         self, files: "PartitionFiles", start: int, end: int, parts: "list[_Part]", topic_id: str = ""
     ) -> None:
         self._files = files
-        self._parts = parts
+        self.parts = parts
         self._topic_id = topic_id
         self.start = start
         self.end = end
@@ -260,7 +260,7 @@ class FileSpan:
     def cut_by_size(self, size: int) -> "tuple[FileSpan, FileSpan] | None":
         """As `Span`: at a record batch."""
         before = 0
-        for part in self._parts:
+        for part in self.parts:
             if before + part.size > size:
                 found = None
                 if size > before:
@@ -278,7 +278,7 @@ class FileSpan:
         """As `Span`."""
         head: list[_Part] = []
         tail: list[_Part] = []
-        for part in self._parts:
+        for part in self.parts:
             if part.end <= offset:
                 head.append(part)
             elif part.start >= offset:
@@ -309,7 +309,7 @@ class FileSpan:
             self.size,
             tuple(
                 Extent(str(part.segment.path), part.position, part.size, part.segment.inode)
-                for part in self._parts
+                for part in self.parts
             ),
             tuple((txn.producer_id, txn.first_offset, txn.last_offset) for txn in aborted),
             self._topic_id,
@@ -465,7 +465,7 @@ class PartitionFiles:
     def _check_end(self, segment: SegmentFile, end: int, next_base: int | None) -> None:
         """In front of the next segment compaction may have removed records; at the log's end nothing may be missing."""
         if next_base is None:
-            raise Corrupt(f"{segment.path} ends before offset {end}, which was in the log")
+            raise Unavailable(f"{segment.path} ends before offset {end}, which was in the log")
 
     def aborted(self, start: int, end: int) -> list[AbortedTxn]:
         """The aborted transactions that touch [start, end), by their first offsets.

@@ -333,7 +333,9 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 return start
         if options.trigger_offsets_max is None and options.trigger_size_max is None:
             return end
-        ends = self._opened.limited(ranges, options.trigger_offsets_max, options.trigger_size_max)
+        ends = self._opened.limited(
+            ranges, end.topic_ids, options.trigger_offsets_max, options.trigger_size_max
+        )
         return StreamOffsets({**end.next_offsets, **ends}, end.topic_ids)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
