@@ -18,8 +18,9 @@ from rich.table import Table
 
 from stablelog.batch.header import Codec
 from stablelog.batch.records import Record, encode_batch
+from stablelog.client.producing import stamp
 from stablelog.spark.decoder import Decoder
-from stablelog.spark.encoder import Encoder, stamp
+from stablelog.spark.encoder import Encoder
 
 RUN_COUNT = 5
 LOG_SIZE = 64 << 20

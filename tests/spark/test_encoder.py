@@ -8,11 +8,15 @@ from hypothesis import strategies as st
 
 from stablelog.batch.header import Codec, crc_holds, read_header
 from stablelog.batch.records import decode_records
+from stablelog.client.cluster import Cluster
+from stablelog.client.producer import Producer
+from stablelog.client.producing import stamp
 from stablelog.errors import InvalidConfig
 from stablelog.spark.columns import HEADER_TYPE
 from stablelog.spark.decoder import Decoder
-from stablelog.spark.encoder import Encoder, stamp
+from stablelog.spark.encoder import Encoder
 from stablelog.spark.kernels_encode import hash_key
+from tests.clients.drivers import unique
 
 COUNTS = {"a": 3, "b": 1, "c": 40}
 HEADERS = pa.list_(HEADER_TYPE)
@@ -55,7 +59,7 @@ def row_batches(draw):
 def records_of(encoded):
     found = []
     for topic, partition, batch, count in encoded:
-        stamp(batch, 7, 2, 5, True)
+        stamp(batch, 7, 2, 5, transactional=True)
         header = read_header(batch)
         assert crc_holds(batch, 0, header)
         assert (header.size, header.base_offset, header.record_count) == (len(batch), 0, count)
@@ -119,7 +123,7 @@ def test_what_is_encoded_is_decoded():
     [one] = encoder.encode(
         pa.RecordBatch.from_pydict(rows), topic="b", partition_counts=COUNTS, timestamp_ms=5
     )
-    stamp(one.batch, -1, -1, -1, False)
+    stamp(one.batch, -1, -1, -1, transactional=False)
     decoder = Decoder("b", 0, ["key", "value", "timestamp"])
     [found] = [*decoder.feed(one.batch, 0, 9), *decoder.flush()]
     assert found.select(["key", "value"]).to_pydict() == rows
@@ -254,3 +258,67 @@ def test_a_record_as_large_as_the_broker_takes_comes_alone():
     )
     assert [one.record_count for one in encoded] == [1, 1, 1]
     assert pc.binary_length(values).to_pylist() == [len(r.value) for _, _, r in records_of(encoded)]
+
+
+@pytest.mark.parametrize("codec", [codec.name.lower() for codec in Codec])
+def test_confluent_kafka_reads_what_was_encoded_and_would_have_sent_it_there(stablelog_broker, codec):
+    """librdkafka checks the CRC, unpacks, and finds keys in the partitions where its own murmur2 puts them."""
+    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka import Producer as TheirProducer
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    topic, count, partitions = unique("encoded"), 500, 3
+    admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap})
+    admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+    rows = [
+        {
+            "key": b"k%d" % (n % 40),
+            "value": None if n % 9 == 0 else b"%d" % n * 5,
+            "headers": [{"key": "n", "value": b"%d" % n}, {"key": "null", "value": None}] if n % 2 else None,
+        }
+        for n in range(count)
+    ]
+    batch = pa.RecordBatch.from_pylist(
+        rows, schema=pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS)])
+    )
+    with Cluster(stablelog_broker.bootstrap) as cluster:
+        producer = Producer(cluster, unique("encoder"))
+        producer.begin()
+        for one in Encoder(codec, 3000).encode(batch, topic=topic, partition_counts={topic: partitions}):
+            producer.append(one.topic, one.partition, one.batch)
+        producer.flush()
+        producer.end(commit=True)
+        producer.close()
+    theirs = TheirProducer({"bootstrap.servers": stablelog_broker.bootstrap, "partitioner": "murmur2_random"})
+    places = {}
+    for key in {row["key"] for row in rows}:
+        theirs.produce(
+            topic,
+            b"theirs",
+            key=key,
+            on_delivery=lambda _, sent: places.update({sent.key(): sent.partition()}),
+        )
+    assert theirs.flush(30) == 0
+    consumer = Consumer(
+        {
+            "bootstrap.servers": stablelog_broker.bootstrap,
+            "group.id": topic,
+            "check.crcs": True,
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.assign([TopicPartition(topic, n, 0) for n in range(partitions)])
+    found = []
+    while len(found) < count + len(places):
+        message = consumer.poll(30)
+        assert message is not None
+        assert message.error() is None
+        found.append(message)
+    consumer.close()
+    ours = [message for message in found if message.value() != b"theirs"]
+    assert all(message.partition() == places[message.key()] for message in ours)
+    got = sorted((m.key(), m.value() or b"", tuple(m.headers() or ())) for m in ours)
+    wanted = [
+        (r["key"], r["value"] or b"", tuple((h["key"], h["value"]) for h in r["headers"] or ())) for r in rows
+    ]
+    assert got == sorted(wanted)

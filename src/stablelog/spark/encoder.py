@@ -2,7 +2,7 @@
 
 No Python object is made per row: rows are written by compiled code (`kernels_encode`) into the buffer of their
 partition's batch; what is done per batch (codec, header, CRC) is done here. The batches have base offset 0 and no
-producer yet: `stamp` says whose they are, in place, when they are sent.
+producer yet: whoever sends them says whose they are, in place (`client.producing.stamp`), and makes the CRC.
 
 Partitions are chosen as Kafka's Java producer does: the column `partition`, else the key's murmur2, else one partition
 after another, a whole batch each.
@@ -18,20 +18,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from crc32c import crc32c
 
 from stablelog.batch.compression import compress
 from stablelog.batch.header import (
-    CRC_START,
     HEADER,
     LENGTH_AND_OFFSET_SIZE,
     MAGIC,
     NO_PRODUCER,
     NO_SEQUENCE,
-    SEQUENCE_MAX,
-    TRANSACTIONAL,
     Codec,
-    read_header,
 )
 from stablelog.client.buffers import Buffers
 from stablelog.errors import InvalidConfig
@@ -54,26 +49,6 @@ class EncodedBatch(NamedTuple):
     partition: int
     batch: bytearray
     record_count: int
-
-
-def stamp(
-    batch: bytearray, producer_id: int, producer_epoch: int, base_sequence: int, transactional: bool
-) -> None:
-    """Say in place whose batch this is, and make its CRC. May be done again, for instance after a fencing."""
-    assert 0 <= base_sequence <= SEQUENCE_MAX or base_sequence == NO_SEQUENCE
-    header = read_header(batch)
-    attributes = header.attributes & ~TRANSACTIONAL | (TRANSACTIONAL if transactional else 0)
-    HEADER.pack_into(
-        batch,
-        0,
-        *header._replace(
-            attributes=attributes,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
-        ),
-    )
-    batch[CRC_START - 4 : CRC_START] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
 
 
 class Encoder:
