@@ -9,7 +9,10 @@ import pytest
 from confluent_kafka import Producer
 
 import stablelog
+from stablelog.client import joint
+from stablelog.client.cluster import Cluster
 from stablelog.errors import InvalidConfig
+from stablelog.wire.extension_children import child_id
 from tests.clients.drivers import unique
 
 
@@ -80,6 +83,35 @@ def test_an_open_transaction_is_found_named_and_ended(stablelog_broker):
     assert answer("transactions", "abort", transactional_id, bootstrap=at)
     assert answer("consume", name, bootstrap=at) == []
     assert answer("topics", "describe", name, bootstrap=at)[0]["partitions"][0]["held_back"] == 0
+
+
+def test_children_of_a_joint_commit_are_shown_as_what_they_are(stablelog_broker):
+    at, name, key = stablelog_broker.bootstrap, unique("held"), unique("query/ä")
+    children = [child_id(key, 3, "r1", part, 0) for part in range(2)]
+    producers = []
+    for transactional_id in children:
+        producer = Producer({"bootstrap.servers": at, "transactional.id": transactional_id, "log_level": 0})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce(name, b"x")
+        producer.flush(30)
+        producers.append(producer)
+    part_of = f"version 3 of joint commit {key!r}, run r1"
+    listed = {row["transactional_id"]: row for row in answer("transactions", "list", bootstrap=at)[0]}
+    assert {listed[i]["part_of"] for i in children} == {part_of}
+    described = answer("transactions", "describe", children[0], bootstrap=at)[0][0]
+    assert (described["state"], described["part_of"]) == ("Ongoing", part_of)
+    assert answer("transactions", "abort", children[0], bootstrap=at)
+    refused = run("transactions", "abort", children[0], bootstrap=at)
+    assert refused.returncode != 0
+    assert "no open transaction" in refused.stderr
+    with Cluster(at) as cluster:
+        joint.commit(cluster, key, 3, [])
+    gone = run("transactions", "abort", children[1], bootstrap=at)
+    assert gone.returncode != 0
+    assert "Traceback" not in gone.stderr
+    left = [row["transactional_id"] for row in answer("transactions", "list", bootstrap=at)[0]]
+    assert not set(children) & set(left), "a child of a commit is forgotten"
 
 
 def test_a_directory_can_be_verified_and_inspected_while_its_broker_runs(stablelog_broker):

@@ -15,6 +15,7 @@ from kio.static.primitive import i64
 from stablelog.cli.admin import cluster, known_topic
 from stablelog.cli.output import done, fail, show
 from stablelog.client.connection import Connection, check
+from stablelog.wire.extension_children import child_of
 from stablelog.wire.messages import message_class
 
 INIT_PRODUCER_ID, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = (
@@ -65,8 +66,21 @@ def list_transactions(bootstrap: str, state: str | None, longer_than_ms: int, *,
     """List transactional ids."""
     with Connection(bootstrap) as client:
         found = _listed(client, (state,) if state else (), longer_than_ms)
-    rows = sorted((txn.transactional_id, txn.producer_id, txn.transaction_state) for txn in found)
-    show("transactions", ("transactional id", "producer id", "state"), rows, as_json=as_json)
+    rows = [
+        (txn.transactional_id, txn.producer_id, txn.transaction_state, _part_of(txn.transactional_id))
+        for txn in sorted(found, key=lambda txn: txn.transactional_id)
+    ]
+    show("transactions", ("transactional id", "producer id", "state", "part of"), rows, as_json=as_json)
+
+
+def _part_of(transactional_id: str) -> str | None:
+    """Which joint commit a child belongs to, in words."""
+    child = child_of(transactional_id)
+    if child is None:
+        return None
+    return f"version {child.version} of joint commit {child.name.key!r}" + (
+        f", run {child.run}" if child.run else ""
+    )
 
 
 @cache
@@ -116,8 +130,18 @@ def describe(bootstrap: str, transactional_id: str, *, as_json: bool) -> None:
         if found.transaction_state in OPEN_STATES and started_ms > 0
         else None,
         ", ".join(partitions),
+        _part_of(found.transactional_id),
     )
-    columns = ("transactional id", "state", "producer id", "epoch", "timeout ms", "open ms", "partitions")
+    columns = (
+        "transactional id",
+        "state",
+        "producer id",
+        "epoch",
+        "timeout ms",
+        "open ms",
+        "partitions",
+        "part of",
+    )
     show("transaction", columns, [row], as_json=as_json)
 
 
