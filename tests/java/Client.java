@@ -2,7 +2,10 @@ import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
 import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -40,16 +43,21 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
+import org.apache.kafka.common.utils.Exit;
 
 /** Apache Kafka's Java client, driven by lines of JSON on standard input and answering by lines of JSON. */
 public final class Client {
     private static final ObjectMapper JSON = new ObjectMapper();
+    private static final ByteArrayOutputStream PRINTED = new ByteArrayOutputStream();
     private static final Duration TIMEOUT = Duration.ofSeconds(30);
     private final Map<String, KafkaProducer<byte[], byte[]>> producers = new HashMap<>();
     private final Map<String, KafkaConsumer<byte[], byte[]>> consumers = new HashMap<>();
     private final Map<String, Admin> admins = new HashMap<>();
 
     public static void main(String[] arguments) throws Exception {
+        PrintStream answers = System.out;
+        System.setOut(new PrintStream(PRINTED, true)); // what Kafka's tools print
+        Exit.setExitProcedure((status, message) -> { throw new Ended(status); });
         Client client = new Client();
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         String line;
@@ -61,8 +69,8 @@ public final class Client {
                 Throwable cause = thrown instanceof ExecutionException ? thrown.getCause() : thrown;
                 answer.put("error", cause.getClass().getSimpleName() + ": " + cause.getMessage());
             }
-            System.out.println(JSON.writeValueAsString(answer));
-            System.out.flush();
+            answers.println(JSON.writeValueAsString(answer));
+            answers.flush();
         }
         System.exit(0);
     }
@@ -79,9 +87,41 @@ public final class Client {
             case "read": return read(ask);
             case "consumer": return openConsumer(ask);
             case "poll": return poll(ask);
+            case "tool": return runTool(ask);
             case "leave": consumers.remove(ask.get("name").asText()).close(TIMEOUT); return null;
             default: return administer(ask, admin(ask));
         }
+    }
+
+    // -- tools -------------------------------------------------------------------------------------------------
+
+    /** A tool has called for the end of the process. Some catch it and call again: the first time counts. */
+    private static final class Ended extends RuntimeException {
+        private static Integer status;
+
+        private Ended(int asked) {
+            status = status == null ? Integer.valueOf(asked) : status;
+        }
+    }
+
+    /** Runs one of Kafka's commands in this process: what it prints. */
+    private Object runTool(JsonNode ask) throws Exception {
+        List<String> arguments = new ArrayList<>();
+        ask.get("arguments").forEach(argument -> arguments.add(argument.asText()));
+        PRINTED.reset();
+        Ended.status = null;
+        try {
+            Class.forName(ask.get("class").asText()).getMethod("main", String[].class)
+                .invoke(null, (Object) arguments.toArray(new String[0]));
+        } catch (InvocationTargetException thrown) {
+            if (!(thrown.getCause() instanceof Ended)) {
+                throw thrown;
+            }
+        }
+        if (Ended.status != null && Ended.status != 0) {
+            throw new IllegalStateException("status " + Ended.status + ": " + PRINTED);
+        }
+        return PRINTED.toString();
     }
 
     // -- producers ---------------------------------------------------------------------------------------------

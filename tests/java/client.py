@@ -137,6 +137,12 @@ class Java:
         )
         return name
 
+    def tool(self, name, *arguments):
+        """Run one of Kafka's commands against the broker, and return the lines that it prints."""
+        given = ["--bootstrap-server", self.bootstrap, *arguments]
+        printed = self.ask("tool", **{"class": name, "arguments": given})
+        return [line for line in printed.splitlines() if line.strip()]
+
     def send(self, name, topic, values, **more):
         """Send by an open producer, and wait: [partition, offset] of each."""
         return self.ask("send", name=name, topic=topic, values=[encoded(value) for value in values], **more)

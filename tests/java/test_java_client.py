@@ -1,5 +1,7 @@
 """Apache Kafka's Java client, unmodified, in the second dialect of transactions. `tests/clients` has it too, beside the others."""
 
+import json
+
 import pytest
 
 import stablelog
@@ -10,6 +12,7 @@ from tests.java.load import create_topic, producer, read_from_everywhere, send, 
 
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
+TOOLS = "org.apache.kafka.tools"
 READER = {"enable.auto.commit": False, "auto.offset.reset": "earliest", "heartbeat.interval.ms": 100}
 
 
@@ -180,7 +183,7 @@ def test_two_members_share_and_one_takes_over(java):
     assert group not in java.ask("list_groups")
 
 
-def test_an_open_transaction_is_found_and_ended_by_hand(java, topic, broker):
+def test_an_open_transaction_is_found_and_ended_by_hand(java, topic):
     """Scenario 48: listed, described and aborted by the Admin client, and readers go on."""
     name = unique("hanging")
     producer_name = java.producer(name, **{"transaction.timeout.ms": 60_000})
@@ -204,11 +207,8 @@ def test_an_open_transaction_is_found_and_ended_by_hand(java, topic, broker):
         row for row in java.ask("describe_producers", at=[topic, 0]) if row["open_since"] is not None
     ] == []
     assert [value for _, value in java.read(topic)] == [b"behind it"]
-    hanging = apache_kafka.run_tool(
-        "org.apache.kafka.tools.TransactionsCommand",
-        *("--bootstrap-server", broker.bootstrap, "find-hanging", "--broker-id", "1"),
-    )
-    assert len(hanging.splitlines()) == 1, "a header, and no row"
+    hanging = java.tool(f"{TOOLS}.TransactionsCommand", "find-hanging", "--broker-id", "1")
+    assert len(hanging) == 1, "a header, and no row"
     java.ask("close", name=producer_name)
 
 
@@ -234,3 +234,55 @@ def test_records_are_deleted_and_offsets_looked_up(java, topic, broker):
     assert [value for _, value in java.read(topic, start=4)] == [b"%d" % number for number in range(4, 10)]
     with pytest.raises(Refused, match="OffsetOutOfRange"):
         java.read(topic, start=2)
+
+
+def test_kafkas_own_commands_work(java, tmp_path):
+    """kafka-topics, kafka-configs, kafka-get-offsets, kafka-consumer-groups, kafka-transactions, kafka-delete-records, kafka-log-dirs."""
+    topic, group, name = unique("tools"), unique("group"), unique("tools")
+    about = ("--topic", topic)
+    assert java.tool(f"{TOOLS}.TopicCommand", "--create", *about, "--partitions", "2") == [
+        f"Created topic {topic}."
+    ]
+    described = java.tool(f"{TOOLS}.TopicCommand", "--describe", *about)
+    assert "PartitionCount: 2" in described[0]
+    assert len(described) == 3
+    changed = ("--entity-type", "topics", "--entity-name", topic)
+    java.tool("kafka.admin.ConfigCommand", "--alter", *changed, "--add-config", "retention.ms=9000")
+    assert "retention.ms=9000" in "".join(java.tool("kafka.admin.ConfigCommand", "--describe", *changed))
+
+    with java.transactions(name) as run:
+        run(topic, [b"1", b"2"], commit=True)
+        listed = java.tool(f"{TOOLS}.TransactionsCommand", "list")
+        assert any(line.split()[0] == name for line in listed)
+        described = java.tool(f"{TOOLS}.TransactionsCommand", "describe", "--transactional-id", name)
+        assert "Complete" in described[1]
+        producers = java.tool(
+            f"{TOOLS}.TransactionsCommand", "describe-producers", *about, "--partition", "0"
+        )
+        assert len(producers) == 2
+    assert java.tool(f"{TOOLS}.GetOffsetShell", *about) == [f"{topic}:0:3", f"{topic}:1:0"]
+
+    groups = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
+    of_group = ("--group", group)
+    java.tool(groups, "--reset-offsets", *of_group, *about, "--to-latest", "--execute")
+    rows = [line.split() for line in java.tool(groups, "--describe", *of_group)]
+    assert [row[2:6] for row in rows if row[:2] == [group, topic]] == [
+        ["0", "3", "3", "0"],
+        ["1", "0", "0", "0"],
+    ]
+    assert group in java.tool(groups, "--list")
+    java.tool(groups, "--delete-offsets", *of_group, *about)
+    java.tool(groups, "--delete", *of_group)
+    assert group not in java.tool(groups, "--list")
+
+    wanted = tmp_path / "delete.json"
+    wanted.write_text(
+        json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "offset": 2}]})
+    )
+    deleted = java.tool(f"{TOOLS}.DeleteRecordsCommand", "--offset-json-file", str(wanted))
+    assert deleted[-1].split() == ["partition:", f"{topic}-0", "low_watermark:", "2"]
+    sizes = json.loads(java.tool(f"{TOOLS}.LogDirsCommand", "--describe", "--topic-list", topic)[-1])
+    (directory,) = sizes["brokers"][0]["logDirs"]
+    assert {row["partition"] for row in directory["partitions"]} == {f"{topic}-0", f"{topic}-1"}
+    java.tool(f"{TOOLS}.TopicCommand", "--delete", *about)
+    assert topic not in java.tool(f"{TOOLS}.TopicCommand", "--list")
