@@ -131,3 +131,16 @@ def test_an_answer_that_is_cut_off_is_no_answer():
         with Connection(address) as connection, pytest.raises(Unavailable, match="did not answer"):
             assert connection.versions
         serving.join()
+
+
+def test_a_topic_that_is_to_be_written_comes_into_being(cluster):
+    assert cluster.partition_counts(["made-by-being-asked-for"]) == {"made-by-being-asked-for": 1}
+
+
+def test_where_topics_are_not_made_by_asking_the_missing_one_is_named():
+    with (
+        stablelog.serve(auto_create_topics_enable="false") as broker,
+        Cluster(broker.bootstrap) as strict,
+        pytest.raises(Refused, match="there is no topic 'absent'"),
+    ):
+        strict.partition_counts(["absent"])

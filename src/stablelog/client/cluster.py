@@ -3,6 +3,7 @@
 A `Cluster` pickles as its arguments: what runs in another process connects anew.
 """
 
+import itertools
 import re
 import sys
 import time
@@ -25,6 +26,7 @@ FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, DESCRIBE_LOG_DIRS = 1, 2, 3, 10
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3  # the specs of list_offsets that are no timestamps
 ISOLATIONS = {"read_uncommitted": 0, "read_committed": 1}
 DEADLINE_S = 30.0
+CREATION_TRIES = 6  # half a second or so, until a topic is to be seen that was made by being asked for
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.02, 1.0
 
 # What goes away by itself, once the cluster has sorted itself out: ask again, with new metadata.
@@ -254,7 +256,7 @@ class Cluster:
             }
         return found
 
-    def _metadata(self, names: tuple[str, ...] | None) -> dict[str, Topic]:
+    def _metadata(self, names: tuple[str, ...] | None, *, create: bool = False) -> dict[str, Topic]:
         connection = self.any_connection()
         try:
             request_class = connection.request_class(METADATA)
@@ -268,7 +270,7 @@ class Cluster:
             extra = {"topic_id": None} if version >= 10 else {}
             fields["topics"] = tuple(module.MetadataRequestTopic(name=name, **extra) for name in names)
         if version >= 4:
-            fields["allow_auto_topic_creation"] = False
+            fields["allow_auto_topic_creation"] = create
         if version >= 8:
             fields["include_topic_authorized_operations"] = False
             if version <= 10:
@@ -325,13 +327,26 @@ class Cluster:
         return found
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """How many partitions each topic has.
+        """How many partitions each topic has that is about to be written; one that is not there comes into being.
 
         Raises:
-            Refused: a topic is not there.
+            Refused: a topic is not there, and the broker makes none by itself.
             Unavailable: no broker answers.
         """
-        return {name: len(topic.partitions) for name, topic in self.metadata(topics).items()}
+        names = tuple(topics)
+        tries = itertools.count(1)
+
+        def ask() -> dict[str, Topic]:
+            try:
+                return self._metadata(names, create=True)
+            except Missing as missing:
+                # Apache Kafka answers the request that makes a topic as if it were not there.
+                if next(tries) < CREATION_TRIES:
+                    raise Again(str(missing)) from missing
+                raise
+
+        found = self.retrying("asking for the topics to be written", ask)
+        return {name: len(topic.partitions) for name, topic in found.items()}
 
     def topic(self, name: str) -> Topic:
         """A topic by metadata that may be of earlier; `retrying` renews it.
