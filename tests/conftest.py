@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-USERS = Path(__file__).parent / "users"
+ROOT = Path(__file__).parents[1]
+USERS = Path(__file__).parent / "spark" / "users"
 
 
 def pytest_collection_modifyitems(items):
