@@ -14,6 +14,8 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
+from stablelog.broker.frames import Frames
+
 GROWTH_MAX = 1 << 20
 PATIENCE_S = 1.0
 LOOK_S = 0.25  # how often, while somebody waits
@@ -81,6 +83,9 @@ class Budget:
         receive_s: how long a request may take to arrive.
         clock: seconds that go on steadily.
         later: has something called after so many seconds.
+
+    Attributes:
+        frames: the memory that large requests arrive in.
     """
 
     def __init__(
@@ -91,6 +96,7 @@ class Budget:
         later: Callable[[float, Callable[[], None]], object],
     ) -> None:
         self.size_max = size_max
+        self.frames = Frames()
         self.left = size_max
         self._receive_s = receive_s
         self._clock = clock

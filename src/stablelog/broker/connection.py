@@ -8,7 +8,6 @@ what is answered to a client that does not read: no more is begun for it until i
 
 import asyncio
 import logging
-import mmap
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -27,9 +26,9 @@ INBOX_SIZE = 64 << 10
 FREE_IN_FLIGHT_COUNT = 8
 REQUEST_SIZE_MIN = 8  # api key, version and correlation id
 WRITE_SIZE = 1 << 20  # of a larger answer so much is handed to the transport at once
+PRODUCE = 0
 FETCH = 1
 LONG_POLLS = (FETCH, 11, 14)  # and JoinGroup and SyncGroup: answered when others have done something
-PRIVATE_MEMORY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 Respond = Callable[["Connection", Buffer], Awaitable[Sequence[Buffer] | None]]
 
@@ -222,8 +221,8 @@ class Connection(asyncio.BufferedProtocol):
             self._wait_for_room()
 
     def _open_frame(self, size: int) -> None:
-        """Make room for a large request. Its pages are the system's until something is written to them."""
-        self._frame = memoryview(mmap.mmap(-1, size, flags=PRIVATE_MEMORY))
+        """Make room for a large request."""
+        self._frame = self._budget.frames.open(size)
         part = self._inbox_view[LENGTH.size : self._inbox_filled]
         self._frame[: len(part)] = part
         self._frame_filled = len(part)
@@ -299,6 +298,10 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             if claim is not None:
                 self._budget.give_back(claim)
+            if isinstance(frame, memoryview) and API_KEY.unpack_from(frame)[0] == PRODUCE:
+                self._budget.frames.give_back(
+                    frame
+                )  # its batches are in the log, and nothing else is kept of it
         answer.done = True
         self._send_answered()
 
