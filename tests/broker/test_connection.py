@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.connection import FREE_IN_FLIGHT_COUNT, INBOX_SIZE, WRITE_SIZE
+from stablelog.broker.connection import BEGUN_AT_ONCE_COUNT, FREE_IN_FLIGHT_COUNT, INBOX_SIZE, WRITE_SIZE
 from stablelog.errors import Refused
 from tests.broker.jump import LENGTH, Door, request, run, settle
 
@@ -163,6 +163,22 @@ def test_unanswered_requests_of_a_connection_are_limited():
             door.release()
             await settle()
         assert len(wire.answers()) == 50
+
+    run(conversation())
+
+
+def test_connections_take_turns_however_much_one_has_sent():
+    async def conversation():
+        door = Door(in_flight_count_max=1000)
+        greedy, modest = door.connect(), door.connect()
+        order = []
+        door.answer_with = lambda frame: order.append(bytes(frame)[-1]) or [b""]
+        greedy.send(request(10, fill=1) * 500)
+        modest.send(request(10, fill=2))
+        for _ in range(100):
+            await settle()
+        assert order.index(2) <= BEGUN_AT_ONCE_COUNT
+        assert len(order) == 501
 
     run(conversation())
 

@@ -24,6 +24,7 @@ LENGTH = struct.Struct(">i")
 API_KEY = struct.Struct(">h")
 INBOX_SIZE = 64 << 10
 FREE_IN_FLIGHT_COUNT = 8
+BEGUN_AT_ONCE_COUNT = 8  # requests of one connection; then it is others' turn
 REQUEST_SIZE_MIN = 8  # api key, version and correlation id
 WRITE_SIZE = 1 << 20  # of a larger answer so much is handed to the transport at once
 PRODUCE = 0
@@ -70,6 +71,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_filled = 0
         self._claim: Claim | None = None  # of the request that is arriving, or waits for room in the inbox
         self._waits_for_room = False
+        self._waits_for_turn = False
         self._answers: deque[Answer] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._unsent: deque[list[Buffer]] = deque()  # of an answer that was begun to be sent
@@ -173,7 +175,7 @@ class Connection(asyncio.BufferedProtocol):
             self._wait_for_room()
 
     def _split_inbox(self) -> None:
-        at = 0
+        at = begun = 0
         while self._reading and self._inbox_filled - at >= LENGTH.size:
             size = LENGTH.unpack_from(self._inbox, at)[0]
             if not REQUEST_SIZE_MIN <= size <= self._limits.request_size_max:
@@ -186,6 +188,11 @@ class Connection(asyncio.BufferedProtocol):
                 if at == 0 and self._inbox_filled == INBOX_SIZE:
                     self._expect_large(size)
                 break
+            if begun == BEGUN_AT_ONCE_COUNT:
+                self._waits_for_turn = True
+                self._pause_reading()
+                self._loop.call_soon(self._go_on)
+                break
             claim = None
             # Small requests never wait behind others' large ones, as long as their connection has few in flight.
             if len(self._answers) >= FREE_IN_FLIGHT_COUNT:
@@ -196,6 +203,7 @@ class Connection(asyncio.BufferedProtocol):
                     break
             frame = bytes(self._inbox_view[at + LENGTH.size : end])
             at = end
+            begun += 1
             self._begin(frame, claim)
         if at:
             self._partial_since = None
@@ -231,6 +239,10 @@ class Connection(asyncio.BufferedProtocol):
     def _wait_for_room(self) -> None:
         self._waits_for_room = True
         self._pause_reading()
+
+    def _go_on(self) -> None:
+        self._waits_for_turn = False
+        self._resume_reading()
 
     def admitted(self) -> None:
         """The budget has room for what this connection waited with; it is taken already."""
@@ -347,6 +359,7 @@ class Connection(asyncio.BufferedProtocol):
             self._reading
             or self._draining
             or self._waits_for_room
+            or self._waits_for_turn
             or not self._writable.is_set()
             or len(self._answers) >= self._limits.in_flight_count_max
             or self._transport is None
