@@ -49,6 +49,11 @@ TOPICS = {
     "append-time": {**SMALL, "message.timestamp.type": "LogAppendTime"},
 }
 CLEANER_TIMEOUT_S = 30
+SETTINGS = {
+    "log.cleaner.backoff.ms": "100",
+    "offsets.topic.num.partitions": "3",  # by default it is 50 of each
+    "transaction.state.log.num.partitions": "4",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +221,7 @@ def main():
     """Write the golden directory anew."""
     with tempfile.TemporaryDirectory() as temporary:
         data = Path(temporary) / "data"
-        with apache_kafka.serve(data, log_cleaner_backoff_ms="100") as kafka:
+        with apache_kafka.serve(data, **SETTINGS) as kafka:
             held = write_load(kafka.bootstrap, data)
             seen = look(kafka.bootstrap)
             readers_committed = committed_offset(kafka.bootstrap, "readers", "everything")

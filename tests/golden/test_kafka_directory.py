@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from confluent_kafka import OFFSET_INVALID, KafkaException
 
 import stablelog
 from stablelog.env.disk import LocalDisk
@@ -13,7 +14,7 @@ from stablelog.log.model import LogConfig
 from stablelog.log.partition import Partition
 from stablelog.log.verify import verify_directory
 from tests.golden.kafka_directory import GOLDEN, TOPICS, load_seen, read_partition
-from tests.java.load import Reader, committed_offset, create_topic, producer, send
+from tests.java.load import Reader, commit_offsets, committed_offset, create_topic, producer, send
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -130,9 +131,13 @@ def test_a_broker_takes_it_over(data):
             assert everything.read(topic, seen.first_offset) == seen.all_records
         undecided = SEEN["everything"].all_records[-3:]
         assert [record.value for record in undecided] == [b"undecided"] * 2 + [b"behind the undecided"]
+        with pytest.raises(KafkaException, match=r"UNSTABLE_OFFSET_COMMIT|[Tt]imed out"):
+            committed_offset(broker.bootstrap, "undecided", "everything", timeout_s=1)
         producer(broker.bootstrap, **{"transactional.id": "everything-undecided"})  # aborts what is open
+        assert committed_offset(broker.bootstrap, "undecided", "everything") == OFFSET_INVALID
         assert reader.read("everything", 0) == [*SEEN["everything"].committed, undecided[-1]]
         assert reader.read("compacted", 0) == SEEN["compacted"].committed
+        commit_offsets(broker.bootstrap, "everything")
         by = producer(broker.bootstrap, **{"transactional.id": "everything-one"})
         by.begin_transaction()
         send(by, "everything", [b"went on"])
@@ -141,6 +146,7 @@ def test_a_broker_takes_it_over(data):
         broker.stop()
         broker.start()
         assert reader.read("everything", 0)[-1].value == b"went on"
+        assert committed_offset(broker.bootstrap, "readers", "everything") == 5
         reader.close()
         everything.close()
     for topic in TOPICS:

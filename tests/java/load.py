@@ -85,6 +85,10 @@ def write_everything(bootstrap, topic, *, rounds=1, leave_open=True):
     )
     undecided.begin_transaction()
     send(undecided, topic, [b"undecided"] * 2)
+    group = Consumer(settings(bootstrap, **{"group.id": "undecided"}))
+    at = [TopicPartition(topic, 0, 9)]
+    undecided.send_offsets_to_transaction(at, group.consumer_group_metadata(), TIMEOUT_S)
+    group.close()
     send(plain, topic, [b"behind the undecided"])
     return undecided
 
@@ -127,10 +131,10 @@ def commit_offsets(bootstrap, topic):
     consumer.close()
 
 
-def committed_offset(bootstrap, group, topic):
+def committed_offset(bootstrap, group, topic, *, timeout_s=TIMEOUT_S):
     """What a group has committed for partition 0."""
     consumer = Consumer(settings(bootstrap, **{"group.id": group}))
-    offset = consumer.committed([TopicPartition(topic, 0)], timeout=TIMEOUT_S)[0].offset
+    offset = consumer.committed([TopicPartition(topic, 0)], timeout=timeout_s)[0].offset
     consumer.close()
     return offset
 

@@ -9,7 +9,7 @@ from peers import apache_kafka
 from stablelog.env.disk import LocalDisk
 from stablelog.log.transaction_index import TransactionIndex
 from stablelog.log.verify import verify_directory
-from tests.golden.kafka_directory import TOPICS, look, write_load
+from tests.golden.kafka_directory import SETTINGS, TOPICS, look, write_load
 from tests.java.dump import SHORT_LIVED, dump, files_of
 from tests.java.load import (
     committed_offset,
@@ -31,7 +31,7 @@ AS_IT_IS, WITHOUT_INDEXES = "as-it-is", "without-indexes"
 def kafka(kafka_jars, tmp_path_factory):
     """Kafka, killed under an open transaction, and what its clients saw. (What `tests/golden` keeps was stopped in order.)"""
     directory = tmp_path_factory.mktemp("kafka")
-    broker = apache_kafka.KafkaBroker(directory / "data", {"log.cleaner.backoff.ms": "100"}, SHORT_LIVED)
+    broker = apache_kafka.KafkaBroker(directory / "data", SETTINGS, SHORT_LIVED)
     try:
         broker.start()
         held = write_load(broker.bootstrap, broker.data)
