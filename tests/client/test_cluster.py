@@ -13,6 +13,7 @@ from stablelog.client.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.connection import Connection
 from stablelog.errors import InvalidConfig, OffsetOutOfRange, Refused, Unavailable
 from tests.clients.drivers import Confluent, unique
+from tests.spark.reading import settled
 
 
 @pytest.fixture
@@ -39,6 +40,7 @@ def test_offsets_and_raw_batches(cluster, stablelog_broker):
         run(topic, [b"a", b"b"], commit=True)
         run(topic, [b"c"], commit=False)
         run(topic, [b"d"], commit=True)
+    settled(stablelog_broker.bootstrap, topic)
     target = (topic, 0)
     assert cluster.list_offsets({target: EARLIEST})[target].offset == 0
     end = cluster.list_offsets({target: LATEST})[target].offset
@@ -61,6 +63,7 @@ def test_every_version_of_fetch_reads_the_same(cluster, stablelog_broker, versio
     with Confluent(stablelog_broker.bootstrap).transactions(unique("t")) as run:
         run(topic, [b"a"], commit=False)
         run(topic, [b"b"], commit=True)
+    settled(stablelog_broker.bootstrap, topic)
     wanted = cluster.fetch(topic, 0, 0)
     monkeypatch.setattr(Connection, "version", lambda self, key, newest=None: version if key == 1 else 7)
     got = cluster.fetch(topic, 0, 0)
@@ -144,3 +147,19 @@ def test_where_topics_are_not_made_by_asking_the_missing_one_is_named():
         pytest.raises(Refused, match="there is no topic 'absent'"),
     ):
         strict.partition_counts(["absent"])
+
+
+def test_a_lent_connection_is_lent_again_unless_it_broke_or_waits(cluster, stablelog_broker):
+    address = stablelog_broker.bootstrap
+    first = cluster.lend_connection(address)
+    assert first.versions
+    cluster.give_back(first)
+    assert cluster.lend_connection(address) is first
+    first.send(18, 0, [b""], flexible=False)
+    cluster.give_back(first)
+    assert first.is_closed
+    second = cluster.lend_connection(address)
+    assert second is not first
+    second.close()
+    cluster.give_back(second)
+    assert cluster.lend_connection(address) is not second

@@ -44,6 +44,7 @@ def test_metadata_offsets_and_batches(kafka):
         run(topic, [b"b"], commit=True)
     with Cluster(kafka.bootstrap) as cluster:
         assert list(cluster.metadata([topic])[topic].partitions) == [0, 1]
+        # Also waits until the end is stable.
         assert committed(kafka.bootstrap, topic) == [b"b"]
         found = cluster.list_offsets({(topic, 0): LATEST, (topic, 1): EARLIEST})
         assert (found[topic, 0].offset, found[topic, 1].offset) == (4, 0)

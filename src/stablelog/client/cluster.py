@@ -112,6 +112,8 @@ class Cluster:
             raise InvalidConfig("no bootstrap address: host:port, several parted by commas")
         self._nodes: dict[int, str] = {}  # node id -> "host:port"
         self._connections: dict[str, Connection] = {}  # by address
+        self._idle: dict[str, list[Connection]] = {}  # lent and given back, by address
+        self._sole_node_id: int | None = None  # of a cluster of one, which then coordinates everything
         self._topics: dict[str, Topic] = {}
 
     def __reduce__(self) -> Any:
@@ -127,9 +129,10 @@ class Cluster:
 
     def close(self) -> None:
         """Close all connections. A later call opens them again."""
-        for connection in self._connections.values():
+        for connection in [*self._connections.values(), *(c for idle in self._idle.values() for c in idle)]:
             connection.close()
         self._connections.clear()
+        self._idle.clear()
 
     # --- asking again ---
 
@@ -159,7 +162,7 @@ class Cluster:
                 last = failure
             if isinstance(last, Unavailable):
                 self.close()
-            self._topics.clear()
+            self.forget_metadata()
             if time.monotonic() + backoff > deadline:
                 raise Unavailable(f"{what}: gave up after {deadline_s:g} s: {last}") from last
             time.sleep(backoff)
@@ -197,6 +200,18 @@ class Cluster:
         """A connection of the caller's own, which the caller closes."""
         return Connection(address, client_id=self._client_id, timeout_s=self._timeout_s)
 
+    def lend_connection(self, address: str) -> Connection:
+        """A connection of the caller's own for a while: `give_back` spares the next one the opening."""
+        idle = self._idle.get(address)
+        return idle.pop() if idle else self.open_connection(address)
+
+    def give_back(self, connection: Connection) -> None:
+        """Keep a lent connection for the next one, unless it broke or has answers to come."""
+        if connection.is_closed or connection.is_awaiting:
+            connection.close()
+        else:
+            self._idle.setdefault(connection.address, []).append(connection)
+
     def address_of(self, node_id: int) -> str:
         """The "host:port" of a broker that metadata has named.
 
@@ -213,8 +228,9 @@ class Cluster:
         return self._connections[address]
 
     def forget_metadata(self) -> None:
-        """Ask anew for who leads what."""
+        """Ask anew for who leads and coordinates what."""
         self._topics.clear()
+        self._sole_node_id = None
 
     def ask(self, connection: Connection, request: Any, response_class: Any = None) -> Any:
         """`Connection.call` on a connection of this cluster, which is forgotten if it breaks.
@@ -278,6 +294,7 @@ class Cluster:
         answer = self.ask(connection, request_class(**fields))
         check(getattr(answer, "error_code", ErrorCode.none), "asking for metadata")
         self._nodes = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
+        self._sole_node_id = next(iter(self._nodes)) if len(self._nodes) == 1 else None
         found = {}
         for topic in answer.topics:
             if topic.error_code is ErrorCode.unknown_topic_or_partition:
@@ -383,6 +400,8 @@ class Cluster:
             Refused: the broker knows of none.
             Unavailable: no broker answers.
         """
+        if self._sole_node_id is not None:
+            return self.connection_to(self._sole_node_id)
         connection = self.any_connection()
         try:
             request_class = connection.request_class(FIND_COORDINATOR)

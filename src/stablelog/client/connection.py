@@ -74,9 +74,10 @@ class Connection:
         """Whether it was closed, or broke: nothing can be asked any more."""
         return self._socket.fileno() < 0
 
-    def set_timeout(self, timeout_s: float) -> None:
-        """Let the broker be silent for so long from now on."""
-        self._socket.settimeout(timeout_s)
+    @property
+    def is_awaiting(self) -> bool:
+        """Whether an answer is due."""
+        return bool(self._awaited)
 
     # --- what the broker speaks ---
 

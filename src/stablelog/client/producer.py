@@ -300,7 +300,7 @@ class Producer:
     def _send_request(self, leader_id: int, batches: list[Pending]) -> None:
         leader = self._leaders.get(leader_id)
         if leader is None:
-            connection = self._cluster.open_connection(self._cluster.address_of(leader_id))
+            connection = self._cluster.lend_connection(self._cluster.address_of(leader_id))
             version = connection.version(PRODUCE, newest=None if self._second_dialect else SECOND_DIALECT - 1)
             leader = self._leaders[leader_id] = _Leader(connection, min(version, SECOND_DIALECT))
         body = produce_request(leader.version, self._transactional_id, self._transaction_timeout_ms, batches)
@@ -435,7 +435,7 @@ class Producer:
 
     def _close_leaders(self) -> None:
         for leader in self._leaders.values():
-            leader.connection.close()
+            self._cluster.give_back(leader.connection)
         self._leaders.clear()
 
 
