@@ -9,13 +9,17 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaException
 
 import stablelog
+from stablelog.batch.records import Record, decode_records, encode_batch
+from stablelog.broker.journal import batches_of
 from stablelog.env.disk import LocalDisk
-from stablelog.log.model import LogConfig
+from stablelog.log.model import LogConfig, Origin
 from stablelog.log.partition import Partition
 from stablelog.log.verify import verify_directory
 from tests.golden.kafka_directory import GOLDEN, TOPICS, load_seen, read_partition
 from tests.java.load import Reader, commit_offsets, committed_offset, create_topic, producer, send
 
+PREPARE_COMMIT, PREPARE_ABORT = 2, 3
+STATE_POSITION = 16  # in the value: after version, producer id, epoch and timeout
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 SEEN, READERS_COMMITTED = load_seen()
@@ -151,3 +155,35 @@ def test_a_broker_takes_it_over(data):
         everything.close()
     for topic in TOPICS:
         assert list(verify_directory(LocalDisk(), data / f"{topic}-0")) == []
+
+
+@pytest.mark.parametrize(("state", "commit"), [(PREPARE_COMMIT, True), (PREPARE_ABORT, False)])
+def test_what_kafka_had_decided_is_carried_out(data, state, commit):
+    """Killed between its decision and the markers: they are written to the topic and to the offsets log."""
+    decide(data, "everything-undecided", state)
+    undecided = SEEN["everything"].all_records[-3:]
+    with stablelog.serve(data) as broker:
+        reader = Reader(broker.bootstrap, committed=True)
+        seen = undecided if commit else undecided[2:]
+        assert reader.read("everything", 0) == [*SEEN["everything"].committed, *seen]
+        offset = committed_offset(broker.bootstrap, "undecided", "everything")
+        assert offset == (9 if commit else OFFSET_INVALID)
+        reader.close()
+
+
+def decide(data, transactional_id, state):
+    """Append to Kafka's log of transactions what it would have appended: the latest record with another state."""
+    for directory in data.glob("__transaction_state-*"):
+        partition = Partition.open(
+            LocalDisk(), directory, LogConfig(), topic="", partition=0, clean=True, now_ms=0, leader_epoch=0
+        )
+        latest = None
+        for batch, _ in batches_of(partition):
+            for record in decode_records(batch):
+                if record.key and record.key.endswith(transactional_id.encode()):
+                    latest = record
+        if latest is not None:
+            value = latest.value[:STATE_POSITION] + bytes([state]) + latest.value[STATE_POSITION + 1 :]
+            decided = Record(0, latest.timestamp_ms, latest.key, value, ())
+            partition.append(encode_batch([decided]), now_ms=0, origin=Origin.COORDINATOR)
+        partition.close()
