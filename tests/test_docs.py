@@ -56,6 +56,7 @@ def test_every_option_of_spark_has_its_row(name):
         "serve",
         "produce",
         "consume",
+        "cut",
         "inspect",
         "verify",
         "topics create",

@@ -114,6 +114,24 @@ def test_children_of_a_joint_commit_are_shown_as_what_they_are(stablelog_broker)
     assert not set(children) & set(left), "a child of a commit is forgotten"
 
 
+def test_a_cut_says_where_whole_transactions_end(stablelog_broker):
+    at, name = stablelog_broker.bootstrap, unique("cut")
+    answer("topics", "create", name, "--config", "stablelog.order=commit", bootstrap=at)
+    assert answer("produce", name, "--transactional-id", unique("me"), bootstrap=at, given="one\ntwo\n")
+    cut = answer("cut", name, bootstrap=at)[0]
+    assert cut["commit_sequence"] == cut["last_commit_sequence"] > 0
+    assert cut["offsets"] == [
+        {"topic": name, "partition": 0, "offset": 5}
+    ]  # two records, a marker, two positions
+    before = answer("cut", name, "--at", str(cut["commit_sequence"] - 1), bootstrap=at)[0]
+    assert before["offsets"][0]["offset"] == 3
+    ordinary = unique("cut")
+    answer("topics", "create", ordinary, bootstrap=at)
+    refused = run("cut", ordinary, bootstrap=at)
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "stablelog.order=commit" in refused.stderr
+
+
 def test_a_directory_can_be_verified_and_inspected_while_its_broker_runs(stablelog_broker):
     name = unique("look")
     answer(

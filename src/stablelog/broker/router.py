@@ -65,6 +65,7 @@ HANDLERS = {
     10001: "begin_joint",
     10002: "commit_joint",
     10003: "abort_joint",
+    10004: "describe_cut",
 }
 
 

@@ -145,6 +145,24 @@ class Transactions:
         unmarked = min(self._awaited_markers(), default=self._durable_sequence + 1)
         return min(self.coordinator.resolved_commit_sequence, self._durable_sequence, unmarked - 1)
 
+    def unresolved(self) -> list[tuple[int, str, str, int]]:
+        """What that number waits for: (commit sequence, transactional id, topic, partition) of each marker, in order.
+
+        The id is empty where the transaction was complete but for the disk.
+        """
+        held = {
+            (order.commit_sequence, order.transactional_id, *target)
+            for target, orders in self._held_back.items()
+            for order in orders
+            if order.commit_sequence >= 0
+        }
+        awaited = {
+            (sequence, "", partition.topic, partition.index)
+            for sequence, ends in self._awaited_markers().items()
+            for partition, _ in ends
+        }
+        return sorted(held | awaited)
+
     def _awaited_markers(self) -> dict[int, list[tuple[Partition, int]]]:
         return {
             sequence: left

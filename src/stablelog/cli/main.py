@@ -225,6 +225,21 @@ def transactions_abort(
 
 
 @app.command()
+def cut(
+    topics: Annotated[list[str], typer.Argument(help="Commit-ordered topics.")],
+    at: Annotated[
+        int | None, typer.Option(help="A commit sequence; the last one that is resolved if not given.")
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Show up to which commit everything is whole, where that is in each partition, and what it waits for."""
+    from stablelog.cli import cut as command
+
+    command.cut(bootstrap, topics, at, as_json=as_json)
+
+
+@app.command()
 def inspect(
     path: Annotated[
         Path, typer.Argument(help="A file of a partition, a partition's directory, or a data directory.")

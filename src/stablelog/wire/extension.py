@@ -8,6 +8,7 @@ counts that cannot be true, same reader and writer. All are flexible and have on
     10001 BeginJoint    is (key, version) still open? The run that asks has it from now on
     10002 CommitJoint   commit these children, and these offsets of consumer groups, as one
     10003 AbortJoint    abort these children, unless (key, version) is committed
+    10004 DescribeCut   in `stablelog.wire.extension_cut`
 
 Which child belongs to which key, version and run stands in its transactional id: `stablelog.wire.extension_children`.
 What the messages mean: docs/protocol.md, "Joint commit".
@@ -23,14 +24,26 @@ from kio.schema.response_header.v1.header import ResponseHeader
 from kio.static.constants import EntityType
 from kio.static.primitive import i16, i32, i64
 
+from stablelog.wire.extension_cut import DESCRIBE_CUT, DescribeCutRequest, DescribeCutResponse
+
 BEGIN_JOINT: Final = 10_001
 COMMIT_JOINT: Final = 10_002
 ABORT_JOINT: Final = 10_003
 
 # api key -> (first version, last version), as `stablelog.wire.messages.API_VERSIONS` has Kafka's.
-EXTENSION_VERSIONS: Final = {BEGIN_JOINT: (0, 0), COMMIT_JOINT: (0, 0), ABORT_JOINT: (0, 0)}
+EXTENSION_VERSIONS: Final = {
+    BEGIN_JOINT: (0, 0),
+    COMMIT_JOINT: (0, 0),
+    ABORT_JOINT: (0, 0),
+    DESCRIBE_CUT: (0, 0),
+}
 EXTENSION_NAMES: Final = MappingProxyType(
-    {BEGIN_JOINT: "begin_joint", COMMIT_JOINT: "commit_joint", ABORT_JOINT: "abort_joint"}
+    {
+        BEGIN_JOINT: "begin_joint",
+        COMMIT_JOINT: "commit_joint",
+        ABORT_JOINT: "abort_joint",
+        DESCRIBE_CUT: "describe_cut",
+    }
 )
 
 _INT16: Final = MappingProxyType({"kafka_type": "int16"})
@@ -189,6 +202,8 @@ _CLASSES: Final[dict[tuple[int, str], Any]] = {
     (COMMIT_JOINT, "response"): CommitJointResponse,
     (ABORT_JOINT, "request"): AbortJointRequest,
     (ABORT_JOINT, "response"): AbortJointResponse,
+    (DESCRIBE_CUT, "request"): DescribeCutRequest,
+    (DESCRIBE_CUT, "response"): DescribeCutResponse,
 }
 
 

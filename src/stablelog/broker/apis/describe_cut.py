@@ -1,0 +1,80 @@
+"""DescribeCut (10004): where in every partition of some topics the transactions up to a commit sequence end.
+
+Behaviour: every commit up to R has all its markers durable everywhere, so that no reader between two cuts sees a part
+of a transaction. R can be asked for by number, as long as it is resolved. Records outside transactions that stand
+before the first later commit count as in the cut; they promise nothing together.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32, i64
+
+from stablelog.broker.broker import Broker
+from stablelog.errors import Refused
+from stablelog.views.commit_ordered import CommitOrderedPartition
+from stablelog.wire.extension_cut import (
+    RESOLVED,
+    CutHolder,
+    CutPartition,
+    CutTopic,
+    DescribeCutRequest,
+    DescribeCutResponse,
+)
+
+
+def _cut(broker: Broker, name: str, commit_sequence: int) -> CutTopic:
+    """The cut through one topic.
+
+    Raises:
+        Refused: it is not there, not in commit order, or one of its partitions is not open.
+    """
+    topic = broker.topics.get(name)
+    if topic is None:
+        raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
+    partitions = []
+    for index in range(topic.partition_count):
+        partition = broker.topics.partition(name, index)
+        if not isinstance(partition, CommitOrderedPartition):
+            raise Refused(
+                ErrorCode.invalid_request,
+                f"{name!r} is in the order of its writes, in which transactions lie across each other: a cut needs "
+                "topics made with stablelog.order=commit",
+            )
+        offset = partition.view.offset_after(commit_sequence)
+        partitions.append(CutPartition(partition_index=i32(index), offset=i64(offset)))
+    return CutTopic(name=name, partitions=tuple(partitions))
+
+
+async def handle(broker: Broker, request: DescribeCutRequest, _context: Any) -> DescribeCutResponse:
+    """Answer. Nothing is awaited, so that R and all offsets are of one moment."""
+    resolved = broker.transactions.resolved_commit_sequence
+    wanted = resolved if request.commit_sequence == RESOLVED else request.commit_sequence
+    last = broker.transactions.coordinator.last_commit_sequence
+    try:
+        if not 0 <= wanted <= resolved:
+            raise Refused(
+                ErrorCode.invalid_request,
+                f"commit sequence {wanted} is not resolved: {resolved} is the last one that is",
+            )
+        topics = tuple(_cut(broker, name, wanted) for name in request.topics)
+    except Refused as refused:
+        return DescribeCutResponse(
+            error_code=refused.code, error_message=str(refused), last_commit_sequence=i64(last)
+        )
+    holders = tuple(
+        CutHolder(
+            commit_sequence=i64(sequence),
+            transactional_id=transactional_id,
+            topic=topic,
+            partition_index=i32(partition),
+        )
+        for sequence, transactional_id, topic, partition in broker.transactions.unresolved()
+    )
+    return DescribeCutResponse(
+        error_code=ErrorCode.none,
+        commit_sequence=i64(wanted),
+        last_commit_sequence=i64(last),
+        topics=topics,
+        holders=holders,
+    )

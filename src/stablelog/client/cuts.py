@@ -1,0 +1,80 @@
+"""Cuts as a client asks for them: which transactions are whole in all partitions, and where they end in each."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i64
+
+from stablelog.client.cluster import PASSING, Again, Cluster
+from stablelog.errors import Refused
+from stablelog.wire.extension_cut import DESCRIBE_CUT, RESOLVED, DescribeCutRequest
+
+
+class Holder(NamedTuple):
+    """A marker that a cut waits for. `transactional_id` is empty where the broker does not know it any more."""
+
+    commit_sequence: int
+    transactional_id: str
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A cut through some topics.
+
+    Attributes:
+        commit_sequence: R: every commit up to it is whole below the offsets.
+        offsets: by topic and partition, the first position that is not in the cut.
+        last_commit_sequence: of the last commit that was decided.
+        holders: what R waits for, if it is behind that.
+    """
+
+    commit_sequence: int
+    offsets: dict[tuple[str, int], int]
+    last_commit_sequence: int
+    holders: tuple[Holder, ...]
+
+
+def describe_cut(
+    cluster: Cluster, topics: Iterable[str], commit_sequence: int = RESOLVED, *, group: str = ""
+) -> Cut:
+    """The cut at a commit sequence, or at the last one that is resolved.
+
+    Args:
+        cluster: where.
+        topics: commit-ordered ones.
+        commit_sequence: R; it must be resolved.
+        group: the transaction group.
+
+    Raises:
+        Refused: a topic is not there or not in commit order, or R is not resolved.
+        Unavailable: no answer within the deadline, or the broker knows no cuts.
+    """
+    request = DescribeCutRequest(group=group, commit_sequence=i64(commit_sequence), topics=tuple(topics))
+
+    def ask() -> Cut:
+        connection = cluster.any_connection()
+        if not connection.speaks(DESCRIBE_CUT):
+            raise Refused(
+                ErrorCode.unsupported_version,
+                f"{cluster.bootstrap} knows no cuts: that needs a stablelog broker",
+            )
+        answer = cluster.ask(connection, request)
+        if answer.error_code in PASSING:
+            raise Again(answer.error_message or answer.error_code.name)
+        if answer.error_code is not ErrorCode.none:
+            raise Refused(answer.error_code, answer.error_message or answer.error_code.name)
+        return Cut(
+            answer.commit_sequence,
+            {(topic.name, p.partition_index): p.offset for topic in answer.topics for p in topic.partitions},
+            answer.last_commit_sequence,
+            tuple(
+                Holder(one.commit_sequence, one.transactional_id, one.topic, one.partition_index)
+                for one in answer.holders
+            ),
+        )
+
+    return cluster.retrying("asking for a cut", ask)

@@ -1,0 +1,100 @@
+"""The message that asks for a cut: where in each partition the transactions up to a commit sequence end.
+
+    10004 DescribeCut   which offset follows the last commit up to R, in every partition of these topics
+
+A reader that reads between the answers for R1 and R2 sees exactly the transactions in (R1, R2], whole.
+What the messages mean: docs/protocol.md, "Cuts".
+"""
+
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import ClassVar, Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.request_header.v2.header import RequestHeader
+from kio.schema.response_header.v1.header import ResponseHeader
+from kio.static.constants import EntityType
+from kio.static.primitive import i16, i32, i64
+
+DESCRIBE_CUT: Final = 10_004
+RESOLVED: Final = -1  # as the commit sequence that is asked for: the last one that is resolved
+
+_INT32: Final = MappingProxyType({"kafka_type": "int32"})
+_INT64: Final = MappingProxyType({"kafka_type": "int64"})
+_STRING: Final = MappingProxyType({"kafka_type": "string"})
+_ERROR: Final = MappingProxyType({"kafka_type": "error_code"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeCutRequest:
+    """Where the transactions up to a commit sequence end."""
+
+    __type__: ClassVar = EntityType.request
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(DESCRIBE_CUT)
+    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    group: str = field(metadata=_STRING, default="")
+    """The transaction group; empty for the default one."""
+    commit_sequence: i64 = field(metadata=_INT64, default=i64(RESOLVED))
+    """R; -1 for the last one that is resolved."""
+    topics: tuple[str, ...] = field(metadata=_STRING)
+    """Commit-ordered topics."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutPartition:
+    """Where the cut goes through a partition."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    partition_index: i32 = field(metadata=_INT32)
+    offset: i64 = field(metadata=_INT64)
+    """The first position that is not in the cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutTopic:
+    """A topic of the cut, with all its partitions."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    name: str = field(metadata=_STRING)
+    partitions: tuple[CutPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutHolder:
+    """A marker that is not durable yet, so that the cut cannot come to its commit."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    commit_sequence: i64 = field(metadata=_INT64)
+    transactional_id: str = field(metadata=_STRING, default="")
+    """Empty where the broker does not know it any more."""
+    topic: str = field(metadata=_STRING)
+    partition_index: i32 = field(metadata=_INT32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribeCutResponse:
+    """The cut, or why there is none."""
+
+    __type__: ClassVar = EntityType.response
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+    __api_key__: ClassVar[i16] = i16(DESCRIBE_CUT)
+    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    error_code: ErrorCode = field(metadata=_ERROR)
+    error_message: str | None = field(metadata=_STRING, default=None)
+    """What was wrong, for people; null if nothing was."""
+    commit_sequence: i64 = field(metadata=_INT64, default=i64(-1))
+    """R of this cut."""
+    last_commit_sequence: i64 = field(metadata=_INT64, default=i64(-1))
+    """Of the last commit that was decided; from there to R they are held back."""
+    topics: tuple[CutTopic, ...] = ()
+    holders: tuple[CutHolder, ...] = ()
+    """What R waits for, if it is behind the last commit."""

@@ -1,0 +1,203 @@
+"""Cuts: whole transactions over any number of partitions, at any moment, through crashes."""
+
+import asyncio
+import os
+import random
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.header import headers_in
+from stablelog.batch.records import decode_records
+from stablelog.log.partition import Isolation
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.wire.extension_cut import DESCRIBE_CUT
+from tests.broker.desk import batch, opened
+
+SEEDS = int(os.environ.get("STABLELOG_HISTORIES", "30"))
+TOPICS, PARTITIONS, WRITERS, TRANSACTIONS = ("t", "u"), 2, 4, 12
+COMMIT_ORDER = {"stablelog.order": "commit"}
+
+
+def run(conversation):
+    return asyncio.run(asyncio.wait_for(conversation(), 120))
+
+
+def create(desk):
+    for name in TOPICS:
+        if desk.broker.topics.get(name) is None:
+            desk.broker.topics.create(name, PARTITIONS, COMMIT_ORDER)
+
+
+async def ask(desk, commit_sequence=-1, topics=TOPICS):
+    return await desk.ask(DESCRIBE_CUT, 0, commit_sequence=commit_sequence, topics=topics)
+
+
+def read_to(desk, answer):
+    """The values below the cut: {partition: [values]}."""
+    found = {}
+    for topic in answer.topics:
+        for cut in topic.partitions:
+            partition = desk.broker.topics.partition(topic.name, cut.partition_index)
+            start = partition.visible_start(Isolation.READ_COMMITTED)
+            read = partition.read(start, 1 << 30, Isolation.READ_COMMITTED)
+            data = b"".join(read.buffers)
+            found[topic.name, cut.partition_index] = [
+                record.value
+                for at, _ in headers_in(data)
+                for record in decode_records(data, at)
+                if record.offset < cut.offset
+            ]
+    return found
+
+
+class History:
+    """Writers whose transactions span partitions; every value names its transaction."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.wrote = {}  # transaction -> partitions
+        self.decided = {}  # transaction -> committed?
+        self.cuts = []
+
+    async def write(self, desk, writer):
+        name = f"w{writer}-{self.random.random()}"
+        producer = await desk.init(name)
+        sequences = {}
+        for number in range(TRANSACTIONS // WRITERS):
+            txn = b"%d.%d" % (writer, number)
+            everywhere = [(topic, index) for topic in TOPICS for index in range(PARTITIONS)]
+            targets = self.random.sample(everywhere, self.random.randint(1, len(everywhere)))
+            self.wrote[txn] = set(targets)
+            await desk.add(name, producer, *targets)
+            for target in targets:
+                records = batch(txn, txn, producer=producer, sequence=sequences.get(target, 0))
+                answer = await desk.produce(
+                    records, topic=target[0], partition=target[1], transactional_id=name
+                )
+                assert answer.error_code is ErrorCode.none
+                sequences[target] = sequences.get(target, 0) + 2
+                await self.pause()
+            committed = self.random.random() < 0.8
+            self.decided[txn] = committed
+            assert (await desk.end(name, producer, committed)).error_code is ErrorCode.none
+
+    async def pause(self):
+        for _ in range(self.random.randint(0, 3)):
+            await asyncio.sleep(0)
+
+    async def look(self, desk):
+        for _ in range(15):
+            await self.pause()
+            answer = await ask(desk)
+            assert answer.error_code is ErrorCode.none, answer.error_message
+            self.check_whole(desk, answer)
+            self.cuts.append(answer)
+
+    def check_whole(self, desk, answer):
+        """No transaction is in the cut in part."""
+        found = read_to(desk, answer)
+        for txn, targets in self.wrote.items():
+            there = {target for target, values in found.items() if txn in values}
+            assert there in (set(), targets), (txn, answer.commit_sequence)
+            assert not there or self.decided.get(txn), "what was not committed is in no cut"
+            assert all(found[target].count(txn) == 2 for target in there)
+        return found
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_no_cut_shows_a_part_of_a_transaction(seed):
+    history = History(seed)
+    disk = SimDisk()
+
+    async def live():
+        async with opened(disk, topics=()) as desk:
+            create(desk)
+            await asyncio.gather(
+                history.look(desk), *(history.write(desk, writer) for writer in range(WRITERS))
+            )
+            await desk.durable()
+            answer = await ask(desk)
+            assert answer.commit_sequence == answer.last_commit_sequence == sum(history.decided.values())
+            found = history.check_whole(desk, answer)
+            whole = {txn for txn, committed in history.decided.items() if committed}
+            assert {txn for values in found.values() for txn in values} == whole
+            assert answer.holders == ()
+            # A cut that is asked for again, by its number, is the same but for what it had not seen end yet.
+            for cut in history.cuts:
+                again = await ask(desk, cut.commit_sequence)
+                for before, after in zip(cut.topics, again.topics, strict=True):
+                    for first, second in zip(before.partitions, after.partitions, strict=True):
+                        assert first.offset <= second.offset
+                assert read_to(desk, again) == read_to(desk, cut)
+            history.left = disk.crash(history.random)
+
+    async def afterwards():
+        async with opened(history.left, topics=()) as desk:
+            await desk.durable()
+            answer = await ask(desk)
+            history.check_whole(desk, answer)
+            for cut in history.cuts:
+                assert read_to(desk, await ask(desk, cut.commit_sequence)) == read_to(desk, cut)
+
+    run(live)
+    run(afterwards)
+
+
+def test_an_ordinary_topic_has_no_cut():
+    async def conversation():
+        async with opened(topics=("t",)) as desk:
+            assert (await ask(desk, topics=("t",))).error_code is ErrorCode.invalid_request
+            assert (await ask(desk, topics=("none",))).error_code is ErrorCode.unknown_topic_or_partition
+
+    run(conversation)
+
+
+async def write_one(desk, name="me"):
+    producer = await desk.init(name)
+    await desk.add(name, producer, ("t", 0), ("u", 1))
+    for topic, index in (("t", 0), ("u", 1)):
+        records = batch(b"v", producer=producer, sequence=0)
+        await desk.produce(records, topic=topic, partition=index, transactional_id=name)
+    return producer
+
+
+def test_a_decision_that_is_not_durable_is_in_no_cut():
+    async def conversation():
+        async with opened(topics=()) as desk:
+            create(desk)
+            producer = await write_one(desk)
+            with desk.held_disk():
+                ending = asyncio.ensure_future(desk.end("me", producer, True))
+                for _ in range(20):  # turns of the loop, until it is decided
+                    await asyncio.sleep(0)
+                answer = await ask(desk)
+                assert (answer.commit_sequence, answer.last_commit_sequence) == (0, 1)
+                assert (await ask(desk, 1)).error_code is ErrorCode.invalid_request
+            assert (await ending).error_code is ErrorCode.none
+            await desk.durable()
+            assert (await ask(desk)).commit_sequence == 1
+
+    run(conversation)
+
+
+def test_a_cut_says_which_marker_it_waits_for():
+    async def conversation():
+        async with opened(topics=()) as desk:
+            create(desk)
+            producer = await write_one(desk)
+            closed = desk.broker.topics.get("t").partitions.pop(0)  # as while it is being recovered
+            await desk.end("me", producer, True)
+            answer = await ask(desk, topics=("u",))
+            assert (answer.commit_sequence, answer.last_commit_sequence) == (0, 1)
+            (holder,) = answer.holders
+            assert (holder.commit_sequence, holder.transactional_id) == (1, "me")
+            assert (holder.topic, holder.partition_index) == ("t", 0)
+            assert read_to(desk, answer) == {("u", 0): [], ("u", 1): []}
+            desk.broker.topics.get("t").partitions[0] = closed
+            desk.broker.transactions.partition_opened(closed)
+            await desk.durable()
+            answer = await ask(desk)
+            assert (answer.commit_sequence, answer.holders) == (1, ())
+
+    run(conversation)
