@@ -20,6 +20,7 @@ from stablelog.batch.records import decode_records
 from stablelog.client.cluster import Cluster, Missing
 from stablelog.errors import Corrupt, InvalidConfig, Unavailable
 from stablelog.log.retention import DELETED
+from stablelog.log.segment import COMMIT_SUFFIXES
 from stablelog.spark import fetch
 from stablelog.spark.counting import files_limited
 from stablelog.spark.offsets import Place
@@ -55,6 +56,11 @@ def _is_of(directory: Path | None, topic_id: str) -> bool:
     if directory is None or not os.access(directory, os.R_OK | os.X_OK):
         return False
     return not topic_id or topic_id_of(directory) == topic_id
+
+
+def is_commit_ordered(directory: Path) -> bool:
+    """Whether committed readers of a partition get another order than that of its files."""
+    return any(name.endswith(COMMIT_SUFFIXES) for name in os.listdir(directory))
 
 
 def log_starts(data: Path) -> dict[Place, int]:
@@ -152,7 +158,13 @@ class DirectoryLog:
         return dict(sorted(found.items()))
 
     def _of(self, place: Place) -> PartitionFiles:
-        return self._files.get(place, self._data / f"{place[0]}-{place[1]}")
+        directory = self._data / f"{place[0]}-{place[1]}"
+        if self._options.isolation == "read_committed" and is_commit_ordered(directory):
+            raise InvalidConfig(
+                f"{place[0]!r} is in commit order, which a broker serves: give kafka.bootstrap.servers, or with "
+                "isolation=read_uncommitted read the order of the writes"
+            )
+        return self._files.get(place, directory)
 
     def earliest(self, places: Collection[Place]) -> dict[Place, int]:
         """As `Log`."""
@@ -240,6 +252,7 @@ class SharedLog:
         self._directories: dict[
             Place, tuple[int, Path | None]
         ] = {}  # (leader, None where the files are not seen)
+        self._commit_ordered: set[Place] = set()  # of those, where they are and do not serve
 
     def partitions(self) -> dict[Place, str]:
         """As `Log`."""
@@ -289,6 +302,8 @@ class SharedLog:
         directory = known[1]
         if directory is not None:
             return self._files.get(place, directory)
+        if place in self._commit_ordered:
+            return None
         if self._options.scan == "files" or self._options.path is not None:
             where = self._options.path or "any directory that its broker names"
             raise Unavailable(
@@ -304,9 +319,16 @@ class SharedLog:
             if leader not in self._roots:
                 self._roots = {leader: [], **self.broker.cluster.log_directories([place])}
             roots = self._roots[leader]
-        return next(
-            (Path(root) / name(place) for root in roots if _is_of(Path(root) / name(place), topic_id)), None
-        )
+        directories = [Path(root) / name(place) for root in roots]
+        found = next((directory for directory in directories if _is_of(directory, topic_id)), None)
+        if found is None or self._options.isolation != "read_committed" or not is_commit_ordered(found):
+            return found
+        if self._options.scan == "files":
+            raise InvalidConfig(
+                f"{place[0]!r} is in commit order, which a broker serves: leave out scan=files"
+            )
+        self._commit_ordered.add(place)
+        return None
 
     def _leader(self, place: Place) -> int:
         cluster = self.broker.cluster
