@@ -22,7 +22,6 @@ from tests.java.load import (
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
 TOPIC, EXAMPLE, IN_COMMIT_ORDER = "everything", "worked-example", "in-commit-order"
-OFFSET_KEY = "1"
 TRANSACTION_STATUS = (
     "Empty",
     "Ongoing",
@@ -226,7 +225,10 @@ def test_the_commit_log_is_a_transaction_log_of_kafka(written):
         f"{TOPIC}-undecided": "Ongoing",
     }
     partitions = latest[f"{TOPIC}-undecided"]["transactionPartitions"]
-    assert partitions == [{"topic": TOPIC, "partitionIds": [0]}]
+    assert {row["topic"]: row["partitionIds"] for row in partitions} == {
+        TOPIC: [0],
+        "__consumer_offsets": [0],
+    }
 
 
 def test_the_offsets_log_is_one_of_kafka(written):
@@ -236,7 +238,7 @@ def test_the_offsets_log_is_one_of_kafka(written):
     for row in found.records():
         if "endTxnMarker" in row:
             told.append(row["endTxnMarker"])
-        elif json.loads(row["key"])["type"] == OFFSET_KEY:
+        elif '"type":"1"' in row["key"] and '"readers"' in row["key"]:
             told.append(json.loads(row["payload"])["data"]["offset"])
     assert told[:5] == [3, 5, "COMMIT", 7, "ABORT"]
     groups = [row for row in found.records() if '"type":"2"' in row.get("key", "")]
