@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from stablelog.broker.compaction import Compactor
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.fetch_sessions import FetchSessions
 from stablelog.broker.flush import GroupFlush
@@ -72,6 +73,7 @@ class Broker:
         )
         self.topics = Topics(disk, directory, config, self.now_ms)
         self.fetch_sessions = FetchSessions(config["max.incremental.fetch.session.cache.slots"])
+        self.compactor = Compactor(self.topics, config, self.now_ms)
         self.metrics = Metrics(self)
         self.transactions: Transactions
         self.groups: Groups
@@ -112,6 +114,7 @@ class Broker:
             asyncio.create_task(self.flush.run(), name="flush"),
             asyncio.create_task(self._open_partitions(), name="recovery"),
             asyncio.create_task(self._keep_house(), name="housekeeping"),
+            asyncio.create_task(self.compactor.run(), name="compaction"),
         ]
 
     def _holds_partitions(self) -> bool:
@@ -280,6 +283,7 @@ class Broker:
         Raises:
             Refused: there is no such topic, or the broker needs it.
         """
+        await self.compactor.leave(name)
         await self.flush.idle()
         topic = self.topics.delete(name)
         for index in range(topic.partition_count):
@@ -351,6 +355,7 @@ class Broker:
         if hasattr(self, "groups"):
             self.groups.close()
         self.flush.close()
+        self.compactor.close()
         if self._clean_shutdown_allowed and not failed:
             all_open = all(len(topic.partitions) == topic.partition_count for topic in self.topics)
             if self.topics.close() and all_open:

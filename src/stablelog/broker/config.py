@@ -63,6 +63,16 @@ def _integer(low: int, high: int) -> tuple[Callable[[str], int], str]:
     return parse, f"{low} to {high}"
 
 
+def _share() -> tuple[Callable[[str], float], str]:
+    def parse(text: str) -> float:
+        value = float(text)
+        if not 0 <= value <= 1:
+            raise ValueError(text)
+        return value
+
+    return parse, "0 to 1"
+
+
 def _choice(*words: str) -> tuple[Callable[[str], str], str]:
     def parse(text: str) -> str:
         if text not in words:
@@ -255,7 +265,7 @@ SETTINGS: tuple[Setting, ...] = (
         "log.retention.check.interval.ms",
         _integer(1, LONG_MAX),
         "300000",
-        "How often retention and compaction look for work.",
+        "How often retention looks for work.",
     ),
     _setting(
         "log.cleanup.policy",
@@ -272,6 +282,26 @@ SETTINGS: tuple[Setting, ...] = (
         "How long compaction keeps tombstones and markers, so that slow readers see them.",
         topic="delete.retention.ms",
         dynamic=True,
+    ),
+    _setting(
+        "log.cleaner.min.cleanable.ratio",
+        _share(),
+        "0.5",
+        "A log is compacted when this share of what may be compacted is new since the last time.",
+        topic="min.cleanable.dirty.ratio",
+        dynamic=True,
+    ),
+    _setting(
+        "log.cleaner.backoff.ms",
+        _integer(1, LONG_MAX),
+        "15000",
+        "How often compaction looks for work.",
+    ),
+    _setting(
+        "log.cleaner.dedupe.buffer.size",
+        _integer(1 << 20, LONG_MAX),
+        "134217728",
+        "The memory that compaction takes for keys, in bytes, at 160 a key; a log with more keys takes several passes.",
     ),
     _setting(
         "log.cleaner.min.compaction.lag.ms",
@@ -478,6 +508,7 @@ class BrokerConfig:
             max_message_bytes=value("max.message.bytes"),
             message_timestamp_type=value("message.timestamp.type"),
             delete_retention_ms=value("delete.retention.ms"),
+            min_cleanable_dirty_ratio=value("min.cleanable.dirty.ratio"),
             min_compaction_lag_ms=value("min.compaction.lag.ms"),
             file_delete_delay_ms=value("file.delete.delay.ms"),
             producer_id_expiration_ms=self["producer.id.expiration.ms"],
@@ -511,7 +542,6 @@ FIXED_TOPIC_SETTINGS: dict[str, str | None] = {
     "flush.messages": None,
     "flush.ms": None,
     "preallocate": None,
-    "min.cleanable.dirty.ratio": None,
     "max.compaction.lag.ms": None,
     "segment.jitter.ms": None,
 }

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 CLUSTER_FILE = "cluster.json"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
+FIRST_DIRTY_CHECKPOINT = "cleaner-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
@@ -97,6 +98,7 @@ class Topics:
         self._dotless: dict[str, str] = {}  # names by what metrics make of them
         self._reserved: dict[str, int] = {}  # partitions that are being made, by the same
         self._log_starts: dict[tuple[str, int], int] = {}
+        self._first_dirty: dict[tuple[str, int], int] = {}
         self.leader_epoch = -1
         self.clean = True
         self.adopted = False
@@ -120,6 +122,7 @@ class Topics:
         else:
             self._adopt_directories()
         self._log_starts = read_offset_checkpoint(self._disk, self._directory / LOG_START_CHECKPOINT)
+        self._first_dirty = read_offset_checkpoint(self._disk, self._directory / FIRST_DIRTY_CHECKPOINT)
         # Every start has an epoch of its own: what an unclean stop lost may be written again with other bytes under
         # the same offsets, and the epoch tells readers which of the two they saw.
         self.leader_epoch += 1
@@ -364,6 +367,7 @@ class Topics:
         for index, partition in topic.partitions.items():
             partition.close(clean=False)
             self._log_starts.pop((name, index), None)
+            self._first_dirty.pop((name, index), None)
             source = self._directory / f"{name}-{index}"
             self._disk.rename(source, self._directory / f"{_short(name)}-{index}.{topic.topic_id.hex}-delete")
         self._disk.sync_dir(self._directory)
@@ -441,6 +445,7 @@ class Topics:
             clean=clean,
             now_ms=self._now_ms(),
             log_start_offset=self._log_starts.get((topic.name, index), 0),
+            first_dirty_offset=self._first_dirty.get((topic.name, index), 0),
             leader_epoch=self.leader_epoch,
             progress=progress,
         )
@@ -451,6 +456,15 @@ class Topics:
         if starts != self._log_starts:
             write_offset_checkpoint(self._disk, self._directory / LOG_START_CHECKPOINT, starts)
             self._log_starts = starts
+
+    def write_first_dirty(self) -> None:
+        """Make durable how far each partition has been compacted. Without it, a pass looks at more than it has to."""
+        offsets = {
+            (p.topic, p.index): p.first_dirty_offset for p in self.open_partitions() if p.first_dirty_offset
+        }
+        if offsets != self._first_dirty:
+            write_offset_checkpoint(self._disk, self._directory / FIRST_DIRTY_CHECKPOINT, offsets)
+            self._first_dirty = offsets
 
     def close(self) -> bool:
         """Close every partition and write what a clean start reads. Returns whether all of it worked."""

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
+from stablelog.batch.filtering import raw_records
 from stablelog.batch.header import (
     CRC_START,
     DELETE_HORIZON,
@@ -76,6 +77,17 @@ def _check_client_batch(header: BatchHeader, topic: str, size_max: int) -> None:
             raise Refused(ErrorCode.invalid_record, "a producer id without an epoch")
     elif header.is_transactional:
         raise Refused(ErrorCode.invalid_record, "a transactional batch without a producer id")
+
+
+def check_keys(header: BatchHeader, batch: Buffer, topic: str) -> None:
+    """Refuse a record without a key in a topic that is compacted: compaction would not know what it is the latest of.
+
+    Raises:
+        Refused: there is one.
+        Corrupt: the records are not what the header says.
+    """
+    if any(record.key is None for record in raw_records(batch, header)):
+        raise Refused(ErrorCode.invalid_record, f"{topic} is compacted; its records need keys")
 
 
 def with_append_time(batch: Buffer, now_ms: int) -> bytes:

@@ -42,6 +42,7 @@ class LogConfig:
     max_message_bytes: int = 1_048_588
     message_timestamp_type: str = "CreateTime"
     delete_retention_ms: int = DAY_MS
+    min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
     file_delete_delay_ms: int = 60_000
     producer_id_expiration_ms: int = DAY_MS

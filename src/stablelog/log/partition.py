@@ -28,8 +28,11 @@ from stablelog.batch.header import (
 )
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import Corrupt, OffsetOutOfRange, Refused, Unavailable
-from stablelog.log.append import check_batch, plan_markers, with_append_time
+from stablelog.log.append import check_batch, check_keys, plan_markers, with_append_time
+from stablelog.log.cleaner import Cleaned, Compaction, discard_cleaned
+from stablelog.log.compaction import count_cleanable, is_worth_it
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.interrupted import begin_swap, finish_swap
 from stablelog.log.model import (
     Appended,
     Isolation,
@@ -90,6 +93,7 @@ class Partition:
         leader_epoch: under which it writes.
         start_offset: of the first record that can be read.
         high_watermark: the first offset that is not known to be durable.
+        first_dirty_offset: from where on nothing has been compacted.
     """
 
     def __init__(
@@ -110,6 +114,7 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.start_offset = 0
         self.high_watermark = 0
+        self.first_dirty_offset = 0
         self._disk = disk
         self._open_files = open_files
         self._producers = Producers()
@@ -124,6 +129,7 @@ class Partition:
         self._snapshot_size = 0
         self._snapshots: deque[int] = deque()  # within a segment, that were written and not yet removed
         self._bin = Bin(disk, directory)
+        self._being_cleaned: list[Segment] = []
 
     @classmethod
     def open(
@@ -137,6 +143,7 @@ class Partition:
         clean: bool,
         now_ms: int,
         log_start_offset: int = 0,
+        first_dirty_offset: int = 0,
         leader_epoch: int = 0,
         progress: Progress | None = None,
         open_files: OpenFiles | None = None,
@@ -153,6 +160,7 @@ class Partition:
                 a crash left, and a gap between segments is not what it took.
             now_ms: the broker's clock.
             log_start_offset: what was deleted before stays deleted.
+            first_dirty_offset: what lies before it was compacted.
             leader_epoch: under which it writes from now on.
             progress: called with (bytes done, bytes in all) while recovery reads.
             open_files: shared by all partitions of a broker.
@@ -172,6 +180,7 @@ class Partition:
         disk.make_dir(directory)
         self._now_ms = now_ms
         self._load(log_start_offset, clean=clean, progress=progress)
+        self.first_dirty_offset = min(first_dirty_offset, self.end_offset)
         return self
 
     def _load(self, log_start_offset: int, *, clean: bool, progress: Progress | None = None) -> None:
@@ -292,6 +301,8 @@ class Partition:
             return self._append_replicated(batches, now_ms)
         header = read_header(batches)
         check_batch(header, batches, origin, topic=self.topic, size_max=self.config.max_message_bytes)
+        if origin is Origin.CLIENT and "compact" in self.config.cleanup_policy:
+            check_keys(header, batches, self.topic)
         by_broker_time = self.config.message_timestamp_type == "LogAppendTime"
         if origin is Origin.CLIENT and header.has_producer:
             producers = self._producers
@@ -676,6 +687,80 @@ class Partition:
         """Forget producers that have not written for `producer.id.expiration.ms`. Returns how many."""
         return self._producers.expire(now_ms - self.config.producer_id_expiration_ms)
 
+    # -- compact -----------------------------------------------------------------------------------------------
+
+    def begin_compaction(self, now_ms: int, *, key_count_max: int) -> Compaction | None:
+        """A pass of compaction, if the topic is to be compacted and there is enough to do; None if not.
+
+        Its steps may run in any thread. Each segment that they finish goes to `take_cleaned`, and the pass, when it
+        is over, to `compacted`. There may be one at a time.
+
+        Args:
+            now_ms: the broker's clock.
+            key_count_max: how many keys there is memory for.
+        """
+        self._check_usable()
+        if "compact" not in self.config.cleanup_policy or self.config.order != "offset":
+            return None
+        sealed = [segment for segment in self._segments if segment.durable]
+        summaries = [segment.summary for segment in sealed if segment.summary is not None]
+        del summaries[count_cleanable(summaries, self.last_stable_offset, self.config, now_ms) :]
+        if not is_worth_it(summaries, self.first_dirty_offset, self.config):
+            return None
+        self._being_cleaned = sealed[: len(summaries)]
+        end_offset = summaries[-1].end_offset
+        return Compaction(
+            self._disk,
+            self.directory,
+            summaries,
+            spanning=self._segments.aborted(self._segments.place_of(end_offset), end_offset, end_offset),
+            last_batches=self._producers.last_batches(),
+            first_dirty_offset=max(self.first_dirty_offset, self.start_offset),
+            config=self.config,
+            now_ms=now_ms,
+            key_count_max=key_count_max,
+        )
+
+    def take_cleaned(self, cleaned: Cleaned) -> bool:
+        """Put a segment that compaction has finished in the place of those that it was made of.
+
+        Returns:
+            False if they have changed meanwhile: the pass is of no use any more.
+
+        Raises:
+            Unavailable: the disk failed, and the partition needs a restart.
+        """
+        self._check_usable()
+        base_offset, count = cleaned.replaced[0], len(cleaned.replaced)
+        place = self._segments.place_of(base_offset)
+        there = [self._segments[at] for at in range(place, min(place + count, len(self._segments) - 1))]
+        known = {segment.base_offset: segment for segment in self._being_cleaned}
+        unchanged = there == [known[base_offset] for base_offset in cleaned.replaced]
+        if not unchanged or not cleaned.changed:
+            discard_cleaned(self._disk, self.directory, base_offset)
+            return unchanged
+        fresh = Segment(self._disk, self.directory, base_offset, self._open_files)
+        fresh.open_sealed(cleaned.summary)
+        for segment in there:
+            segment.close()
+        try:
+            begin_swap(self._disk, self.directory, base_offset)
+            finish_swap(self._disk, self.directory, base_offset)
+        except OSError as error:
+            self._failed = Unavailable(f"{fresh.path(LOG)} cannot be put in place: {error.strerror}")
+            raise self._failed from error
+        self._segments = self._segments.replaced(place, count, fresh)
+        for gone in cleaned.replaced[1:]:
+            self._remove_snapshot(gone)
+        return True
+
+    def compacted(self, work: Compaction) -> None:
+        """A pass is over."""
+        self.first_dirty_offset = max(self.first_dirty_offset, work.end_offset)
+        self._being_cleaned = []
+
+    # -- truncate ----------------------------------------------------------------------------------------------
+
     def truncate_to(self, offset: int) -> None:
         """Cut the log so that it ends at `offset`, or at the beginning of the batch in which that lies.
 
@@ -711,6 +796,7 @@ class Partition:
         log.close()
         self._disk.sync_dir(self.directory)
         self._load(self.start_offset, clean=False)
+        self.first_dirty_offset = min(self.first_dirty_offset, self.end_offset)
 
     def _forget_past(self, end_offset: int, segments: list[Segment]) -> None:
         """Remove, before anything is cut, whatever says that the log was durable past `end_offset`."""

@@ -18,6 +18,7 @@ from stablelog.batch.header import NO_SEQUENCE, SEQUENCE_MAX, BatchHeader
 from stablelog.batch.markers import Marker, MarkerType, read_marker
 from stablelog.env.disk import Buffer
 from stablelog.errors import Refused
+from stablelog.log.compaction import LastBatch
 from stablelog.log.model import ProducerDescription
 from stablelog.log.transaction_index import AbortedTxn
 
@@ -142,6 +143,15 @@ class Producers:
     def open_producers(self) -> Iterator[Producer]:
         """Producers with an open transaction, the oldest first."""
         yield from self._open.values()
+
+    def last_batches(self) -> dict[int, LastBatch]:
+        """What compaction has to leave of each producer."""
+        return {
+            producer_id: LastBatch(
+                producer.producer_epoch, producer.batches[-1].last_offset if producer.batches else None
+            )
+            for producer_id, producer in self.by_id.items()
+        }
 
     def descriptions(self) -> list[ProducerDescription]:
         """All of them, the least recently used first."""

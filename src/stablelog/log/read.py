@@ -108,6 +108,6 @@ def _greatest_of(segment: Segment, start_offset: int) -> int:
             else:
                 times = [record.timestamp_ms for record in records if record.offset >= start_offset]
         else:
-            times = [header.max_timestamp]
+            times = [header.max_timestamp] if header.record_count else []
         greatest = max([greatest, *times])
     return greatest

@@ -29,7 +29,8 @@ def count_too_old(segments: Segments, config: LogConfig, now_ms: int) -> int:
     for segment in segments:
         # Records without a time are as old as their segment.
         newest_ms = segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
-        if segment.size and (newest_ms < 0 or newest_ms >= now_ms - config.retention_ms):
+        emptied = segment.sealed and newest_ms < 0 and not segment.record_count  # by compaction
+        if segment.size and not emptied and (newest_ms < 0 or newest_ms >= now_ms - config.retention_ms):
             break
         if segment.size or segment.sealed:
             count += 1

@@ -275,7 +275,9 @@ class Segment:
         assert self._time_index is not None
         assert position == self.size
         last_offset = header.base_offset + header.last_offset_delta
-        if header.max_timestamp > self.max_timestamp:
+        if (
+            header.max_timestamp > self.max_timestamp and header.record_count
+        ):  # compaction may have emptied it
             self.max_timestamp, self.max_timestamp_offset = header.max_timestamp, last_offset
         if position - self._indexed_position > interval:
             self._offset_index.append(last_offset, position)

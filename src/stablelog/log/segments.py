@@ -77,6 +77,13 @@ class Segments:
         self._sealed_size -= sum(segment.size for segment in dropped)
         return dropped
 
+    def replaced(self, place: int, count: int, segment: Segment) -> "Segments":
+        """The segments with one in the place of `count` sealed ones, of the same offsets."""
+        assert segment.sealed
+        assert segment.base_offset == self._row[place].base_offset
+        assert segment.end_offset == self._row[place + count - 1].end_offset
+        return Segments([*self._row[:place], segment, *self._row[place + count :]])
+
     # -- aborted transactions ----------------------------------------------------------------------------------
 
     def aborted(self, place: int, start: int, end: int) -> list[AbortedTxn]:

@@ -15,6 +15,7 @@ ENTRY = struct.Struct(
     "q"  # timestamp, ms
     "i"  # last offset of the batch that has it, relative to the segment's base offset
 )
+NO_TIMESTAMP = -1  # of batches without records: no entry says so
 
 
 class TimeIndex:
@@ -37,7 +38,7 @@ class TimeIndex:
 
     def append_if_later(self, timestamp: int, last_offset: int) -> None:
         """Add an entry if the timestamp is greater than all before it."""
-        if self._count and self[self._count - 1][0] >= timestamp:
+        if (self[self._count - 1][0] if self._count else NO_TIMESTAMP) >= timestamp:
             return
         if not isinstance(self._entries, bytearray):
             self._entries = bytearray(self._entries[: self._count * ENTRY.size])

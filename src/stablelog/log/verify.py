@@ -65,7 +65,8 @@ class _Seen:
     record_count: int = 0
     committed_count: int = 0
     first_timestamp: int = NOTHING
-    max_timestamp: int = NOTHING
+    max_timestamp: int = NOTHING  # of batches that hold records
+    max_timestamp_of_all: int = NOTHING  # which is what Kafka goes by
     offset_place: int = 0  # of the next entry of each index
     time_place: int = 0
     last_indexed: int = NOTHING  # the offset of the last entry that was met
@@ -237,7 +238,8 @@ class _Verification:
             position += size
 
     def _before_batch(self, header: BatchHeader, seen: _Seen) -> Iterator[Finding]:
-        if header.base_offset > self._end_offset or not header.record_count:
+        whole = header.is_control or header.record_count == header.last_offset_delta + 1
+        if header.base_offset > self._end_offset or not header.record_count or not whole:
             self._compacted = True
         yield from self._read_snapshots_up_to(header.base_offset)
         if header.leader_epoch > self._epochs.latest:
@@ -264,7 +266,9 @@ class _Verification:
             if not header.is_transactional:
                 seen.committed_count += header.record_count
         seen.log_crc = crc32c(batch[: HEADER.size], seen.log_crc)
-        seen.max_timestamp = max(seen.max_timestamp, header.max_timestamp)
+        seen.max_timestamp_of_all = max(seen.max_timestamp_of_all, header.max_timestamp)
+        if header.record_count:
+            seen.max_timestamp = max(seen.max_timestamp, header.max_timestamp)
         seen.size += header.size
         seen.end_offset = self._end_offset = header.next_offset
 
@@ -296,8 +300,9 @@ class _Verification:
         place = seen.time_place
         if place < len(time_index) and time_index[place][1] <= header.last_offset:
             timestamp, offset = time_index[place]
-            greatest = max(seen.max_timestamp, header.max_timestamp)
-            if timestamp != greatest or offset < header.base_offset:
+            greatest = max(seen.max_timestamp, header.max_timestamp if header.record_count else NOTHING)
+            of_all = max(seen.max_timestamp_of_all, header.max_timestamp)
+            if timestamp not in (greatest, of_all) or offset < header.base_offset:
                 yield Finding(
                     self._path(seen.base_offset, TIMEINDEX),
                     f"entry {place} says time {timestamp} for offset {offset}; the log says {greatest} up to {header.last_offset}",

@@ -2,7 +2,7 @@
 
 It keeps the promises of `stablelog.env.disk` and breaks everything else: bytes appended since a file's last sync
 survive in any subset of its pages, torn at any byte; names made, renamed or removed since the directory's last sync
-are there or not, each by itself. What was synced is always there.
+are there or not, each by itself, but a file that was renamed has one of its two names. What was synced is always there.
 """
 
 import random
@@ -86,6 +86,7 @@ class SimDisk:
         self._names: dict[Path, _Inode] = {}
         self._durable_names: dict[Path, _Inode] = {}
         self._directories: set[Path] = {Path("/")}
+        self._renamed: list[tuple[Path, _Inode]] = []  # to which names, since the directory's last sync
         self.steps = 0
         self.crash_at: int | None = None
         self.fail_at: int | None = None
@@ -104,6 +105,7 @@ class SimDisk:
         """The disk after the machine has lost power: a legal one of the many that it may be."""
         after = SimDisk()
         after._directories = set(self._directories)
+        survivors: set[int] = set()
         for path in sorted(set(self._names) | set(self._durable_names)):
             now, durable = self._names.get(path), self._durable_names.get(path)
             kept = now if now is durable or chance.random() < 0.5 else durable
@@ -112,6 +114,11 @@ class SimDisk:
                 inode = _Inode(bytearray(content), content)
                 after._names[path] = inode
                 after._durable_names[path] = inode
+                survivors.add(id(kept))
+        for target, renamed in self._renamed:
+            if id(renamed) not in survivors and self._names.get(target) is renamed:
+                content = _after_crash(renamed, chance)
+                after._names[target] = after._durable_names[target] = _Inode(bytearray(content), content)
         return after
 
     # -- the protocol ------------------------------------------------------------------------------------------
@@ -172,7 +179,8 @@ class SimDisk:
         if source in self._directories:
             self._rename_directory(source, target)
         else:
-            self._names[target] = self._names.pop(source)
+            inode = self._names[target] = self._names.pop(source)
+            self._renamed.append((target, inode))
 
     def _rename_directory(self, source: Path, target: Path) -> None:
         self._directories.discard(source)
@@ -200,6 +208,7 @@ class SimDisk:
         """Make the names in a directory durable."""
         self.step(f"sync directory {path.name}")
         # Copies first: threads may make files elsewhere meanwhile.
+        self._renamed = [(target, inode) for target, inode in self._renamed if target.parent != path]
         for child in [
             child for child in list(self._durable_names) if child.parent == path and child not in self._names
         ]:

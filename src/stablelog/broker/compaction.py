@@ -1,0 +1,117 @@
+"""When compacted topics are compacted: one partition at a time, in a thread of its own.
+
+The thread reads segments that nobody changes any more and writes new ones beside them. It can be a thread because it
+shares nothing with the partition: it has files and indexes of its own, and what it needs to know of producers was
+handed to it. It rests as long as it works, so that requests do not wait for the interpreter. What it has finished is
+put in place here, in the event loop, where all else is that touches a partition: some renames and four syncs of the
+directory for each segment.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from stablelog.broker.config import BrokerConfig
+from stablelog.broker.topics import INTERNAL_TOPICS, Topics
+from stablelog.errors import StablelogError
+from stablelog.log.cleaner import Cleaned, Compaction
+from stablelog.log.compaction import KEY_MEMORY_SIZE
+from stablelog.log.partition import Partition
+
+log = logging.getLogger(__name__)
+
+
+class Compactor:
+    """Compacts the partitions of a broker.
+
+    Args:
+        topics: whose partitions. The broker's own topics are trimmed by their coordinators instead.
+        config: the broker's settings.
+        now_ms: the broker's clock.
+    """
+
+    def __init__(self, topics: Topics, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
+        self._topics = topics
+        self._config = config
+        self._now_ms = now_ms
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="compaction")
+        self._under_way: tuple[Partition, Compaction] | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def run(self) -> None:
+        """Look for work until cancelled."""
+        while True:
+            await asyncio.sleep(self._config["log.cleaner.backoff.ms"] / 1000)
+            await self.compact_all()
+
+    async def compact_all(self) -> None:
+        """Compact each partition that has enough to do, once."""
+        for partition in list(self._topics.open_partitions()):
+            if partition.topic in INTERNAL_TOPICS:
+                continue
+            try:
+                await self._compact(partition)
+            except (StablelogError, OSError):
+                log.exception("%s-%d cannot be compacted", partition.topic, partition.index)
+            await asyncio.sleep(0)
+
+    async def _compact(self, partition: Partition) -> None:
+        key_count_max = self._config["log.cleaner.dedupe.buffer.size"] // KEY_MEMORY_SIZE
+        work = partition.begin_compaction(self._now_ms(), key_count_max=key_count_max)
+        if work is None:
+            return
+        self._under_way = partition, work
+        self._idle.clear()
+        loop = asyncio.get_running_loop()
+        steps = work.steps()
+        try:
+            while not work.cancelled:
+                cleaned = await loop.run_in_executor(self._threads, _next_finished, steps)
+                if work.cancelled:
+                    return
+                if cleaned is None:
+                    break
+                if not partition.take_cleaned(cleaned):
+                    log.info("%s-%d was changed while it was compacted", partition.topic, partition.index)
+                    return
+        finally:
+            work.cancel()  # or this task was, and the thread does not know
+            self._under_way = None
+            self._idle.set()
+        partition.compacted(work)
+        self._topics.write_first_dirty()
+        log.info(
+            "compacted %s-%d to offset %d: %d keys, %d bytes of %d are left",
+            partition.topic,
+            partition.index,
+            work.end_offset,
+            work.key_count,
+            work.written_size,
+            work.read_size,
+        )
+
+    async def leave(self, topic: str) -> None:
+        """Have nothing to do with a topic's partitions any more; when this returns, until the next await."""
+        while self._under_way is not None and self._under_way[0].topic == topic:
+            self._under_way[1].cancel()
+            await self._idle.wait()
+
+    def close(self) -> None:
+        """Stop. Whatever was not put in place is thrown away at the next start."""
+        if self._under_way is not None:
+            self._under_way[1].cancel()
+        self._threads.shutdown(wait=True)
+
+
+def _next_finished(steps: Iterator[Cleaned | None]) -> Cleaned | None:
+    """The next segment that is finished; None if there is none any more."""
+    began = time.perf_counter()
+    for cleaned in steps:
+        if cleaned is not None:
+            return cleaned
+        time.sleep(time.perf_counter() - began)
+        began = time.perf_counter()
+    return None

@@ -1,0 +1,319 @@
+"""Compaction at work: reads sealed segments, and writes what stays of them beside them.
+
+All of it goes over files that do not change any more, through files and indexes of its own; so it may run in any
+thread while the partition is read and written. Only to put a finished segment in the place of those that it was made
+of is the partition's own affair: `Partition.take_cleaned`, between two steps.
+
+Source: Kafka's log cleaner; `compaction` decides, `interrupted` tells what a crash leaves.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from stablelog.batch.filtering import filler
+from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
+from stablelog.env.disk import Buffer, Disk
+from stablelog.errors import Corrupt, StablelogError
+from stablelog.log.compaction import (
+    Kept,
+    LastBatch,
+    LatestOffsets,
+    Rules,
+    TransactionWalk,
+    grouped,
+    records_in,
+)
+from stablelog.log.interrupted import CLEANED
+from stablelog.log.model import LogConfig
+from stablelog.log.segment import SEGMENT_SUFFIXES, SUMMARY, OpenFiles, Segment
+from stablelog.log.segments import Segments
+from stablelog.log.summary import Summary
+from stablelog.log.transaction_index import AbortedTxn
+
+STEP_SIZE = 64 << 10  # bytes that are read in a step, about
+WRITE_SIZE = 1 << 20
+OPEN_SEGMENTS_MAX = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """A finished segment: its files have the suffix .cleaned and are durable.
+
+    Attributes:
+        summary: of it.
+        replaced: base offsets of the segments that it was made of.
+        changed: False if it is what it was made of.
+    """
+
+    summary: Summary
+    replaced: tuple[int, ...]
+    changed: bool
+
+
+class _CleanedSegment(Segment):
+    """A segment under the names that tell recovery to throw it away."""
+
+    __slots__ = ()
+
+    def path(self, suffix: str) -> Path:
+        """The segment's file of this kind."""
+        return Segment.path(self, suffix + CLEANED)
+
+
+class _CancelledError(Exception):
+    """The pass is to end here."""
+
+
+class Compaction:
+    """One pass over a partition.
+
+    Args:
+        disk: where it lies.
+        directory: the partition's own.
+        summaries: of the segments that may be cleaned, from the log's first one on.
+        spanning: aborted transactions that began in them and whose markers lie behind them.
+        last_batches: of every producer that is remembered.
+        first_dirty_offset: from where on nothing has been cleaned yet.
+        config: the partition's settings.
+        now_ms: the broker's clock.
+        key_count_max: how many keys there is memory for. What lies behind them waits for another pass.
+
+    Attributes:
+        key_count: how many keys there were in what was added since the last pass.
+        read_size: bytes read in the second walk.
+        written_size: bytes that stay of them.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        summaries: Sequence[Summary],
+        *,
+        spanning: Sequence[AbortedTxn],
+        last_batches: Mapping[int, LastBatch],
+        first_dirty_offset: int,
+        config: LogConfig,
+        now_ms: int,
+        key_count_max: int,
+    ) -> None:
+        self.key_count = 0
+        self.read_size = 0
+        self.written_size = 0
+        self._disk = disk
+        self._directory = directory
+        self._spanning = spanning
+        self._last_batches = last_batches
+        self._config = config
+        self._now_ms = now_ms
+        self._latest = LatestOffsets(max(first_dirty_offset, summaries[0].base_offset), key_count_max)
+        self._cancelled = False
+        open_files = OpenFiles(OPEN_SEGMENTS_MAX)
+        segments = [Segment(disk, directory, summary.base_offset, open_files) for summary in summaries]
+        for segment, summary in zip(segments, summaries, strict=True):
+            segment.open_sealed(summary)
+        self._segments = Segments(segments)
+        self._uncounted: dict[int, int] = {}  # producer -> records of its open transaction that stay
+
+    @property
+    def end_offset(self) -> int:
+        """What lies before this was cleaned, once the pass is over: the next first dirty offset."""
+        return self._latest.end_offset
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it was told to end before its time."""
+        return self._cancelled
+
+    def cancel(self) -> None:
+        """Have `steps` end at its next step. May be called from another thread."""
+        self._cancelled = True
+
+    def steps(self) -> Iterator[Cleaned | None]:
+        """Do it, a step at a time.
+
+        Yields:
+            A finished segment, which is to be put in place before the next step; None between steps.
+
+        Raises:
+            Corrupt: a batch or an index is not what was written. What was put in place before is right.
+            Unavailable: the disk failed. Nothing of the segment under way is seen.
+            FileNotFoundError: a segment was deleted meanwhile.
+        """
+        try:
+            yield from self._note_latest()
+            rules = Rules(
+                self._latest,
+                self._new_walk(),
+                self._last_batches,
+                now_ms=self._now_ms,
+                delete_retention_ms=self._config.delete_retention_ms,
+            )
+            for group in grouped(self._to_clean(), self._config):
+                if self._cancelled:
+                    return
+                cleaned = self._begin(group[0].base_offset)
+                try:
+                    yield from self._clean(group, cleaned, rules)
+                except (StablelogError, OSError, _CancelledError):
+                    discard_cleaned(self._disk, self._directory, group[0].base_offset)
+                    raise
+                finally:
+                    cleaned.close()
+        except _CancelledError:
+            return
+        finally:
+            for segment in self._segments:
+                segment.close()
+
+    def _to_clean(self) -> list[Summary]:
+        summaries = [segment.summary for segment in self._segments]
+        return [one for one in summaries if one is not None and one.base_offset < self._latest.end_offset]
+
+    # -- the first walk ----------------------------------------------------------------------------------------
+
+    def _note_latest(self) -> Iterator[None]:
+        walk = self._new_walk()
+        latest = self._latest
+        first = self._segments.place_of(latest.start_offset)
+        for place in range(first, len(self._segments)):
+            segment = self._segments[place]
+            walk.expect(self._segments.aborted(place, segment.base_offset, segment.end_offset))
+            for header, batch in self._batches(segment):
+                if header is None:
+                    yield None
+                    continue
+                if header.is_control:
+                    walk.meet_marker(header, batch)
+                elif not walk.meet_data(header) and header.last_offset >= latest.start_offset:
+                    records = records_in(batch, header) or ()
+                    if not latest.has_room(len(records)):
+                        self.key_count = len(latest)
+                        return
+                    latest.note(records)
+                latest.end_offset = max(latest.end_offset, header.next_offset)
+            latest.end_offset = segment.end_offset
+        self.key_count = len(latest)
+
+    def _new_walk(self) -> TransactionWalk:
+        walk = TransactionWalk()
+        walk.expect(self._spanning)
+        return walk
+
+    def _batches(self, segment: Segment) -> Iterator[tuple[BatchHeader, memoryview] | tuple[None, bytes]]:
+        """Each batch of a segment, proven by its CRC; after some bytes (None, b"")."""
+        read_size = 0
+        for position, header in segment.walk(0):
+            batch = segment.log.view(position, header.size)
+            if not crc_holds(batch, 0, header):
+                raise Corrupt(
+                    f"{segment.path('.log')}: the CRC of the batch at offset {header.base_offset} does not hold; "
+                    "the partition is not compacted"
+                )
+            yield header, batch
+            read_size += header.size
+            if read_size >= STEP_SIZE:
+                read_size = 0
+                yield None, b""
+                if self._cancelled:
+                    raise _CancelledError
+
+    # -- the second walk ---------------------------------------------------------------------------------------
+
+    def _begin(self, base_offset: int) -> _CleanedSegment:
+        discard_cleaned(self._disk, self._directory, base_offset)
+        cleaned = _CleanedSegment(self._disk, self._directory, base_offset, OpenFiles())
+        cleaned.create()
+        return cleaned
+
+    def _clean(self, group: list[Summary], cleaned: Segment, rules: Rules) -> Iterator[Cleaned | None]:
+        out = _Writer(cleaned, self._config.index_interval_bytes)
+        for summary in group:
+            yield from self._clean_segment(summary, out, rules)
+        out.finish(group[-1].end_offset)
+        cleaned.seal(group[-1].stable_offset)
+        for file in cleaned.files_to_sync(indexes=True):
+            file.sync()
+        assert cleaned.summary is not None
+        self._disk.write_atomic(cleaned.path(SUMMARY), cleaned.summary.encode())
+        self._disk.sync_dir(self._directory)
+        self.read_size += sum(summary.log_size for summary in group)
+        self.written_size += cleaned.size
+        changed = len(group) > 1 or out.changed
+        yield Cleaned(cleaned.summary, tuple(summary.base_offset for summary in group), changed)
+
+    def _clean_segment(self, summary: Summary, out: "_Writer", rules: Rules) -> Iterator[None]:
+        place = self._segments.place_of(summary.base_offset)
+        segment = self._segments[place]
+        rules.walk.expect(self._segments.aborted(place, segment.base_offset, segment.end_offset))
+        for header, batch in self._batches(segment):
+            if header is None:
+                yield None
+                continue
+            kept = rules.keep(header, batch)
+            out.write(header, batch, kept)
+            self._count(header, kept, out.segment)
+
+    def _count(self, header: BatchHeader, kept: Kept, cleaned: Segment) -> None:
+        """Count the records of a transaction where its commit marker is."""
+        if header.is_control:
+            count = self._uncounted.pop(header.producer_id, 0)
+            cleaned.committed_count += count if kept.commits else 0
+        elif header.is_transactional and kept.record_count:
+            self._uncounted[header.producer_id] = (
+                self._uncounted.get(header.producer_id, 0) + kept.record_count
+            )
+
+
+class _Writer:
+    """Writes what stays into a segment, some at a time."""
+
+    def __init__(self, segment: Segment, index_interval: int) -> None:
+        self.segment = segment
+        self.changed = False
+        self._index_interval = index_interval
+        self._waiting: list[Buffer] = []
+        self._waiting_size = 0
+        self._leader_epoch = -1
+        self._next_offset = segment.base_offset
+
+    def write(self, header: BatchHeader, batch: Buffer, kept: Kept) -> None:
+        """Write what stays of a batch."""
+        self._leader_epoch = header.leader_epoch
+        self.changed = self.changed or kept.batch is not batch
+        if kept.batch is None:
+            return
+        self._waiting.append(kept.batch)
+        self._waiting_size += len(kept.batch)
+        self._next_offset = header.next_offset
+        if kept.entry is not None:
+            self.segment.note_aborted(kept.entry)
+        if self._waiting_size >= WRITE_SIZE:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        position = self.segment.append(tuple(self._waiting))
+        for batch in self._waiting:
+            header = read_header(batch)
+            self.segment.note(header, position, batch[: HEADER.size], self._index_interval)
+            position += header.size
+        self._waiting.clear()
+        self._waiting_size = 0
+
+    def finish(self, end_offset: int) -> None:
+        """Take up the offsets to the end, so that the segment ends where the next one begins."""
+        if self._next_offset < end_offset:
+            self._waiting.append(filler(self._next_offset, end_offset, self._leader_epoch))
+        self._flush()
+        assert self.segment.end_offset == end_offset
+
+
+def discard_cleaned(disk: Disk, directory: Path, base_offset: int) -> None:
+    """Remove the files of a cleaned segment that is not put in place."""
+    for suffix in SEGMENT_SUFFIXES:
+        with contextlib.suppress(FileNotFoundError):
+            disk.remove(directory / f"{base_offset:020d}{suffix}{CLEANED}")

@@ -1,0 +1,495 @@
+"""What compaction leaves, told in words: `a=1` a record, `P1:a=1` one of a transaction, `a=` a tombstone, `P1c` and `P1a` its end."""
+
+import random
+import re
+from itertools import pairwise
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.header import DELETE_HORIZON, Codec, headers_in
+from stablelog.batch.markers import KEY
+from stablelog.batch.records import Record, decode_records, encode_batch
+from stablelog.errors import Corrupt, Refused
+from stablelog.log.compaction import LatestOffsets
+from stablelog.log.partition import Isolation
+from stablelog.log.verify import verify_directory
+from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+from tests.log.timeline import DIRECTORY, Log
+
+HOUR_MS = 3_600_000
+KEYS = 10_000
+
+
+class KeyedLog(Log):
+    """A log of a compacted topic. Each `write` ends with a roll, so that all of it may be cleaned."""
+
+    def __init__(self, disk=None, **config):
+        config = {
+            "cleanup_policy": frozenset({"compact"}),
+            "delete_retention_ms": HOUR_MS,
+            "min_cleanable_dirty_ratio": 0.0,
+            **config,
+        }
+        super().__init__(disk, **config)
+
+    def put(self, *pairs, producer_id=None, codec=Codec.NONE, headers=()):
+        records = [Record(0, self.now_ms + at, key, value, headers) for at, (key, value) in enumerate(pairs)]
+        if producer_id is None:
+            return self.partition.append(encode_batch(records, codec=codec), now_ms=self.now_ms)
+        sequence = self.sequences.get((producer_id, 0), 0)
+        batch = encode_batch(
+            records,
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        self.sequences[producer_id, 0] = sequence + len(records)
+        return self.partition.append(batch, now_ms=self.now_ms)
+
+    def write(self, words, *, sync=True, roll=True):
+        for word in words.split():
+            found = re.fullmatch(r"(?:P(\d+):)?(\w+=.*)", word)
+            if found is None:
+                self.one(word)
+                continue
+            pairs = [pair.split("=") for pair in found[2].split(",")]
+            self.put(
+                *((key.encode(), value.encode() or None) for key, value in pairs),
+                producer_id=int(found[1]) if found[1] else None,
+            )
+        if roll:
+            self.partition.roll(self.now_ms)
+        if sync:
+            self.sync()
+        return self
+
+    def compact(self, *, key_count_max=KEYS):
+        work = self.partition.begin_compaction(self.now_ms, key_count_max=key_count_max)
+        assert work is not None
+        for cleaned in work.steps():
+            if cleaned is not None:
+                assert self.partition.take_cleaned(cleaned)
+        self.partition.compacted(work)
+        assert list(verify_directory(self.disk, DIRECTORY)) == []
+        return work
+
+    def pass_after(self, hours, words="z=z"):
+        """Some hours later something is written, and the log is compacted."""
+        self.now_ms += hours * HOUR_MS
+        self.write(words)
+        return self.compact()
+
+    def batches(self):
+        read = self.partition.read
+        start, found = self.partition.start_offset, []
+        while start < self.partition.end_offset:
+            one = read(start, 1 << 20, Isolation.LOG_END)
+            found += [
+                (header, bytes(one.buffers[0][at : at + header.size]))
+                for at, header in headers_in(one.buffers[0])
+            ]
+            start = one.end_offset
+        return found
+
+    def words(self):
+        """What stands in the log: with its offset each record, marker and empty batch."""
+        found = []
+        for header, batch in self.batches():
+            who = f"P{header.producer_id}" if header.has_producer else ""
+            if not header.record_count:
+                found.append(f"{header.last_offset}:{who or '-'}.")
+            elif header.is_control:
+                end = "ac"[KEY.unpack_from(decode_records(batch)[0].key)[1]]
+                found.append(f"{header.base_offset}:{who}{end}")
+            else:
+                found += [
+                    f"{record.offset}:{record.key.decode()}={(record.value or b'').decode()}"
+                    for record in decode_records(batch)
+                ]
+        return " ".join(found)
+
+
+def committed_records(partition, start):
+    """What the Java client hands to its user from `start` on."""
+    found = []
+    while True:
+        read = partition.read(start, 400, Isolation.READ_COMMITTED)
+        if not read.buffers:
+            return found
+        aborted = sorted(read.aborted, key=lambda txn: txn.first_offset)
+        aborted_producers = set()
+        for at, header in headers_in(read.buffers[0]):
+            while aborted and aborted[0].first_offset <= header.last_offset:
+                aborted_producers.add(aborted.pop(0).producer_id)
+            if header.is_control:
+                aborted_producers.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in aborted_producers):
+                found += [r for r in decode_records(read.buffers[0], at) if r.offset >= start]
+        start = read.end_offset
+
+
+def state(partition, start=0):
+    """What a reader makes of the log: the value of each key."""
+    values = {}
+    for record in committed_records(partition, max(start, partition.start_offset)):
+        values[record.key] = record.value
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def test_the_latest_record_of_each_key_stays_where_it_was():
+    log = KeyedLog().write("a=1 b=1,c=1 a=2 b=2")
+    log.compact()
+    assert log.words() == "2:c=1 3:a=2 4:b=2"
+    assert log.partition.end_offset == 5
+    log.write("c=3")
+    log.compact()
+    assert log.words() == "3:a=2 4:b=2 5:c=3"
+
+
+def test_a_batch_keeps_its_offsets_and_its_bytes_but_for_what_is_gone():
+    log = KeyedLog()
+    headers = (("name \u00e9", b"\xff\x00"), ("null", None))
+    log.put((b"a", b"1"), (b"b", b"2"), (b"c", b"3"), codec=Codec.ZSTD, headers=headers)
+    before, _ = log.batches()[0]
+    log.write("a=4 c=4")
+    log.compact()
+    header, batch = log.batches()[0]
+    assert (header.base_offset, header.last_offset, header.leader_epoch) == (0, 2, before.leader_epoch)
+    assert header.codec is Codec.ZSTD
+    assert decode_records(batch) == [Record(1, log.now_ms + 1, b"b", b"2", headers)]
+    assert header.max_timestamp == log.now_ms + 1
+
+
+def test_what_is_undecided_growing_or_too_young_is_not_touched():
+    log = KeyedLog(min_compaction_lag_ms=HOUR_MS)
+    log.write("a=1 a=2")
+    assert log.partition.begin_compaction(log.now_ms, key_count_max=KEYS) is None
+    log.now_ms += 2 * HOUR_MS
+    log.write("P1:a=3 a=4")
+    log.write("a=5", roll=False)
+    log.now_ms += 2 * HOUR_MS
+    log.compact()
+    assert log.words() == "1:a=2 2:a=3 3:a=4 4:a=5"
+    assert log.partition.first_dirty_offset == 2
+    log.write("P1c")
+    log.now_ms += 2 * HOUR_MS
+    log.compact()
+    assert log.words() == "2:P1. 4:a=5 5:P1c"
+
+
+def test_a_topic_that_is_not_to_be_compacted_and_one_with_little_to_do_are_left_alone():
+    log = KeyedLog(cleanup_policy=frozenset({"delete"})).write("a=1 a=2")
+    assert log.partition.begin_compaction(log.now_ms, key_count_max=KEYS) is None
+    log = KeyedLog(min_cleanable_dirty_ratio=0.5).write("a=1 b=1 c=1 d=1")
+    log.compact()
+    assert log.partition.begin_compaction(log.now_ms, key_count_max=KEYS) is None
+    log.write("a=2")
+    assert log.partition.begin_compaction(log.now_ms, key_count_max=KEYS) is None
+    log.write("a=3 b=3 c=3")
+    log.compact()
+    assert log.words() == "3:d=1 5:a=3 6:b=3 7:c=3"
+
+
+def test_an_aborted_value_never_hides_a_committed_one_and_its_marker_goes_in_the_third_pass():
+    """Scenario 35: kept while a pass meets a batch, then until the horizon, then gone."""
+    log = KeyedLog().write("a=1 P1:a=2 P1a P1:b=1 P1c")
+    log.compact()
+    assert log.words() == "0:a=1 2:P1a 3:b=1 4:P1c"
+    assert log.aborted() == ["P1@1..2"]
+    log.pass_after(0)
+    assert log.words() == "0:a=1 2:P1a 3:b=1 4:P1c 5:z=z"
+    assert log.aborted() == []
+    marker = next(header for header, _ in log.batches() if header.base_offset == 2)
+    assert marker.attributes & DELETE_HORIZON
+    assert marker.base_timestamp == log.now_ms + HOUR_MS
+    log.pass_after(0)
+    assert "2:P1a" in log.words()
+    log.pass_after(2)
+    assert log.words() == "0:a=1 3:b=1 4:P1c 7:z=z"
+
+
+def test_the_last_batch_of_a_producer_stays_empty_with_its_marker_and_entry_until_it_writes_again():
+    """Scenario 36: its sequence is needed; emptied, it still counts as a batch of its transaction."""
+    log = KeyedLog().write("P1:a=1 P1a b=1")
+    for _ in range(3):
+        log.pass_after(2)
+        assert log.words().startswith("0:P1. 1:P1a 2:b=1")
+        assert log.aborted() == ["P1@0..1"]
+    for name in log.disk.list_dir(DIRECTORY):  # and from the log alone it is known where the producer stands
+        if name.endswith((".snapshot", ".producers")):
+            log.disk.remove(DIRECTORY / name)
+    log.partition = log.open()
+    again = encode_batch(
+        [Record(0, 0, b"x", b"")], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    assert log.partition.append(again, now_ms=log.now_ms).duplicate
+    log.write("P1:c=1 P1c")
+    log.compact()
+    assert not log.words().startswith("0:P1.")
+    log.pass_after(2)
+    log.pass_after(2)
+    assert log.words().startswith("2:b=1 ")
+    assert log.aborted() == []
+
+
+def test_keys_that_are_those_of_markers_are_keys_like_others():
+    """Scenario 37: markers all have the same two keys, and no user's record of these keys hides one."""
+    log = KeyedLog().write("P1:a=1 P1a P2:b=1 P2c P1:c=1 P1a P2:d=1 P2c")
+    log.put((KEY.pack(0, 0), b"abort"), (KEY.pack(0, 1), b"commit"))
+    log.put((KEY.pack(0, 0), b"again"))
+    log.write("")
+    log.compact()
+    markers = [header.base_offset for header, _ in log.batches() if header.is_control]
+    assert markers == [1, 3, 5, 7]
+    assert state(log.partition) == {
+        b"b": b"1",
+        b"d": b"1",
+        KEY.pack(0, 0): b"again",
+        KEY.pack(0, 1): b"commit",
+    }
+
+
+def test_a_commit_marker_stays_while_a_batch_of_its_transaction_does_however_many_segments_lie_between():
+    """Scenario 38: and the log ends where it ended, though its last batch is gone."""
+    log = KeyedLog(segment_bytes=150)
+    log.write("P1:a=1 P1:b=1 c=1 c=2 P1c P1:z=1 P1c z=z")
+    assert len(log.partition.segments()) > 3
+    for _ in range(3):
+        log.pass_after(2)
+        assert log.words().startswith("0:a=1 1:b=1 3:c=2 4:P1c")
+    log.pass_after(2, "a=9")
+    log.pass_after(2, "b=9")
+    log.pass_after(2)
+    log.pass_after(2)
+    assert "4:P1c" not in log.words()
+    end = log.partition.end_offset
+    log.write("P1:x=1 P1a", roll=True)
+    log.pass_after(0)
+    assert log.partition.segments()[-2].end_offset == end + 3
+    segments = log.partition.segments()
+    assert all(one.end_offset == two.base_offset for one, two in pairwise(segments))
+
+
+def test_a_tombstone_goes_when_its_horizon_has_passed_and_not_before():
+    log = KeyedLog().write("a=1 b=1 a=")
+    log.compact()
+    assert log.words() == "1:b=1 2:a="
+    header, _ = log.batches()[1]
+    assert header.base_timestamp == log.now_ms + HOUR_MS
+    assert decode_records(log.batches()[1][1])[0].timestamp_ms == log.now_ms
+    log.pass_after(0)
+    assert "2:a=" in log.words()
+    log.pass_after(2)
+    assert log.words() == "1:b=1 4:z=z"
+
+
+def test_the_marker_that_is_all_that_tells_an_epoch_stays():
+    log = KeyedLog().write("P1:a=1")
+    log.end(1, commit=False, epoch=1, version=2)
+    log.write("b=1")
+    for _ in range(4):
+        log.pass_after(2)
+    assert "1:P1a" in log.words()
+    log.partition.expire_producers(log.now_ms + 100 * HOUR_MS)
+    log.pass_after(2)
+    assert "1:P1a" not in log.words()
+
+
+def test_segments_become_few():
+    log = KeyedLog(segment_bytes=2000)
+    for number in range(40):
+        log.write(f"a={number} b={number} k{number}=1")
+    assert len(log.partition.segments()) == 41
+    log.compact()
+    assert len(log.partition.segments()) <= 10
+    log.pass_after(0)
+    assert len(log.partition.segments()) <= 4
+    assert len(state(log.partition)) == 43
+    bases = {segment.base_offset for segment in log.partition.segments()}
+    assert {int(name[:20]) for name in log.disk.list_dir(DIRECTORY) if name[:1] == "0"} == bases
+
+
+def test_more_keys_than_there_is_memory_for_take_several_passes():
+    log = KeyedLog(segment_bytes=400)
+    log.write(" ".join(f"k{number % 30}={number}" for number in range(90)))
+    wanted = state(log.partition)
+    first_dirty = []
+    while log.partition.first_dirty_offset < log.partition.segments()[-1].base_offset:
+        assert log.compact(key_count_max=7).key_count <= 7
+        first_dirty.append(log.partition.first_dirty_offset)
+        assert state(log.partition) == wanted
+    assert len(first_dirty) > 10
+    assert first_dirty == sorted(set(first_dirty))
+
+
+def test_long_keys_are_told_apart():
+    latest = LatestOffsets(0, 10)
+    keys = [b"x" * 15, b"x" * 16, b"x" * 17, b"x" * 4000]
+    log = KeyedLog()
+    for key in keys:
+        log.put((key, b"1"))
+    log.put((keys[2], b"2"))
+    log.write("")
+    log.compact()
+    assert [record.key for record in committed_records(log.partition, 0)] == [
+        keys[0],
+        keys[1],
+        keys[3],
+        keys[2],
+    ]
+    assert latest.has_room(11)
+
+
+def test_a_record_without_a_key_is_refused_in_a_compacted_topic():
+    log = KeyedLog()
+    with pytest.raises(Refused) as caught:
+        log.put((b"a", b"1"), (None, b"2"))
+    assert caught.value.code is ErrorCode.invalid_record
+    assert log.partition.end_offset == 0
+
+
+def test_a_damaged_batch_stops_compaction_and_stays():
+    log = KeyedLog().write("a=1 a=2")
+    segment = log.partition.segments()[0]
+    content = bytearray(log.disk.read_bytes(segment.path(".log")))
+    content[-1] ^= 1
+    log.disk.write_atomic(segment.path(".log"), bytes(content))
+    segment.give_back()
+    with pytest.raises(Corrupt):
+        log.compact()
+    assert log.disk.read_bytes(segment.path(".log")) == content
+    assert not [name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".cleaned")]
+
+
+def test_segments_that_were_deleted_or_cut_meanwhile_are_not_brought_back():
+    for change in ("delete", "cut"):
+        log = KeyedLog(segment_bytes=100).write("a=1 a=2 a=3 a=4")
+        work = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS)
+        steps = work.steps()
+        cleaned = next(one for one in steps if one is not None)
+        if change == "delete":
+            log.partition.delete_records(2)
+        else:
+            log.partition.truncate_to(1)
+        before = log.words()
+        assert not log.partition.take_cleaned(cleaned)
+        work.cancel()
+        assert list(steps) == []
+        assert log.words() == before
+        assert not [name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".cleaned")]
+
+
+def test_the_greatest_time_is_found_when_its_record_is_gone():
+    log = KeyedLog()
+    log.now_ms += 50
+    log.write("P1:a=1 P1c", roll=False)
+    log.now_ms -= 50
+    log.write("P2:b=1 P2c a=2")
+    log.now_ms -= 100
+    log.write("P2:x=1 P2c")
+    log.compact()
+    assert log.partition.max_timestamp(Isolation.READ_COMMITTED) is not None
+
+
+# -- crashes and random histories ------------------------------------------------------------------------------
+
+
+def random_words(chance, count):
+    words, open_producers = [], set()
+    for _ in range(count):
+        roll = chance.random()
+        key = chance.choice("abcdef")
+        value = chance.choice(["", "1", "2", "3" * chance.randint(1, 30)])
+        if roll < 0.35:
+            words.append(f"{key}={value}")
+        elif roll < 0.75:
+            producer = chance.randint(1, 3)
+            open_producers.add(producer)
+            words.append(f"P{producer}:{key}={value},{chance.choice('ghij')}=5")
+        elif open_producers:
+            producer = chance.choice(sorted(open_producers))
+            open_producers.discard(producer)
+            words.append(f"P{producer}{chance.choice('ac')}")
+    return " ".join(words)
+
+
+def compact_somehow(log, chance):
+    work = log.partition.begin_compaction(log.now_ms, key_count_max=chance.choice((2, 5, 1000)))
+    if work is None:
+        return
+    for cleaned in work.steps():
+        if cleaned is not None:
+            log.partition.take_cleaned(cleaned)
+    log.partition.compacted(work)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_is_compacted_a_reader_ends_with_the_same_values(seed):
+    chance = random.Random(seed)
+    log = KeyedLog(segment_bytes=400, index_interval_bytes=100, snapshot_bytes=600)
+    whole = KeyedLog(segment_bytes=400)
+    for _ in range(12):
+        words = random_words(chance, 15)
+        for one in (log, whole):
+            one.write(words, roll=False)
+            one.now_ms += HOUR_MS // 2
+        if chance.random() < 0.5:
+            for one in (log, whole):
+                one.partition.roll(one.now_ms)
+                one.sync()
+        compact_somehow(log, chance)
+        if chance.random() < 0.3:
+            log.reopen(clean=chance.random() < 0.5)
+        assert list(verify_directory(log.disk, DIRECTORY)) == []
+        assert log.partition.end_offset == whole.partition.end_offset
+        assert log.stable_offset == whole.stable_offset
+        for start in range(0, log.partition.end_offset, 7):
+            assert state(log.partition, start) == state(whole.partition, start)
+        assert [txn.first_offset for txn in log.partition.open_transactions()] == [
+            txn.first_offset for txn in whole.partition.open_transactions()
+        ]
+    assert log.partition.size < whole.partition.size
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_crash_at_every_operation_of_a_pass_loses_nothing(seed):
+    def opened(disk):
+        return KeyedLog(disk, segment_bytes=500, index_interval_bytes=100)
+
+    chance = random.Random(seed)
+    log = opened(SimDisk())
+    for _ in range(2):
+        log.write(random_words(chance, 12) + " P1c P2a P3c")
+        compact_somehow(log, chance)
+        log.now_ms += 2 * HOUR_MS
+    log.write(random_words(chance, 8) + " P1c P2a P3c")
+    wanted = log.partition.end_offset, log.stable_offset, state(log.partition)
+    log.partition.close()
+    crash_at = 0
+    crashed = True
+    while crashed:
+        disk = log.disk.crash(chance)  # all of it is durable: a copy
+        before = opened(disk)
+        crash_at += 1
+        disk.crash_at = disk.steps + crash_at
+        crashed = False
+        try:
+            before.compact()
+        except SimulatedCrash:
+            crashed = True
+        after = disk.crash(chance)
+        after.crash_at = chance.randint(1, 12)  # and once more while the first crash is being put right
+        try:
+            found = opened(after)
+        except SimulatedCrash:
+            after = after.crash(chance)
+            found = opened(after)
+        after.crash_at = None
+        assert (found.partition.end_offset, found.stable_offset, state(found.partition)) == wanted
+        assert list(verify_directory(after, DIRECTORY)) == [], crash_at
+        names = after.list_dir(DIRECTORY)
+        assert not [name for name in names if name.endswith((".cleaned", ".swap"))]
+    assert crash_at > 50
