@@ -1,6 +1,9 @@
 """The decoder gives what `batch.records` gives, of every batch that is one, and a clean error for every other."""
 
 import struct
+import subprocess
+import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -344,6 +347,13 @@ def test_an_abort_marker_whose_data_lie_before_the_fetch_swallows_nothing():
     assert [r["offset"] for r in decoded(data, 15, ENDLESS, [(1, 2)])] == [21]
 
 
+def test_a_transaction_that_is_told_again_after_its_end_swallows_nothing():
+    decoder = Decoder("t", 0, ["offset"])
+    found = list(decoder.feed(data_batch(1, 0) + marker(1, 1, MarkerType.ABORT), 0, ENDLESS, [(1, 0)]))
+    found += decoder.feed(data_batch(1, 2) + marker(1, 3, MarkerType.COMMIT), 0, ENDLESS, [(1, 0)])
+    assert [r["offset"] for r in rows_of([*found, *decoder.flush()])] == [2]
+
+
 def test_control_batches_of_unknown_kinds_are_passed_over():
     unknown = bytearray(marker(1, 1, MarkerType.ABORT))
     at = HEADER.size + 5  # behind length, attributes, timestamp, offset and the key's size
@@ -434,6 +444,16 @@ def test_random_records_crash_nothing(body, count, last):
     )
     same_or_corrupt(resealed(HEADER.pack(*header) + body))
     same_or_corrupt(body)
+
+
+def test_nothing_is_read_or_written_outside_of_what_was_given():
+    """In a process of its own: behind the batches, and behind each buffer that is filled, lies memory that kills."""
+    script = Path(__file__).with_name("guarded_decoding.py")
+    done = subprocess.run(
+        [sys.executable, script, "1500"], capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
+    assert int(done.stdout) > 1000  # so many were damaged in ways that the decoder has found
 
 
 def test_counting_reads_headers_only():

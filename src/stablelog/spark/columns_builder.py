@@ -125,7 +125,7 @@ class ColumnBuilder:
         if "headers" in self._names:
             state[k.HEADER_OFFSETS] = self._buffer("headers.offsets", 4 * (rows + 1))
             state[k.HEADER_VALIDITY] = self._buffer("headers.validity", rows // 8 + 1)
-            np.frombuffer(self._buffers["headers.offsets"], np.int32)[0] = 0
+            self._begin_offsets("headers.offsets")
             entries = bytes_max // 2 + 1  # a header takes two bytes at the least
             self._allocate_bytes("name", k.NAME, entries, bytes_max)
             self._allocate_bytes("content", k.CONTENT, entries, bytes_max)
@@ -136,7 +136,10 @@ class ColumnBuilder:
         state[place + k.BYTES_VALIDITY] = self._buffer(f"{name}.validity", rows // 8 + 1)
         state[place + k.BYTES_DATA] = self._buffer(f"{name}.data", bytes_max)
         state[place + k.BYTES_SIZE] = state[place + k.BYTES_NULLS] = 0
-        np.frombuffer(self._buffers[f"{name}.offsets"], np.int32, 1)[0] = 0
+        self._begin_offsets(f"{name}.offsets")
+
+    def _begin_offsets(self, name: str) -> None:
+        np.frombuffer(self._buffers[name], np.int32, 1)[0] = 0
 
     def _column(self, name: str, rows: int) -> pa.Array:
         match name:
