@@ -5,6 +5,7 @@ directory tells whether it is the same. Version notes: v4+ the size of the volum
 """
 
 import os
+from pathlib import Path
 from typing import Any
 
 from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
@@ -27,7 +28,7 @@ async def handle(broker: Broker, request: DescribeLogDirsRequest, _context: Any)
     else:
         wanted = {str(topic.topic): [int(index) for index in topic.partitions] for topic in request.topics}
     directory = broker.directory.resolve()
-    volume = os.statvfs(directory)
+    total_size, usable_size = _volume(directory)
     return DescribeLogDirsResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
@@ -40,11 +41,20 @@ async def handle(broker: Broker, request: DescribeLogDirsRequest, _context: Any)
                     for name, indexes in wanted.items()
                     if broker.topics.get(name) is not None
                 ),
-                total_bytes=volume.f_blocks * volume.f_frsize,
-                usable_bytes=volume.f_bavail * volume.f_frsize,
+                total_bytes=total_size,
+                usable_bytes=usable_size,
             ),
         ),
     )
+
+
+def _volume(directory: Path) -> tuple[int, int]:
+    """Bytes in all and bytes free; -1 where they cannot be told, as Kafka has it."""
+    try:
+        volume = os.statvfs(directory)
+    except OSError:
+        return -1, -1
+    return volume.f_blocks * volume.f_frsize, volume.f_bavail * volume.f_frsize
 
 
 def _partitions(broker: Broker, name: str, indexes: list[int]) -> tuple[DescribeLogDirsPartition, ...]:

@@ -27,7 +27,7 @@ from stablelog.broker.fetch_sessions import (
 from stablelog.env.disk import Buffer
 from stablelog.errors import Corrupt, Refused, Unavailable
 from stablelog.log.partition import Isolation, Partition
-from stablelog.wire.fetch import VERSION_WITH_TOPIC_IDS, FetchedPartition, FetchedTopic, encode_fetch_response
+from stablelog.wire.fetch import FetchedPartition, FetchedTopic, encode_fetch_response
 
 MILLISECOND = timedelta(milliseconds=1)
 UNKNOWN_ID_PREFIX = "?"  # stands before the id of a topic that has no name here; no topic name begins so
@@ -184,5 +184,4 @@ async def handle(broker: Broker, request: Any, context: Any) -> list[Buffer]:
             break
     broker.metrics.count_fetched(size)
     topics = _topics_of(session, answers, incremental=incremental)
-    assert version >= VERSION_WITH_TOPIC_IDS or all(topic.name for topic in topics)
     return encode_fetch_response(version, correlation_id, ErrorCode.none, session.session_id, topics)
