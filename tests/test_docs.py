@@ -1,5 +1,6 @@
 """What a user relies on stands in docs/, and the docs say what the code does."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -9,7 +10,16 @@ from stablelog.broker.config import SETTINGS
 from stablelog.broker.metrics import METRICS
 from stablelog.broker.router import HANDLERS
 from stablelog.spark.options import OPTIONS
+from stablelog.wire.extension import (
+    EXTENSION_VERSIONS,
+    AbortJointRequest,
+    JointChild,
+    JointOffset,
+    extension_class,
+)
 from stablelog.wire.messages import API_VERSIONS, SERVED_FROM
+
+MESSAGES = [extension_class(key, kind) for key in EXTENSION_VERSIONS for kind in ("request", "response")]
 
 ROOT = Path(__file__).parents[1]
 OPERATING = (ROOT / "docs" / "operating.md").read_text()
@@ -43,6 +53,21 @@ def test_every_api_has_its_row_with_its_versions(key):
     first, last = API_VERSIONS[key]
     assert re.search(rf"^\| {key} \| \w+ \| {SERVED_FROM.get(key, first)}-{last} \|", PROTOCOL, re.M)
     assert key in HANDLERS
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)
+def test_every_field_of_the_extension_is_told(message):
+    """From a message's row to the next message's; what is told of nested ones stands in the row of their array."""
+    rows = re.search(rf"^\| {message.__name__} \|.*\n(?:\| \|.*\n)*", PROTOCOL, re.M)
+    assert rows is not None
+    told = set(re.findall(r"\w+", rows[0]))
+    if message is AbortJointRequest:
+        told |= {field.name for field in dataclasses.fields(JointChild)}  # "as above"
+    nested = {"children": JointChild, "group_offsets": JointOffset}
+    for field in dataclasses.fields(message):
+        assert field.name in told
+        for inner in dataclasses.fields(nested[field.name]) if field.name in nested else ():
+            assert inner.name in told
 
 
 @pytest.mark.parametrize("name", OPTIONS)

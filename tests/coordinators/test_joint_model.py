@@ -16,8 +16,10 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
+from stablelog.coordinators import transaction_ending
 from stablelog.coordinators.joint import OFFSETS_TIMEOUT_MS, ChildShown
 from stablelog.coordinators.joint_records import decode_joint
+from stablelog.coordinators.transaction_ending import EPOCH_MAX
 from stablelog.coordinators.transaction_records import JointKey, TransactionKey, decode_transaction, read_key
 from stablelog.coordinators.transaction_states import State
 from stablelog.coordinators.transactions import MarkerOrder
@@ -436,8 +438,11 @@ def test_all_children_are_committed_with_one_number_or_none(numbers: list[int]) 
     run(numbers)
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_so_they_are_in_long_histories(seed: int) -> None:
+@pytest.mark.parametrize("epoch_max", [EPOCH_MAX, 4], ids=["many epochs", "few epochs"])
+@pytest.mark.parametrize("seed", range(8))
+def test_so_they_are_in_long_histories(seed: int, epoch_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction_ending, "EPOCH_MAX", epoch_max)
+    monkeypatch.setattr(transaction_ending, "CLIENT_EPOCH_MAX", epoch_max - 1)
     chance = random.Random(seed)
     for _ in range(2):
         run([chance.randrange(60) for _ in range(8000)])

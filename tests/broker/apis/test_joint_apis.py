@@ -345,6 +345,28 @@ def test_offsets_that_another_commit_overtakes_are_not_written():
     run(conversation)
 
 
+def test_an_abort_that_overtakes_a_commit_leaves_nothing_decided():
+    async def conversation():
+        async with opened() as desk:
+            one = await child(desk)
+            await one.write(b"a")
+            with desk.held_disk():
+                slow = asyncio.create_task(commit(desk, [one], offsets=[offset(5)]))
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                fields = {"key": "k", "version": 0, "children": (one.shown,)}
+                abort = asyncio.create_task(desk.ask(ABORT_JOINT, 0, **fields))
+                for _ in range(5):
+                    await asyncio.sleep(0)
+            assert (await abort).committed is False
+            assert (await slow).error_code is ErrorCode.producer_fenced
+            await desk.durable()
+            assert (desk.values(), open_count(desk), committed_offset(desk)) == ([], 0, -1)
+            assert (await begin(desk)).committed is False
+
+    run(conversation)
+
+
 @pytest.mark.parametrize("dialect", [FIRST, SECOND])
 def test_a_child_that_writes_on_after_the_decision_is_refused(dialect):
     async def conversation():
@@ -451,6 +473,32 @@ def test_the_markers_of_many_children_are_one_write_to_a_partition():
             assert len(writes) <= 6, writes  # the decision, two partitions, what was forgotten
             assert len(desk.values("t", 0)) == len(desk.values("t", 1)) == 50
             assert set(markers(desk)) == {("COMMIT", 1)}
+
+    run(conversation)
+
+
+def test_in_commit_order_a_joint_commit_is_one_piece_and_a_cut_takes_it_whole():
+    async def conversation():
+        async with opened(topics=()) as desk:
+            topic = desk.broker.topics.create("c", 2, {"stablelog.order": "commit"})
+            plain = await child(desk, key="other")
+            plain.id = "plain"
+            plain.who = await desk.init("plain")
+            one, two, three = [await child(desk, part=part, dialect=FIRST) for part in range(3)]
+            for writer, value in ((one, b"1"), (plain, b"p"), (two, b"2"), (one, b"3"), (three, b"4")):
+                await writer.write(value, topic="c")
+            await two.write(b"5", 1, topic="c")
+            assert (await desk.end("plain", plain.who, True, version=5)).error_code is NONE
+            assert (await commit(desk, [two, three, one])).commit_sequence == 2
+            await commit(desk, [], version=1)
+            await desk.durable()
+            assert desk.values("c") == [b"p", b"2", b"4", b"1", b"3"]
+            view, other = topic.partitions[0].view, topic.partitions[1].view
+            resolved = desk.broker.transactions.resolved_commit_sequence
+            assert resolved == 3
+            cuts = [(view.offset_after(g), other.offset_after(g)) for g in range(resolved + 1)]
+            assert cuts[1] == (cuts[0][0] + 2, cuts[0][1]), "the plain transaction and its marker"
+            assert cuts[2] == cuts[3] == (view.end_offset, other.end_offset), "the joint commit, whole"
 
     run(conversation)
 
