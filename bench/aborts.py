@@ -4,8 +4,12 @@ A partition is filled with transactions of one record, each aborted, and asked w
 offsets, at a thousand places. Kafka has no such question to ask from outside: its lookup visits every later segment.
 """
 
+import contextlib
 import tempfile
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 from stablelog.batch.markers import Marker, MarkerType
@@ -18,27 +22,24 @@ PLACE_COUNT = 1000
 FETCH_SIZE = 20  # offsets
 
 
-def lookup_us(segment_count: int, abort_count: int) -> float:
-    """Microseconds for one lookup, with so many aborts in so many segments."""
+@contextlib.contextmanager
+def filled(segment_counts: Sequence[int], abort_count: int) -> Iterator[Mapping[int, Path]]:
+    """A partition's directory with so many aborts, for each number of segments; both cores fill them."""
     with tempfile.TemporaryDirectory(prefix="aborts-") as directory:
-        partition = Partition.open(
-            LocalDisk(), Path(directory) / "t-0", LogConfig(), topic="t", partition=0, clean=True, now_ms=1
-        )
-        try:
-            _fill(partition, segment_count, abort_count)
-            step = (partition.end_offset - FETCH_SIZE) / PLACE_COUNT
-            places = [int(step * number) for number in range(PLACE_COUNT)]
-            for place in places:  # what is read for the first time comes from the disk
-                assert partition.aborted_in(place, place + FETCH_SIZE)
-            began = time.perf_counter()
-            for place in places:
-                partition.aborted_in(place, place + FETCH_SIZE)
-            return (time.perf_counter() - began) / PLACE_COUNT * 1e6
-        finally:
-            partition.close(clean=False)
+        logs = {count: Path(directory) / f"t-{count}" for count in segment_counts}
+        with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
+            fills = [processes.submit(_fill, path, count, abort_count) for count, path in logs.items()]
+            for fill in fills:
+                fill.result()
+        yield logs
 
 
-def _fill(partition: Partition, segment_count: int, abort_count: int) -> None:
+def _open(directory: Path) -> Partition:
+    return Partition.open(LocalDisk(), directory, LogConfig(), topic="t", partition=0, clean=True, now_ms=1)
+
+
+def _fill(directory: Path, segment_count: int, abort_count: int) -> None:
+    partition = _open(directory)
     aborts_per_segment = abort_count // segment_count
     for number in range(abort_count):
         record = Record(0, 1, None, b"")
@@ -50,3 +51,20 @@ def _fill(partition: Partition, segment_count: int, abort_count: int) -> None:
         if number % aborts_per_segment == aborts_per_segment - 1:
             partition.roll(1)
     partition.assume_synced()
+    partition.close()
+
+
+def lookup_us(directory: Path) -> float:
+    """Microseconds for one lookup in a partition, opened anew."""
+    partition = _open(directory)
+    try:
+        step = (partition.end_offset - FETCH_SIZE) / PLACE_COUNT
+        places = [int(step * number) for number in range(PLACE_COUNT)]
+        for place in places:  # what is read for the first time comes from the disk
+            assert partition.aborted_in(place, place + FETCH_SIZE)
+        began = time.perf_counter()
+        for place in places:
+            partition.aborted_in(place, place + FETCH_SIZE)
+        return (time.perf_counter() - began) / PLACE_COUNT * 1e6
+    finally:
+        partition.close()

@@ -24,7 +24,10 @@ def test_a_record_is_followed_from_end_to_end(stablelog_broker):
 
 
 def test_aborts_are_looked_up_in_every_segment():
-    assert aborts.lookup_us(4, 100) > 0
+    with aborts.filled([1, 4], 100) as logs:
+        for count, directory in logs.items():
+            assert len(list(directory.glob("*.log"))) == count + 1
+            assert aborts.lookup_us(directory) > 0
 
 
 def test_the_machine_has_limits():
