@@ -1,8 +1,10 @@
 import dataclasses
+import importlib
 import io
 import random
 import struct
 import tracemalloc
+from datetime import timedelta
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -129,3 +131,31 @@ def test_garbage_is_refused_and_costs_no_memory(key):
             continue
     assert tracemalloc.get_traced_memory()[1] < 32 << 20
     tracemalloc.stop()
+
+
+def test_an_answer_that_is_given_again_is_the_same_but_for_its_number():
+    newest = message_class(26, 5, "response")
+    answers = [
+        dataclasses.replace(blank(newest), error_code=code)
+        for code in (ErrorCode.none, ErrorCode.producer_fenced)
+    ]
+    for version in (1, 3, 5):
+        first = [encode_response(26, version, 7, answer) for answer in answers]
+        again = [encode_response(26, version, 8, dataclasses.replace(answer)) for answer in answers]
+        assert [body for _, body in first] == [body for _, body in again]
+        assert first[0][1] != first[1][1]
+        assert first[0][0] != again[0][0]
+
+
+def test_of_answers_given_again_few_and_small_ones_are_remembered():
+    from stablelog.wire import messages
+
+    newest = message_class(26, 5, "response")
+    for number in range(2 * messages._REPEATED_COUNT_MAX):
+        encode_response(26, 5, 7, dataclasses.replace(blank(newest), producer_id=number))
+    assert len(messages._repeated) <= messages._REPEATED_COUNT_MAX
+    result = importlib.import_module(newest.__module__.replace("end_txn", "txn_offset_commit"))
+    topic = result.TxnOffsetCommitResponseTopic(name="t" * 249, partitions=())
+    many = result.TxnOffsetCommitResponse(throttle_time=timedelta(0), topics=(topic,) * 3)
+    encode_response(28, 5, 7, many)
+    assert (28, 5, many) not in messages._repeated

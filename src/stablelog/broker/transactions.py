@@ -191,11 +191,15 @@ class Transactions:
                     by_partition.setdefault(target, []).append(order)
         for target, orders in by_partition.items():
             self._write_or_hold_back(target, orders)
-        orders = [order for decision, _ in decided for order in decision.markers]
-        self._report_done([order for order in orders if _key(order) not in self._waiting_for])
         for _, done in decided:
             if done is not None and not done.done():
                 done.set_result(None)
+        # Clients are answered first; before any of them can ask again, its transaction is noted as complete.
+        orders = [order for decision, _ in decided for order in decision.markers]
+        asyncio.get_running_loop().call_soon(self._report_written, orders)
+
+    def _report_written(self, orders: Iterable[MarkerOrder]) -> None:
+        self._report_done([order for order in orders if _key(order) not in self._waiting_for])
 
     def _write_or_hold_back(self, target: TopicPartition, orders: list[MarkerOrder]) -> None:
         if not self._exists(target):

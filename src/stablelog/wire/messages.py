@@ -188,6 +188,11 @@ def encode_response(api_key: int, version: int, correlation_id: int, response: A
     Returns:
         Header and body, without their length.
     """
+    body = _encode_once if api_key in _REPEATED_APIS else _encode_body
+    return [response_header(api_key, version, correlation_id), body(api_key, version, response)]
+
+
+def _encode_body(api_key: int, version: int, response: Any) -> bytes:
     response = _with_known_errors(api_key, version, response)
     target = message_class(api_key, version, "response")
     if type(response) is not target:
@@ -196,7 +201,27 @@ def encode_response(api_key: int, version: int, correlation_id: int, response: A
         response = reshaped if reshaped is not None else adapt(response, target)
     buffer = io.BytesIO()
     _writer(api_key, version)(buffer, response)
-    return [response_header(api_key, version, correlation_id), buffer.getvalue()]
+    return buffer.getvalue()
+
+
+# Answered over and over with the same: Heartbeat, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit.
+_REPEATED_APIS = frozenset({12, 24, 25, 26, 28})
+_REPEATED_COUNT_MAX = 256
+_REPEATED_SIZE_MAX = 512
+_repeated: dict[tuple[int, int, Any], bytes] = {}
+
+
+def _encode_once(api_key: int, version: int, response: Any) -> bytes:
+    """The body as it was encoded before, if it was of late."""
+    key = (api_key, version, response)
+    body = _repeated.get(key)
+    if body is None:
+        body = _encode_body(api_key, version, response)
+        if len(body) <= _REPEATED_SIZE_MAX:
+            if len(_repeated) >= _REPEATED_COUNT_MAX:
+                _repeated.clear()
+            _repeated[key] = body
+    return body
 
 
 def _with_known_errors(api_key: int, version: int, response: Any) -> Any:
