@@ -40,7 +40,8 @@ def run(conversation):
 class Wire:
     """A transport with its client: what that sends arrives in pieces, and what it is answered it reads or does not."""
 
-    def __init__(self, *, piece=1 << 20, reads=True, high_water=64 << 10):
+    def __init__(self, *, piece=1 << 20, reads=True, high_water=64 << 10, host="10.0.0.1"):
+        self.host = host
         self.inbound = bytearray()
         self.outbound = bytearray()
         self.piece = piece
@@ -55,7 +56,7 @@ class Wire:
     # what the connection sees
 
     def get_extra_info(self, _name):
-        return ("10.0.0.1", 5)
+        return (self.host, 5)
 
     def is_closing(self):
         return self.closed
@@ -131,6 +132,7 @@ class Door:
         values = {
             "request_size_max": size_max,
             "connection_count_max": 100,
+            "connection_count_per_host_max": 100,
             "in_flight_count_max": 20,
             "idle_ms_max": 600_000,
             "receive_ms_max": 30_000,

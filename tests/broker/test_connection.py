@@ -195,6 +195,17 @@ def test_one_connection_too_many_is_closed_at_once():
     run(conversation())
 
 
+def test_one_address_takes_only_so_many_connections():
+    async def conversation():
+        door = Door(connection_count_per_host_max=2)
+        wires = [door.connect(host=host) for host in ("a", "a", "a", "b")]
+        assert [wire.closed for wire in wires] == [False, False, True, False]
+        wires[0].lost()
+        assert not door.connect(host="a").closed
+
+    run(conversation())
+
+
 def test_a_client_that_goes_gives_back_what_it_held():
     async def conversation():
         door = Door(at_once=False)

@@ -157,6 +157,12 @@ SETTINGS: tuple[Setting, ...] = (
         "max.connections", _integer(1, INT_MAX), "2000", "Connections at once; one more is closed at once."
     ),
     _setting(
+        "max.connections.per.ip",
+        _integer(1, INT_MAX),
+        str(INT_MAX),
+        "Connections at once from one address; one more is closed at once.",
+    ),
+    _setting(
         "stablelog.max.partitions",
         _integer(1, INT_MAX),
         "10000",

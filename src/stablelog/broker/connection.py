@@ -40,6 +40,7 @@ class Limits:
 
     request_size_max: int
     connection_count_max: int
+    connection_count_per_host_max: int
     in_flight_count_max: int
     idle_ms_max: int
     receive_ms_max: int
@@ -99,13 +100,19 @@ class Connection(asyncio.BufferedProtocol):
             self.host = str(peer[0])
             self.peer = f"{peer[0]}:{peer[1]}"
         if len(self._members) >= self._limits.connection_count_max:
-            log.warning(
-                "closing %s: max.connections=%d are open", self.peer, self._limits.connection_count_max
-            )
-            transport.close()
+            self._turn_away("max.connections", self._limits.connection_count_max)
+            return
+        of_host = sum(member.host == self.host for member in self._members)
+        if of_host >= self._limits.connection_count_per_host_max:
+            self._turn_away("max.connections.per.ip", self._limits.connection_count_per_host_max)
             return
         self._members.add(self)
         self._timer = self._loop.call_later(self._limits.idle_ms_max / 1000, self._check_idle)
+
+    def _turn_away(self, setting: str, count: int) -> None:
+        assert self._transport is not None
+        log.warning("closing %s: %s=%d are open", self.peer, setting, count)
+        self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: nobody is left to answer."""

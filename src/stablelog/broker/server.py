@@ -53,6 +53,7 @@ class Server:
         limits = Limits(
             request_size_max=min(config["socket.request.max.bytes"], in_flight_size_max),
             connection_count_max=config["max.connections"],
+            connection_count_per_host_max=config["max.connections.per.ip"],
             in_flight_count_max=config["stablelog.max.in.flight.requests"],
             idle_ms_max=config["connections.max.idle.ms"],
             receive_ms_max=config["stablelog.request.receive.timeout.ms"],
