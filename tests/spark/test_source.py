@@ -1,11 +1,16 @@
 """The source in Spark itself: what a DataFrame of a topic holds, and how a stream goes over it."""
 
 import json
+import time
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
+from pyspark.errors import PySparkException, StreamingQueryException
 
+from stablelog.spark import count
 from tests.clients.drivers import Confluent, unique
+from tests.spark.histories import Writers, truth
 from tests.spark.reading import make, settled
 
 COUNT, PARTITIONS = 300, 3
@@ -126,3 +131,147 @@ def test_a_stream_goes_on_where_its_checkpoint_says(spark, stablelog_broker, tmp
     last.unlink()
     (tmp_path / "commits" / f".{last.name}.crc").unlink(missing_ok=True)
     assert run() == [50]
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_a_history_reads_as_confluent_kafka_reads_it(spark, stablelog_broker, isolation):
+    topic, bootstrap = unique("history"), stablelog_broker.bootstrap
+    make(bootstrap, topic, 2, **{"segment.bytes": "1500"})
+    writers = Writers(bootstrap, topic, 2, 11)
+    for _ in range(40):
+        writers.step()
+    writers.end_all()
+    settled(bootstrap, topic)
+    wanted = truth(bootstrap, topic, 2, isolation)
+    for scan in ("fetch", "files"):
+        frame = read(spark, stablelog_broker, topic, isolation=isolation, scan=scan, targetBytesPerTask="700")
+        found = [(row.partition, row.offset, bytes(row.value)) for row in frame.load().collect()]
+        assert sorted(found) == wanted
+    assert count({"bootstrap": bootstrap, "subscribe": topic, "isolation": isolation}) == len(wanted)
+
+
+@pytest.fixture(params=["true", "false"])
+def pushdown(request, spark):
+    """Whether Spark hands its filters over. By default it does not, and refuses a reader that has pushFilters."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", request.param)
+    yield request.param == "true"
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+def test_filters_of_one_frame_do_not_mix(spark, stablelog_broker, numbers, pushdown):
+    frame = read(spark, stablelog_broker, numbers).load()
+    assert frame.where("partition = 1 AND offset >= 80").count() == 20
+    assert frame.count() == COUNT
+    assert frame.where("offset < 5 OR partition = 2").count() == 110
+    one, other = frame.where("partition = 0 AND offset < 10"), frame.where("partition = 1")
+    assert one.union(other).count() == 110
+    assert frame.where("partition IN (0, 2) AND offset IN (3, 99)").count() == 4
+    assert frame.where("topic = 'another' OR offset IS NULL").count() == 0
+
+
+def test_filters_narrow_what_is_planned_for_who_asks_for_it(spark, stablelog_broker, numbers, pushdown):
+    def narrowed(condition):
+        asked = {"filterPushdown": "true", "maxRecordsPerPartition": "10"}
+        frame = read(spark, stablelog_broker, numbers, **asked).load().where(condition)
+        return frame.count(), frame.rdd.getNumPartitions()
+
+    everything = COUNT // 10
+    found = narrowed(f"partition = 1 AND offset >= 80 AND topic = '{numbers}'")
+    assert found == (20, 2 if pushdown else everything)
+    found = narrowed("timestamp >= timestamp_millis(1700000000000 + 240)")
+    assert found == (COUNT - 240, 6 if pushdown else everything)
+    assert narrowed("topic = 'another'")[0] == 0
+
+
+def test_spark_still_takes_the_plan_of_the_last_filter_for_other_queries(spark, stablelog_broker, numbers):
+    # Once this fails, Spark has mended it, and filterPushdown can be on by default.
+    frame = read(spark, stablelog_broker, numbers, filterPushdown="true").load()
+    assert frame.where("partition = 1").count() == 100
+    assert frame.count() == 100
+
+
+def test_a_view_in_sql(spark, stablelog_broker, numbers):
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW numbers USING stablelog OPTIONS "
+        f"('kafka.bootstrap.servers' '{stablelog_broker.bootstrap}', subscribe '{numbers}')"
+    )
+    assert spark.sql("SELECT count(*) AS n, max(offset) AS last FROM numbers").collect() == [(COUNT, 99)]
+
+
+def test_a_directory_without_a_broker(spark, stablelog_broker, numbers):
+    frame = spark.read.format("stablelog").option("subscribe", numbers).load(str(stablelog_broker.data))
+    assert frame.count() == COUNT
+
+
+def test_a_topic_without_records_is_an_empty_frame(spark, stablelog_broker):
+    topic = unique("empty")
+    make(stablelog_broker.bootstrap, topic, 2)
+    assert read(spark, stablelog_broker, topic).load().collect() == []
+
+
+@pytest.mark.parametrize(
+    ("given", "schema", "message"),
+    [
+        ({"subscribe": "nowhere"}, None, "there is no topic 'nowhere'"),
+        ({"subscribr": "x"}, None, "stablelog has no option 'subscribr'; did you mean subscribe?"),
+        ({"maxOffsetsPerTrigger": "5"}, None, "maxOffsetsPerTrigger is an option of a stream's read"),
+        ({"path": "/nowhere/at/all"}, None, "the files of .*-0 are not to be seen in /nowhere/at/all"),
+        ({}, "value STRING", "column value is BINARY, not STRING: cast it after the read"),
+        ({}, "values BINARY", "there is no column 'values'; there are key, value, topic"),
+        (
+            {},
+            "key BINARY NOT NULL",
+            "column key is NOT NULL in the schema, and there are records without one",
+        ),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_message(spark, stablelog_broker, numbers, given, schema, message):
+    reader = read(spark, stablelog_broker, numbers, **given)
+    with pytest.raises(PySparkException, match=message):
+        (reader.schema(schema) if schema else reader).load().collect()
+
+
+def test_a_schema_may_say_what_is_never_null(spark, stablelog_broker, numbers):
+    frame = read(spark, stablelog_broker, numbers).schema("partition INT, offset BIGINT NOT NULL").load()
+    assert [field.nullable for field in frame.schema] == [True, False]
+    assert frame.count() == COUNT
+
+
+def test_a_stream_reads_what_comes_partitions_that_come_and_tells_what_goes(
+    spark, stablelog_broker, tmp_path
+):
+    topic, bootstrap = unique("growing"), stablelog_broker.bootstrap
+    make(bootstrap, topic, 1)
+    fill(stablelog_broker, topic, 0, 10, partitions=1)
+    found = []
+    frame = stream(spark, stablelog_broker, topic).selectExpr("CAST(CAST(value AS STRING) AS INT) AS n")
+    query = (
+        frame.writeStream.foreachBatch(lambda batch, _: found.extend(row.n for row in batch.collect()))
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(processingTime="100 milliseconds")
+        .start()
+    )
+    try:
+        wait_for(query, lambda: len(found) == 10)
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
+        fill(stablelog_broker, topic, 10, 20, partitions=3)
+        wait_for(query, lambda: len(found) == 30)
+        assert sorted(found) == list(range(30))
+        admin.delete_topics([topic])[topic].result(30)
+        make(bootstrap, topic, 3)
+        with pytest.raises(
+            StreamingQueryException, match=f"{topic} was deleted and created again|there is no topic"
+        ):
+            query.awaitTermination(60)
+    finally:
+        query.stop()
+    assert sorted(found) == list(range(30))
+
+
+def wait_for(query, condition):
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,5 +1,10 @@
 """What of a query's filters a read can take over: bounds on topic, partition, offset and time.
 
+Off by default, and for a reason. Spark 4.3 keeps the plan of a frame's last filtered query, and takes it for every other
+query of the same frame: after `frame.where("partition = 1").count()` a plain `frame.count()` counts partition 1, and
+both sides of a union of two filters read what the second asked for. What was not planned cannot be had back by
+applying the filter again. So only who loads a frame for each query may ask for it (option `filterPushdown`).
+
 Spark 4.3 refuses a reader that implements `pushFilters` unless `spark.sql.python.filterPushdown.enabled` is set, and
 by default it is not. `Hook` is such a method only where Spark asks for filters, and looks like the base class's
 where Spark asks whether there is one; a test per Spark version holds this to what Spark does.

@@ -113,6 +113,12 @@ OPTIONS: dict[str, Option] = {
         READ,
         "How much a task reads. Less than 128m by default where the cores would otherwise be idle.",
     ),
+    "filterPushdown": Option(
+        "false",
+        _BOOLEAN,
+        BATCH,
+        "Whether filters on topic, partition, offset and time narrow what is read; safe only where every query loads its own frame.",
+    ),
     "minPartitions": Option("", _COUNT, READ, "Tasks there are at least, if there are that many records."),
     "maxRecordsPerPartition": Option("", _COUNT, READ, "Offsets that a task reads at most."),
     # -- a stream's pace ---------------------------------------------------------------------------------------
@@ -230,6 +236,7 @@ class ReadOptions:
     fail_on_data_loss: bool
     scan: str
     check_crc: bool
+    filter_pushdown: bool
     target_size: int | None
     task_count_min: int | None
     task_offsets_max: int | None
@@ -310,6 +317,7 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
         fail_on_data_loss=values.boolean("failOnDataLoss", True),
         scan=scan,
         check_crc=values.boolean("checkCrc", True),
+        filter_pushdown=values.boolean("filterPushdown", False),
         target_size=values.parsed("targetBytesPerTask", _size, None),
         task_count_min=values.parsed("minPartitions", _count, None),
         task_offsets_max=values.parsed("maxRecordsPerPartition", _count, None),

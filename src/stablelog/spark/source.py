@@ -194,7 +194,8 @@ class StablelogReader(DataSourceReader):
         self._options = options
         self._columns = columns
         self._narrowing = Narrowing()
-        self.pushFilters = Hook(DataSourceReader.pushFilters, self._narrowing.take)  # type: ignore[method-assign, assignment]
+        if options.filter_pushdown:
+            self.pushFilters = Hook(DataSourceReader.pushFilters, self._narrowing.take)  # type: ignore[method-assign, assignment]
 
     def partitions(self) -> list[InputPartition]:
         """The tasks of the read."""
