@@ -14,7 +14,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16, i32, i64
 
-from stablelog.client.cluster import PASSING, Again, Cluster
+from stablelog.client.cluster import Again, Cluster
 from stablelog.errors import Refused
 from stablelog.wire.extension import (
     BEGIN_JOINT,
@@ -42,6 +42,14 @@ __all__ = [
 ]
 
 FOR_EVER: Final = -1
+_COORDINATOR_AWAY: Final = frozenset(
+    {
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.kafka_storage_error,
+    }
+)
 Shown = tuple[str, int, int]  # transactional id, producer id, producer epoch
 GroupTarget = tuple[str, str, int]  # consumer group, topic, partition
 
@@ -219,10 +227,11 @@ def _ask(cluster: Cluster, api_key: int, request: Any, what: str) -> Any:
                 f"{what}: {cluster.bootstrap} knows no joint commits; it is no stablelog broker",
             )
         answer = cluster.ask(connection, request)
-        if answer.error_code in PASSING:
+        if answer.error_code in _COORDINATOR_AWAY:
             raise Again(answer.error_message or answer.error_code.name)
-        if answer.error_code is not ErrorCode.none:
-            raise Refused(answer.error_code, f"{what}: {answer.error_message}")
         return answer
 
-    return cluster.retrying(what, attempt)
+    answer = cluster.retrying(what, attempt)
+    if answer.error_code is not ErrorCode.none:
+        raise Refused(answer.error_code, f"{what}: {answer.error_message}")
+    return answer
