@@ -61,6 +61,7 @@ def raw_records(batch: Buffer, header: BatchHeader) -> list[RawRecord]:
         raise Corrupt(f"{header.record_count} records in {len(data)} bytes")
     found = []
     at = 0
+    last_delta = -1
     for _ in range(header.record_count):
         size, at = read_varint(data, at)
         end = at + size
@@ -70,9 +71,16 @@ def raw_records(batch: Buffer, header: BatchHeader) -> list[RawRecord]:
         offset_delta, key_at = read_varint(data, rest_at)
         key_size, key_at = read_varint(data, key_at)
         value_at = key_at + max(key_size, 0)
-        if value_at > end:
+        if not last_delta < offset_delta <= header.last_offset_delta:
+            raise Corrupt(
+                f"a record at {offset_delta} of {header.last_offset_delta}, behind the one at {last_delta}"
+            )
+        last_delta = offset_delta
+        if key_size < -1 or value_at > end:
             raise Corrupt(f"a key of {key_size} bytes where {end - key_at} are left")
-        value_size, _ = read_varint(data, value_at)
+        value_size, headers_at = read_varint(data, value_at)
+        if value_size < -1 or headers_at + max(value_size, 0) >= end:
+            raise Corrupt(f"a value of {value_size} bytes where {end - headers_at} are left")
         found.append(
             RawRecord(
                 header.base_offset + offset_delta,
