@@ -42,3 +42,44 @@ def test_more_are_refused_in_one_list_or_in_many():
 def test_a_count_that_the_bytes_cannot_hold_is_refused_before_it_is_counted():
     data = PREFIX.pack(3, 0, 1) + HEADER + struct.pack(">i", 2**31 - 1) + b"\0\1t"
     assert "claimed" in refused(3, 0, data)
+
+
+def tagged(*fields):
+    """Tagged fields, as they stand behind a message."""
+    return bytes([len(fields)]) + b"".join(bytes([tag, len(content)]) + content for tag, content in fields)
+
+
+def end_txn(tags):
+    body = b"\2a" + struct.pack(">qhb", 7, 1, 1)
+    return PREFIX.pack(26, 3, 1) + HEADER + b"\0" + body + tags
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [tagged(), tagged((5, b"new")), tagged((5, b"new"), (99, b"")), bytes([1]) + b"\xea\2" + b"\1x"],
+    ids=["none", "one", "two", "one of two bytes"],
+)
+def test_tagged_fields_that_a_newer_client_sends_are_passed_over(tags):
+    """KIP-482: a flexible version can grow without a new number."""
+    request = decode_request(26, 3, end_txn(tags))[1]
+    assert (request.transactional_id, request.producer_id, request.committed) == ("a", 7, True)
+
+
+def test_known_tagged_fields_stay_where_unknown_ones_go():
+    topic = (
+        b"\2t\2"
+        + struct.pack(">iiqiqi", 0, -1, 0, -1, 0, 100)
+        + tagged((7, b"in a partition"))
+        + tagged((8, b"t"))
+    )
+    body = struct.pack(">iiiibii", -1, 0, 1, 100, 0, 0, -1) + b"\2" + topic + b"\1" + b"\1"
+    tags = tagged((0, b"\5mine"), (1, b"whatever that is"), (44, b""))
+    data = PREFIX.pack(1, 12, 1) + HEADER + b"\0" + body + tags
+    request = decode_request(1, 12, data)[1]
+    assert request.cluster_id == "mine"
+    assert request.topics[0].partitions[0].partition_max_bytes == 100
+
+
+def test_tagged_fields_that_are_cut_short_are_refused():
+    refused(26, 3, end_txn(b"\1\5\7new"))
+    refused(26, 3, end_txn(b"\2\5\3new"))

@@ -3,6 +3,9 @@
 kio's reader sets memory aside for as many items as an array claims. A claim of four billion ends the process. So the
 bytes are walked first, by the schema and without making a thing: a count that the bytes left cannot hold is refused.
 So is a request of more items than anybody needs: each costs some microseconds, in which nobody else is served.
+
+On the way tagged fields are found that the schema does not know. A newer client may send them in any flexible version;
+they mean nothing here and are to be passed over (KIP-482), and kio's reader would fail on them.
 """
 
 import dataclasses
@@ -40,12 +43,18 @@ _INT32 = struct.Struct(">i")
 
 
 class Items:
-    """How many more items a request may have."""
+    """What is counted and found on the way through a request.
 
-    __slots__ = ("left",)
+    Attributes:
+        left: how many more items it may have.
+        strange: tagged fields with some that are not known: (begin, end, what is left of them).
+    """
+
+    __slots__ = ("left", "strange")
 
     def __init__(self) -> None:
         self.left = ITEMS_MAX
+        self.strange: list[tuple[int, int, bytes]] = []
 
     def take(self, count: int) -> None:
         """Count them.
@@ -58,13 +67,25 @@ class Items:
             raise ValueError(f"more than {ITEMS_MAX} items in one request")
 
 
-def check_counts(message: type, data: Buffer, at: int) -> None:
+def checked(message: type, data: Buffer, at: int) -> Buffer:
     """Walk a request of this class.
+
+    Returns:
+        The bytes, without the tagged fields that are not known.
 
     Raises:
         ValueError: a count or length is more than the bytes that are left, or there are too many items.
     """
-    _walk(message)(data, at, Items())
+    items = Items()
+    _walk(message)(data, at, items)
+    if not items.strange:
+        return data
+    parts: list[Buffer] = []
+    copied = 0
+    for begin, end, left in items.strange:
+        parts += (data[copied:begin], left)
+        copied = end
+    return b"".join((*parts, data[copied:]))
 
 
 def read_uvarint(data: Buffer, at: int) -> tuple[int, int]:
@@ -92,6 +113,25 @@ def skip_tagged_fields(data: Buffer, at: int) -> int:
     return at
 
 
+def _tagged_fields(data: Buffer, at: int, known: frozenset[int], items: Items) -> int:
+    """Where the tagged fields that begin at `at` end; those that are not known are noted."""
+    if at < len(data) and data[at] == 0:
+        return at + 1
+    begin = at
+    count, at = read_uvarint(data, at)
+    kept: dict[int, bytes] = {}
+    for _ in range(count):
+        field_begin = at
+        tag, at = read_uvarint(data, at)
+        size, at = read_uvarint(data, at)
+        at = _ahead(data, at, size)
+        if tag in known:
+            kept[tag] = bytes(data[field_begin:at])
+    if len(kept) < count:
+        items.strange.append((begin, at, bytes([len(kept)]) + b"".join(kept.values())))
+    return at
+
+
 def _ahead(data: Buffer, at: int, size: int) -> int:
     if size > len(data) - at:
         raise ValueError(f"{size} bytes are claimed where {len(data) - at} are left")
@@ -101,16 +141,14 @@ def _ahead(data: Buffer, at: int, size: int) -> int:
 @cache
 def _walk(message: Any) -> Step:
     flexible: bool = message.__flexible__
-    steps = [
-        _field(field, flexible=flexible)
-        for field in dataclasses.fields(message)
-        if "tag" not in field.metadata
-    ]
+    fields = dataclasses.fields(message)
+    steps = [_field(field, flexible=flexible) for field in fields if "tag" not in field.metadata]
+    known = frozenset(field.metadata["tag"] for field in fields if "tag" in field.metadata)
 
     def walk(data: Buffer, at: int, items: Items) -> int:
         for step in steps:
             at = step(data, at, items)
-        return skip_tagged_fields(data, at) if flexible else at
+        return _tagged_fields(data, at, known, items) if flexible else at
 
     return walk
 

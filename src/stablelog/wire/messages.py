@@ -18,7 +18,7 @@ from kio.serial.errors import SerialError
 
 from stablelog.errors import Refused
 from stablelog.wire.extension import EXTENSION_NAMES, EXTENSION_VERSIONS, extension_class
-from stablelog.wire.guard import check_counts, skip_tagged_fields
+from stablelog.wire.guard import checked, skip_tagged_fields
 from stablelog.wire.produce import decode_produce_request
 from stablelog.wire.shapes import error_for, reshape_request, reshape_response
 from stablelog.wire.versions import adapt, entity_in, refuse_nulls
@@ -131,7 +131,7 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
         client_id, at = _read_header(frame, flexible=request_class.__flexible__)
         if api_key == PRODUCE_KEY:
             return client_id, decode_produce_request(version, frame, at)
-        check_counts(request_class, frame, at)
+        frame = checked(request_class, frame, at)
         # Bytes behind the request are passed over, as Kafka does: librdkafka 2.16 leaves three behind a Metadata
         # request for all topics.
         request, _ = _reader(api_key, version)(frame, at)
@@ -145,6 +145,7 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
         UnicodeError,
         MemoryError,
         TypeError,
+        KeyError,
     ) as error:
         name = api_name(api_key)
         raise Refused(
