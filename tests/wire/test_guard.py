@@ -83,3 +83,10 @@ def test_known_tagged_fields_stay_where_unknown_ones_go():
 def test_tagged_fields_that_are_cut_short_are_refused():
     refused(26, 3, end_txn(b"\1\5\7new"))
     refused(26, 3, end_txn(b"\2\5\3new"))
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(1, ITEMS_MAX), (ITEMS_MAX // 2 + 1, 1)])
+def test_a_write_to_too_many_partitions_is_refused(topics, partitions):
+    one = struct.pack(">h1si", 1, b"t", partitions) + struct.pack(">ii", 0, -1) * partitions
+    data = PREFIX.pack(0, 8, 1) + HEADER + struct.pack(">hhii", -1, 1, 1000, topics) + one * topics
+    assert "items" in refused(0, 8, data)

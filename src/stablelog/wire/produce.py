@@ -22,7 +22,7 @@ from stablelog.wire.envelope import (
     read_size,
     read_text,
 )
-from stablelog.wire.guard import Buffer, skip_tagged_fields
+from stablelog.wire.guard import Buffer, Items, skip_tagged_fields
 from stablelog.wire.shapes import PRODUCE, error_for
 
 VERSION_WITH_LOG_START = 5
@@ -98,17 +98,18 @@ def decode_produce_request(version: int, frame: Buffer, at: int) -> ProduceReque
         struct.error: the frame ends too early.
     """
     data = memoryview(frame)
+    items = Items()
     flexible = version >= VERSION_FLEXIBLE
     transactional_id, at = read_text(data, at, flexible=flexible)
     acks, _timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(data, at)
     topics = []
-    topic_count, at = _read_count(data, at + _ACKS_AND_TIMEOUT.size, "topics", flexible=flexible)
+    topic_count, at = _read_count(data, at + _ACKS_AND_TIMEOUT.size, "topics", items, flexible=flexible)
     for _ in range(topic_count):
         name, at = read_text(data, at, flexible=flexible)
         if name is None:
             raise ValueError("the name of a topic is null")
         partitions = []
-        partition_count, at = _read_count(data, at, "partitions", flexible=flexible)
+        partition_count, at = _read_count(data, at, "partitions", items, flexible=flexible)
         for _ in range(partition_count):
             (index,) = INT32.unpack_from(data, at)
             size, at = read_size(data, at + INT32.size, INT32, flexible=flexible)
@@ -124,10 +125,11 @@ def decode_produce_request(version: int, frame: Buffer, at: int) -> ProduceReque
     return ProduceRequest(transactional_id, acks, topics)
 
 
-def _read_count(data: memoryview, at: int, what: str, *, flexible: bool) -> tuple[int, int]:
+def _read_count(data: memoryview, at: int, what: str, items: Items, *, flexible: bool) -> tuple[int, int]:
     count, at = read_size(data, at, INT32, flexible=flexible)
     if count < 0:
         raise ValueError(f"{what} is null")
+    items.take(count)
     return count, at
 
 
