@@ -279,3 +279,13 @@ def test_heartbeats_cost_no_memory() -> None:
         answer = coordinator.heartbeat("g", membership.member_id, membership.generation, now_ms=now_ms).answer
         assert answer is ErrorCode.none
     assert len(coordinator._alarms._heap) <= size + 1
+
+
+def test_a_subscription_that_could_never_be_recorded_is_refused_at_once() -> None:
+    coordinator = a_coordinator()
+    protocols = (("range", bytes(3 << 20)), ("sticky", bytes(2 << 20)))
+    refused = answered(coordinator.join(a_join(protocols=protocols), "token", now_ms=0))
+    assert refused.code is ErrorCode.invalid_request
+    assert coordinator.list_groups().answer == []
+    coordinator.join(a_join(protocols=protocols[:1]), "token", now_ms=0)
+    assert len(coordinator.list_groups().answer) == 1

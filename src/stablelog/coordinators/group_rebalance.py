@@ -31,6 +31,7 @@ from stablelog.coordinators.group_membership import Group, Member, State, Step
 from stablelog.coordinators.group_records import MemberValue, encode_group_key, encode_group_value
 from stablelog.errors import Refused
 
+PROTOCOLS_SIZE_MAX = 4 << 20  # of one member
 STRING_SIZE_MAX = 32_000  # of a string in a record, less than the 32,767 that it can say
 FRUITLESS_JOIN_MS_MIN = 1_000  # how soon a join phase in which nobody joined is looked at again
 
@@ -88,6 +89,12 @@ class Rebalances:
         names += (name for name, _ in request.protocols)
         if any(len(name.encode()) > STRING_SIZE_MAX for name in names):
             raise Refused(ErrorCode.invalid_request, f"a name of more than {STRING_SIZE_MAX} bytes")
+        # They are kept as long as the member is; such as these no group's record could hold.
+        if sum(len(name) + len(metadata) for name, metadata in request.protocols) > PROTOCOLS_SIZE_MAX:
+            raise Refused(
+                ErrorCode.invalid_request,
+                f"more than {PROTOCOLS_SIZE_MAX} bytes of protocols and their subscriptions",
+            )
 
     def join(self, group: Group, request: JoinRequest, token: Token, decision: Decision, now_ms: int) -> None:
         """Let a member into the next generation, or give it the current one if its coming changes nothing.
