@@ -6,7 +6,12 @@ import pytest
 
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.config import load_settings
-from stablelog.broker.topics import LOG_START_CHECKPOINT, Topics, read_offset_checkpoint
+from stablelog.broker.topics import (
+    LOG_START_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    Topics,
+    read_offset_checkpoint,
+)
 from stablelog.errors import Corrupt
 from stablelog.testing.sim_disk import SimDisk
 
@@ -91,6 +96,51 @@ def topic_record(name):
 
 def config_record(topic, setting, value):
     return bytes([1, 4, 0, 2]) + compact(topic) + compact(setting) + compact(value) + b"\0"
+
+
+def open_all(disk, *, clean):
+    """What a broker does when it starts: (topics, those that could not be opened)."""
+    topics = Topics(disk, HERE, load_settings({}), lambda: 0)
+    topics.load(clean=clean)
+    refused = []
+    for topic in topics:
+        try:
+            topics.open_partition(topic, 0)
+        except Corrupt:
+            refused.append(topic.name)
+    topics.write_durable_ends()
+    return topics, refused
+
+
+def test_what_was_durable_stays_so_until_its_partition_is_opened():
+    disk = SimDisk()
+    disk.make_dir(HERE)
+    topics, _ = open_all(disk, clean=True)
+    for name in ("whole", "damaged", "deleted"):
+        partition = topics.create(name, 1, {}).partitions[0]
+        partition.append(encode_batch([Record(0, 0, None, b"value", ())]), now_ms=0)
+    assert topics.close()
+    ends = {("whole", 0): 1, ("damaged", 0): 1, ("deleted", 0): 1}
+    assert read_offset_checkpoint(disk, HERE / RECOVERY_POINT_CHECKPOINT) == ends
+
+    for name in ("damaged", "deleted"):
+        for suffix in (".snapshot", ".producers"):  # so that the log is read, and not only its end
+            disk.remove(HERE / f"{name}-0" / f"{1:020d}{suffix}")
+        path = HERE / f"{name}-0" / f"{0:020d}.log"
+        content = disk.read_bytes(path)
+        disk.write_atomic(path, content[:-1] + b"?")
+    for clean in (True, False, False):
+        topics, refused = open_all(disk, clean=clean)
+        assert refused == ["damaged", "deleted"]
+        left = read_offset_checkpoint(disk, HERE / RECOVERY_POINT_CHECKPOINT)
+        assert left == {("damaged", 0): 1, ("deleted", 0): 1}
+        assert disk.size(HERE / "damaged-0" / f"{0:020d}.log") == len(content)
+    topics.delete("deleted")
+    left = read_offset_checkpoint(disk, HERE / RECOVERY_POINT_CHECKPOINT)
+    assert left == {("damaged", 0): 1}
+    assert topics.close()
+    left = read_offset_checkpoint(disk, HERE / RECOVERY_POINT_CHECKPOINT)
+    assert left == {("damaged", 0): 1, ("whole", 0): 1}
 
 
 @pytest.mark.parametrize("content", [b"", b"0\n0\n"])

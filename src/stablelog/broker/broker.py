@@ -195,8 +195,11 @@ class Broker:
     async def _open_partitions(self) -> None:
         """Open what the list names, a few at a time. Each can be used as soon as it is open."""
         missing = [(t, i) for t in self.topics for i in range(t.partition_count) if i not in t.partitions]
-        if not missing:
-            return
+        if missing:
+            await self._open_missing(missing)
+        self.topics.write_durable_ends()
+
+    async def _open_missing(self, missing: list[tuple[Topic, int]]) -> None:
         loop = asyncio.get_running_loop()
         began_ms = self.now_ms()
         with ThreadPoolExecutor(RECOVERY_THREADS, thread_name_prefix="recovery") as threads:

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 CLUSTER_FILE = "cluster.json"
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 FIRST_DIRTY_CHECKPOINT = "cleaner-offset-checkpoint"
+RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
@@ -99,6 +100,9 @@ class Topics:
         self._reserved: dict[str, int] = {}  # partitions that are being made, by the same
         self._log_starts: dict[tuple[str, int], int] = {}
         self._first_dirty: dict[tuple[str, int], int] = {}
+        # Up to where partitions were durable at the last stop. An entry is kept until its partition was opened: one
+        # that cannot be is as durable at the next start, though this broker cannot stop in order then.
+        self._durable_ends: dict[tuple[str, int], int] = {}
         self.leader_epoch = -1
         self.clean = True
         self.adopted = False
@@ -123,6 +127,8 @@ class Topics:
             self._adopt_directories()
         self._log_starts = read_offset_checkpoint(self._disk, self._directory / LOG_START_CHECKPOINT)
         self._first_dirty = read_offset_checkpoint(self._disk, self._directory / FIRST_DIRTY_CHECKPOINT)
+        durable_ends = read_offset_checkpoint(self._disk, self._directory / RECOVERY_POINT_CHECKPOINT)
+        self._durable_ends = {at: end for at, end in durable_ends.items() if at[0] in self._topics}
         # Every start has an epoch of its own: what an unclean stop lost may be written again with other bytes under
         # the same offsets, and the epoch tells readers which of the two they saw.
         self.leader_epoch += 1
@@ -364,6 +370,8 @@ class Topics:
             raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own and stays")
         self._forget(topic)
         self._write_list()
+        self._durable_ends = {at: end for at, end in self._durable_ends.items() if at[0] != name}
+        self.write_durable_ends()
         for index, partition in topic.partitions.items():
             partition.close(clean=False)
             self._log_starts.pop((name, index), None)
@@ -425,6 +433,7 @@ class Topics:
         if read_partition_metadata(self._disk, directory) is None:
             write_partition_metadata(self._disk, directory, topic.topic_id)
         topic.partitions[index] = partition
+        self._durable_ends.pop((topic.name, index), None)
 
     def _open(
         self,
@@ -445,6 +454,7 @@ class Topics:
             clean=clean,
             now_ms=self._now_ms(),
             log_start_offset=self._log_starts.get((topic.name, index), 0),
+            durable_offset=self._durable_ends.get((topic.name, index), 0),
             first_dirty_offset=self._first_dirty.get((topic.name, index), 0),
             leader_epoch=self.leader_epoch,
             progress=progress,
@@ -466,6 +476,12 @@ class Topics:
             write_offset_checkpoint(self._disk, self._directory / FIRST_DIRTY_CHECKPOINT, offsets)
             self._first_dirty = offsets
 
+    def write_durable_ends(self) -> None:
+        """Make durable which partitions are still to be opened, and up to where they were durable when they were closed."""
+        path = self._directory / RECOVERY_POINT_CHECKPOINT
+        if read_offset_checkpoint(self._disk, path) != self._durable_ends:
+            write_offset_checkpoint(self._disk, path, self._durable_ends)
+
     def close(self) -> bool:
         """Close every partition and write what a clean start reads. Returns whether all of it worked."""
         clean = True
@@ -481,6 +497,10 @@ class Topics:
                     partition.index,
                 )
                 clean = False
+            else:
+                at = (partition.topic, partition.index)
+                self._durable_ends[at] = marks[at] = partition.high_watermark
+        self.write_durable_ends()
         write_offset_checkpoint(self._disk, self._directory / HIGH_WATERMARK_CHECKPOINT, marks)
         return clean
 

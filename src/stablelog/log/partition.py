@@ -143,6 +143,7 @@ class Partition:
         clean: bool,
         now_ms: int,
         log_start_offset: int = 0,
+        durable_offset: int = 0,
         first_dirty_offset: int = 0,
         leader_epoch: int = 0,
         progress: Progress | None = None,
@@ -160,6 +161,7 @@ class Partition:
                 a crash left, and a gap between segments is not what it took.
             now_ms: the broker's clock.
             log_start_offset: what was deleted before stays deleted.
+            durable_offset: what lies before it was durable, whoever closed the partition or did not.
             first_dirty_offset: what lies before it was compacted.
             leader_epoch: under which it writes from now on.
             progress: called with (bytes done, bytes in all) while recovery reads.
@@ -179,11 +181,18 @@ class Partition:
         )
         disk.make_dir(directory)
         self._now_ms = now_ms
-        self._load(log_start_offset, clean=clean, progress=progress)
+        self._load(log_start_offset, clean=clean, durable_offset=durable_offset, progress=progress)
         self.first_dirty_offset = min(first_dirty_offset, self.end_offset)
         return self
 
-    def _load(self, log_start_offset: int, *, clean: bool, progress: Progress | None = None) -> None:
+    def _load(
+        self,
+        log_start_offset: int,
+        *,
+        clean: bool,
+        durable_offset: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
         found: Recovered = recover(
             self._disk,
             self.directory,
@@ -192,6 +201,7 @@ class Partition:
             log_start_offset=log_start_offset,
             now_ms=self._now_ms,
             clean=clean,
+            durable_offset=durable_offset,
             progress=progress,
         )
         self._segments = Segments(found.segments)

@@ -99,6 +99,7 @@ def recover(
     log_start_offset: int,
     now_ms: int,
     clean: bool,
+    durable_offset: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Recovered:
     """Open what is in the directory and put right what a crash left of it.
@@ -106,9 +107,8 @@ def recover(
     Raises:
         Corrupt: bytes that were durable are damaged or gone; no log file was changed.
     """
-    return _Recovery(disk, directory, open_files, index_interval, now_ms, clean, progress).run(
-        log_start_offset
-    )
+    recovery = _Recovery(disk, directory, open_files, index_interval, now_ms, clean, progress)
+    return recovery.run(log_start_offset, durable_offset)
 
 
 class _Recovery:
@@ -138,8 +138,9 @@ class _Recovery:
         self._epochs_changed = False
         self._epochs_lost = False
 
-    def run(self, log_start_offset: int) -> Recovered:
+    def run(self, log_start_offset: int, durable_offset: int) -> Recovered:
         finish_interrupted(self._disk, self._directory)
+        self._durable_end = durable_offset
         self._log_start = max(log_start_offset, read_log_start(self._disk, self._directory))
         names = self._disk.list_dir(self._directory)
         self._snapshots = sorted({offset_of(name) for name in names if is_snapshot(name)})
@@ -252,9 +253,8 @@ class _Recovery:
         if self._clean:
             self._durable_end = EVERYTHING
             return
-        self._durable_end = max(
-            (summary.end_offset for summary in summaries if summary is not None), default=0
-        )
+        ends = (summary.end_offset for summary in summaries if summary is not None)
+        self._durable_end = max(self._durable_end, *ends, 0)
         for offset in reversed(self._snapshots):
             if offset <= self._durable_end:
                 break

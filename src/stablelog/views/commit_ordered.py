@@ -26,9 +26,14 @@ class CommitOrderedPartition(Partition):
     view: CommitOrder
 
     def _load(
-        self, log_start_offset: int, *, clean: bool, progress: Callable[[int, int], None] | None = None
+        self,
+        log_start_offset: int,
+        *,
+        clean: bool,
+        durable_offset: int = 0,
+        progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        super()._load(log_start_offset, clean=clean, progress=progress)
+        super()._load(log_start_offset, clean=clean, durable_offset=durable_offset, progress=progress)
         self.view = CommitOrder(self, self._disk, progress)
         view_start = read_log_start(self._disk, self.directory, VIEW_START_FILE)
         if view_start > self.end_offset:  # the log was cut before it
