@@ -10,13 +10,8 @@ from stablelog.broker.config import SETTINGS
 from stablelog.broker.metrics import METRICS
 from stablelog.broker.router import HANDLERS
 from stablelog.spark.options import OPTIONS
-from stablelog.wire.extension import (
-    EXTENSION_VERSIONS,
-    AbortJointRequest,
-    JointChild,
-    JointOffset,
-    extension_class,
-)
+from stablelog.wire.extension import EXTENSION_VERSIONS, extension_class
+from stablelog.wire.extension.joint import AbortJointRequest, JointChild, JointOffset
 from stablelog.wire.messages import API_VERSIONS, SERVED_FROM
 
 MESSAGES = [extension_class(key, kind) for key in EXTENSION_VERSIONS for kind in ("request", "response")]

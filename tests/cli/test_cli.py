@@ -12,7 +12,7 @@ import stablelog
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.errors import InvalidConfig
-from stablelog.wire.extension_children import child_id
+from stablelog.wire.extension.children import child_id
 from tests.clients.drivers import unique
 
 

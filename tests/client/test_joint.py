@@ -16,7 +16,7 @@ from stablelog.cli.transactions import _description_class
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.errors import Refused
-from stablelog.wire.extension import COMMIT_JOINT, JointChild
+from stablelog.wire.extension.joint import COMMIT_JOINT, JointChild
 from tests.broker.desk import frame
 from tests.clients.drivers import Confluent, unique
 

@@ -23,7 +23,7 @@ from stablelog.coordinators.transaction_ending import EPOCH_MAX
 from stablelog.coordinators.transaction_records import JointKey, TransactionKey, decode_transaction, read_key
 from stablelog.coordinators.transaction_states import State
 from stablelog.coordinators.transactions import MarkerOrder
-from stablelog.wire.extension_children import JointName, child_id, child_of
+from stablelog.wire.extension.children import JointName, child_id, child_of
 from tests.coordinators.test_transactions_model import (
     PARTITIONS,
     Entry,

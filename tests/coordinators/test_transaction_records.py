@@ -32,7 +32,7 @@ from stablelog.coordinators.transaction_records import (
 )
 from stablelog.coordinators.transaction_states import State
 from stablelog.errors import Corrupt
-from stablelog.wire.extension_children import JointName
+from stablelog.wire.extension.children import JointName
 
 EXAMPLE = Transaction(
     producer_id=7,

@@ -37,7 +37,7 @@ from stablelog.coordinators.transactions import (
     TransactionCoordinator,
 )
 from stablelog.errors import Refused
-from stablelog.wire.extension_children import JointName, child_id
+from stablelog.wire.extension.children import JointName, child_id
 
 SCRIPTS = Path(__file__).parent / "scripts"
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -3,7 +3,7 @@
 from stablelog.cli.output import print_json, print_table
 from stablelog.client.cluster import Cluster
 from stablelog.client.cuts import describe_cut
-from stablelog.wire.extension_cut import RESOLVED
+from stablelog.wire.extension.cut import RESOLVED
 
 
 def cut(bootstrap: str, topics: list[str], at: int | None, *, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from kio.static.primitive import i64
 from stablelog.cli.admin import cluster, known_topic
 from stablelog.cli.output import done, fail, show
 from stablelog.client.connection import Connection, check
-from stablelog.wire.extension_children import child_of
+from stablelog.wire.extension.children import child_of
 from stablelog.wire.messages import message_class
 
 INIT_PRODUCER_ID, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = (

@@ -9,7 +9,7 @@ from kio.static.primitive import i64
 
 from stablelog.client.cluster import PASSING, Again, Cluster
 from stablelog.errors import Refused
-from stablelog.wire.extension_cut import DESCRIBE_CUT, RESOLVED, DescribeCutRequest
+from stablelog.wire.extension.cut import DESCRIBE_CUT, RESOLVED, DescribeCutRequest
 
 
 class Holder(NamedTuple):

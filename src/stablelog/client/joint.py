@@ -16,7 +16,8 @@ from kio.static.primitive import i16, i32, i64
 
 from stablelog.client.cluster import Again, Cluster
 from stablelog.errors import Refused
-from stablelog.wire.extension import (
+from stablelog.wire.extension.children import VERSION_MAX, Child, child_id, child_of
+from stablelog.wire.extension.joint import (
     BEGIN_JOINT,
     COMMIT_JOINT,
     AbortJointRequest,
@@ -25,7 +26,6 @@ from stablelog.wire.extension import (
     JointChild,
     JointOffset,
 )
-from stablelog.wire.extension_children import VERSION_MAX, Child, child_id, child_of
 
 __all__ = [
     "FOR_EVER",

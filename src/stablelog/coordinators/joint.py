@@ -1,6 +1,6 @@
 """How do several open transactions become one? The joint commit.
 
-Its *children* are transactions whose ids name a key, a version and a run (`wire.extension_children`). They are written
+Its *children* are transactions whose ids name a key, a version and a run (`wire.extension.children`). They are written
 as any transaction, by any client, but never committed alone. The commit of a (key, version) is one decision: the
 key's record and those of all its children go into the commit log as one batch, with one commit sequence. What follows
 is as for any commit; every child's markers carry that sequence.
@@ -38,7 +38,7 @@ from stablelog.coordinators.transaction_records import (
 from stablelog.coordinators.transaction_states import Event, State, next_state
 from stablelog.coordinators.transaction_table import TransactionTable
 from stablelog.errors import Refused
-from stablelog.wire.extension_children import VERSION_MAX, Child, JointName, child_id, child_of
+from stablelog.wire.extension.children import VERSION_MAX, Child, JointName, child_id, child_of
 
 KEY_SIZE_MAX: Final = 255  # bytes, so that ids made of it stay below the size of a transactional id
 RUN_SIZE_MAX: Final = 100

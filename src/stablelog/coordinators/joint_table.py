@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from stablelog.coordinators.joint_records import FOR_EVER, NO_VERSION, JointState, decode_joint, encode_joint
 from stablelog.coordinators.transaction_clock import Deadlines
 from stablelog.coordinators.transaction_records import Record, joint_key
-from stablelog.wire.extension_children import Child, JointName, child_of
+from stablelog.wire.extension.children import Child, JointName, child_of
 
 UNKNOWN = JointState()
 

@@ -37,7 +37,7 @@ from typing import Final, NamedTuple
 
 from stablelog.coordinators.transaction_states import State
 from stablelog.errors import Corrupt
-from stablelog.wire.extension_children import JointName
+from stablelog.wire.extension.children import JointName
 
 TopicPartition = tuple[str, int]
 Record = tuple[bytes, bytes | None]

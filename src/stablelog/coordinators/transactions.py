@@ -68,7 +68,7 @@ from stablelog.coordinators.transaction_refusals import (
 from stablelog.coordinators.transaction_states import Event, State, next_state
 from stablelog.coordinators.transaction_table import TransactionTable
 from stablelog.errors import Refused
-from stablelog.wire.extension_children import child_of
+from stablelog.wire.extension.children import child_of
 
 __all__ = [
     "REPAIR",

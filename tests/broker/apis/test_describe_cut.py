@@ -11,7 +11,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.wire.extension_cut import DESCRIBE_CUT
+from stablelog.wire.extension.cut import DESCRIBE_CUT
 from tests.broker.desk import batch, opened
 
 SEEDS = int(os.environ.get("STABLELOG_HISTORIES", "30"))

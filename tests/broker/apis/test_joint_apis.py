@@ -14,8 +14,8 @@ from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.errors import Refused
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.wire.extension import ABORT_JOINT, BEGIN_JOINT, COMMIT_JOINT, JointChild, JointOffset
-from stablelog.wire.extension_children import child_id
+from stablelog.wire.extension.children import child_id
+from stablelog.wire.extension.joint import ABORT_JOINT, BEGIN_JOINT, COMMIT_JOINT, JointChild, JointOffset
 from tests.broker.desk import batch, frame, opened
 
 NONE = ErrorCode.none

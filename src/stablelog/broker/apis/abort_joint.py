@@ -10,8 +10,8 @@ from kio.static.primitive import i64
 
 from stablelog.broker.broker import Broker
 from stablelog.coordinators.joint import ChildShown
-from stablelog.wire.extension import AbortJointRequest, AbortJointResponse
-from stablelog.wire.extension_children import JointName
+from stablelog.wire.extension.children import JointName
+from stablelog.wire.extension.joint import AbortJointRequest, AbortJointResponse
 
 
 async def handle(broker: Broker, request: AbortJointRequest, _context: Any) -> AbortJointResponse:

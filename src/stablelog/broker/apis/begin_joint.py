@@ -10,8 +10,8 @@ from typing import Any
 from kio.static.primitive import i64
 
 from stablelog.broker.broker import Broker
-from stablelog.wire.extension import BeginJointRequest, BeginJointResponse
-from stablelog.wire.extension_children import JointName
+from stablelog.wire.extension.children import JointName
+from stablelog.wire.extension.joint import BeginJointRequest, BeginJointResponse
 
 
 async def handle(broker: Broker, request: BeginJointRequest, _context: Any) -> BeginJointResponse:

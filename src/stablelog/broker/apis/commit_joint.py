@@ -17,8 +17,8 @@ from stablelog.broker.broker import Broker
 from stablelog.coordinators.groups import OffsetCommit, TopicPartition
 from stablelog.coordinators.joint import ChildShown, CommitAnswer
 from stablelog.errors import Refused
-from stablelog.wire.extension import CommitJointRequest, CommitJointResponse
-from stablelog.wire.extension_children import JointName
+from stablelog.wire.extension.children import JointName
+from stablelog.wire.extension.joint import CommitJointRequest, CommitJointResponse
 
 NO_LEADER_EPOCH = -1
 

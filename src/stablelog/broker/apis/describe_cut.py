@@ -13,7 +13,7 @@ from kio.static.primitive import i32, i64
 from stablelog.broker.broker import Broker
 from stablelog.errors import Refused
 from stablelog.views.commit_ordered import CommitOrderedPartition
-from stablelog.wire.extension_cut import (
+from stablelog.wire.extension.cut import (
     RESOLVED,
     CutHolder,
     CutPartition,

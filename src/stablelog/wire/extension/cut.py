@@ -7,7 +7,6 @@ What the messages mean: docs/protocol.md, "Cuts".
 """
 
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import ClassVar, Final
 
 from kio.schema.errors import ErrorCode
@@ -16,13 +15,10 @@ from kio.schema.response_header.v1.header import ResponseHeader
 from kio.static.constants import EntityType
 from kio.static.primitive import i16, i32, i64
 
+from stablelog.wire.extension.fields import ERROR, INT32, INT64, STRING
+
 DESCRIBE_CUT: Final = 10_004
 RESOLVED: Final = -1  # as the commit sequence that is asked for: the last one that is resolved
-
-_INT32: Final = MappingProxyType({"kafka_type": "int32"})
-_INT64: Final = MappingProxyType({"kafka_type": "int64"})
-_STRING: Final = MappingProxyType({"kafka_type": "string"})
-_ERROR: Final = MappingProxyType({"kafka_type": "error_code"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +30,11 @@ class DescribeCutRequest:
     __flexible__: ClassVar[bool] = True
     __api_key__: ClassVar[i16] = i16(DESCRIBE_CUT)
     __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
-    group: str = field(metadata=_STRING, default="")
+    group: str = field(metadata=STRING, default="")
     """The transaction group; empty for the default one."""
-    commit_sequence: i64 = field(metadata=_INT64, default=i64(RESOLVED))
+    commit_sequence: i64 = field(metadata=INT64, default=i64(RESOLVED))
     """R; -1 for the last one that is resolved."""
-    topics: tuple[str, ...] = field(metadata=_STRING)
+    topics: tuple[str, ...] = field(metadata=STRING)
     """Commit-ordered topics."""
 
 
@@ -49,8 +45,8 @@ class CutPartition:
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True
-    partition_index: i32 = field(metadata=_INT32)
-    offset: i64 = field(metadata=_INT64)
+    partition_index: i32 = field(metadata=INT32)
+    offset: i64 = field(metadata=INT64)
     """The first position that is not in the cut."""
 
 
@@ -61,7 +57,7 @@ class CutTopic:
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True
-    name: str = field(metadata=_STRING)
+    name: str = field(metadata=STRING)
     partitions: tuple[CutPartition, ...]
 
 
@@ -72,11 +68,11 @@ class CutHolder:
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True
-    commit_sequence: i64 = field(metadata=_INT64)
-    transactional_id: str = field(metadata=_STRING, default="")
+    commit_sequence: i64 = field(metadata=INT64)
+    transactional_id: str = field(metadata=STRING, default="")
     """Empty where the broker does not know it any more."""
-    topic: str = field(metadata=_STRING)
-    partition_index: i32 = field(metadata=_INT32)
+    topic: str = field(metadata=STRING)
+    partition_index: i32 = field(metadata=INT32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +84,12 @@ class DescribeCutResponse:
     __flexible__: ClassVar[bool] = True
     __api_key__: ClassVar[i16] = i16(DESCRIBE_CUT)
     __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
-    error_code: ErrorCode = field(metadata=_ERROR)
-    error_message: str | None = field(metadata=_STRING, default=None)
+    error_code: ErrorCode = field(metadata=ERROR)
+    error_message: str | None = field(metadata=STRING, default=None)
     """What was wrong, for people; null if nothing was."""
-    commit_sequence: i64 = field(metadata=_INT64, default=i64(-1))
+    commit_sequence: i64 = field(metadata=INT64, default=i64(-1))
     """R of this cut."""
-    last_commit_sequence: i64 = field(metadata=_INT64, default=i64(-1))
+    last_commit_sequence: i64 = field(metadata=INT64, default=i64(-1))
     """Of the last commit that was decided; from there to R they are held back."""
     topics: tuple[CutTopic, ...] = ()
     holders: tuple[CutHolder, ...] = ()

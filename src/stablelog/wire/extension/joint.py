@@ -1,22 +1,18 @@
-"""What stablelog speaks beside Kafka's protocol: the messages of the joint commit.
+"""The messages of the joint commit.
 
 Several open transactions, the *children*, are decided by one decision with one commit sequence, which is known by a
-key and a version for ever. Kafka has no message for that, so there are three of our own, with numbers from a range
-that Kafka does not use. They are written as kio writes Kafka's, and go the same way: same headers, same guard against
-counts that cannot be true, same reader and writer. All are flexible and have one version, 0.
+key and a version for ever.
 
     10001 BeginJoint    is (key, version) still open? The run that asks has it from now on
     10002 CommitJoint   commit these children, and these offsets of consumer groups, as one
     10003 AbortJoint    abort these children, unless (key, version) is committed
-    10004 DescribeCut   in `stablelog.wire.extension_cut`
 
-Which child belongs to which key, version and run stands in its transactional id: `stablelog.wire.extension_children`.
+Which child belongs to which key, version and run stands in its transactional id: `children`.
 What the messages mean: docs/protocol.md, "Joint commit".
 """
 
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from kio.schema.errors import ErrorCode
 from kio.schema.request_header.v2.header import RequestHeader
@@ -24,34 +20,11 @@ from kio.schema.response_header.v1.header import ResponseHeader
 from kio.static.constants import EntityType
 from kio.static.primitive import i16, i32, i64
 
-from stablelog.wire.extension_cut import DESCRIBE_CUT, DescribeCutRequest, DescribeCutResponse
+from stablelog.wire.extension.fields import BOOL, ERROR, INT16, INT32, INT64, STRING
 
 BEGIN_JOINT: Final = 10_001
 COMMIT_JOINT: Final = 10_002
 ABORT_JOINT: Final = 10_003
-
-# api key -> (first version, last version), as `stablelog.wire.messages.API_VERSIONS` has Kafka's.
-EXTENSION_VERSIONS: Final = {
-    BEGIN_JOINT: (0, 0),
-    COMMIT_JOINT: (0, 0),
-    ABORT_JOINT: (0, 0),
-    DESCRIBE_CUT: (0, 0),
-}
-EXTENSION_NAMES: Final = MappingProxyType(
-    {
-        BEGIN_JOINT: "begin_joint",
-        COMMIT_JOINT: "commit_joint",
-        ABORT_JOINT: "abort_joint",
-        DESCRIBE_CUT: "describe_cut",
-    }
-)
-
-_INT16: Final = MappingProxyType({"kafka_type": "int16"})
-_INT32: Final = MappingProxyType({"kafka_type": "int32"})
-_INT64: Final = MappingProxyType({"kafka_type": "int64"})
-_STRING: Final = MappingProxyType({"kafka_type": "string"})
-_BOOL: Final = MappingProxyType({"kafka_type": "bool"})
-_ERROR: Final = MappingProxyType({"kafka_type": "error_code"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +36,13 @@ class BeginJointRequest:
     __flexible__: ClassVar[bool] = True
     __api_key__: ClassVar[i16] = i16(BEGIN_JOINT)
     __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
-    group: str = field(metadata=_STRING, default="")
+    group: str = field(metadata=STRING, default="")
     """The transaction group; empty for the default one."""
-    key: str = field(metadata=_STRING)
+    key: str = field(metadata=STRING)
     """Whose versions these are: a streaming query, an application."""
-    version: i64 = field(metadata=_INT64)
+    version: i64 = field(metadata=INT64)
     """Grows with each commit of the key; gaps are legal."""
-    run: str | None = field(metadata=_STRING, default=None)
+    run: str | None = field(metadata=STRING, default=None)
     """Who asks. Open children of other runs of this (key, version) are aborted, and new ones refused. Null: only ask."""
 
 
@@ -82,14 +55,14 @@ class BeginJointResponse:
     __flexible__: ClassVar[bool] = True
     __api_key__: ClassVar[i16] = i16(BEGIN_JOINT)
     __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
-    error_code: ErrorCode = field(metadata=_ERROR)
-    error_message: str | None = field(metadata=_STRING, default=None)
+    error_code: ErrorCode = field(metadata=ERROR)
+    error_message: str | None = field(metadata=STRING, default=None)
     """What was wrong, for people; null if nothing was."""
-    committed: bool = field(metadata=_BOOL, default=False)
+    committed: bool = field(metadata=BOOL, default=False)
     """Whether this version of the key, or a later one, is committed: then there is nothing to do."""
-    commit_sequence: i64 = field(metadata=_INT64, default=i64(-1))
+    commit_sequence: i64 = field(metadata=INT64, default=i64(-1))
     """Of this version's commit; -1 if it is open, or not the last version that was committed."""
-    last_version: i64 = field(metadata=_INT64, default=i64(-1))
+    last_version: i64 = field(metadata=INT64, default=i64(-1))
     """The last version of the key that was committed; -1 if none was."""
 
 
@@ -100,10 +73,10 @@ class JointChild:
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True
-    transactional_id: str = field(metadata=_STRING)
-    producer_id: i64 = field(metadata=_INT64)
+    transactional_id: str = field(metadata=STRING)
+    producer_id: i64 = field(metadata=INT64)
     """With which its records were written."""
-    producer_epoch: i16 = field(metadata=_INT16)
+    producer_epoch: i16 = field(metadata=INT16)
     """Likewise."""
 
 
@@ -114,11 +87,11 @@ class JointOffset:
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True
-    group_id: str = field(metadata=_STRING)
-    topic: str = field(metadata=_STRING)
-    partition_index: i32 = field(metadata=_INT32)
-    committed_offset: i64 = field(metadata=_INT64)
-    committed_metadata: str | None = field(metadata=_STRING, default=None)
+    group_id: str = field(metadata=STRING)
+    topic: str = field(metadata=STRING)
+    partition_index: i32 = field(metadata=INT32)
+    committed_offset: i64 = field(metadata=INT64)
+    committed_metadata: str | None = field(metadata=STRING, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,12 +103,12 @@ class CommitJointRequest:
     __flexible__: ClassVar[bool] = True
     __api_key__: ClassVar[i16] = i16(COMMIT_JOINT)
     __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
-    group: str = field(metadata=_STRING, default="")
-    key: str = field(metadata=_STRING)
-    version: i64 = field(metadata=_INT64)
-    run: str | None = field(metadata=_STRING, default=None)
+    group: str = field(metadata=STRING, default="")
+    key: str = field(metadata=STRING)
+    version: i64 = field(metadata=INT64)
+    run: str | None = field(metadata=STRING, default=None)
     """Who commits. Refused if another run has begun the version since. Null: whoever comes first."""
-    retention_ms: i64 = field(metadata=_INT64, default=i64(-1))
+    retention_ms: i64 = field(metadata=INT64, default=i64(-1))
     """How long the key is remembered after its last commit; -1 for ever. For keys that are used once."""
     children: tuple[JointChild, ...]
     """May be empty: then only the version, and the offsets, are recorded."""
@@ -152,12 +125,12 @@ class CommitJointResponse:
     __flexible__: ClassVar[bool] = True
     __api_key__: ClassVar[i16] = i16(COMMIT_JOINT)
     __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
-    error_code: ErrorCode = field(metadata=_ERROR)
-    error_message: str | None = field(metadata=_STRING, default=None)
+    error_code: ErrorCode = field(metadata=ERROR)
+    error_message: str | None = field(metadata=STRING, default=None)
     """Names the child that cannot be committed."""
-    commit_sequence: i64 = field(metadata=_INT64, default=i64(-1))
+    commit_sequence: i64 = field(metadata=INT64, default=i64(-1))
     """As in BeginJointResponse."""
-    already: bool = field(metadata=_BOOL, default=False)
+    already: bool = field(metadata=BOOL, default=False)
     """The version, or a later one, was committed before: the children that were named now are not part of it
     unless this is a repetition."""
 
@@ -171,10 +144,10 @@ class AbortJointRequest:
     __flexible__: ClassVar[bool] = True
     __api_key__: ClassVar[i16] = i16(ABORT_JOINT)
     __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
-    group: str = field(metadata=_STRING, default="")
-    key: str = field(metadata=_STRING)
-    version: i64 = field(metadata=_INT64)
-    run: str | None = field(metadata=_STRING, default=None)
+    group: str = field(metadata=STRING, default="")
+    key: str = field(metadata=STRING)
+    version: i64 = field(metadata=INT64)
+    run: str | None = field(metadata=STRING, default=None)
     """If given, all children of this run are aborted, and it can begin no more of this version."""
     children: tuple[JointChild, ...]
 
@@ -188,25 +161,8 @@ class AbortJointResponse:
     __flexible__: ClassVar[bool] = True
     __api_key__: ClassVar[i16] = i16(ABORT_JOINT)
     __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
-    error_code: ErrorCode = field(metadata=_ERROR)
-    error_message: str | None = field(metadata=_STRING, default=None)
-    committed: bool = field(metadata=_BOOL, default=False)
-    commit_sequence: i64 = field(metadata=_INT64, default=i64(-1))
+    error_code: ErrorCode = field(metadata=ERROR)
+    error_message: str | None = field(metadata=STRING, default=None)
+    committed: bool = field(metadata=BOOL, default=False)
+    commit_sequence: i64 = field(metadata=INT64, default=i64(-1))
     """As in BeginJointResponse."""
-
-
-_CLASSES: Final[dict[tuple[int, str], Any]] = {
-    (BEGIN_JOINT, "request"): BeginJointRequest,
-    (BEGIN_JOINT, "response"): BeginJointResponse,
-    (COMMIT_JOINT, "request"): CommitJointRequest,
-    (COMMIT_JOINT, "response"): CommitJointResponse,
-    (ABORT_JOINT, "request"): AbortJointRequest,
-    (ABORT_JOINT, "response"): AbortJointResponse,
-    (DESCRIBE_CUT, "request"): DescribeCutRequest,
-    (DESCRIBE_CUT, "response"): DescribeCutResponse,
-}
-
-
-def extension_class(api_key: int, kind: str) -> Any:
-    """The class of a whole request or response."""
-    return _CLASSES[api_key, kind]
