@@ -12,9 +12,11 @@ Format: docs/formats.md.
 """
 
 import os
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,6 +36,8 @@ from stablelog.log.transaction_index import AbortedTxn, TransactionIndex
 from stablelog.spark.planning import Extent, Piece
 
 WALK_SIZE = 64 << 10
+READ_SIZE = 4096
+TICK_NS = 100_000_000
 MARK_SIZE = 64 << 10  # bytes between two remembered places of a growing segment
 SNAPSHOT, PRODUCERS = ".snapshot", ".producers"
 
@@ -255,7 +259,11 @@ class FileSpan:
         self._topic_id = topic_id
         self.start = start
         self.end = end
-        self.size = sum(part.size for part in parts)
+
+    @cached_property
+    def size(self) -> int:
+        """As `Span`."""
+        return sum(part.end_position - part.position for part in self.parts)
 
     def cut_by_size(self, size: int) -> "tuple[FileSpan, FileSpan] | None":
         """As `Span`: at a record batch."""
@@ -276,23 +284,18 @@ class FileSpan:
 
     def cut_at(self, offset: int) -> "tuple[FileSpan, FileSpan]":
         """As `Span`."""
-        head: list[_Part] = []
-        tail: list[_Part] = []
-        for part in self.parts:
-            if part.end <= offset:
-                head.append(part)
-            elif part.start >= offset:
-                tail.append(part)
+        place = bisect_right(self.parts, offset, key=lambda part: part.end)
+        head, tail = self.parts[:place], self.parts[place:]
+        if tail and tail[0].start < offset:
+            part = tail[0]
+            batch = part.segment.locate(offset)
+            if batch is None or batch.position >= part.end_position:
+                head.append(tail.pop(0))
             else:
-                batch = part.segment.locate(offset)
-                if batch is None or batch.position >= part.end_position:
-                    head.append(part)
-                    continue
-                within = batch.base_offset < offset
-                head_end = batch.end_position if within else batch.position
+                head_end = batch.end_position if batch.base_offset < offset else batch.position
                 if head_end > part.position:
                     head.append(part._replace(end=offset, end_position=head_end))
-                tail.append(part._replace(start=offset, position=batch.position))
+                tail[0] = part._replace(start=offset, position=batch.position)
         return (
             FileSpan(self._files, self.start, offset, head, self._topic_id),
             FileSpan(self._files, offset, self.end, tail, self._topic_id),
@@ -339,6 +342,7 @@ class PartitionFiles:
         self.partition = partition
         self.segments: list[SegmentFile] = []
         self._bases: list[int] = []
+        self._changed_ns = -1  # when names in the directory last changed, as far as they are known
         self._with_aborts: list[int] = []  # places of the segments that have a transaction index
         self._scanned: list[
             AbortedTxn
@@ -355,7 +359,13 @@ class PartitionFiles:
             Unavailable: it cannot be read.
         """
         try:
+            looked_ns = time.time_ns()
+            changed_ns = os.stat(self.directory).st_mtime_ns
+            if changed_ns == self._changed_ns and not anew and self._look_again():
+                return
             names = os.listdir(self.directory)
+            # Names that came within the same tick of the clock would not show in the time.
+            self._changed_ns = changed_ns if changed_ns < looked_ns - TICK_NS else -1
         except OSError as error:
             raise Unavailable(f"{self.directory} cannot be read: {error.strerror}") from error
         bases = sorted(
@@ -382,8 +392,20 @@ class PartitionFiles:
             or f"{segment.base_offset:020d}{TXNINDEX}" in listed
         ]
 
+    def _look_again(self) -> bool:
+        """Take the growing segment's present size; whether it is still there."""
+        if not self.segments:
+            return False
+        last = self.segments[-1]
+        try:
+            found = os.stat(last.path)
+        except FileNotFoundError:
+            return False
+        last.size = found.st_size
+        return found.st_ino == last.inode
+
     def _look(self, base: int, sealed: bool, summarized: set[str]) -> SegmentFile | None:
-        path = self.directory / f"{base:020d}{LOG}"
+        path = f"{self.directory}/{base:020d}{LOG}"
         try:
             found = os.stat(path)
         except FileNotFoundError:
@@ -391,7 +413,7 @@ class PartitionFiles:
         summary = None
         if sealed and f"{base:020d}{SUMMARY}" in summarized:
             try:
-                summary = Summary.decode(_read_or_nothing(path.with_suffix(SUMMARY)))
+                summary = Summary.decode(_read_or_nothing(f"{path[: -len(LOG)]}{SUMMARY}"))
             except Corrupt:
                 summary = None  # a cache of the log: without it more is read
         if summary is not None and summary.base_offset != base:
@@ -402,7 +424,7 @@ class PartitionFiles:
                 f"{path} has {size} bytes, and {summary.log_size} when it was sealed: records up to offset "
                 f"{summary.end_offset - 1} are lost. Restore the file"
             )
-        return SegmentFile(base, path, size, found.st_ino, sealed, summary)
+        return SegmentFile(base, Path(path), size, found.st_ino, sealed, summary)
 
     @property
     def first_offset(self) -> int:
@@ -607,10 +629,19 @@ def open_log_file(path: str) -> int:
         raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _read_or_nothing(path: Path) -> bytes:
+def _read_or_nothing(path: Path | str) -> bytes:
+    """What a small file holds; nothing if it is not there."""
     try:
-        return path.read_bytes()
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:
         return b""
     except OSError as error:
         raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        content = os.read(descriptor, READ_SIZE)  # most are small: a summary has 118 bytes
+        if len(content) < READ_SIZE:
+            return content
+        with os.fdopen(os.dup(descriptor), "rb") as rest:
+            return content + rest.read()
+    finally:
+        os.close(descriptor)
