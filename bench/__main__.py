@@ -55,51 +55,64 @@ class Plan:
         return max(full / self.divisor, 0.3)
 
 
-def throughput(plan: Plan, section: Section, contestant: str, broker: Broker, best: limits.Limits) -> None:
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One broker's turn under a load."""
+
+    plan: Plan
+    promise: Promise
+    best: limits.Limits
+    section: Section
+    contestant: str
+    broker: Broker
+
+    @property
+    def sync_ms(self) -> float:
+        """What the promise costs at least."""
+        return self.best.sync_ms if self.promise is Promise.SYNCED else 0.0
+
+    def note(
+        self, what: str, figure: float, *, wanted: float | None = None, limit: float | None = None
+    ) -> None:
+        """Note the broker's figure."""
+        self.section.row(what, wanted=wanted, limit=limit).add(self.contestant, figure)
+
+
+def throughput(turn: Turn) -> None:
     """Produce, and fetch what was produced: by a client that makes objects, and by one that does not."""
-    synced = section.title.startswith("Acknowledged on disk")
+    address, best = turn.broker.bootstrap, turn.best
+    written = best.synced_write_mb_s if turn.promise is Promise.SYNCED else best.loopback_mb_s
     for size, count in THROUGHPUT:
-        produced = section.row(
-            f"produce {size:,} B, MB/s",
-            wanted=1,
-            limit=best.synced_write_mb_s if synced else best.loopback_mb_s,
-        )
-        fetched = section.row(f"fetch {size:,} B, MB/s", wanted=1, limit=best.loopback_mb_s)
-        undecoded = section.row(f"fetch {size:,} B, not decoded, MB/s", wanted=1, limit=best.loopback_mb_s)
-        with loads.topic_of(broker.bootstrap, size, plan.count(count)) as topic:
-            produced.add(contestant, loads.produce(broker.bootstrap, topic))
-            fetched.add(contestant, loads.fetch(broker.bootstrap, topic))
-            undecoded.add(contestant, loads.fetch_undecoded(broker.bootstrap, topic))
+        with loads.topic_of(address, size, turn.plan.count(count)) as topic:
+            for what, load, limit in (
+                (f"produce {size:,} B, MB/s", loads.produce, written),
+                (f"fetch {size:,} B, MB/s", loads.fetch, best.loopback_mb_s),
+                (f"fetch {size:,} B, not decoded, MB/s", loads.fetch_undecoded, best.loopback_mb_s),
+            ):
+                turn.note(what, load(address, topic), wanted=1, limit=limit)
 
 
-def transactions(plan: Plan, section: Section, contestant: str, broker: Broker, best: limits.Limits) -> None:
+def transactions(turn: Turn) -> None:
     """Commit transactions of several sizes: one producer, then many together."""
-    # Records durable, decision durable, and three requests.
-    syncs_ms = 2 * best.sync_ms if section.title.startswith("Acknowledged on disk") else 0.0
-    per_s_max = 1000 / (syncs_ms + 3 * best.round_trip_ms)
-    commit_ms_min = syncs_ms / 2 + best.round_trip_ms
+    seconds = turn.plan.seconds(TRANSACTIONS_S)
+    # The partition added, the records durable, the decision durable; commit_transaction() may have all of it to do.
+    best_ms = 2 * turn.sync_ms + 3 * turn.best.round_trip_ms
     for records in RECORDS_IN_A_TRANSACTION:
-        done = loads.transactions(broker.bootstrap, records, plan.seconds(TRANSACTIONS_S))
+        done = loads.transactions(turn.broker.bootstrap, records, seconds)
         name = f"{records:,} record{'s' if records > 1 else ''}"
-        section.row(f"transactions of {name}, per s", wanted=2, limit=per_s_max).add(contestant, done.per_s)
-        section.row(f"commit of {name}, p50 ms", limit=commit_ms_min).add(contestant, done.percentile_ms(50))
-        section.row(f"commit of {name}, p99 ms", wanted=0.5, limit=commit_ms_min).add(
-            contestant, done.percentile_ms(99)
-        )
-    together = loads.transactions(
-        broker.bootstrap, 1, plan.seconds(TRANSACTIONS_S), producers=PRODUCERS_TOGETHER
-    )
-    section.row(f"transactions of 1 record, {PRODUCERS_TOGETHER} producers, per s", wanted=2).add(
-        contestant, together.per_s
-    )
+        turn.note(f"transactions of {name}, per s", done.per_s, wanted=2, limit=1000 / best_ms)
+        turn.note(f"commit of {name}, p50 ms", done.percentile_ms(50), limit=best_ms)
+        turn.note(f"commit of {name}, p99 ms", done.percentile_ms(99), wanted=0.5, limit=best_ms)
+    together = loads.transactions(turn.broker.bootstrap, 1, seconds, producers=PRODUCERS_TOGETHER)
+    what = f"transactions of 1 record, {PRODUCERS_TOGETHER} producers, per s"
+    turn.note(what, together.per_s, wanted=2)
 
 
-def end_to_end(plan: Plan, section: Section, contestant: str, broker: Broker, best: limits.Limits) -> None:
+def end_to_end(turn: Turn) -> None:
     """A record's way from one client to another, at a steady pace."""
-    synced = section.title.startswith("Acknowledged on disk")
-    limit = (best.sync_ms if synced else 0.0) + best.round_trip_ms
-    row = section.row("end to end at 200 records/s, p99 ms", wanted=0.5, limit=limit)
-    row.add(contestant, loads.end_to_end(broker.bootstrap, plan.count(RECORDS_END_TO_END)))
+    p99_ms = loads.end_to_end(turn.broker.bootstrap, turn.plan.count(RECORDS_END_TO_END))
+    limit = turn.sync_ms + turn.best.round_trip_ms
+    turn.note("end to end at 200 records/s, p99 ms", p99_ms, wanted=0.5, limit=limit)
 
 
 LOADS = {"throughput": throughput, "transactions": transactions, "end-to-end": end_to_end}
@@ -122,7 +135,7 @@ def measure_loads(plan: Plan, promise: Promise, best: limits.Limits, *, with_kaf
                 for contestant, broker in in_turn(brokers, run):
                     state = f"run {run} of {plan.run_count}" if run else "warming up"
                     with console.status(f"acknowledged {promise.value}: {part}, {contestant}, {state}"):
-                        LOADS[part](plan, into, contestant, broker, best)
+                        LOADS[part](Turn(plan, promise, best, into, contestant, broker))
         for contestant, broker in brokers.items():
             section.row("memory after that, MB", wanted=0.1, limit=best.python_memory_mb).add(
                 contestant, memory_mb(broker.pid)
@@ -155,9 +168,12 @@ def measure_aborts(plan: Plan) -> Section:
         aborts.filled(SEGMENT_COUNTS, count) as logs,
     ):
         for segment_count, directory in logs.items():
-            row = section.row(f"in {segment_count:,} segments, µs")
+            again = section.row(f"in {segment_count:,} segments, µs")
+            opening = section.row(f"in {segment_count:,} segments, index not open, µs")
             for _ in range(plan.run_count):
-                row.add(OURS, aborts.lookup_us(directory))
+                found = aborts.look_up(directory, segment_count)
+                again.add(OURS, found.us)
+                opening.add(OURS, found.opening_us)
     return section
 
 

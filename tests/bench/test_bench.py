@@ -27,7 +27,9 @@ def test_aborts_are_looked_up_in_every_segment():
     with aborts.filled([1, 4], 100) as logs:
         for count, directory in logs.items():
             assert len(list(directory.glob("*.log"))) == count + 1
-            assert aborts.lookup_us(directory) > 0
+            found = aborts.look_up(directory, count)
+            assert found.us > 0
+            assert found.opening_us > 0
 
 
 def test_the_machine_has_limits():
