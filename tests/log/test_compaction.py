@@ -1,5 +1,6 @@
 """What compaction leaves, told in words: `a=1` a record, `P1:a=1` one of a transaction, `a=` a tombstone, `P1c` and `P1a` its end."""
 
+import contextlib
 import random
 import re
 from itertools import pairwise
@@ -10,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import DELETE_HORIZON, Codec, headers_in
 from stablelog.batch.markers import KEY
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.errors import Corrupt, Refused
+from stablelog.errors import Corrupt, Refused, Unavailable
 from stablelog.log.compaction import LatestOffsets
 from stablelog.log.partition import Isolation
 from stablelog.log.verify import verify_directory
@@ -426,6 +427,22 @@ def compact_somehow(log, chance):
     log.partition.compacted(work)
 
 
+def times_are_found(log):
+    """Lookups by time find what is left, and nothing else."""
+    stable = log.stable_offset
+    left = [
+        (record.offset, record.timestamp_ms) for _, batch in log.batches() for record in decode_records(batch)
+    ]
+    for time in sorted({time for _, time in left}):
+        first = next(record for record in left if record[1] >= time)
+        found = log.partition.offset_for_timestamp(time, Isolation.READ_COMMITTED)
+        assert (found and found[:2]) == (first if first[0] < stable else None)
+    greatest = max((time for _, time in left), default=-1)
+    first = next((record for record in left if record[1] == greatest), None)
+    found = log.partition.max_timestamp(Isolation.READ_COMMITTED)
+    assert (found and found[:2]) == (first if first and first[0] < stable else None)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_is_compacted_a_reader_ends_with_the_same_values(seed):
     chance = random.Random(seed)
@@ -448,6 +465,7 @@ def test_whatever_is_compacted_a_reader_ends_with_the_same_values(seed):
         assert log.stable_offset == whole.stable_offset
         for start in range(0, log.partition.end_offset, 7):
             assert state(log.partition, start) == state(whole.partition, start)
+        times_are_found(log)
         assert [txn.first_offset for txn in log.partition.open_transactions()] == [
             txn.first_offset for txn in whole.partition.open_transactions()
         ]
@@ -493,3 +511,31 @@ def test_a_crash_at_every_operation_of_a_pass_loses_nothing(seed):
         names = after.list_dir(DIRECTORY)
         assert not [name for name in names if name.endswith((".cleaned", ".swap"))]
     assert crash_at > 50
+
+
+def test_a_disk_that_fails_at_any_operation_of_a_pass_loses_nothing():
+    chance = random.Random(7)
+    log = KeyedLog(segment_bytes=500)
+    log.write(random_words(chance, 25) + " P1c P2a P3c")
+    wanted = log.partition.end_offset, log.stable_offset, state(log.partition)
+    log.partition.close()
+    fail_at, failed = 0, True
+    while failed:
+        disk = log.disk.crash(chance)  # all of it is durable: a copy
+        found = KeyedLog(disk, segment_bytes=500)
+        fail_at += 1
+        disk.fail_at = disk.steps + fail_at
+        failed = False
+        try:
+            found.compact()
+        except Unavailable:
+            failed = True
+        disk.fail_at = None
+        with contextlib.suppress(
+            Unavailable
+        ):  # if it was putting a segment in place, nothing is read before a restart
+            assert state(found.partition) == wanted[2]
+        found.reopen(clean=False)
+        assert (found.partition.end_offset, found.stable_offset, state(found.partition)) == wanted
+        assert list(verify_directory(disk, DIRECTORY)) == []
+    assert fail_at > 30

@@ -16,6 +16,7 @@ from stablelog.batch.header import (
     LOG_APPEND_TIME,
     BatchHeader,
     crc_holds,
+    headers_in,
     read_header,
 )
 from stablelog.batch.markers import MarkerType, encode_marker
@@ -88,6 +89,31 @@ def check_keys(header: BatchHeader, batch: Buffer, topic: str) -> None:
     """
     if any(record.key is None for record in raw_records(batch, header)):
         raise Refused(ErrorCode.invalid_record, f"{topic} is compacted; its records need keys")
+
+
+def check_replicated(batches: Buffer, end_offset: int) -> list[tuple[int, BatchHeader]]:
+    """Refuse batches of another log that do not go on where this one ends, or later.
+
+    Returns:
+        Each with its position.
+
+    Raises:
+        Refused: an offset is written already.
+        Corrupt: the bytes are no batches, or not those of their CRCs.
+    """
+    found = list(headers_in(batches))
+    if not found:
+        raise Corrupt(f"{len(batches)} bytes without a whole batch")
+    for position, header in found:
+        if not crc_holds(batches, position, header):
+            raise Corrupt(f"the CRC of the batch at offset {header.base_offset} does not hold")
+        if header.base_offset < end_offset:
+            raise Refused(
+                ErrorCode.invalid_record,
+                f"offset {header.base_offset} comes after {end_offset - 1} is written",
+            )
+        end_offset = header.next_offset
+    return found
 
 
 def with_append_time(batch: Buffer, now_ms: int) -> bytes:

@@ -15,19 +15,21 @@ from pathlib import Path
 from stablelog.batch.filtering import filler
 from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
 from stablelog.env.disk import Buffer, Disk
-from stablelog.errors import Corrupt, StablelogError
+from stablelog.errors import Corrupt, StablelogError, Unavailable
 from stablelog.log.compaction import (
     Kept,
     LastBatch,
     LatestOffsets,
     Rules,
     TransactionWalk,
+    count_cleanable,
     grouped,
+    is_worth_it,
     records_in,
 )
-from stablelog.log.interrupted import CLEANED
+from stablelog.log.interrupted import CLEANED, begin_swap, finish_swap
 from stablelog.log.model import LogConfig
-from stablelog.log.segment import SEGMENT_SUFFIXES, SUMMARY, OpenFiles, Segment
+from stablelog.log.segment import LOG, SEGMENT_SUFFIXES, SUMMARY, OpenFiles, Segment
 from stablelog.log.segments import Segments
 from stablelog.log.summary import Summary
 from stablelog.log.transaction_index import AbortedTxn
@@ -265,6 +267,95 @@ class Compaction:
             self._uncounted[header.producer_id] = (
                 self._uncounted.get(header.producer_id, 0) + kept.record_count
             )
+
+
+class Cleaning:
+    """What a partition knows of its compaction: how far it has come, and what is under way.
+
+    Args:
+        disk: where the partition lies.
+        directory: its own.
+        open_files: of its segments.
+
+    Attributes:
+        first_dirty_offset: from where on nothing has been compacted.
+    """
+
+    def __init__(self, disk: Disk, directory: Path, open_files: OpenFiles) -> None:
+        self.first_dirty_offset = 0
+        self._disk = disk
+        self._directory = directory
+        self._open_files = open_files
+        self._under_way: dict[int, Segment] = {}  # the segments that a pass is about, by base offset
+
+    def begin(
+        self,
+        segments: Segments,
+        config: LogConfig,
+        *,
+        last_batches: Mapping[int, LastBatch],
+        start_offset: int,
+        stable_offset: int,
+        now_ms: int,
+        key_count_max: int,
+    ) -> Compaction | None:
+        """A pass, if the topic is to be compacted and there is enough to do; None if not."""
+        if "compact" not in config.cleanup_policy or config.order != "offset":
+            return None
+        sealed = [segment for segment in segments if segment.durable]
+        summaries = [segment.summary for segment in sealed if segment.summary is not None]
+        del summaries[count_cleanable(summaries, stable_offset, config, now_ms) :]
+        if not is_worth_it(summaries, self.first_dirty_offset, config):
+            return None
+        self._under_way = {segment.base_offset: segment for segment in sealed[: len(summaries)]}
+        end_offset = summaries[-1].end_offset
+        return Compaction(
+            self._disk,
+            self._directory,
+            summaries,
+            spanning=segments.aborted(segments.place_of(end_offset), end_offset, end_offset),
+            last_batches=last_batches,
+            first_dirty_offset=max(self.first_dirty_offset, start_offset),
+            config=config,
+            now_ms=now_ms,
+            key_count_max=key_count_max,
+        )
+
+    def put_in_place(self, segments: Segments, cleaned: Cleaned) -> Segments | None:
+        """Put a finished segment in the place of those that it was made of.
+
+        Returns:
+            The segments then; the same ones if it would change nothing; None if others stand there by now.
+
+        Raises:
+            Unavailable: the disk failed. Whether it is in place is known after a restart.
+        """
+        base_offset, count = cleaned.replaced[0], len(cleaned.replaced)
+        place = segments.place_of(base_offset)
+        there = [segments[at] for at in range(place, min(place + count, len(segments) - 1))]
+        unchanged = there == [self._under_way[base_offset] for base_offset in cleaned.replaced]
+        if not unchanged or not cleaned.changed:
+            discard_cleaned(self._disk, self._directory, base_offset)
+            return segments if unchanged else None
+        fresh = Segment(self._disk, self._directory, base_offset, self._open_files)
+        fresh.open_sealed(cleaned.summary)
+        for segment in there:
+            segment.close()
+        try:
+            begin_swap(self._disk, self._directory, base_offset)
+            finish_swap(self._disk, self._directory, base_offset)
+        except (OSError, Unavailable) as error:
+            raise Unavailable(f"{fresh.path(LOG)} cannot be put in place: {error}") from error
+        return segments.replaced(place, count, fresh)
+
+    def over(self, work: Compaction) -> None:
+        """A pass is over."""
+        self.first_dirty_offset = max(self.first_dirty_offset, work.end_offset)
+        self._under_way = {}
+
+    def cut(self, end_offset: int) -> None:
+        """The log ends here now."""
+        self.first_dirty_offset = min(self.first_dirty_offset, end_offset)
 
 
 class _Writer:

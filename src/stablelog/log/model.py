@@ -1,7 +1,7 @@
 """What the log is asked and what it answers: the values at the border of this room."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 
@@ -133,6 +133,15 @@ class SyncWork:
     directory: Path | None
     writes: Sequence[tuple[Path, bytes]]
     release: Sequence[int]
+
+    def with_older(self, older: "SyncWork") -> "SyncWork":
+        """This work, and one before it that may not have been run."""
+        return replace(
+            self,
+            files=list(dict.fromkeys([*older.files, *self.files])),
+            directory=self.directory or older.directory,
+            writes=[*older.writes, *self.writes],
+        )
 
     def run(self) -> None:
         """Do it.

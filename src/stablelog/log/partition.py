@@ -11,28 +11,21 @@ transaction counts as ended. A crash between any two is a row of the table in `r
 Format: docs/formats.md.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-
-from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import (
     HEADER,
     PREFIX,
     BatchHeader,
-    crc_holds,
-    headers_in,
     read_header,
     stamped_prefix,
 )
 from stablelog.env.disk import Buffer, Disk
-from stablelog.errors import Corrupt, OffsetOutOfRange, Refused, Unavailable
-from stablelog.log.append import check_batch, check_keys, plan_markers, with_append_time
-from stablelog.log.cleaner import Cleaned, Compaction, discard_cleaned
-from stablelog.log.compaction import count_cleanable, is_worth_it
+from stablelog.errors import OffsetOutOfRange, Refused, Unavailable
+from stablelog.log.append import check_batch, check_keys, check_replicated, plan_markers, with_append_time
+from stablelog.log.cleaner import Cleaned, Cleaning, Compaction
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
-from stablelog.log.interrupted import begin_swap, finish_swap
 from stablelog.log.model import (
     Appended,
     Isolation,
@@ -50,15 +43,14 @@ from stablelog.log.recovery import Recovered, recover
 from stablelog.log.retention import (
     LOG_START_FILE,
     Bin,
+    count_durable,
     count_too_much,
     count_too_old,
     encode_log_start,
-    is_snapshot,
-    offset_of,
 )
 from stablelog.log.segment import LOG, SEGMENT_SUFFIXES, SUMMARY, OpenFiles, Segment
 from stablelog.log.segments import Segments
-from stablelog.log.snapshots import encode_producers, encode_snapshot
+from stablelog.log.snapshots import Snapshots
 from stablelog.log.transaction_index import AbortedTxn
 
 __all__ = [
@@ -78,9 +70,6 @@ __all__ = [
 TransactionCheck = Callable[[BatchHeader], None]
 Progress = Callable[[int, int], None]
 
-SNAPSHOTS_KEPT = 2  # of those within a segment: the newest, and one before it should that be damaged
-SNAPSHOT_SHARE = 8  # a snapshot is taken after so many times its own size at the least
-
 
 class Partition:
     """One partition. Opened with `open`; not safe to be used by two threads at once, but for `SyncWork.run`.
@@ -93,7 +82,6 @@ class Partition:
         leader_epoch: under which it writes.
         start_offset: of the first record that can be read.
         high_watermark: the first offset that is not known to be durable.
-        first_dirty_offset: from where on nothing has been compacted.
     """
 
     def __init__(
@@ -114,7 +102,6 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.start_offset = 0
         self.high_watermark = 0
-        self.first_dirty_offset = 0
         self._disk = disk
         self._open_files = open_files
         self._producers = Producers()
@@ -125,11 +112,9 @@ class Partition:
         self._names_changed = False
         self._pending_writes: list[tuple[Path, bytes]] = []
         self._handed_out: SyncWork | None = None  # until it is known to have been run
-        self._appended_since_snapshot = 0
-        self._snapshot_size = 0
-        self._snapshots: deque[int] = deque()  # within a segment, that were written and not yet removed
+        self._snapshots = Snapshots(disk, directory)
         self._bin = Bin(disk, directory)
-        self._being_cleaned: list[Segment] = []
+        self._cleaning = Cleaning(disk, directory, open_files)
 
     @classmethod
     def open(
@@ -182,7 +167,7 @@ class Partition:
         disk.make_dir(directory)
         self._now_ms = now_ms
         self._load(log_start_offset, clean=clean, durable_offset=durable_offset, progress=progress)
-        self.first_dirty_offset = min(first_dirty_offset, self.end_offset)
+        self._cleaning.first_dirty_offset = min(first_dirty_offset, self.end_offset)
         return self
 
     def _load(
@@ -213,7 +198,7 @@ class Partition:
         self._pending_writes = []
         self._handed_out = None
         self._names_changed = False
-        self._appended_since_snapshot = 0
+        self._snapshots.put_off()
         self.high_watermark = self.end_offset
         self._producers.high_watermark_moved(self.high_watermark)
         self._active.created_ms = self._now_ms
@@ -250,6 +235,11 @@ class Partition:
     def size(self) -> int:
         """Bytes of all log files."""
         return self._segments.size
+
+    @property
+    def first_dirty_offset(self) -> int:
+        """From where on nothing has been compacted."""
+        return self._cleaning.first_dirty_offset
 
     def segments(self) -> list[Segment]:
         """The segments, oldest first."""
@@ -353,7 +343,7 @@ class Partition:
 
     def _note(self, header: BatchHeader, position: int, head: bytes) -> None:
         self._active.note(header, position, head, self.config.index_interval_bytes)
-        self._appended_since_snapshot += header.size
+        self._snapshots.appended(header.size)
 
     def _assign_epoch(self, epoch: int, offset: int) -> None:
         if self._epochs.assign(epoch, offset):
@@ -362,27 +352,14 @@ class Partition:
 
     def _append_replicated(self, batches: Buffer, now_ms: int) -> Appended:
         """Take over batches of another log, with their offsets and epochs; the same markers give the same index."""
-        view = memoryview(batches)
-        found = list(headers_in(batches))
-        if not found:
-            raise Corrupt(f"{len(batches)} bytes without a whole batch")
-        end_offset = self.end_offset
+        found = check_replicated(batches, self.end_offset)
         for position, header in found:
-            if not crc_holds(batches, position, header):
-                raise Corrupt(f"the CRC of the batch at offset {header.base_offset} does not hold")
-            if header.base_offset < end_offset:
-                raise Refused(
-                    ErrorCode.invalid_record,
-                    f"offset {header.base_offset} comes after {end_offset - 1} is written",
-                )
-            end_offset = header.next_offset
-        for position, header in found:
-            batch = view[position : position + header.size]
+            batch = memoryview(batches)[position : position + header.size]
             self._write(header, batch, header.leader_epoch, now_ms)
             txn = self._producers.take(header, batch, now_ms)
             if txn is not None:
                 self._end(txn)
-        return Appended(found[0][1].base_offset, end_offset - 1, -1, self.start_offset)
+        return Appended(found[0][1].base_offset, found[-1][1].last_offset, -1, self.start_offset)
 
     def append_markers(self, markers: Sequence[MarkerWrite], *, now_ms: int) -> list[Appended | Refused]:
         """Write markers, in their order, with one write to the file.
@@ -475,8 +452,6 @@ class Partition:
         assert active.summary is not None
         self._segments.add(fresh)
         self._names_changed = True
-        if self._snapshots and self._snapshots[-1] == fresh.base_offset:
-            self._snapshots.pop()  # it stands at the beginning of a segment now, and stays
         # The snapshot first: when the segment goes, nothing else knows of the transactions that began in it.
         self._snapshot()
         self._pending_writes.append((active.path(SUMMARY), active.summary.encode()))
@@ -491,12 +466,10 @@ class Partition:
     @property
     def has_pending_writes(self) -> bool:
         """Whether a sync has more to do than to move the high watermark: a segment was sealed, a snapshot is due."""
-        return bool(self._pending_writes) or self._names_changed or self._snapshot_is_due
-
-    @property
-    def _snapshot_is_due(self) -> bool:
-        return self._appended_since_snapshot >= max(
-            self.config.snapshot_bytes, SNAPSHOT_SHARE * self._snapshot_size
+        return (
+            bool(self._pending_writes)
+            or self._names_changed
+            or self._snapshots.is_due(self.config.snapshot_bytes)
         )
 
     def unsynced(self) -> SyncWork | None:
@@ -504,7 +477,7 @@ class Partition:
         if self.high_watermark == self.end_offset and not self.has_pending_writes:
             return None
         self._check_usable()
-        if self._snapshot_is_due:
+        if self._snapshots.is_due(self.config.snapshot_bytes):
             self._take_snapshot_if_possible()
         segments = self._segments.from_base(self._unsynced_from)
         writes, self._pending_writes = self._pending_writes, []
@@ -513,12 +486,7 @@ class Partition:
             # What is written relies on the indexes, so they have to be there with their names.
             names_changed, segment.names_changed = names_changed or segment.names_changed, False
         files = [file for segment in segments for file in segment.files_to_sync(indexes=bool(writes))]
-        if self._handed_out is not None:
-            # Nobody has said that the last work was run: a stop may have come in between.
-            files = list(dict.fromkeys([*self._handed_out.files, *files]))
-            writes = [*self._handed_out.writes, *writes]
-            names_changed = names_changed or self._handed_out.directory is not None
-        self._handed_out = SyncWork(
+        work = SyncWork(
             end_offset=self.end_offset,
             files=files,
             disk=self._disk,
@@ -526,6 +494,8 @@ class Partition:
             writes=writes,
             release=[segment.base_offset for segment in segments if segment.sealed],
         )
+        # If nobody has said that the last one was run, a stop may have come in between.
+        self._handed_out = work if self._handed_out is None else work.with_older(self._handed_out)
         return self._handed_out
 
     def synced(self, work: SyncWork) -> bool:
@@ -538,8 +508,7 @@ class Partition:
             segment.settled()
         if work.release:
             self._unsynced_from = max(self._unsynced_from, work.release[-1] + 1)
-        while len(self._snapshots) > SNAPSHOTS_KEPT and self._snapshots[SNAPSHOTS_KEPT] <= work.end_offset:
-            self._remove_snapshot(self._snapshots.popleft())
+        self._snapshots.remove_older(work.end_offset)
         return self._move_high_watermark(work.end_offset)
 
     def assume_synced(self) -> bool:
@@ -562,30 +531,17 @@ class Partition:
         """
         self._check_usable()
         self._active.write_indexes()
-        if self.end_offset not in (self._active.base_offset, self._snapshots[-1] if self._snapshots else -1):
-            self._snapshots.append(self.end_offset)
         self._snapshot()
 
     def _take_snapshot_if_possible(self) -> None:
         try:
             self.take_snapshot()
         except Unavailable:
-            self._appended_since_snapshot = 0  # recovery reads more without it, and that is all
+            self._snapshots.put_off()  # recovery reads more without it, and that is all
 
     def _snapshot(self) -> None:
-        offset = self.end_offset
-        progress = self._active.progress(self._decided_to(offset))
-        content = encode_producers(self._producers, progress)
-        stem = f"{offset:020d}"
-        # Ours first: what is said by Kafka's alone is less, and is read only where there is none of ours.
-        self._pending_writes.append((self.directory / f"{stem}.producers", content))
-        self._pending_writes.append((self.directory / f"{stem}.snapshot", encode_snapshot(self._producers)))
-        self._snapshot_size = len(content)
-        self._appended_since_snapshot = 0
-
-    def _remove_snapshot(self, offset: int) -> None:
-        self._disk.remove(self.directory / f"{offset:020d}.snapshot")
-        self._disk.remove(self.directory / f"{offset:020d}.producers")
+        progress = self._active.progress(self._decided_to(self.end_offset))
+        self._pending_writes += self._snapshots.take(self._producers, progress)
 
     # -- read --------------------------------------------------------------------------------------------------
 
@@ -673,13 +629,7 @@ class Partition:
 
     def _delete_segments(self, count: int, due_ms: int) -> int:
         """Delete up to `count` segments from the oldest on: those that are sealed and durable. Returns how many."""
-        durable_count = 0
-        while (
-            durable_count < min(count, len(self._segments) - 1)
-            and self._segments[durable_count].durable
-            and self._segments[durable_count].end_offset <= self.high_watermark
-        ):
-            durable_count += 1
+        durable_count = min(count, count_durable(self._segments, self.high_watermark))
         if not durable_count:
             return 0
         self._begin_at(max(self.start_offset, self._segments[durable_count].base_offset))
@@ -710,23 +660,12 @@ class Partition:
             key_count_max: how many keys there is memory for.
         """
         self._check_usable()
-        if "compact" not in self.config.cleanup_policy or self.config.order != "offset":
-            return None
-        sealed = [segment for segment in self._segments if segment.durable]
-        summaries = [segment.summary for segment in sealed if segment.summary is not None]
-        del summaries[count_cleanable(summaries, self.last_stable_offset, self.config, now_ms) :]
-        if not is_worth_it(summaries, self.first_dirty_offset, self.config):
-            return None
-        self._being_cleaned = sealed[: len(summaries)]
-        end_offset = summaries[-1].end_offset
-        return Compaction(
-            self._disk,
-            self.directory,
-            summaries,
-            spanning=self._segments.aborted(self._segments.place_of(end_offset), end_offset, end_offset),
+        return self._cleaning.begin(
+            self._segments,
+            self.config,
             last_batches=self._producers.last_batches(),
-            first_dirty_offset=max(self.first_dirty_offset, self.start_offset),
-            config=self.config,
+            start_offset=self.start_offset,
+            stable_offset=self.last_stable_offset,
             now_ms=now_ms,
             key_count_max=key_count_max,
         )
@@ -741,33 +680,22 @@ class Partition:
             Unavailable: the disk failed, and the partition needs a restart.
         """
         self._check_usable()
-        base_offset, count = cleaned.replaced[0], len(cleaned.replaced)
-        place = self._segments.place_of(base_offset)
-        there = [self._segments[at] for at in range(place, min(place + count, len(self._segments) - 1))]
-        known = {segment.base_offset: segment for segment in self._being_cleaned}
-        unchanged = there == [known[base_offset] for base_offset in cleaned.replaced]
-        if not unchanged or not cleaned.changed:
-            discard_cleaned(self._disk, self.directory, base_offset)
-            return unchanged
-        fresh = Segment(self._disk, self.directory, base_offset, self._open_files)
-        fresh.open_sealed(cleaned.summary)
-        for segment in there:
-            segment.close()
         try:
-            begin_swap(self._disk, self.directory, base_offset)
-            finish_swap(self._disk, self.directory, base_offset)
-        except OSError as error:
-            self._failed = Unavailable(f"{fresh.path(LOG)} cannot be put in place: {error.strerror}")
-            raise self._failed from error
-        self._segments = self._segments.replaced(place, count, fresh)
-        for gone in cleaned.replaced[1:]:
-            self._remove_snapshot(gone)
+            segments = self._cleaning.put_in_place(self._segments, cleaned)
+        except Unavailable as error:
+            self._failed = error
+            raise
+        if segments is None:
+            return False
+        if segments is not self._segments:
+            self._segments = segments
+            for gone in cleaned.replaced[1:]:
+                self._snapshots.remove(gone)
         return True
 
     def compacted(self, work: Compaction) -> None:
         """A pass is over."""
-        self.first_dirty_offset = max(self.first_dirty_offset, work.end_offset)
-        self._being_cleaned = []
+        self._cleaning.over(work)
 
     # -- truncate ----------------------------------------------------------------------------------------------
 
@@ -806,16 +734,13 @@ class Partition:
         log.close()
         self._disk.sync_dir(self.directory)
         self._load(self.start_offset, clean=False)
-        self.first_dirty_offset = min(self.first_dirty_offset, self.end_offset)
+        self._cleaning.cut(self.end_offset)
 
     def _forget_past(self, end_offset: int, segments: list[Segment]) -> None:
         """Remove, before anything is cut, whatever says that the log was durable past `end_offset`."""
         for segment in segments:
             self._disk.remove(segment.path(SUMMARY))
-        for name in self._disk.list_dir(self.directory):
-            if is_snapshot(name) and offset_of(name) > end_offset:
-                self._disk.remove(self.directory / name)
-        self._snapshots = deque(known for known in self._snapshots if known <= end_offset)
+        self._snapshots.forget_past(end_offset)
         self._disk.sync_dir(self.directory)
 
     # -- close -------------------------------------------------------------------------------------------------
@@ -828,14 +753,7 @@ class Partition:
             assert work is not None
             work.run()
             self.synced(work)
-            self._remove_old_snapshots()
+            self._snapshots.remove_all_but({*self._segments.bases, self.end_offset})
             self._bin.empty(1 << 62)
         for segment in self._segments:
             segment.close()
-
-    def _remove_old_snapshots(self) -> None:
-        """Keep those at the beginning of a segment, as Kafka does, and the newest."""
-        keep = {*self._segments.bases, self.end_offset}
-        for name in self._disk.list_dir(self.directory):
-            if is_snapshot(name) and offset_of(name) not in keep:
-                self._disk.remove(self.directory / name)

@@ -51,6 +51,16 @@ def count_too_much(segments: Segments, config: LogConfig) -> int:
     return count
 
 
+def count_durable(segments: Segments, high_watermark: int) -> int:
+    """How many of the first segments can be deleted at all: sealed, and durable as a whole."""
+    count = 0
+    while (
+        count < len(segments) - 1 and segments[count].durable and segments[count].end_offset <= high_watermark
+    ):
+        count += 1
+    return count
+
+
 class Bin:
     """Files of deleted segments that are kept for a while, because somebody may still be reading them."""
 

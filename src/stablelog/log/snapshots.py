@@ -11,12 +11,15 @@ import json
 import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from crc32c import crc32c
 
+from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt
 from stablelog.log.producers import BATCHES_KEPT, NO_TXN, KeptBatch, Producer, Producers
+from stablelog.log.retention import is_snapshot, offset_of
 from stablelog.log.summary import Summary
 
 SNAPSHOT_VERSION = 1
@@ -38,7 +41,80 @@ SNAPSHOT_ENTRY = struct.Struct(
     "q"  # current_txn_first_offset: -1 none
 )
 CRC_END = 6
+KEPT_COUNT = 2  # of those within a segment: the newest, and one before it should that be damaged
+SHARE = 8  # a snapshot is taken after so many times its own size at the least
 PRODUCERS_VERSION = 1
+
+
+class Snapshots:
+    """The snapshots of one partition: when the next one is due, and which of them stay.
+
+    One stands at the beginning of each segment, and stays as long as that does: when the segments before it are deleted,
+    nothing else knows of the transactions that began in them. The others save recovery from reading.
+
+    Args:
+        disk: where the partition lies.
+        directory: its own.
+    """
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._within: deque[int] = deque()  # offsets of those within a segment, oldest first
+        self._appended_size = 0  # since the last one
+        self._size = 0  # of the last one
+
+    def appended(self, size: int) -> None:
+        """So many bytes were appended to the log."""
+        self._appended_size += size
+
+    def is_due(self, size_min: int) -> bool:
+        """Whether enough was appended: `size_min` bytes, and many times what a snapshot takes."""
+        return self._appended_size >= max(size_min, SHARE * self._size)
+
+    def put_off(self) -> None:
+        """The next one is due when as much has been appended as after one that was taken now."""
+        self._appended_size = 0
+
+    def take(self, producers: Producers, progress: Summary) -> list[tuple[Path, bytes]]:
+        """What is to be written of the producers, once all up to the end that `progress` tells is durable."""
+        offset = progress.end_offset
+        if self._within and self._within[-1] == offset:
+            self._within.pop()
+        if offset != progress.base_offset:
+            self._within.append(offset)
+        content = encode_producers(producers, progress)
+        self._size = len(content)
+        self._appended_size = 0
+        stem = f"{offset:020d}"
+        # Ours first: what is said by Kafka's alone is less, and is read only where there is none of ours.
+        return [
+            (self._directory / f"{stem}.producers", content),
+            (self._directory / f"{stem}.snapshot", encode_snapshot(producers)),
+        ]
+
+    def remove(self, offset: int) -> None:
+        """Remove the one of this offset."""
+        self._disk.remove(self._directory / f"{offset:020d}.snapshot")
+        self._disk.remove(self._directory / f"{offset:020d}.producers")
+
+    def remove_older(self, durable_end_offset: int) -> None:
+        """Remove those within a segment that newer ones, which are durable, have made of no use."""
+        while len(self._within) > KEPT_COUNT and self._within[KEPT_COUNT] <= durable_end_offset:
+            self.remove(self._within.popleft())
+
+    def remove_all_but(self, offsets: set[int]) -> None:
+        """Keep those of these offsets: the beginnings of segments, as Kafka does, and the newest."""
+        for name in self._disk.list_dir(self._directory):
+            if is_snapshot(name) and offset_of(name) not in offsets:
+                self._disk.remove(self._directory / name)
+
+    def forget_past(self, end_offset: int) -> None:
+        """Remove those of offsets past `end_offset`: they will be those of other records."""
+        for name in self._disk.list_dir(self._directory):
+            if is_snapshot(name) and offset_of(name) > end_offset:
+                self._disk.remove(self._directory / name)
+        self._within = deque(known for known in self._within if known <= end_offset)
 
 
 def encode_snapshot(producers: Producers) -> bytes:
