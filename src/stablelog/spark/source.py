@@ -396,6 +396,7 @@ class StablelogDataSource(DataSource):
         Raises:
             InvalidConfig: an option or a column is not as it can be.
         """
+        tune_worker()
         return StablelogReader(read_options(self.options, BATCH), Columns(schema))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
@@ -410,10 +411,12 @@ class StablelogDataSource(DataSource):
         """The sink of a batch write; see `stablelog.spark.sink`."""
         from stablelog.spark.sink import batch_writer
 
+        tune_worker()
         return batch_writer(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 (Spark's name)
         """The sink of a stream; see `stablelog.spark.sink`. Output mode complete appends, as with Spark's Kafka sink."""
         from stablelog.spark.sink import stream_writer
 
+        tune_worker()  # this is called for each micro-batch, in a worker that is then collected
         return stream_writer(self.options, schema)

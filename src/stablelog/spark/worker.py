@@ -6,9 +6,9 @@ _is_tuned = False
 
 
 def tune_worker() -> None:
-    """Called by each task that reads or writes; does something in the first of a process only.
+    """Called by each task that reads or writes, and by each planning; does something once in a process only.
 
-    Spark's worker runs `gc.collect()` after every task. It walks everything that the imports have made, which stays
+    Spark's worker, also the one that plans, runs `gc.collect()` after every task. It walks everything that the imports have made, which stays
     for ever: tens of milliseconds per task, for nothing. Frozen, those objects are not walked. Only once per process:
     frozen at each task, cycles of garbage that are alive just then would stay as well.
     """
