@@ -2,7 +2,7 @@
 
     python -m tests.chaos.spark_driver <directory>
 
-`config.json` in the directory says from where to where. `plan.json` says which step of a micro-batch kills whom; the
+`config.json` in the directory says which broker, which checkpoint and how much at a time. `plan.json` says which step of a micro-batch kills whom; the
 process that comes to the step first takes the plan away, says so in `fired.json`, and kills. Steps:
 
     read            a task begins to read
@@ -178,7 +178,7 @@ def run(directory):
         query = (
             rows.writeStream.format("steps")
             .options(topic="out", commitGroup="progress", **given)
-            .option("checkpointLocation", str(directory / "checkpoint"))
+            .option("checkpointLocation", config["checkpoint"])
             .start()
         )
         try:

@@ -11,11 +11,12 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 import stablelog
 from stablelog.client.cluster import LATEST, Cluster
@@ -25,7 +26,7 @@ from tests.client.test_producer import made
 KILLS = int(os.environ.get("STABLELOG_SPARK_KILLS", "4"))
 ROWS = int(os.environ.get("STABLELOG_SPARK_ROWS", "1200"))
 PARTITIONS = 3
-TIMEOUT_S, READ_TIMEOUT_S = 300, 60
+TIMEOUT_S, READ_TIMEOUT_S, TRIES = 300, 60, 5
 TARGETS = ("worker", "broker", "driver")
 # What a short run kills: it has time for one Java process more than the first.
 SHORT = [("written", "worker"), ("asked", "broker"), ("decided", "driver"), ("writing", "broker")]
@@ -84,11 +85,20 @@ class Run:
         self.driver = None
         self.row_count = 0
         self.kills = collections.Counter()
-        self.torn_checks = 0
-        self.note_broker()
+        self.torn_checks = self.broker_starts = 0
+        (directory / "broker.pid").write_text(str(broker.pid))
+        self.closing = threading.Event()
+        self.keeper = threading.Thread(target=self.keep_broker)
+        self.keeper.start()
 
-    def note_broker(self):
-        (self.directory / "broker.pid").write_text(str(self.broker.pid))
+    def keep_broker(self):
+        """Start the broker again whenever it is killed."""
+        while not self.closing.wait(0.02):
+            if self.broker._process.poll() is not None:
+                self.broker.kill()
+                self.broker.start()
+                (self.directory / "broker.pid").write_text(str(self.broker.pid))
+                self.broker_starts += 1
 
     def start_driver(self):
         paths = (ROOT / "tests" / "spark" / "users", ROOT, ROOT / "src")
@@ -109,8 +119,22 @@ class Run:
 
     def produce(self, count, *, between=False):
         """More rows, in a transaction that is committed; perhaps with one in between that is not."""
+        for _ in range(TRIES):
+            try:
+                self.try_to_produce(count, between=between)
+                break
+            except KafkaException:
+                continue  # killed meanwhile. Perhaps the rows are there twice now: what counts is what the topic has
+        self.row_count += count
+
+    def try_to_produce(self, count, *, between):
         producer = Producer(
-            {"bootstrap.servers": self.broker.bootstrap, "transactional.id": "writer", "log_level": 0}
+            {
+                "bootstrap.servers": self.broker.bootstrap,
+                "transactional.id": "writer",
+                "log_level": 0,
+                "error_cb": lambda _error: None,
+            }
         )
         producer.init_transactions(30)
         for commit in (False, True) if between else (True,):
@@ -120,13 +144,13 @@ class Run:
                 producer.produce("in", value, key=b"%d" % (number % 97), partition=number % PARTITIONS)
             producer.flush(30)
             (producer.commit_transaction if commit else producer.abort_transaction)(30)
-        self.row_count += count
 
     def kill(self, name, target, chance):
         """Have the next micro-batches killed at a step, and what was killed started again."""
         self.say(f"kill {sum(self.kills.values()) + 1}: {target} at {name!r}")
         fired = self.directory / "fired.json"
         fired.unlink(missing_ok=True)
+        starts = self.broker_starts
         delay_s = round(chance.uniform(0, 0.15), 3)
         skip = chance.randrange(2)
         write(
@@ -142,10 +166,7 @@ class Run:
             self.check_whole()
             self.start_driver()
         elif target == "broker":
-            self.wait_for(lambda: self.broker._process.poll() is not None)
-            self.broker.kill()
-            self.broker.start()
-            self.note_broker()
+            self.wait_for(lambda: self.broker_starts > starts)
 
     def wait_for(self, condition):
         deadline = time.monotonic() + TIMEOUT_S
@@ -158,7 +179,7 @@ class Run:
             time.sleep(0.02)
 
     def wait_until_all_is_there(self):
-        self.wait_for(lambda: len(self.sink.read()) >= self.row_count)
+        self.wait_for(lambda: len(self.sink.read()) >= len(self.source.read()))
 
     def failures(self):
         path = self.directory / "failures.txt"
@@ -196,6 +217,8 @@ class Run:
 
     def close(self):
         (self.directory / "stop").touch()
+        self.closing.set()
+        self.keeper.join()
         self.end_driver()
         self.source.close()
         self.sink.close()
@@ -222,8 +245,9 @@ def test_each_row_once_whatever_is_killed(tmp_path):
     with stablelog.serve(tmp_path / "data") as broker:
         for topic in ("in", "out"):
             made(broker.bootstrap, topic, PARTITIONS)
-        config = {"bootstrap": broker.bootstrap, "trigger": max(ROWS // KILLS // 2, 1)}
-        write(tmp_path / "config.json", config)
+        checkpoint = tmp_path / "checkpoint"
+        config = {"bootstrap": broker.bootstrap, "checkpoint": str(checkpoint)}
+        write(tmp_path / "config.json", config | {"trigger": max(ROWS // KILLS // 2, 1)})
         run = Run(tmp_path, broker)
         run.start_driver()
         try:
@@ -232,7 +256,7 @@ def test_each_row_once_whatever_is_killed(tmp_path):
             run.wait_until_all_is_there()
             found = collections.Counter(run.sink.read().values())
             wanted = run.wanted()
-            batches = len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")))
+            batches = len(list((checkpoint / "commits").glob("[0-9]*")))
         finally:
             run.close()
         lost, repeated = wanted - found, found - wanted
