@@ -157,6 +157,24 @@ def test_a_broker_takes_it_over(data):
         assert list(verify_directory(LocalDisk(), data / f"{topic}-0")) == []
 
 
+@pytest.mark.parametrize("cut_size", range(1, 2800, 173))
+def test_a_torn_end_is_cut_and_what_it_held_back_is_undecided_again(data, cut_size):
+    """A crash of Kafka's machine may leave a part of the last segment. What is whole is read as Kafka served it."""
+    path = sorted((data / "everything-0").glob("*.log"))[-1]
+    content = path.read_bytes()
+    path.write_bytes(content[:-cut_size])
+    seen = SEEN["everything"]
+    partition = open_partition(data, "everything", clean=False)
+    start, stable, end = bounds(partition)
+    assert (start, end) == (seen.first_offset, partition.end_offset)
+    assert int(path.stem) <= stable <= end < seen.end_offset
+    for committed, limit, records in ((True, stable, seen.committed), (False, end, seen.all_records)):
+        wanted = [record for record in records if record.offset < limit]
+        assert read_partition(partition, start, committed=committed) == wanted
+    partition.close()
+    assert list(verify_directory(LocalDisk(), data / "everything-0")) == []
+
+
 def test_a_damaged_partition_stays_as_it_is_at_every_start(data):
     """It was durable when Kafka stopped. That our broker does not stop in order with it offline changes nothing of that."""
     path = data / "everything-0" / "00000000000000000000.log"
