@@ -48,7 +48,7 @@ def kafka(kafka_jars, tmp_path_factory):
         broker.stop()
 
 
-def test_clients_see_with_stablelog_what_they_saw_with_kafka(kafka, tmp_path):
+def clients_see_with_stablelog_what_they_saw_with_kafka(kafka, tmp_path):
     """By both isolations; an open transaction stays open, the offsets of groups are there, and all can be proven."""
     broker, seen, readers = kafka
     data = shutil.copytree(broker.data, tmp_path / "data")
@@ -61,7 +61,7 @@ def test_clients_see_with_stablelog_what_they_saw_with_kafka(kafka, tmp_path):
     assert dump(*files_of(data / "everything-0")).complaints == []
 
 
-def test_the_worked_example_gives_the_same_index_in_both(kafka, tmp_path):
+def the_worked_example_gives_the_same_index_in_both(kafka, tmp_path):
     """The abort index's design, section 5: which entries there are, and the stable offset that each of them tells."""
     broker, _, _ = kafka
     with stablelog.serve(tmp_path / "data") as ours:
@@ -80,7 +80,7 @@ def test_the_worked_example_gives_the_same_index_in_both(kafka, tmp_path):
     assert entries[0] == entries[1] == [(2, 5, 6), (6, 9, 7)]
 
 
-def test_clients_see_with_kafka_what_they_saw_with_stablelog(kafka, tmp_path):
+def clients_see_with_kafka_what_they_saw_with_stablelog(kafka, tmp_path):
     """Kafka opens our partitions, and makes from our log the indexes that we made."""
     broker, _, _ = kafka
     topics = (AS_IT_IS, WITHOUT_INDEXES)
@@ -110,3 +110,15 @@ def test_clients_see_with_kafka_what_they_saw_with_stablelog(kafka, tmp_path):
         kafkas, ours = path.read_bytes(), (mine / path.name).read_bytes()
         # When it closes the growing segment, Kafka adds an entry of its end to the time index.
         assert ours == (kafkas[: len(ours)] if path.stem == paths[-1].stem else kafkas), path.name
+
+
+def test_each_opens_what_the_other_wrote(kafka, tmp_path):
+    """One test, so that Kafka is started by one of the processes that share the tests."""
+    for check in (
+        clients_see_with_stablelog_what_they_saw_with_kafka,
+        the_worked_example_gives_the_same_index_in_both,
+        clients_see_with_kafka_what_they_saw_with_stablelog,
+    ):
+        directory = tmp_path / check.__name__
+        directory.mkdir()
+        check(kafka, directory)
