@@ -22,7 +22,7 @@ from stablelog.batch.header import headers_in
 MB = 1e6
 QUIET = {"log_level": 0}
 PATIENCE_S = 60.0
-READ_SIZE_MAX = 10 << 20
+READ_SIZE_MAX = 1 << 20  # as clients ask by default
 _numbers = itertools.count()
 
 

@@ -107,12 +107,18 @@ def print_tables(sections: Iterable[Section]) -> None:
 
 
 def write_document(sections: Sequence[Section], path: Path = DOCUMENT) -> None:
-    """Put the sections where docs/benchmarks.md has its figures."""
-    lines = [f"Measured on {machine()}.", ""]
-    for section in sections:
-        lines += [f"**{section.title}**", "", f"| {' | '.join(HEADINGS)} |", "|---" + "|---:" * 5 + "|"]
-        lines += [f"| {' | '.join(row.cells())} |" for row in section.rows]
-        lines.append("")
-    text, count = FIGURES.subn(lambda _: "\n".join(lines), path.read_text())
-    assert count == 1, f"{path} has no place for the figures"
-    path.write_text(text)
+    """Put the sections where docs/benchmarks.md has its figures. Sections that were not measured now stay."""
+    text = path.read_text()
+    place = FIGURES.search(text)
+    assert place is not None, f"{path} has no place for the figures"
+    _, *before = re.split(r"^\*\*(.+)\*\*\n", place[0], flags=re.MULTILINE)
+    bodies = dict(zip(before[::2], before[1::2], strict=True))
+    bodies |= {section.title: _markdown(section) for section in sections}
+    figures = "".join(f"**{title}**\n{body}" for title, body in bodies.items())
+    path.write_text(f"{text[: place.start()]}Measured on {machine()}.\n\n{figures}{text[place.end() :]}")
+
+
+def _markdown(section: Section) -> str:
+    lines = ["", f"| {' | '.join(HEADINGS)} |", "|---" + "|---:" * 5 + "|"]
+    lines += [f"| {' | '.join(row.cells())} |" for row in section.rows]
+    return "\n".join([*lines, "", ""])

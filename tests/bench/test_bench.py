@@ -72,5 +72,18 @@ def test_the_document_keeps_its_words_and_gets_new_figures(tmp_path):
     assert text.endswith("<!-- end of figures -->\nafter\n")
 
 
+def test_what_was_not_measured_again_stays_in_the_document(tmp_path):
+    path = tmp_path / "benchmarks.md"
+    path.write_text("<!-- figures -->\n<!-- end of figures -->\n")
+    for title, figure in (("Speed", 1), ("Size", 2), ("Speed", 3)):
+        section = report.Section(title)
+        section.row(f"{title} of it").add(OURS, figure)
+        report.write_document([section], path)
+    text = path.read_text()
+    assert text.count("| Speed of it | 3 |") == text.count("| Size of it | 2 |") == 1
+    assert "| Speed of it | 1 |" not in text
+    assert text.count("Measured on") == 1
+
+
 def test_the_document_has_a_place_for_its_figures():
     assert report.FIGURES.search(report.DOCUMENT.read_text())
