@@ -35,6 +35,7 @@ def history(request, stablelog_broker):
     left_open.begin_transaction()
     writers.write(left_open)
     writers.write(writers.plain)
+    writers.seen = {isolation: truth(bootstrap, topic, PARTITIONS, isolation) for isolation in ISOLATIONS}
     yield topic, writers
     left_open.abort_transaction(30)
 
@@ -60,8 +61,8 @@ def ways(broker, topic):
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_everything_by_every_way(stablelog_broker, history, isolation):
-    topic, _ = history
-    wanted = truth(stablelog_broker.bootstrap, topic, PARTITIONS, isolation)
+    topic, writers = history
+    wanted = writers.seen[isolation]
     for way in ways(stablelog_broker, topic):
         found = rows({**way, "isolation": isolation}, *COLUMNS)
         assert sorted(found) == wanted
@@ -72,9 +73,9 @@ def test_everything_by_every_way(stablelog_broker, history, isolation):
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_every_range_by_both_scans(stablelog_broker, history, isolation):
     topic, writers = history
-    wanted = truth(stablelog_broker.bootstrap, topic, PARTITIONS, isolation)
+    wanted = writers.seen[isolation]
     bounds = limits_of(stablelog_broker, topic, isolation)
-    for number in range(60):
+    for number in range(40):
         places = [
             sorted((writers.random.randint(first, end), writers.random.randint(first, end)))
             for first, end in bounds
@@ -97,21 +98,21 @@ def test_every_range_by_both_scans(stablelog_broker, history, isolation):
 @pytest.mark.parametrize("scan", ["fetch", "files"])
 @pytest.mark.parametrize("target_size", [1, 300, 2000])
 def test_tasks_that_are_cut_anywhere_read_the_same(stablelog_broker, history, scan, target_size):
-    topic, _ = history
+    topic, writers = history
     planned = tasks(given(stablelog_broker, topic, scan=scan), Limits(target_size=target_size))
     if scan == "files":
         assert all(piece.extents for pieces in planned for piece in pieces)
     found = rows(given(stablelog_broker, topic), *COLUMNS, planned=planned)
-    assert sorted(found) == truth(stablelog_broker.bootstrap, topic, PARTITIONS)
+    assert sorted(found) == writers.seen["read_committed"]
 
 
 @pytest.mark.parametrize("scan", ["fetch", "files"])
 @pytest.mark.parametrize("limits", [Limits(offsets_max=1), Limits(offsets_max=3), Limits(count_min=40)])
 def test_batches_that_are_cut_inside_are_read_once(stablelog_broker, history, scan, limits):
-    topic, _ = history
+    topic, writers = history
     planned = tasks(given(stablelog_broker, topic, scan=scan), limits)
     found = rows(given(stablelog_broker, topic), *COLUMNS, planned=planned)
-    assert sorted(found) == truth(stablelog_broker.bootstrap, topic, PARTITIONS)
+    assert sorted(found) == writers.seen["read_committed"]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,7 @@ def test_batches_that_are_cut_inside_are_read_once(stablelog_broker, history, sc
     ],
 )
 def test_a_directory_without_what_only_helps(stablelog_broker, history, tmp_path, lost):
-    topic, _ = history
+    topic, writers = history
     for index in range(PARTITIONS):
         copy = tmp_path / f"{topic}-{index}"
         shutil.copytree(stablelog_broker.data / copy.name, copy)
@@ -136,7 +137,7 @@ def test_a_directory_without_what_only_helps(stablelog_broker, history, tmp_path
                 path.unlink()
     before = sorted(tmp_path.rglob("*"))
     found = rows({"path": str(tmp_path)}, *COLUMNS)
-    assert sorted(found) == truth(stablelog_broker.bootstrap, topic, PARTITIONS)
+    assert sorted(found) == writers.seen["read_committed"]
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -148,7 +149,7 @@ def test_the_files_are_taken_where_they_are_seen(stablelog_broker, history):
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_counts_are_exact_and_read_nothing(stablelog_broker, history, isolation):
     topic, writers = history
-    wanted = truth(stablelog_broker.bootstrap, topic, PARTITIONS, isolation)
+    wanted = writers.seen[isolation]
     for way in ways(stablelog_broker, topic):
         assert count({**way, "isolation": isolation}) == len(wanted)
     bounds = limits_of(stablelog_broker, topic, isolation)
@@ -163,8 +164,8 @@ def test_counts_are_exact_and_read_nothing(stablelog_broker, history, isolation)
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_a_limit_is_of_real_records(stablelog_broker, history, isolation):
-    topic, _ = history
-    wanted = truth(stablelog_broker.bootstrap, topic, PARTITIONS, isolation)
+    topic, writers = history
+    wanted = writers.seen[isolation]
     log = open_log(read_options(given(stablelog_broker, topic, isolation=isolation), STREAM))
     bounds = limits_of(stablelog_broker, topic, isolation)
     places = [(topic, index) for index in range(PARTITIONS)]

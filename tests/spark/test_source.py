@@ -171,15 +171,15 @@ def test_filters_of_one_frame_do_not_mix(spark, stablelog_broker, numbers, pushd
 
 def test_filters_narrow_what_is_planned_for_who_asks_for_it(spark, stablelog_broker, numbers, pushdown):
     def narrowed(condition):
-        asked = {"filterPushdown": "true", "maxRecordsPerPartition": "10"}
+        asked = {"filterPushdown": "true", "maxRecordsPerPartition": "50"}
         frame = read(spark, stablelog_broker, numbers, **asked).load().where(condition)
         return frame.count(), frame.rdd.getNumPartitions()
 
-    everything = COUNT // 10
+    everything = COUNT // 50
     found = narrowed(f"partition = 1 AND offset >= 80 AND topic = '{numbers}'")
-    assert found == (20, 2 if pushdown else everything)
+    assert found == (20, 1 if pushdown else everything)
     found = narrowed("timestamp >= timestamp_millis(1700000000000 + 240)")
-    assert found == (COUNT - 240, 6 if pushdown else everything)
+    assert found == (COUNT - 240, 2 if pushdown else everything)
     assert narrowed("topic = 'another'")[0] == 0
 
 

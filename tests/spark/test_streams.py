@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import StructType
 
+from stablelog.errors import Unavailable
 from stablelog.spark import source
 from stablelog.spark.options import STREAM, read_options
 from stablelog.spark.source import Columns, StablelogStreamReader
@@ -135,3 +136,13 @@ def test_offsets_come_back_as_the_text_they_were(clock):
     first = json.dumps(made.latestOffset(offsets(10, 0), ReadAllAvailable()))
     again = json.dumps(made.latestOffset(json.loads(first), ReadAllAvailable()))
     assert first == again
+
+
+def test_offsets_of_a_topic_that_was_created_again_are_never_taken_for_the_old_ones(clock):
+    made = reader()
+    end = made.latestOffset(offsets(10, 0), ReadAllAvailable())
+    made._log.partitions = lambda: dict.fromkeys((A, B), "another")
+    made._log.ends = {A: 40, B: 40}
+    clock.now += 1  # less than metadata is kept for
+    with pytest.raises(Unavailable, match="x was deleted and created again"):
+        made.latestOffset(end, ReadAllAvailable())

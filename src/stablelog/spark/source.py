@@ -287,6 +287,10 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 for place, offset in latest.items()
                 if place in self._target.next_offsets
             }
+        if any(before.next_offsets.get(place) != offset for place, offset in latest.items()):
+            # Whose offsets these are is asked after the offsets: a topic that was created again has another id.
+            self._partitions = self._opened.partitions()
+            self._partitions_at = time.monotonic()
         end = stream_end(self._options, before, self._partitions, latest)
         if end == before:
             return start
