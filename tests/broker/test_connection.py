@@ -14,7 +14,7 @@ from stablelog.errors import Refused
 from tests.broker.jump import LENGTH, Door, request, run, settle
 
 KB = 1 << 10
-FETCH, JOIN_GROUP = 1, 11
+FETCH, METADATA, JOIN_GROUP = 1, 3, 11
 
 
 @settings(deadline=None, max_examples=60)
@@ -403,13 +403,14 @@ def test_a_client_that_goes_while_it_waits_for_room_is_forgotten():
     run(conversation())
 
 
-def test_fetches_of_a_connection_wait_one_after_the_other():
+@pytest.mark.parametrize("api_key", [FETCH, METADATA])
+def test_a_connection_has_one_request_that_takes_long_at_a_time(api_key):
     async def conversation():
         door = Door(at_once=False)
         wire = door.connect()
-        wire.send(request(10, api_key=FETCH) * 5 + request(10))
+        wire.send(request(10, api_key=api_key) * 5 + request(10))
         await settle()
-        assert [frame[1] for frame, _ in door.begun] == [FETCH, 0], "a write does not wait behind fetches"
+        assert [frame[1] for frame, _ in door.begun] == [api_key, 0], "a write does not wait behind them"
         door.release(1)
         for left in range(4, -1, -1):
             door.release()

@@ -28,8 +28,10 @@ BEGUN_AT_ONCE_COUNT = 8  # requests of one connection; then it is others' turn
 REQUEST_SIZE_MIN = 8  # api key, version and correlation id
 WRITE_SIZE = 1 << 20  # of a larger answer so much is handed to the transport at once
 PRODUCE = 0
-FETCH = 1
-LONG_POLLS = (FETCH, 11, 14)  # and JoinGroup and SyncGroup: answered when others have done something
+LONG_POLLS = (1, 11, 14)  # Fetch, JoinGroup and SyncGroup: answered when others have done something
+# Fetch and whatever asks much of the processor: ListOffsets, Metadata, OffsetFetch, the describing and listing APIs,
+# CreateTopics and CreatePartitions. A connection has one of them at a time; its later ones could not be answered before.
+ONE_AT_A_TIME = frozenset({1, 2, 3, 9, 15, 16, 19, 32, 35, 37, 60, 61, 65, 66})
 
 Respond = Callable[["Connection", Buffer], Awaitable[Sequence[Buffer] | None]]
 
@@ -76,7 +78,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answers: deque[Answer] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._unsent: deque[list[Buffer]] = deque()  # of an answer that was begun to be sent
-        self._fetching = asyncio.Lock()
+        self._asking = asyncio.Lock()
         self._reading = True
         self._writable = asyncio.Event()
         self._writable.set()
@@ -297,9 +299,8 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while not self._writable.is_set():
                 await self._writable.wait()
-            if API_KEY.unpack_from(frame)[0] == FETCH:
-                # One after the other: a second could not be answered before the first, and would only wait as well.
-                async with self._fetching:
+            if API_KEY.unpack_from(frame)[0] in ONE_AT_A_TIME:
+                async with self._asking:
                     answer.buffers = await self._respond(self, frame)
             else:
                 answer.buffers = await self._respond(self, frame)
