@@ -1,0 +1,46 @@
+"""Apache Kafka itself, running: by fetch, and by its files, which it names itself."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from peers import apache_kafka
+from stablelog.spark import count
+from stablelog.spark.planning import Limits
+from tests.spark.histories import Writers, truth
+from tests.spark.reading import make, rows, settled, tasks
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+COLUMNS = ("partition", "offset", "value")
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory):
+    data = tmp_path_factory.mktemp("kafka") / "data"
+    try:
+        with apache_kafka.serve(data) as broker:
+            yield SimpleNamespace(bootstrap=broker.bootstrap, data=data)
+    except apache_kafka.NotToBeHad as reason:
+        pytest.skip(f"Apache Kafka is not to be had: {reason}")
+
+
+@pytest.fixture(scope="module")
+def history(kafka):
+    make(kafka.bootstrap, "history", 2, **{"internal.segment.bytes": "3000", "index.interval.bytes": "200"})
+    writers = Writers(kafka.bootstrap, "history", 2, 3)
+    for _ in range(60):
+        writers.step()
+    writers.end_all()
+    settled(kafka.bootstrap, "history")
+    return "history"
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_a_running_kafka_is_read_as_its_clients_read_it(kafka, history, isolation):
+    wanted = truth(kafka.bootstrap, history, 2, isolation)
+    given = {"bootstrap": kafka.bootstrap, "subscribe": history, "isolation": isolation}
+    for scan, target_size in (("fetch", None), ("fetch", 500), ("files", None), ("files", 500)):
+        planned = tasks({**given, "scan": scan}, Limits(target_size=target_size))
+        assert all(bool(piece.extents) == (scan == "files") for pieces in planned for piece in pieces)
+        assert sorted(rows(given, *COLUMNS, planned=planned)) == wanted
+    assert count({**given, "scan": "fetch"}) == count(given) == len(wanted)
