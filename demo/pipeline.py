@@ -1,0 +1,96 @@
+"""The Spark pipeline of the demo: flights from the log, named and summed up, back into the log, exactly once.
+
+Two streams. One gives every flight its airline's name and writes it to `flights-named`: a row in, a row out. The
+other sums up per carrier and writes each new sum to `delays`. What a micro-batch writes is one transaction, keyed by
+the query and the batch, so a driver that is killed and started again on the same checkpoint writes nothing twice.
+It prints how far it is, a line for each batch, so that whoever started it can choose the moment to kill it.
+"""
+
+import argparse
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import functions as f
+
+from demo.flights import DELAYS_TOPIC, NAMED_TOPIC, TOPIC, airlines
+from stablelog.spark import session
+
+POLL_S = 0.05
+FLIGHT = "row BIGINT, carrier STRING, hour STRING, dep_delay DOUBLE, arr_delay DOUBLE, doomed BOOLEAN"
+
+
+def quiet_session(name: str) -> Any:
+    """A session for two cores that says nothing of its own."""
+    warnings.simplefilter("ignore")
+    settings = {
+        "spark_ui_showConsoleProgress": "false",
+        "spark_sql_shuffle_partitions": "2",
+        "spark_python_authenticate_socketTimeout": "60s",  # two cores may be busy with all the rest
+    }
+    spark = session(name, master="local[2]", **settings)
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def start(spark: Any, bootstrap: str, checkpoint: Path, rows_per_batch: int) -> list[Any]:
+    """Start both streams on all that is in the log by now. Returns the queries."""
+    sink = {"kafka.bootstrap.servers": bootstrap}
+    flights = (
+        spark.readStream.format("stablelog")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", TOPIC)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", rows_per_batch)
+        .load()
+        .select(f.from_json(f.col("value").cast("string"), FLIGHT).alias("flight"))
+        .select("flight.*")
+    )
+    names = spark.createDataFrame(sorted(airlines().items()), "carrier STRING, airline STRING")
+    named = flights.join(f.broadcast(names), "carrier")
+    rows = named.select(f.col("carrier").alias("key"), f.to_json(f.struct("*")).alias("value"))
+    sums = flights.groupBy("carrier").agg(
+        f.count("*").alias("flights"),
+        f.sum("dep_delay").alias("dep_delay"),
+        f.count("dep_delay").alias("departed"),
+    )
+    changes = sums.select(f.col("carrier").alias("key"), f.to_json(f.struct("*")).alias("value"))
+
+    def write_changes(batch: Any, batch_id: int) -> None:
+        # What a driver that was killed has written of this batch already is not written again.
+        once = {"txnAppId": DELAYS_TOPIC, "txnVersion": str(batch_id)}
+        batch.write.format("stablelog").mode("append").options(**sink, **once, topic=DELAYS_TOPIC).save()
+
+    streams = [
+        rows.writeStream.format("stablelog").options(**sink, topic=NAMED_TOPIC).queryName(NAMED_TOPIC),
+        changes.writeStream.outputMode("update").foreachBatch(write_changes).queryName(DELAYS_TOPIC),
+    ]
+    return [
+        stream.option("checkpointLocation", str(checkpoint / name)).trigger(availableNow=True).start()
+        for name, stream in zip((NAMED_TOPIC, DELAYS_TOPIC), streams, strict=True)
+    ]
+
+
+def follow(queries: list[Any]) -> None:
+    """Print a line for each batch of the first query, until all have ended."""
+    told = -1
+    while any(query.isActive for query in queries):
+        progress = queries[0].lastProgress
+        if progress is not None and progress["batchId"] > told:
+            told = progress["batchId"]
+            sys.stdout.write(f"batch {progress['numInputRows']}\n")
+            sys.stdout.flush()
+        time.sleep(POLL_S)
+    for query in queries:
+        query.awaitTermination()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("bootstrap")
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("rows_per_batch", type=int)
+    given = parser.parse_args()
+    follow(start(quiet_session("pipeline"), given.bootstrap, given.checkpoint, given.rows_per_batch))
