@@ -66,6 +66,7 @@ HANDLERS = {
     10002: "commit_joint",
     10003: "abort_joint",
     10004: "describe_cut",
+    10005: "describe_commits",
 }
 
 

@@ -1,6 +1,6 @@
 """What stablelog speaks beside Kafka's protocol.
 
-Kafka has no message for a joint commit (`joint`) or a cut (`cut`), so these are our own, with numbers from a range that
+Kafka has no message for a joint commit (`joint`), a cut (`cut`) or the bounds of transactions (`commits`), so these are our own, with numbers from a range that
 Kafka does not use. They are written as kio writes Kafka's, and go the same way: same headers, same guard against counts
 that cannot be true, same reader and writer. All are flexible and have one version, 0.
 """
@@ -9,6 +9,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from stablelog.wire.extension.commits import (
+    DESCRIBE_COMMITS,
+    DescribeCommitsRequest,
+    DescribeCommitsResponse,
+)
 from stablelog.wire.extension.cut import DESCRIBE_CUT, DescribeCutRequest, DescribeCutResponse
 from stablelog.wire.extension.joint import (
     ABORT_JOINT,
@@ -28,6 +33,7 @@ EXTENSION_NAMES: Final[Mapping[int, str]] = MappingProxyType(
         COMMIT_JOINT: "commit_joint",
         ABORT_JOINT: "abort_joint",
         DESCRIBE_CUT: "describe_cut",
+        DESCRIBE_COMMITS: "describe_commits",
     }
 )
 # api key -> (first version, last version), as `stablelog.wire.messages.API_VERSIONS` has Kafka's.
@@ -42,6 +48,8 @@ _CLASSES: Final[dict[tuple[int, str], Any]] = {
     (ABORT_JOINT, "response"): AbortJointResponse,
     (DESCRIBE_CUT, "request"): DescribeCutRequest,
     (DESCRIBE_CUT, "response"): DescribeCutResponse,
+    (DESCRIBE_COMMITS, "request"): DescribeCommitsRequest,
+    (DESCRIBE_COMMITS, "response"): DescribeCommitsResponse,
 }
 
 

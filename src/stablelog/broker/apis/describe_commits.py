@@ -1,0 +1,53 @@
+"""DescribeCommits (10005): where the next transactions begin and end in a partition of a commit-ordered topic.
+
+Behaviour: only what is durable is listed, as a read-committed fetch would hand it out, in the order of the commits.
+Records outside transactions stand between what is listed.
+"""
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i64
+
+from stablelog.broker.broker import Broker
+from stablelog.errors import Refused
+from stablelog.views.commit_ordered import CommitOrderedPartition
+from stablelog.wire.extension.commits import (
+    COUNT_MAX,
+    DescribeCommitsRequest,
+    DescribeCommitsResponse,
+    DescribedCommit,
+)
+
+
+async def handle(broker: Broker, request: DescribeCommitsRequest, _context: Any) -> DescribeCommitsResponse:
+    """Answer. Nothing is awaited: the index of the view knows."""
+    try:
+        partition = broker.topics.partition(request.topic, request.partition_index)
+        if not isinstance(partition, CommitOrderedPartition):
+            raise Refused(
+                ErrorCode.invalid_request,
+                f"{request.topic!r} is in the order of its writes, in which transactions lie across each other: this "
+                "needs a topic made with stablelog.order=commit",
+            )
+    except Refused as refused:
+        return DescribeCommitsResponse(error_code=refused.code, error_message=str(refused))
+    view = partition.view
+    start = int(request.offset)
+    if request.commit_sequence > 0:
+        start = max(start, view.offset_after(request.commit_sequence - 1))
+    found = view.transactions(start, max(0, min(request.count_max, COUNT_MAX)))
+    return DescribeCommitsResponse(
+        error_code=ErrorCode.none,
+        log_start_offset=i64(view.start_offset),
+        end_offset=i64(view.end_offset),
+        commits=tuple(
+            DescribedCommit(
+                start_offset=i64(one.start),
+                end_offset=i64(one.end),
+                commit_sequence=i64(one.commit_sequence),
+                time_ms=i64(one.time_ms),
+            )
+            for one in found
+        ),
+    )

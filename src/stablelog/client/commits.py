@@ -1,0 +1,90 @@
+"""The bounds of transactions as a client asks for them: which transaction stands where in a commit-ordered partition."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32, i64
+
+from stablelog.client.cluster import PASSING, Again, Cluster
+from stablelog.errors import Refused
+from stablelog.wire.extension.commits import COUNT_MAX, DESCRIBE_COMMITS, DescribeCommitsRequest
+
+
+class Commit(NamedTuple):
+    """A transaction: its records of the partition stand at [start_offset, end_offset)."""
+
+    start_offset: int
+    end_offset: int
+    commit_sequence: int
+    time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commits:
+    """What `describe_commits` found.
+
+    Attributes:
+        start_offset: the first position of the partition that can be read.
+        end_offset: the position behind the last one that can be read.
+        commits: the transactions, in order.
+    """
+
+    start_offset: int
+    end_offset: int
+    commits: tuple[Commit, ...]
+
+
+def describe_commits(
+    cluster: Cluster,
+    topic: str,
+    partition: int,
+    *,
+    offset: int = 0,
+    commit_sequence: int = -1,
+    count_max: int = COUNT_MAX,
+) -> Commits:
+    """The next transactions of a partition that can be read: at most 1,000.
+
+    Args:
+        cluster: where.
+        topic: a commit-ordered one.
+        partition: of the topic.
+        offset: transactions that end at or before it are passed over.
+        commit_sequence: so are those with a lesser commit sequence.
+        count_max: how many are wanted.
+
+    Raises:
+        Refused: the partition is not there; or, with the code invalid_request, the topic is not in commit order.
+        Unavailable: no answer within the deadline.
+    """
+    request = DescribeCommitsRequest(
+        topic=topic,
+        partition_index=i32(partition),
+        offset=i64(offset),
+        commit_sequence=i64(commit_sequence),
+        count_max=i32(count_max),
+    )
+
+    def ask() -> Commits:
+        connection = cluster.connection_to(cluster.leader(topic, partition))
+        if not connection.speaks(DESCRIBE_COMMITS):
+            raise Refused(
+                ErrorCode.unsupported_version,
+                f"{cluster.bootstrap} knows no bounds of transactions: that needs a stablelog broker",
+            )
+        answer = cluster.ask(connection, request)
+        if answer.error_code in PASSING:
+            raise Again(answer.error_message or answer.error_code.name)
+        if answer.error_code is not ErrorCode.none:
+            raise Refused(answer.error_code, answer.error_message or answer.error_code.name)
+        return Commits(
+            answer.log_start_offset,
+            answer.end_offset,
+            tuple(
+                Commit(one.start_offset, one.end_offset, one.commit_sequence, one.time_ms)
+                for one in answer.commits
+            ),
+        )
+
+    return cluster.retrying(f"asking for the transactions of {topic}-{partition}", ask)
