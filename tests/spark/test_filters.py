@@ -47,6 +47,12 @@ def test_a_time_bounds_what_is_read_and_spark_looks_again():
     assert narrowing.timestamp_min_ms == 1704067200001
 
 
+def test_a_time_before_1970_narrows_nothing_for_records_without_a_time_have_one():
+    narrowing = Narrowing()
+    assert not narrowing.take(spark.GreaterThan(("timestamp",), dt.datetime(1969, 12, 31, tzinfo=dt.UTC)))
+    assert narrowing.timestamp_min_ms is None
+
+
 def test_what_is_never_null_need_not_be_looked_at():
     assert Narrowing().take(spark.IsNotNull(("offset",)))
     assert not Narrowing().take(spark.IsNotNull(("key",)))

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
+from stablelog.errors import Unavailable
 from stablelog.spark.counting import count, files_count
 from stablelog.spark.options import STREAM, read_options
 from stablelog.spark.planning import Limits
@@ -144,6 +145,18 @@ def test_a_directory_without_what_only_helps(stablelog_broker, history, tmp_path
 def test_the_files_are_taken_where_they_are_seen(stablelog_broker, history):
     planned = tasks(given(stablelog_broker, history[0]))
     assert all(piece.extents for pieces in planned for piece in pieces)
+
+
+@pytest.mark.parametrize("line", ["node.id=7", "broker.id=7"])
+def test_a_directory_of_another_broker_is_not_taken_for_the_leaders(
+    stablelog_broker, history, line, tmp_path
+):
+    shutil.copytree(stablelog_broker.data, tmp_path / "data", ignore=lambda *_: [".lock"])
+    asked = given(stablelog_broker, history[0], path=str(tmp_path / "data"))
+    assert all(piece.extents for pieces in tasks(asked) for piece in pieces)
+    (tmp_path / "data" / "meta.properties").write_text(f"#\nversion=1\n{line}\n")
+    with pytest.raises(Unavailable, match="are not to be seen"):
+        tasks(asked)
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)

@@ -36,7 +36,9 @@ def test_assigned_partitions():
     assert parse_assign('{"b": [1, 0, 1], "a": [3]}') == (("a", 3), ("b", 0), ("b", 1))
 
 
-@pytest.mark.parametrize("text", ['{"a": [-1]}', "{}", '["a"]', '{"a": 1}', "a"])
+@pytest.mark.parametrize(
+    "text", ['{"a": [-1]}', "{}", '["a"]', '{"a": 1}', '{"a": "01"}', '{"a": {"0": 5}}', "a"]
+)
 def test_what_is_no_assignment_is_refused(text):
     with pytest.raises((ValueError, TypeError, AttributeError)):
         parse_assign(text)

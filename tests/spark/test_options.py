@@ -76,7 +76,7 @@ def test_durations_have_units(text, time_ms):
         ({"subscrib": "x"}, "did you mean subscribe"),
         ({"subscribe": "x"}, "kafka.bootstrap.servers"),
         ({"bootstrap": "h:1"}, "option subscribe"),
-        ({**READ, "kafka.bootstrap.servers": "h:2"}, "the same option"),
+        ({**READ, "kafka.bootstrap.servers": "h:2"}, "bootstrap and kafka.bootstrap.servers are the same"),
         ({**READ, "isolation": "dirty"}, "read_committed or"),
         ({**READ, "includeHeaders": "1"}, "true or false"),
         ({**READ, "assign": '{"x": [0]}'}, "subscribe and assign say the same"),
@@ -89,6 +89,11 @@ def test_durations_have_units(text, time_ms):
         ),
         ({**READ, "startingOffsets": "sooner"}, "startingOffsets='sooner' is not valid: earliest, latest"),
         ({**READ, "startingOffsets": '{"x": {"0": -3}}'}, "x-0 at -3"),
+        ({**READ, "startingOffsets": '{"x": {"0": 2.5}}'}, r"2\.5 is no whole number"),
+        ({**READ, "startingOffsets": '{"x": {"0": true}}'}, "True is no whole number"),
+        ({**READ, "startingOffsets": f'{{"x": {{"0": {2**63}}}}}'}, "more than 64 bits"),
+        ({**READ, "startingOffsets": '{"#topics": {"x": "ab"}}'}, "no partition"),
+        ({**READ, "startingTimestamp": str(2**63)}, "more than 64 bits"),
         ({**READ, "endingOffsets": "earliest"}, "read nothing"),
         ({**READ, "endingOffsets": '{"x": {"0": -2}}'}, "read nothing"),
         ({**READ, "minPartitions": "0"}, "minPartitions='0' is not valid: 1 and more"),
@@ -122,6 +127,8 @@ def test_a_stream_has_options_of_its_own():
         read_options({"path": "data"}, STREAM)
     with pytest.raises(InvalidConfig, match="which is not given"):
         read_options({**READ, "maxTriggerDelay": "1m"}, STREAM)
+    with pytest.raises(InvalidConfig, match="minOffsetsPerTrigger=11 is more than maxOffsetsPerTrigger=10"):
+        read_options({**given, "minOffsetsPerTrigger": "11"}, STREAM)
 
 
 def test_a_write_has_options_of_its_own():
@@ -147,6 +154,7 @@ def test_a_write_has_options_of_its_own():
             {"bootstrap": "h:1", "transactionTimeout": "soon"},
             "transactionTimeout='soon' is not valid: a duration",
         ),
+        ({"bootstrap": "h:1", "transactionTimeout": "600h"}, "more than 24 days"),
     ],
 )
 def test_an_option_of_a_write_that_makes_no_sense_is_refused_by_name(given, message):

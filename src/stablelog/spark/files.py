@@ -32,6 +32,7 @@ from stablelog.spark.segments import Gone, PartitionFiles, SegmentFile, open_log
 log = logging.getLogger(__name__)
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+META_PROPERTIES = "meta.properties"
 PAUSE_S = 0.01
 TRIES = 5  # how often a plan is begun again because retention removed a file meanwhile
 OPEN_MAX = (
@@ -56,6 +57,16 @@ def _is_of(directory: Path | None, topic_id: str) -> bool:
     if directory is None or not os.access(directory, os.R_OK | os.X_OK):
         return False
     return not topic_id or topic_id_of(directory) == topic_id
+
+
+def node_id_of(data: Path) -> int | None:
+    """The broker that a data directory is of; None if it does not say."""
+    try:
+        lines = (data / META_PROPERTIES).read_text().splitlines()
+        pairs = dict(line.strip().split("=", 1) for line in lines if "=" in line)
+        return int(pairs.get("node.id", pairs.get("broker.id", "")))
+    except (OSError, ValueError):
+        return None
 
 
 def is_commit_ordered(directory: Path) -> bool:
@@ -319,7 +330,9 @@ class SharedLog:
             if leader not in self._roots:
                 self._roots = {leader: [], **self.broker.cluster.log_directories([place])}
             roots = self._roots[leader]
-        directories = [Path(root) / name(place) for root in roots]
+        # Brokers of one cluster have the same paths on their machines: a follower's files may end sooner than what
+        # was decided about them, and would show what was aborted.
+        directories = [Path(root) / name(place) for root in roots if node_id_of(Path(root)) in (leader, None)]
         found = next((directory for directory in directories if _is_of(directory, topic_id)), None)
         if found is None or self._options.isolation != "read_committed" or not is_commit_ordered(found):
             return found

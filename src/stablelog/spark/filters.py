@@ -127,7 +127,8 @@ class Narrowing:
         if kind in ("EqualTo", "In", "GreaterThan", "GreaterThanOrEqual") and isinstance(value, dt.datetime):
             # Rounded down: the log has milliseconds, a literal may have microseconds.
             at_least = (value.astimezone(dt.UTC) - _EPOCH) // _MILLISECOND
-            self.timestamp_min_ms = max(self.timestamp_min_ms or 0, at_least)
+            if at_least > 0:  # records without a time have one before 1970, and brokers find none of these
+                self.timestamp_min_ms = max(self.timestamp_min_ms or 0, at_least)
         return False
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 EARLIEST, LATEST = -2, -1
+NUMBER_MAX = 2**63 - 1  # of an offset, and of a time in ms
 TOPIC_IDS = "#topics"
 Place = tuple[str, int]  # topic, partition
 
@@ -102,6 +103,8 @@ def parse_assign(text: str) -> tuple[Place, ...]:
         ValueError: it is not that, or there is none.
     """
     value = json.loads(text)
+    if not all(isinstance(indexes, list) for indexes in value.values()):
+        raise ValueError("partitions are a list of numbers")
     places = tuple(sorted({(topic, _index(index)) for topic, indexes in value.items() for index in indexes}))
     if not places:
         raise ValueError("no partition")
@@ -136,11 +139,24 @@ def _by_partition(text: str) -> dict[str, dict[int, int]]:
     value = json.loads(text)
     if not isinstance(value, dict) or not value:
         raise ValueError("not a JSON object of topics")
-    return {
-        topic: {_index(index): int(number) for index, number in indexes.items()}
+    found = {
+        topic: {_index(index): _number(number) for index, number in indexes.items()}
         for topic, indexes in value.items()
         if topic != TOPIC_IDS
     }
+    if not any(found.values()):
+        raise ValueError("no partition")
+    return found
+
+
+def _number(value: object) -> int:
+    """A number as JSON has it, or as text: nothing is rounded."""
+    if type(value) not in (int, str):
+        raise ValueError(f"{value} is no whole number")
+    number = int(str(value))
+    if number > NUMBER_MAX:
+        raise ValueError(f"{number} has more than 64 bits")
+    return number
 
 
 def _index(value: object) -> int:

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from stablelog.errors import InvalidConfig
-from stablelog.spark.offsets import Bound, parse_assign, parse_indexes, parse_offsets, parse_timestamps
+from stablelog.spark.offsets import (
+    NUMBER_MAX,
+    Bound,
+    parse_assign,
+    parse_indexes,
+    parse_offsets,
+    parse_timestamps,
+)
 
 _T = TypeVar("_T")
 _D = TypeVar("_D")
@@ -214,6 +221,7 @@ SCANS = ("auto", "fetch", "files")
 GUARANTEES = ("exactly-once", "at-least-once")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TARGET_SIZE = 128 << 20
+DURATION_MS_MAX = 2**31 - 1  # Kafka's messages have 32 bits for a timeout
 _DURATIONS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -323,7 +331,7 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
         task_offsets_max=values.parsed("maxRecordsPerPartition", _count, None),
         trigger_offsets_max=values.parsed("maxOffsetsPerTrigger", _count, None),
         trigger_size_max=values.parsed("maxBytesPerTrigger", _size, None),
-        trigger_offsets_min=values.parsed("minOffsetsPerTrigger", _count, None),
+        trigger_offsets_min=_trigger_offsets_min(values),
         trigger_delay_max_ms=_trigger_delay(values),
         client_id=values.text("kafka.client.id") or "stablelog-spark",
         timeout_ms=values.parsed("kafka.request.timeout.ms", _count, 30_000),
@@ -395,7 +403,8 @@ class _Values:
                 )
             same = SAME.get(name, name)
             if same in self._values and self._values[same] != value:
-                raise InvalidConfig(f"{name} and {same} are the same option: give one of them")
+                other = next(one for one, known in SAME.items() if known == same)
+                raise InvalidConfig(f"{other} and {same} are the same option: give one of them")
             self._values[same] = value
 
     def text(self, name: str) -> str | None:
@@ -477,6 +486,16 @@ def _trigger_delay(values: _Values) -> int:
     return values.parsed("maxTriggerDelay", _duration, 15 * 60_000)
 
 
+def _trigger_offsets_min(values: _Values) -> int | None:
+    found = values.parsed("minOffsetsPerTrigger", _count, None)
+    most = values.parsed("maxOffsetsPerTrigger", _count, None)
+    if found is not None and most is not None and found > most:
+        raise InvalidConfig(
+            f"minOffsetsPerTrigger={found} is more than maxOffsetsPerTrigger={most}: no micro-batch has as many"
+        )
+    return found
+
+
 def _pattern(text: str) -> str:
     import re
 
@@ -491,6 +510,8 @@ def _natural(text: str) -> int:
     number = int(text)
     if number < 0:
         raise ValueError("less than 0")
+    if number > NUMBER_MAX:
+        raise ValueError("more than 64 bits")
     return number
 
 
@@ -511,5 +532,11 @@ def _duration(text: str) -> int:
     lowered = text.lower().replace(" ", "")
     for unit in ("ms", "s", "m", "h"):
         if lowered.endswith(unit) and lowered.removesuffix(unit).isdigit():
-            return _count(lowered.removesuffix(unit)) * _DURATIONS[unit]
-    return _count(lowered)
+            return _within(_count(lowered.removesuffix(unit)) * _DURATIONS[unit])
+    return _within(_count(lowered))
+
+
+def _within(duration_ms: int) -> int:
+    if duration_ms > DURATION_MS_MAX:
+        raise ValueError("more than 24 days")
+    return duration_ms
