@@ -81,6 +81,17 @@ def test_a_repeated_micro_batch_writes_nothing(stablelog_broker, topic, options,
     assert read(stablelog_broker, topic) == [b"a"]
 
 
+def test_an_older_checkpoint_is_told_and_a_repeated_batch_write_is_not(stablelog_broker, topic, options):
+    key = unique("query")
+    for version in range(3):
+        part = Part(key, version, "run-1", in_sequence=True)
+        commit_parts(options, [write_part(options, part, Task(0), rows(f"a{version}"))], None)
+    assert write_part(options, Part(key, 2, "run-2", in_sequence=True), Task(0), rows("a2")).is_skipped
+    with pytest.raises(Refused, match=r"checkpoint is at micro-batch 1 .* has 2 of it: it is an older copy"):
+        write_part(options, Part(key, 1, "run-2", in_sequence=True), Task(0), rows("a1 and what came since"))
+    assert write_part(options, Part(key, 1, "run-2"), Task(0), rows("a1")).is_skipped
+
+
 def test_an_abort_after_the_commit_undoes_nothing(stablelog_broker, topic, options, part):
     messages = [write_part(options, part, Task(0), rows("a"))]
     commit_parts(options, messages, None)
@@ -347,6 +358,14 @@ def test_progress_is_read_from_the_checkpoint(tmp_path):
     )
     for checkpoint in (str(tmp_path), f"file:{tmp_path}", f"file://{tmp_path}"):
         assert progress(checkpoint, 3) == {("a", 0): 5, ("a", 1): 4, ("b", 0): 1}
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a#b", "a?b", "a:b"])
+def test_a_checkpoint_is_where_its_name_says(tmp_path, name):
+    (tmp_path / name).mkdir()
+    write_offsets(tmp_path / name, json.dumps({"a": {"0": 5}}))
+    for checkpoint in (f"{tmp_path}/{name}", f"file:{tmp_path}/{name}", f"file://{tmp_path}/{name}"):
+        assert progress(checkpoint, 3) == {("a", 0): 5}
 
 
 def test_progress_that_cannot_be_known_is_said(tmp_path):

@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote, urlparse
 
 from kio.schema.errors import ErrorCode
 from pyspark import TaskContext
@@ -77,12 +76,14 @@ class Part:
         version: of it.
         run: which start of the writer this is; the same in all tasks.
         retention_ms: how long the key is remembered.
+        in_sequence: whether each version is begun only after the one before it was seen to be committed.
     """
 
     key: str
     version: int
     run: str
     retention_ms: int = joint.FOR_EVER
+    in_sequence: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "Spark does not tell which query and micro-batch this is, which the sink goes by"
             )
         run = context.getLocalProperty(RUN_ID) or self._run
-        return write_part(self._options, Part(query_id, int(batch_id), run), _task(context), iterator)
+        part = Part(query_id, int(batch_id), run, in_sequence=True)
+        return write_part(self._options, part, _task(context), iterator)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Decide the micro-batch."""
@@ -302,6 +304,12 @@ def write_part(options: WriteOptions, part: Part, task: Task, rows: Iterator[Any
     group = options.transaction_group or ""
     begun = _told(lambda: joint.begin(cluster, part.key, part.version, part.run, group=group), options, part)
     if begun.committed:
+        if part.in_sequence and begun.last_version > part.version:
+            # An older checkpoint plans its micro-batches anew: what is in this one need not be what was committed.
+            raise Refused(
+                ErrorCode.producer_fenced,
+                f"the checkpoint is at micro-batch {part.version} of query {part.key}, and the log has {begun.last_version} of it: it is an older copy, or another driver has gone on. Rows would be passed over as written that are not. Stop the other driver; or begin with a new checkpoint, and startingOffsets where the output ends",
+            )
         for _ in rows:  # Spark wants them taken
             pass
         return Written(part, None, 0, is_skipped=True)
@@ -544,12 +552,14 @@ def _topic_offsets(line: str) -> Mapping[Place, int]:
 def _local_checkpoint(checkpoint: str | None) -> Path:
     if not checkpoint:
         raise InvalidConfig("commitGroup needs a checkpoint: option checkpointLocation")
-    parsed = urlparse(checkpoint)
-    if parsed.scheme not in ("", "file"):
+    scheme, colon, rest = checkpoint.partition(":")
+    if not colon or "/" in scheme:
+        return Path(checkpoint)
+    if scheme != "file":
         raise InvalidConfig(
             f"commitGroup reads the source's progress from the checkpoint, which has to be a local directory for that; it is {checkpoint}"
         )
-    return Path(unquote(parsed.path))
+    return Path(rest.removeprefix("//"))  # as Hadoop reads it: nothing is quoted
 
 
 def _by_place(offsets: Mapping[str, Mapping[int, int]]) -> dict[Place, int]:
