@@ -10,10 +10,10 @@ from crc32c import crc32c
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from stablelog.batch.header import headers_in
+from stablelog.batch.header import Codec, headers_in, read_header
 from stablelog.batch.markers import Marker, MarkerType
-from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.errors import OffsetOutOfRange
+from stablelog.batch.records import Record, decode_records, encode_batch, find_by_time
+from stablelog.errors import OffsetOutOfRange, Refused
 from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.views.commit_index import CommitIndex, CommitSummary
@@ -452,3 +452,106 @@ History.TestCase.settings = settings(
     report_multiple_bugs=False,
 )
 test_the_view_equals_a_sort_by_commit_marker = History.TestCase
+
+
+def lying(count, producer_id, sequence):
+    """A compressed batch of one record that claims `count`: only whoever decompresses it could know."""
+    batch = bytearray(
+        encode_batch(
+            [Record(0, NOW_MS, None, b"x")],
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=True,
+            codec=Codec.GZIP,
+        )
+    )
+    batch[23:27] = (count - 1).to_bytes(4, "big")
+    batch[57:61] = count.to_bytes(4, "big")
+    batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
+    return bytes(batch)
+
+
+def test_a_transaction_takes_no_more_records_than_its_marker_can_say():
+    log = Log()
+    log.partition.append(lying(2**30, 1, 0), now_ms=NOW_MS)
+    log.partition.append(lying(2**30 - 1, 1, 2**30), now_ms=NOW_MS)
+    with pytest.raises(Refused, match="commit-ordered"):
+        log.partition.append(lying(1, 1, 2**31 - 1), now_ms=NOW_MS)
+    done = log.partition.append_markers([commit_of(1, 1)], now_ms=NOW_MS)[0]
+    assert done.last_offset == done.first_offset + 2**31 - 1
+    log.sync()
+    log.reopen(clean=False)
+    assert log.partition.view.end_offset == done.last_offset + 1
+
+
+def commit_of(producer_id, commit_sequence):
+    return MarkerWrite(producer_id, 0, Marker(MarkerType.COMMIT, 0, "", commit_sequence, -1))
+
+
+def test_markers_written_together_may_take_more_offsets_than_a_segment_holds():
+    log = Log()
+    for producer_id in (1, 2, 3):
+        log.partition.append(lying(2**30 + 1, producer_id, 0), now_ms=NOW_MS)
+    first, second, third = log.partition.append_markers([commit_of(n, n) for n in (1, 2, 3)], now_ms=NOW_MS)
+    assert (second.first_offset, third.first_offset) == (first.last_offset + 1, second.last_offset + 1)
+    log.sync()
+    for segment in log.partition.segments():
+        assert segment.end_offset - 1 - segment.base_offset < 2**31
+    log.reopen(clean=False)
+    assert log.partition.view.end_offset == third.last_offset + 1
+    assert [one.commit_sequence for one in log.partition.view.transactions(0, 10)] == [1, 2, 3]
+
+
+def test_a_batch_without_room_for_the_records_that_it_claims_is_refused():
+    batch = bytearray(encode_batch([Record(0, NOW_MS, None, None)]))
+    batch[23:27], batch[57:61] = (1).to_bytes(4, "big"), (2).to_bytes(4, "big")
+    batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
+    with pytest.raises(Refused, match="2 records in 7 bytes"):
+        Log().partition.append(bytes(batch), now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("transactional", [True, False])
+def test_a_read_in_the_middle_passes_over_little_of_what_stands_before_it(monkeypatch, transactional):
+    log = Log()
+    for _ in range(600):
+        if transactional:
+            log.append(1, size=1000)
+        else:
+            log.plain()
+    if transactional:
+        log.end(1)
+    log.sync()
+    if not transactional:
+        log.reopen(clean=False)  # so that all of it is one run
+    looked_at = []
+
+    def counted(buffer, position=0):
+        looked_at.append(position)
+        return read_header(buffer, position)
+
+    monkeypatch.setattr("stablelog.views.commit_order.read_header", counted)
+    position, payload = log.expected()[590]
+    assert (position, payload) in log.fetched(position, size_max=1)[0]
+    assert len(looked_at) < 140
+
+
+def test_a_time_in_a_long_run_is_found_without_reading_what_is_older(monkeypatch):
+    log = Log()
+    for _ in range(600):
+        log.now_ms += 1
+        log.plain()
+    log.sync()
+    log.reopen(clean=False)
+    decoded = []
+
+    def counted(batch, *args, **named):
+        decoded.append(batch)
+        return find_by_time(batch, *args, **named)
+
+    monkeypatch.setattr("stablelog.views.commit_order.find_by_time", counted)
+    assert log.partition.offset_for_timestamp(NOW_MS + 590, Isolation.READ_COMMITTED)[:2] == (
+        589,
+        NOW_MS + 590,
+    )
+    assert len(decoded) == 1

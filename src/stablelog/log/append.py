@@ -13,8 +13,10 @@ from stablelog.batch.filtering import raw_records
 from stablelog.batch.header import (
     CRC_START,
     DELETE_HORIZON,
+    HEADER,
     LOG_APPEND_TIME,
     BatchHeader,
+    Codec,
     crc_holds,
     headers_in,
     read_header,
@@ -27,6 +29,8 @@ from stablelog.log.producers import Producers
 
 ATTRIBUTES = slice(21, 23)
 MAX_TIMESTAMP = slice(35, 43)
+RECORD_SIZE_MIN = 7  # bytes: each of a record's fields takes one
+POSITION_COUNT_MAX = 2**31 - 1  # what `lastOffsetDelta` of a marker can say
 
 
 def check_batch(header: BatchHeader, batch: Buffer, origin: Origin, *, topic: str, size_max: int) -> None:
@@ -56,7 +60,11 @@ def check_batch(header: BatchHeader, batch: Buffer, origin: Origin, *, topic: st
         )
     if not crc_holds(batch, 0, header):
         raise Corrupt("the CRC of a batch does not hold")
-    _ = header.codec
+    if header.codec is Codec.NONE and header.record_count * RECORD_SIZE_MIN > header.size - HEADER.size:
+        raise Refused(
+            ErrorCode.invalid_record,
+            f"{header.record_count} records in {header.size - HEADER.size} bytes",
+        )
     if origin is Origin.CLIENT:
         _check_client_batch(header, topic, size_max)
 
@@ -78,6 +86,23 @@ def _check_client_batch(header: BatchHeader, topic: str, size_max: int) -> None:
             raise Refused(ErrorCode.invalid_record, "a producer id without an epoch")
     elif header.is_transactional:
         raise Refused(ErrorCode.invalid_record, "a transactional batch without a producer id")
+
+
+def check_positions(header: BatchHeader, open_record_count: int) -> None:
+    """Refuse what would make a transaction longer than a commit marker can say. What a header claims, it takes.
+
+    Args:
+        header: of a batch in a commit-ordered topic.
+        open_record_count: how many records its transaction holds here.
+
+    Raises:
+        Refused: its commit would need more positions than `lastOffsetDelta` can tell.
+    """
+    if header.is_transactional and open_record_count + header.record_count > POSITION_COUNT_MAX:
+        raise Refused(
+            ErrorCode.invalid_record,
+            f"a transaction of {open_record_count + header.record_count} records; in a commit-ordered partition it holds up to {POSITION_COUNT_MAX}",
+        )
 
 
 def check_keys(header: BatchHeader, batch: Buffer, topic: str) -> None:
@@ -189,3 +214,12 @@ def plan_markers(
         planned[write.producer_id] = write
         offset = header.next_offset
     return outcomes, batches
+
+
+def fitting(batches: list[MarkerBatch], relative_offset_max: int) -> int:
+    """How many of the first markers one segment can hold: at least one. In a commit-ordered topic they may be long."""
+    base_offset = batches[0].header.base_offset
+    count = len(batches)
+    while count > 1 and batches[count - 1].header.last_offset - base_offset > relative_offset_max:
+        count -= 1
+    return count

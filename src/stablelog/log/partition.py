@@ -23,7 +23,16 @@ from stablelog.batch.header import (
 )
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import OffsetOutOfRange, Refused, Unavailable
-from stablelog.log.append import check_batch, check_keys, check_replicated, plan_markers, with_append_time
+from stablelog.log.append import (
+    MarkerBatch,
+    check_batch,
+    check_keys,
+    check_positions,
+    check_replicated,
+    fitting,
+    plan_markers,
+    with_append_time,
+)
 from stablelog.log.cleaner import Cleaned, Cleaning, Compaction
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.model import (
@@ -48,7 +57,14 @@ from stablelog.log.retention import (
     count_too_old,
     encode_log_start,
 )
-from stablelog.log.segment import LOG, SEGMENT_SUFFIXES, SUMMARY, OpenFiles, Segment
+from stablelog.log.segment import (
+    LOG,
+    RELATIVE_OFFSET_MAX,
+    SEGMENT_SUFFIXES,
+    SUMMARY,
+    OpenFiles,
+    Segment,
+)
 from stablelog.log.segments import Segments
 from stablelog.log.snapshots import Snapshots
 from stablelog.log.transaction_index import AbortedTxn
@@ -313,6 +329,8 @@ class Partition:
                     kept.first_offset, kept.last_offset, time_ms, self.start_offset, duplicate=True
                 )
             producers.check_batch(header, require_first_sequence_zero=require_first_sequence_zero)
+            if self.config.order == "commit":
+                check_positions(header, producers.open_record_count(header.producer_id))
             if transaction_check is not None and header.is_transactional:
                 try:
                     transaction_check(header)
@@ -385,6 +403,16 @@ class Partition:
         if not batches:
             return outcomes
         first_offset = batches[0].header.base_offset
+        while batches:
+            count = fitting(batches, RELATIVE_OFFSET_MAX)
+            self._write_markers(batches[:count], now_ms)
+            batches = batches[count:]
+        if self.leader_epoch > self._epochs.latest:
+            self._assign_epoch(self.leader_epoch, first_offset)
+        return outcomes
+
+    def _write_markers(self, batches: Sequence[MarkerBatch], now_ms: int) -> None:
+        """Write markers that one segment can hold, with one write."""
         self._roll_if_needed(
             sum(header.size for _, header, _ in batches), batches[-1].header.last_offset, now_ms
         )
@@ -402,9 +430,6 @@ class Partition:
             )
             if txn is not None:
                 self._end(txn)
-        if self.leader_epoch > self._epochs.latest:
-            self._assign_epoch(self.leader_epoch, first_offset)
-        return outcomes
 
     def _end(self, txn: EndedTxn) -> None:
         if txn.aborted is None:

@@ -390,10 +390,13 @@ class CommitOrder:
             index.extent_with(entry, start - entry.start), entry.extent_first + entry.extent_count
         ):
             extent = index.extent(place)
-            log = self._segment(extent.segment).log
-            position, at = extent.position, entry.start + extent.before_count
-            data = log.view(position, extent.size)
+            segment = self._segment(extent.segment)
+            at = entry.start + extent.before_count
+            data = segment.log.view(extent.position, extent.size)
             within = 0
+            if outside:  # one run may be as long as its segment, but it stands at its own offsets
+                found = segment.find(start)
+                within = extent.size if found is None else found.position - extent.position
             while within < extent.size:
                 header = read_header(data, within)
                 batch = data[within : within + header.size]
@@ -433,10 +436,14 @@ class CommitOrder:
                 entry = index[place]
                 if entry.producer_id != NO_PRODUCER:
                     return max(entry.start, start), entry.latest_ms, entry.leader_epoch
-                for batch in self._batches_of(index, entry, max(entry.start, start)):
+                earlier = self._segment(index.base_offset).time_index.offset_before(timestamp_ms)
+                for batch in self._batches_of(index, entry, max(entry.start, start, earlier or 0)):
+                    header = read_header(batch.buffers[0])
+                    if header.max_timestamp < timestamp_ms:
+                        continue
                     found = find_by_time(batch.buffers[0], timestamp_ms, start)
                     if found is not None:
-                        return *found, read_header(batch.buffers[0]).leader_epoch
+                        return *found, header.leader_epoch
         return None
 
     def max_timestamp(self) -> TimestampedOffset | None:

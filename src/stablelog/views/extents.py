@@ -1,7 +1,8 @@
 """Where the batches of a transaction stand: byte runs of segments, in bounded memory however long it is.
 
 Two runs with less than a page between them are one: to read through the gap costs nothing, and what of it belongs to
-others is passed over by its producer id. Beyond so many runs they go to a file of their own, which lives no longer
+others is passed over by its producer id. A run ends all the same before it is so long that a reader who wants its end
+looks at many batches. Beyond so many runs they go to a file of their own, which lives no longer
 than the transaction is open, and are copied into the commit index when it commits.
 """
 
@@ -12,6 +13,7 @@ from typing import NamedTuple
 from stablelog.env.disk import Buffer, File
 
 GAP_SIZE_MAX = 4096  # a page: it is read from disk as a whole
+RUN_SIZE_MAX = 128 << 10  # a reader in the middle of a transaction passes over no more than this
 EXTENTS_KEPT = 2048  # in memory, for each open transaction
 COPY_SIZE = 1 << 20
 POSITION_MAX = 2**32 - 1  # a segment is smaller than this
@@ -56,6 +58,7 @@ class Extents:
             last is not None
             and last.segment == segment
             and position - (last.position + last.size) <= GAP_SIZE_MAX
+            and position + size - last.position <= RUN_SIZE_MAX
         ):
             self._last = last._replace(size=position + size - last.position)
         else:
