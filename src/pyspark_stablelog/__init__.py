@@ -5,7 +5,7 @@ all the others. So nothing is imported here that could fail.
 """
 
 try:
-    from stablelog.spark.source import StablelogDataSource as DefaultSource
+    from stablelog.spark.data_source import StablelogDataSource as DefaultSource
 except ImportError:  # no PySpark, or none that is new enough: there is nothing to offer
     pass
 else:

@@ -8,8 +8,8 @@ import contextlib
 import time
 from pathlib import Path
 
+from stablelog.spark.data_source import StablelogDataSource
 from stablelog.spark.sink import StreamWriter, stream_writer
-from stablelog.spark.source import StablelogDataSource
 
 WAIT_S = 60
 

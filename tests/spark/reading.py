@@ -11,9 +11,10 @@ from stablelog.client.cluster import LATEST, Cluster
 from stablelog.spark.options import BATCH, read_options
 from stablelog.spark.planning import Limits, plan
 from stablelog.spark.resolve import batch_ranges
-from stablelog.spark.source import COLUMNS, Columns, TaskPartition, _schema_of, open_log, read_task
+from stablelog.spark.schema import Columns, default_schema
+from stablelog.spark.source import TaskPartition, open_log, read_task
 
-ROWS = _schema_of(COLUMNS)
+ROWS = default_schema(include_headers=True)
 
 
 def tasks(given, limits=None):

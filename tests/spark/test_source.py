@@ -1,6 +1,8 @@
 """The source in Spark itself: what a DataFrame of a topic holds, and how a stream goes over it."""
 
 import json
+import subprocess
+import sys
 import time
 
 import pytest
@@ -275,3 +277,13 @@ def wait_for(query, condition):
         assert query.isActive, query.exception()
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_what_spark_imports_everywhere_is_small():
+    """Spark imports the package in each of its Python processes; only PySpark, which is there, may cost anything."""
+    code = (
+        "import sys, pyspark.sql.datasource; before = set(sys.modules); import pyspark_stablelog; "
+        "print(*sorted(name.partition('.')[0] for name in set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) == {"pyspark_stablelog", "stablelog"}

@@ -9,7 +9,8 @@ from pyspark.sql.types import StructType
 from stablelog.errors import Unavailable
 from stablelog.spark import source
 from stablelog.spark.options import STREAM, read_options
-from stablelog.spark.source import Columns, StablelogStreamReader
+from stablelog.spark.schema import Columns
+from stablelog.spark.source import StablelogStreamReader
 from tests.spark.test_resolve import A, B, LogOnPaper
 
 GIVEN = {"bootstrap": "h:1", "subscribe": "x"}

@@ -1,15 +1,11 @@
-"""`format("stablelog")`: topics as DataFrames, committed records only unless told otherwise; and the way to the sink.
-
-spark.read.format("stablelog").option("kafka.bootstrap.servers", address).option("subscribe", "orders").load()
-spark.readStream.format("stablelog").option("kafka.bootstrap.servers", address).option("subscribe", "orders").load()
-"""
+"""The readers: topics as DataFrames, and as streams of them; committed records only unless told otherwise."""
 
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -19,25 +15,15 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from stablelog.errors import InvalidConfig
 from stablelog.spark import fetch, files
 from stablelog.spark.filters import Hook, Narrowing
 from stablelog.spark.offsets import Place, StreamOffsets
-from stablelog.spark.options import BATCH, STREAM, ReadOptions, read_options
+from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Limits, Piece, Span, plan
 from stablelog.spark.resolve import Log, Range, batch_ranges, resolve, stream_end, stream_ranges
+from stablelog.spark.schema import Columns
 from stablelog.spark.worker import tune_worker
 
-COLUMNS = {
-    "key": "BINARY",
-    "value": "BINARY",
-    "topic": "STRING NOT NULL",
-    "partition": "INT NOT NULL",
-    "offset": "BIGINT NOT NULL",
-    "timestamp": "TIMESTAMP NOT NULL",
-    "timestampType": "INT NOT NULL",
-    "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
-}
 METADATA_AGE_MAX_S = 5.0
 IDLE_AGE_MAX_S = 0.1  # how old the ends of the partitions may be when nothing has come for long
 
@@ -48,91 +34,6 @@ class TaskPartition(InputPartition):
     def __init__(self, pieces: Sequence[Piece]) -> None:
         super().__init__(None)
         self.pieces = tuple(pieces)
-
-
-class Columns:
-    """The columns of a read, as Spark wants them: what the default schema has, or what the user's names of it.
-
-    Raises:
-        InvalidConfig: a column is asked for that there is none of, or as another type than it has.
-    """
-
-    def __init__(self, schema: Any) -> None:
-        known = {field.name: field.dataType for field in _schema_of(COLUMNS).fields}
-        for field in schema.fields:
-            if field.name not in known:
-                raise InvalidConfig(f"there is no column {field.name!r}; there are {', '.join(known)}")
-            if field.dataType != known[field.name]:
-                raise InvalidConfig(
-                    f"column {field.name} is {known[field.name].simpleString().upper()}, not "
-                    f"{field.dataType.simpleString().upper()}: cast it after the read"
-                )
-        self.names = tuple(field.name for field in schema.fields)
-        self._schema = schema
-        self._arrow: Any = None
-
-    def shaped(self, batch: Any) -> Any:
-        """A decoded batch with exactly the types and nullability that Spark was told.
-
-        Raises:
-            InvalidConfig: there is a null in a column that the user's schema says has none.
-        """
-        import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        if self._arrow is None:
-            self._arrow = to_arrow_schema(self._schema, timezone="UTC")
-        if batch.schema.equals(self._arrow):
-            return batch
-        for field, column in zip(self._arrow, batch.columns, strict=True):
-            if not field.nullable and column.null_count:
-                raise InvalidConfig(
-                    f"column {field.name} is NOT NULL in the schema, and there are records without one"
-                )
-        return pa.RecordBatch.from_arrays(
-            [
-                column if column.type.equals(field.type) else column.cast(field.type)
-                for field, column in zip(self._arrow, batch.columns, strict=True)
-            ],
-            schema=self._arrow,
-        )
-
-    def __getstate__(self) -> Any:
-        return self.names, self._schema
-
-    def __setstate__(self, state: Any) -> None:
-        self.names, self._schema = state
-        self._arrow = None
-
-
-def _schema_of(columns: Mapping[str, str]) -> Any:
-    from pyspark.sql.types import (
-        ArrayType,
-        BinaryType,
-        IntegerType,
-        LongType,
-        StringType,
-        StructField,
-        StructType,
-        TimestampType,
-    )
-
-    types = {
-        "BINARY": BinaryType(),
-        "STRING": StringType(),
-        "INT": IntegerType(),
-        "BIGINT": LongType(),
-        "TIMESTAMP": TimestampType(),
-        "ARRAY<STRUCT<key: STRING, value: BINARY>>": ArrayType(
-            StructType([StructField("key", StringType()), StructField("value", BinaryType())])
-        ),
-    }
-    return StructType(
-        [
-            StructField(name, types[text.removesuffix(" NOT NULL")], not text.endswith(" NOT NULL"))
-            for name, text in columns.items()
-        ]
-    )
 
 
 def open_log(options: ReadOptions) -> Log:
@@ -377,50 +278,3 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
 def _ids(partitions: Mapping[Place, str]) -> dict[str, str]:
     return {topic: topic_id for (topic, _), topic_id in partitions.items() if topic_id}
-
-
-class StablelogDataSource(DataSource):
-    """The log as a data source of Spark."""
-
-    @classmethod
-    def name(cls) -> str:
-        """What stands in `format(...)`."""
-        return "stablelog"
-
-    def schema(self) -> Any:
-        """The columns of Spark's Kafka connector."""
-        options = read_options(self.options)
-        return _schema_of(
-            {name: text for name, text in COLUMNS.items() if name != "headers" or options.include_headers}
-        )
-
-    def reader(self, schema: Any) -> DataSourceReader:
-        """A reader of these columns.
-
-        Raises:
-            InvalidConfig: an option or a column is not as it can be.
-        """
-        tune_worker()
-        return StablelogReader(read_options(self.options, BATCH), Columns(schema))
-
-    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A reader of these columns, of a stream.
-
-        Raises:
-            InvalidConfig: an option or a column is not as it can be.
-        """
-        return StablelogStreamReader(read_options(self.options, STREAM), Columns(schema))
-
-    def writer(self, schema: Any, overwrite: bool) -> Any:
-        """The sink of a batch write; see `stablelog.spark.sink`."""
-        from stablelog.spark.sink import batch_writer
-
-        tune_worker()
-        return batch_writer(self.options, schema, overwrite=overwrite)
-
-    def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 (Spark's name)
-        """The sink of a stream; see `stablelog.spark.sink`. Output mode complete appends, as with Spark's Kafka sink."""
-        from stablelog.spark.sink import stream_writer
-
-        tune_worker()  # this is called for each micro-batch, in a worker that is then collected
-        return stream_writer(self.options, schema)

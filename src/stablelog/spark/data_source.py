@@ -1,0 +1,70 @@
+"""`format("stablelog")`: what Spark finds, and from there the ways to the source and the sink.
+
+spark.read.format("stablelog").option("kafka.bootstrap.servers", address).option("subscribe", "orders").load()
+spark.readStream.format("stablelog").option("kafka.bootstrap.servers", address).option("subscribe", "orders").load()
+
+Spark imports this in every Python process that it starts, four kinds of them for a query, and most of these ask for a
+name or a schema only. So nothing else is imported here; each way imports what it needs.
+"""
+
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+
+
+class StablelogDataSource(DataSource):
+    """The log as a data source of Spark."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What stands in `format(...)`."""
+        return "stablelog"
+
+    def schema(self) -> Any:
+        """The columns of Spark's Kafka connector."""
+        from stablelog.spark.options import read_options
+        from stablelog.spark.schema import default_schema
+
+        return default_schema(include_headers=read_options(self.options).include_headers)
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        """A reader of these columns.
+
+        Raises:
+            InvalidConfig: an option or a column is not as it can be.
+        """
+        from stablelog.spark.options import BATCH, read_options
+        from stablelog.spark.schema import Columns
+        from stablelog.spark.source import StablelogReader
+        from stablelog.spark.worker import tune_worker
+
+        tune_worker()
+        return StablelogReader(read_options(self.options, BATCH), Columns(schema))
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """A reader of these columns, of a stream.
+
+        Raises:
+            InvalidConfig: an option or a column is not as it can be.
+        """
+        from stablelog.spark.options import STREAM, read_options
+        from stablelog.spark.schema import Columns
+        from stablelog.spark.source import StablelogStreamReader
+
+        return StablelogStreamReader(read_options(self.options, STREAM), Columns(schema))
+
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        """The sink of a batch write; see `stablelog.spark.sink`."""
+        from stablelog.spark.sink import batch_writer
+        from stablelog.spark.worker import tune_worker
+
+        tune_worker()
+        return batch_writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
+        """The sink of a stream; see `stablelog.spark.sink`. Output mode complete appends, as with Spark's Kafka sink."""
+        from stablelog.spark.sink import stream_writer
+        from stablelog.spark.worker import tune_worker
+
+        tune_worker()  # this is called for each micro-batch, in a worker that is then collected
+        return stream_writer(self.options, schema)
