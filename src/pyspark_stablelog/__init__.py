@@ -1,12 +1,12 @@
 """What Spark looks for: a top-level module `pyspark_...` with a `DefaultSource`.
 
 Spark imports this in every process it starts, and one such module that fails to import hides the data sources of
-all the others. So nothing is imported here that could fail.
+all the others. So whatever fails in here stays in here.
 """
 
 try:
     from stablelog.spark.data_source import StablelogDataSource as DefaultSource
-except ImportError:  # no PySpark, or none that is new enough: there is nothing to offer
+except Exception:  # noqa: BLE001, S110 - no PySpark, none that is new enough, or a library that is broken: nothing to offer
     pass
 else:
     __all__ = ["DefaultSource"]

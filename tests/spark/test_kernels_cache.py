@@ -1,7 +1,9 @@
 """Kernels are compiled once per machine, and nothing but what this version of the package made is ever run."""
 
+import os
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -63,6 +65,16 @@ def test_where_others_may_write_nothing_is_kept_or_taken(built, tmp_path, monkey
     assert kernels_cache.cache_directory() == tmp_path / "own" / "stablelog" / "kernels"
     kernels_cache.machine_code(MODULE, "encode_rows")
     assert built == [MODULE] * 2
+
+
+def test_a_temporary_place_that_others_may_exchange_is_not_taken(tmp_path, monkeypatch):
+    place = tmp_path / f"stablelog-{os.getuid()}"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(kernels_cache, "_candidates", lambda: iter([place]))
+    assert kernels_cache.cache_directory() == place / "kernels"
+    assert place.stat().st_mode & 0o077 == 0
+    place.chmod(0o777)
+    assert kernels_cache.cache_directory() is None
 
 
 def test_without_any_place_it_is_compiled_for_this_process(built, monkeypatch):

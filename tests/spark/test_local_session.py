@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -69,3 +70,10 @@ def test_a_bundled_java_is_started_without_the_module_that_it_lacks(tmp_path, mo
 def test_a_session_that_is_there_is_left_alone(spark):
     assert session("another", spark_buffer_size="1") is spark
     assert spark.conf.get("spark.app.name") == "stablelog tests"
+
+
+def test_a_session_of_another_thread_is_left_alone_as_well(spark):
+    with ThreadPoolExecutor(1) as another:
+        found = another.submit(session, "another", spark_sql_shuffle_partitions="7").result()
+    assert found.sparkContext is spark.sparkContext
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"

@@ -147,3 +147,11 @@ def test_offsets_of_a_topic_that_was_created_again_are_never_taken_for_the_old_o
     clock.now += 1  # less than metadata is kept for
     with pytest.raises(Unavailable, match="x was deleted and created again"):
         made.latestOffset(end, ReadAllAvailable())
+
+
+def test_what_is_there_now_of_a_topic_that_was_created_again_ends_where_it_ends(clock):
+    made = reader(failOnDataLoss="false")
+    made._log.partitions = lambda: dict.fromkeys((A, B), "another")
+    made.prepareForTriggerAvailableNow()
+    end = made.latestOffset(offsets(1000, 5), ReadAllAvailable())
+    assert end == {"#topics": {"x": "another"}, "x": {"0": 20, "1": 5}}

