@@ -51,7 +51,7 @@ def bomb():
 @pytest.mark.parametrize(
     "records",
     [
-        forged(b"this is no record", 3, timestamp=50),
+        forged(b"this is no record, nor three", 3, timestamp=50),
         forged(b"neither is this gzip", 3, codec=1, timestamp=50),
         forged(bytes([14, 0, 0, 0x80, 0x80, 0x40, 1, 1, 0]), 1, timestamp=50),
         bomb(),
