@@ -3,11 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stablelog.client.native import connect
     from stablelog.embedded import EmbeddedBroker, serve
 
     __version__: str
 
-__all__ = ["EmbeddedBroker", "__version__", "serve"]
+__all__ = ["EmbeddedBroker", "__version__", "connect", "serve"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,4 +21,8 @@ def __getattr__(name: str) -> Any:
         from stablelog import embedded
 
         return getattr(embedded, name)
+    if name == "connect":
+        from stablelog.client.native import connect
+
+        return connect
     raise AttributeError(f"module 'stablelog' has no attribute {name!r}")

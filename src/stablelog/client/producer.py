@@ -9,6 +9,7 @@ bumps the epoch; before that partitions are added by a request of their own. Sou
 
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -62,6 +63,8 @@ class Producer:
         transactional_id: who; a predecessor of the same name is fenced by `begin`.
         transaction_timeout_ms: after which the coordinator aborts an open transaction by itself.
         deadline_s: how long a batch is tried again without any batch having been acknowledged.
+        on_acknowledged: told of each acknowledged batch: what `append` returned for it, and its base offset; -1 if
+            the broker knows that it has the batch, but not where.
 
     Attributes:
         producer_id: from `begin` on.
@@ -78,11 +81,13 @@ class Producer:
         *,
         transaction_timeout_ms: int = TIMEOUT_MS,
         deadline_s: float = TIMEOUT_MS / 1000,
+        on_acknowledged: Callable[[int, int], None] | None = None,
     ) -> None:
         self._cluster = cluster
         self._transactional_id = transactional_id
         self._transaction_timeout_ms = transaction_timeout_ms
         self._deadline_s = deadline_s
+        self._on_acknowledged = on_acknowledged
         self.producer_id = -1
         self.producer_epoch = -1
         self._second_dialect = False
@@ -195,10 +200,13 @@ class Producer:
 
     # --- appending ---
 
-    def append(self, topic: str, partition: int, batch: bytearray) -> None:
+    def append(self, topic: str, partition: int, batch: bytearray) -> int:
         """Append one whole batch; its producer fields and CRC are filled in here.
 
         It may be under way when this returns: its bytes must stay as they are until `flush`.
+
+        Returns:
+            How many batches of the transaction came before it.
 
         Raises:
             Refused: this batch, or an earlier one, is not wanted; or the transaction has ended.
@@ -211,12 +219,14 @@ class Producer:
         self._sequences[target] = (sequence + count) & SEQUENCE_MAX
         if not self._unacknowledged():
             self._progress_at = time.monotonic()
-        self._queue.append(Pending(self._index, topic, partition, batch, sequence, count))
+        index = self._index
+        self._queue.append(Pending(index, topic, partition, batch, sequence, count))
         self._index += 1
         self._queue_size += len(batch)
         self._send(wait=False)
         while self._queue_size > QUEUE_SIZE_MAX:
             self._send(wait=True)
+        return index
 
     def flush(self) -> None:
         """Wait until every batch is acknowledged.
@@ -368,6 +378,8 @@ class Producer:
         target = (pending.topic, pending.partition)
         self._progress_at = time.monotonic()
         self.record_count += pending.record_count
+        if self._on_acknowledged is not None:
+            self._on_acknowledged(pending.index, base_offset)
         if base_offset >= 0:
             self.first_offsets.setdefault(target, base_offset)
             self.next_offsets[target] = base_offset + pending.record_count

@@ -1,0 +1,144 @@
+"""The client for who writes transactions and reads them whole: `stablelog.connect`.
+
+For everything else there are Kafka's clients. This one is synchronous; its transactions and readers each have
+connections of their own, so that several threads can have one each.
+"""
+
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from types import TracebackType
+from typing import Literal, Self
+
+from stablelog.client.cluster import DEADLINE_S, Cluster
+from stablelog.client.cuts import describe_cut
+from stablelog.client.reading import CommittedTransaction, read_cuts, read_partitions
+from stablelog.client.transaction import Transaction
+from stablelog.errors import InvalidConfig
+
+TIMEOUT_S = 30.0
+
+
+class Client:
+    """A client of a stablelog broker. Made by `connect`; may be used by several threads.
+
+    Args:
+        bootstrap: "host:port,host:port"; one that answers is enough.
+        deadline_s: how long whatever is asked is tried again before it fails.
+    """
+
+    def __init__(self, bootstrap: str, *, deadline_s: float = DEADLINE_S) -> None:
+        self._bootstrap = bootstrap
+        self._deadline_s = deadline_s
+        self._lock = threading.Lock()
+        self._idle = [Cluster(bootstrap, deadline_s=deadline_s)]
+        self._is_closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; those of transactions and readers when these end."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+        for cluster in idle:
+            cluster.close()
+
+    def _lend(self) -> Cluster:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return Cluster(self._bootstrap, deadline_s=self._deadline_s)
+
+    def _give_back(self, cluster: Cluster) -> None:
+        with self._lock:
+            if not self._is_closed:
+                self._idle.append(cluster)
+                return
+        cluster.close()
+
+    def transaction(self, group: str = "", timeout: float = TIMEOUT_S) -> Transaction:
+        """Begin a transaction.
+
+        Args:
+            group: the transaction group, to which the topics belong; empty for the default one.
+            timeout: seconds after which it is aborted, if it is still open.
+
+        Raises:
+            InvalidConfig: the timeout is not greater than 0.
+        """
+        if not timeout > 0:
+            raise InvalidConfig(f"a timeout of {timeout} s: it must be greater than 0")
+        return Transaction(self._lend(), group=group, timeout_s=timeout, release=self._give_back)
+
+    def read(
+        self,
+        topics: str | Iterable[str],
+        *,
+        order: Literal["commit"] = "commit",
+        cut: bool = False,
+        after: int | None = 0,
+        wait: float | None = None,
+        group: str = "",
+    ) -> Iterator[CommittedTransaction]:
+        """Read whole transactions of commit-ordered topics. Records outside transactions are passed over.
+
+        Args:
+            topics: a name, or several.
+            order: there is no other in which transactions are whole.
+            cut: whether a transaction is handed out over all partitions of all topics, and all in the order of their
+                commits; else each partition is read for itself, and partitions take turns.
+            after: the commit sequence after which to begin: that of the last transaction that was dealt with. 0 for
+                the first that is still there, None for the first that is yet to come.
+            wait: seconds to wait for another transaction before the reader ends; None for ever.
+            group: the transaction group of the topics.
+
+        Returns:
+            A generator. After an exception, read again, after the last transaction that came.
+
+        Raises:
+            InvalidConfig: another order.
+            Refused: a topic is not there, or not in commit order.
+            OffsetOutOfRange: transactions were removed before they were read.
+            Unavailable: no answer within the deadline.
+        """
+        names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
+        if order != "commit":
+            raise InvalidConfig(
+                f"order {order!r}: transactions are whole in the order of commits, 'commit', only"
+            )
+        if not names:
+            raise InvalidConfig("no topic to read")
+        return self._read(names, cut, after, wait, group)
+
+    def _read(
+        self, topics: tuple[str, ...], cut: bool, after: int | None, wait: float | None, group: str
+    ) -> Generator[CommittedTransaction, None, None]:
+        cluster = self._lend()
+        try:
+            if after is None:
+                after = describe_cut(cluster, topics, group=group).commit_sequence
+            if cut:
+                yield from read_cuts(cluster, topics, after, wait, group)
+            else:
+                yield from read_partitions(cluster, topics, after, wait)
+        finally:
+            self._give_back(cluster)
+
+
+def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> Client:
+    """A client of the brokers behind these addresses. Nothing is asked of them yet.
+
+    Args:
+        bootstrap: "host:port,host:port"; one that answers is enough.
+        deadline: seconds for which whatever is asked is tried again before it fails.
+
+    Raises:
+        InvalidConfig: an address that is none.
+    """
+    return Client(bootstrap, deadline_s=deadline)

@@ -1,0 +1,29 @@
+"""Which partition does a record go to, if nobody says? The one that Kafka's Java producer would take for its key.
+
+Source: the default partitioner of Kafka's Java producer (murmur2).
+"""
+
+from typing import Final
+
+_SEED: Final = 0x9747B28C
+_MIX: Final = 0x5BD1E995
+_LOW_32: Final = 0xFFFFFFFF
+
+
+def murmur2(key: bytes) -> int:
+    """Kafka's hash of a key, 0 to 2^32 - 1."""
+    size = len(key)
+    mixed = _SEED ^ size
+    whole = size & ~3
+    for at in range(0, whole, 4):
+        word = int.from_bytes(key[at : at + 4], "little") * _MIX & _LOW_32
+        mixed = (mixed * _MIX & _LOW_32) ^ ((word ^ word >> 24) * _MIX & _LOW_32)
+    if size > whole:
+        mixed = (mixed ^ int.from_bytes(key[whole:], "little")) * _MIX & _LOW_32
+    mixed = (mixed ^ mixed >> 13) * _MIX & _LOW_32
+    return mixed ^ mixed >> 15
+
+
+def partition_for(key: bytes, partition_count: int) -> int:
+    """The partition of a key."""
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count

@@ -1,0 +1,240 @@
+"""Whole transactions of commit-ordered topics: of each partition, or over all partitions from one cut to the next.
+
+Which records belong together is asked of the broker (`client.commits`); the records come by ordinary fetches. One
+transaction of each partition is held in memory, whole, and what a fetch brought of the next ones.
+"""
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from stablelog.batch.header import headers_in
+from stablelog.batch.records import Header, Record, decode_records
+from stablelog.client.cluster import Cluster, Target
+from stablelog.client.commits import Commit, describe_commits
+from stablelog.client.cuts import describe_cut
+from stablelog.errors import OffsetOutOfRange
+
+LISTED_MAX: Final = 200  # transactions that are asked for at once
+FETCH_SIZE_MAX: Final = 1 << 20
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.002, 0.2
+
+
+class ReadRecord(NamedTuple):
+    """A record, with its position in commit order."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedTransaction:
+    """A transaction, whole: of one partition, or of all that are read.
+
+    Attributes:
+        commit_sequence: the number of its commit in the transaction group.
+        time_ms: of its commit, by the broker's clock.
+        records: by topic and partition, and in each in the order in which they were written.
+    """
+
+    commit_sequence: int
+    time_ms: int
+    records: tuple[ReadRecord, ...]
+
+
+class _Stream:
+    """The transactions of one partition that were committed after some commit."""
+
+    def __init__(self, cluster: Cluster, target: Target, after: int) -> None:
+        self._cluster = cluster
+        self._target = target
+        self._after = after
+        self._position = 0  # every transaction that ends before it has been listed
+        self._listed: deque[Commit] = deque()
+        self._known = -1  # a commit sequence up to which all is listed
+        self._fetched: deque[Record] = deque()
+        self._fetched_end = 0
+
+    def peek(self, up_to: int | None = None) -> Commit | None:
+        """The next transaction; None if there is none yet.
+
+        Args:
+            up_to: only one with this commit sequence or a lesser one, all of which can be read; None for any.
+
+        Raises:
+            OffsetOutOfRange: transactions may have been removed that were not read.
+        """
+        if not self._listed and (up_to is None or self._known < up_to):
+            found = describe_commits(
+                self._cluster,
+                *self._target,
+                offset=self._position,
+                commit_sequence=self._after + 1,
+                count_max=LISTED_MAX,
+            )
+            if 0 < self._position < found.start_offset:
+                raise OffsetOutOfRange(
+                    f"{self._target[0]}-{self._target[1]} begins at {found.start_offset}, and was read up to "
+                    f"{self._position}: what stood between was removed"
+                )
+            self._listed.extend(found.commits)
+            if len(found.commits) == LISTED_MAX:
+                self._position = found.commits[-1].end_offset
+            else:
+                self._position = found.end_offset
+                self._known = self._known if up_to is None else up_to
+        if not self._listed or (up_to is not None and self._listed[0].commit_sequence > up_to):
+            return None
+        return self._listed[0]
+
+    def take(self) -> list[ReadRecord]:
+        """The records of the next transaction, which `peek` has found."""
+        commit = self._listed[0]
+        records = [
+            ReadRecord(*self._target, one.offset, one.timestamp_ms, one.key, one.value, one.headers)
+            for one in self._read(commit.start_offset, commit.end_offset)
+        ]
+        self._listed.popleft()
+        self._after = commit.commit_sequence
+        return records
+
+    def _read(self, start: int, end: int) -> Iterator[Record]:
+        """The records at [start, end). Of a compacted topic some may be gone."""
+        while self._fetched and self._fetched[0].offset < start:
+            self._fetched.popleft()
+        self._fetched_end = max(self._fetched_end, start)
+        while self._fetched_end < end and self._fetch():
+            pass
+        while self._fetched and self._fetched[0].offset < end:
+            yield self._fetched.popleft()
+
+    def _fetch(self) -> bool:
+        """Fetch what comes next. Returns whether anything did."""
+        before = self._fetched_end
+        fetched = self._cluster.fetch(*self._target, before, FETCH_SIZE_MAX, wait_ms=0)
+        for position, header in headers_in(fetched.records):
+            if header.next_offset > self._fetched_end:
+                if not header.is_control:
+                    self._fetched.extend(
+                        record
+                        for record in decode_records(fetched.records, position)
+                        if record.offset >= self._fetched_end
+                    )
+                self._fetched_end = header.next_offset
+        return self._fetched_end > before
+
+
+class _Patience:
+    """How long to wait for what is to come."""
+
+    def __init__(self, wait_s: float | None) -> None:
+        self._wait_s = wait_s
+        self.renew()
+
+    def renew(self) -> None:
+        """Something came."""
+        self._pause_s = PAUSE_FIRST_S
+        self._until = None if self._wait_s is None else time.monotonic() + self._wait_s
+
+    def is_over(self) -> bool:
+        """Nothing came: whether that was for too long. If not, waits a little."""
+        if self._until is not None and time.monotonic() >= self._until:
+            return True
+        left = PAUSE_MAX_S if self._until is None else self._until - time.monotonic()
+        time.sleep(max(0.0, min(self._pause_s, left)))
+        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
+        return False
+
+
+def read_partitions(
+    cluster: Cluster, topics: Sequence[str], after: int, wait_s: float | None
+) -> Iterator[CommittedTransaction]:
+    """The transactions of each partition in the order of their commits; partitions take turns.
+
+    Args:
+        cluster: where.
+        topics: commit-ordered ones, with the partitions that they have now.
+        after: the commit sequence after which to begin.
+        wait_s: how long to wait for another transaction; None for ever.
+
+    Raises:
+        Refused: a topic is not there, or not in commit order.
+        OffsetOutOfRange: transactions were removed before they were read.
+        Unavailable: no answer within the deadline.
+    """
+    found = cluster.metadata(topics)
+    streams = [
+        _Stream(cluster, (topic, partition), after)
+        for topic in topics
+        for partition in found[topic].partitions
+    ]
+    patience = _Patience(wait_s)
+    while True:
+        is_idle = True
+        for stream in streams:
+            commit = stream.peek()
+            if commit is not None:
+                is_idle = False
+                records = tuple(stream.take())
+                yield CommittedTransaction(commit.commit_sequence, commit.time_ms, records)
+                patience.renew()
+        if is_idle and patience.is_over():
+            return
+
+
+def read_cuts(
+    cluster: Cluster, topics: Sequence[str], after: int, wait_s: float | None, group: str
+) -> Iterator[CommittedTransaction]:
+    """The transactions over all partitions, whole, in the order of their commits.
+
+    Args:
+        cluster: where.
+        topics: commit-ordered ones of the group; partitions that they get meanwhile are read, too.
+        after: as in `read_partitions`.
+        wait_s: as in `read_partitions`.
+        group: the transaction group.
+
+    Raises:
+        Refused: as in `read_partitions`.
+        OffsetOutOfRange: as in `read_partitions`.
+        Unavailable: as in `read_partitions`.
+    """
+    streams: dict[Target, _Stream] = {}
+    patience = _Patience(wait_s)
+    while True:
+        cut = describe_cut(cluster, topics, group=group)
+        added = cut.offsets.keys() - streams.keys()
+        if added:
+            cluster.forget_metadata()  # it may be of before they were made
+            streams |= {target: _Stream(cluster, target, after) for target in added}
+        if cut.commit_sequence > after:
+            for transaction in _between(streams, cut.commit_sequence):
+                yield transaction
+                patience.renew()
+            after = cut.commit_sequence
+        elif patience.is_over():
+            return
+
+
+def _between(streams: dict[Target, _Stream], commit_sequence: int) -> Iterator[CommittedTransaction]:
+    """What is left of the streams up to a cut, merged. In each partition commits stand in the order of their numbers."""
+    while True:
+        nexts = [
+            (commit, stream)
+            for stream in (streams[target] for target in sorted(streams))
+            if (commit := stream.peek(commit_sequence)) is not None
+        ]
+        if not nexts:
+            return
+        least = min(commit.commit_sequence for commit, _ in nexts)
+        parts = [(commit, stream) for commit, stream in nexts if commit.commit_sequence == least]
+        records = itertools.chain.from_iterable(stream.take() for _, stream in parts)
+        yield CommittedTransaction(least, max(commit.time_ms for commit, _ in parts), tuple(records))

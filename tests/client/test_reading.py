@@ -1,0 +1,181 @@
+"""Whole transactions, as their writers wrote them: by partition, and over all of them from cut to cut."""
+
+import threading
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+from kio.schema.errors import ErrorCode
+
+import stablelog
+from stablelog.client import reading
+from stablelog.errors import InvalidConfig, OffsetOutOfRange, Refused
+from tests.client.test_transaction import create
+from tests.clients.drivers import Confluent
+
+
+@pytest.fixture
+def client(stablelog_broker):
+    with stablelog.connect(stablelog_broker.bootstrap, deadline=20) as client:
+        yield client
+
+
+@pytest.fixture
+def topics(stablelog_broker):
+    return [create(stablelog_broker.bootstrap) for _ in range(2)]
+
+
+def write(client, topics, name, count=8):
+    """One transaction over the partitions. Returns its commit sequence."""
+    with client.transaction() as txn:
+        for number in range(count):
+            topic, partition = topics[number % len(topics)], number // len(topics) % 2
+            txn.write(topic, name, f"{name}:{number}", partition=partition)
+    return txn.commit().commit_sequence
+
+
+def assert_whole(transaction, names, count=8):
+    """All records of one writer, each partition's in the order of their writing."""
+    name = names[transaction.commit_sequence]
+    assert {record.key for record in transaction.records} == {name.encode()}
+    numbers = [int(record.value.split(b":")[1]) for record in transaction.records]
+    assert sorted(numbers) == list(range(count))
+    offsets = defaultdict(list)
+    for record, number in zip(transaction.records, numbers, strict=True):
+        offsets[record.topic, record.partition].append((record.offset, number))
+    for found in offsets.values():
+        assert found == sorted(found)
+        assert [number for _, number in found] == sorted(number for _, number in found)
+        assert found[-1][0] - found[0][0] == len(found) - 1
+    assert transaction.time_ms > 0
+
+
+def test_from_cut_to_cut_transactions_are_whole_while_they_are_written(client, topics):
+    names, lock = {}, threading.Lock()
+
+    def write_some(writer):
+        for number in range(12):
+            name = f"w{writer}.{number}"
+            sequence = write(client, topics, name)
+            with lock:
+                names[sequence] = name
+
+    with ThreadPoolExecutor(4) as pool:
+        writing = [pool.submit(write_some, writer) for writer in range(3)]
+        live = list(client.read(topics, cut=True, wait=2))
+        for future in writing:
+            future.result()
+    for transaction in live:
+        assert_whole(transaction, names)
+    assert [transaction.commit_sequence for transaction in live] == sorted(names)
+    assert list(client.read(topics, cut=True, wait=0)) == live
+    for place in (0, 10, 35):
+        after = live[place].commit_sequence
+        assert list(client.read(topics, cut=True, after=after, wait=0)) == live[place + 1 :]
+
+
+def test_each_partition_by_itself(client, topics, monkeypatch):
+    monkeypatch.setattr(reading, "LISTED_MAX", 2)
+    names = {write(client, topics, f"t{number}"): f"t{number}" for number in range(5)}
+    parts = list(client.read(topics, order="commit", wait=0))
+    assert len(parts) == 5 * 4
+    for partition in range(4):
+        assert [part.commit_sequence for part in parts[partition::4]] == sorted(names)
+    together = defaultdict(list)
+    for part in parts:
+        assert len({record[:2] for record in part.records}) == 1
+        together[part.commit_sequence] += part.records
+    whole = list(client.read(topics, cut=True, wait=0))
+    assert [list(one.records) for one in whole] == [
+        sorted(together[sequence]) for sequence in sorted(together)
+    ]
+    (last,) = {
+        part.commit_sequence for part in client.read(topics[0], after=parts[-5].commit_sequence, wait=0)
+    }
+    assert last == max(names)
+
+
+def test_what_is_larger_than_a_fetch_is_whole(client, topics, monkeypatch):
+    monkeypatch.setattr(reading, "FETCH_SIZE_MAX", 2000)
+    names = {write(client, topics, f"t{number}", 400): f"t{number}" for number in range(3)}
+    for transaction in client.read(topics, cut=True, wait=0):
+        assert_whole(transaction, names, 400)
+        names.pop(transaction.commit_sequence)
+    assert names == {}
+
+
+def test_aborted_open_and_other_records_are_passed_over(stablelog_broker, client, topics):
+    outside = Confluent(stablelog_broker.bootstrap)
+    first = write(client, topics, "first")
+    outside.produce(topics[0], [b"outside"])
+    aborted = client.transaction()
+    aborted.write(topics[0], None, b"aborted", partition=0)
+    aborted._send_all()
+    aborted.abort()
+    still_open = client.transaction()
+    still_open.write(topics[0], None, b"open", partition=0)
+    still_open._send_all()
+    second = write(client, topics, "second")
+    for cut in (True, False):
+        read = list(client.read(topics, cut=cut, wait=0))
+        assert [one.commit_sequence for one in read] == [first] * (1 if cut else 4) + [second] * (
+            1 if cut else 4
+        )
+        assert {record.key for one in read for record in one.records} == {b"first", b"second"}
+    still_open.abort()
+
+
+def test_from_now_on_and_until_another_comes(client, topics):
+    write(client, topics, "before")
+    assert list(client.read(topics, cut=True, after=None, wait=0)) == []
+    reader = client.read(topics, cut=True, after=write(client, topics, "known"), wait=20)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next, reader)
+        names = {write(client, topics, "new"): "new"}
+        assert_whole(waiting.result(20), names)
+    reader.close()
+
+
+def test_partitions_that_are_added_are_in_the_next_cut(stablelog_broker, client, topics):
+    names = {write(client, topics, "old"): "old"}
+    reader = client.read(topics, cut=True, wait=5)
+    assert_whole(next(reader), names)
+    admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
+    admin.create_partitions([NewPartitions(topics[0], 3)])[topics[0]].result(30)
+    with stablelog.connect(stablelog_broker.bootstrap) as other, other.transaction() as txn:
+        txn.write(topics[0], b"k", b"v", partition=2)
+        txn.write(topics[1], b"k", b"v", partition=0)
+    new = next(reader)
+    assert {record[:2] for record in new.records} == {(topics[0], 2), (topics[1], 0)}
+    reader.close()
+
+
+def test_what_was_removed_before_it_was_read_is_told(stablelog_broker, client, topics):
+    topic = topics[0]
+    write(client, [topic], "first")
+    reader = client.read(topic, cut=True, wait=5)
+    next(reader)
+    assert list(client.read(topic, cut=True, wait=0))
+    write(client, [topic], "second")
+    write(client, [topic], "third")
+    last = [one.records[0].offset for one in client.read(topic, wait=0) if one.records[0].partition == 0][-1]
+    admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
+    removed = admin.delete_records([TopicPartition(topic, 0, last)])
+    removed[next(iter(removed))].result(30)
+    with pytest.raises(OffsetOutOfRange, match="was removed"):
+        next(reader)
+    assert [one.records[0].key for one in client.read(topic, wait=0)].count(b"third") == 2
+
+
+def test_what_cannot_be_read_so_is_refused(stablelog_broker, client, topics):
+    ordinary = create(stablelog_broker.bootstrap, "offset")
+    for cut in (True, False):
+        with pytest.raises(Refused, match=r"stablelog\.order=commit") as refused:
+            next(client.read([*topics, ordinary], cut=cut))
+        assert refused.value.code is ErrorCode.invalid_request
+    with pytest.raises(InvalidConfig, match="order 'offset'"):
+        client.read(topics, order="offset")
+    with pytest.raises(InvalidConfig, match="no topic"):
+        client.read([])

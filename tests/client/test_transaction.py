@@ -1,0 +1,403 @@
+"""Futures of a transaction: all true or all failed, through aborts, fencing, lost answers and kill -9."""
+
+import contextlib
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+from kio.schema.errors import ErrorCode
+
+import stablelog
+from stablelog.batch.header import headers_in
+from stablelog.batch.records import decode_records
+from stablelog.cli.transactions import _description_class
+from stablelog.client.cluster import EARLIEST, LATEST, Again, Cluster
+from stablelog.client.native import Client
+from stablelog.client.producer import Producer
+from stablelog.client.transaction import BATCH_SIZE_MAX, Committed, Position
+from stablelog.errors import InvalidConfig, Refused, Unavailable
+from stablelog.wire.extension.joint import COMMIT_JOINT
+from tests.client.faults import Proxy
+from tests.clients.drivers import unique
+
+DESCRIBE_TRANSACTIONS = 65
+PRODUCE = 0
+
+
+def create(bootstrap, order="commit", partitions=2):
+    name = unique(order)
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(name, partitions, 1, config={"stablelog.order": order})])[name].result(30)
+    return name
+
+
+@pytest.fixture
+def client(stablelog_broker):
+    with stablelog.connect(stablelog_broker.bootstrap, deadline=20) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(stablelog_broker):
+    return create(stablelog_broker.bootstrap)
+
+
+@pytest.fixture
+def ordinary(stablelog_broker):
+    return create(stablelog_broker.bootstrap, "offset")
+
+
+def visible(bootstrap, *topics):
+    """What a read-committed reader gets of topics without aborted transactions: {position: value}."""
+    found = {}
+    with Cluster(bootstrap) as cluster:
+        for topic in topics:
+            for partition in cluster.metadata((topic,))[topic].partitions:
+                target = (topic, partition)
+                cluster.retrying("seeing the end", lambda target=target: stable(cluster, target))
+                offset = cluster.list_offsets({target: EARLIEST})[target].offset
+                while True:
+                    fetched = cluster.fetch(*target, offset, wait_ms=0)
+                    aborted = {producer_id for producer_id, _ in fetched.aborted}
+                    before = offset
+                    for at, header in headers_in(fetched.records):
+                        offset = header.next_offset
+                        if not header.is_control and header.producer_id not in aborted:
+                            for record in decode_records(fetched.records, at):
+                                found[Position(*target, record.offset)] = record.value
+                    if offset == before:
+                        break
+    return found
+
+
+def stable(cluster, target):
+    """Nothing of an ordinary topic is held back: a commit is answered before its marker need be visible."""
+    end = cluster.list_offsets({target: LATEST}, "read_uncommitted")[target].offset
+    if cluster.list_offsets({target: LATEST})[target].offset < end and not target[0].startswith("commit"):
+        raise Again("not yet")
+
+
+def settled(futures, timeout=0):
+    """Whether all came true, or else all failed."""
+    done, waiting = wait(futures, timeout)
+    assert not waiting
+    failed = {future.exception() is not None for future in done}
+    assert len(failed) == 1, "a part of a transaction"
+    return not failed.pop()
+
+
+def assert_failed(futures, code=None):
+    assert not settled(futures)
+    for future in futures:
+        assert isinstance(future.exception(), Refused)
+        assert code is None or future.exception().code is code
+
+
+def test_on_commit_all_come_true_with_their_positions(stablelog_broker, client, topic, ordinary):
+    before, now = client.transaction(), client.transaction()
+    futures = {}
+    for number in range(40):  # two at once, in each other's way in every partition
+        for name, txn in (("before", before), ("now", now)):
+            value = f"{name}-{number}"
+            where = {"partition": number % 2} if number % 3 else {}
+            futures[value.encode()] = txn.write(
+                (topic, ordinary)[number % 7 == 0], f"k{number}", value, **where
+            )
+            if number == 20:
+                txn._send_all()
+    assert not any(future.done() for future in futures.values())
+    second = now.commit()
+    first = before.commit()
+    assert settled(list(futures.values()))
+    assert visible(stablelog_broker.bootstrap, topic, ordinary) == {
+        future.result(0): value for value, future in futures.items()
+    }
+    assert first.commit_sequence > second.commit_sequence
+    for name, done in (("before", first), ("now", second)):
+        assert done.first == futures[f"{name}-0".encode()].result()
+        assert done.last == futures[f"{name}-39".encode()].result()
+    assert now.commit() == second
+    with pytest.raises(Refused, match="is committed"):
+        now.abort()
+    with pytest.raises(Refused, match="has ended"):
+        now.write(topic, b"k", b"v")
+    assert not futures[b"now-0"].cancel()
+
+
+def test_records_are_as_they_were_written(stablelog_broker, client, topic):
+    large = bytes(BATCH_SIZE_MAX)
+    with client.transaction() as txn:
+        txn.write(topic, None, None, headers=[("a", b"1"), ("b", None)], timestamp_ms=7, partition=0)
+        futures = [txn.write(topic, b"k", large, partition=0) for _ in range(3)]
+        assert not any(future.done() for future in futures)
+    (read,) = client.read(topic, wait=1)
+    assert read.records[0][3:] == (7, None, None, (("a", b"1"), ("b", None)))
+    assert [record.value for record in read.records[1:]] == [large] * 3
+    assert [record.offset for record in read.records[1:]] == [future.result().offset for future in futures]
+
+
+def test_nothing_written_is_committed_without_asking(client):
+    with client.transaction() as txn:
+        pass
+    assert txn.commit() == Committed(-1, None, None)
+
+
+def test_on_abort_all_fail(stablelog_broker, client, topic, ordinary):
+    with client.transaction() as txn:
+        futures = [txn.write(name, b"k", b"v") for name in (topic, ordinary)]
+        txn._send_all()
+        futures += [txn.write(name, b"k", b"v") for name in (topic, ordinary)]
+        txn.abort()
+    assert_failed(futures, ErrorCode.transaction_abortable)
+    txn.abort()
+    with pytest.raises(Refused, match="was aborted"):
+        txn.commit()
+    with pytest.raises(Refused, match="was aborted"):
+        txn.write(topic, b"k", b"v")
+    assert visible(stablelog_broker.bootstrap, topic, ordinary) == {}
+
+
+def test_an_exception_aborts(stablelog_broker, client, topic):
+    futures = []
+    with pytest.raises(KeyError), client.transaction() as txn:
+        futures.append(txn.write(topic, b"k", b"v"))
+        txn._send_all()
+        raise KeyError("mine")
+    assert_failed(futures, ErrorCode.transaction_abortable)
+    assert isinstance(futures[0].exception().__cause__, KeyError)
+    assert visible(stablelog_broker.bootstrap, topic) == {}
+
+
+def test_a_block_that_hides_a_failed_write_does_not_end_well(client, topic):
+    futures = []
+    with pytest.raises(Refused, match=r"max\.message\.bytes"), client.transaction() as txn:
+        futures.append(txn.write(topic, b"k", b"v", partition=0))
+        with contextlib.suppress(Refused):
+            while True:  # until more than may be under way without an answer is
+                txn.write(topic, b"k", bytes(2 << 20), partition=0)
+    assert_failed(futures)
+
+
+def test_what_is_not_there_cannot_be_written(client, topic):
+    with client.transaction() as txn:
+        future = txn.write(topic, b"k", b"v")
+        with pytest.raises(Refused, match="has partitions 0 to 1, not 2"):
+            txn.write(topic, b"k", b"v", partition=2)
+    assert settled([future])
+    with pytest.raises(InvalidConfig):
+        client.transaction(timeout=0)
+    with pytest.raises(InvalidConfig):
+        stablelog.connect("nowhere")
+
+
+def test_after_its_timeout_it_is_aborted(stablelog_broker, client, topic):
+    txn = client.transaction(timeout=0.3)
+    futures = [txn.write(topic, b"k", b"v") for _ in range(3)]
+    txn._send_all()
+    threading.Event().wait(0.35)
+    with pytest.raises(Refused, match=r"timeout of 0\.3 s"):
+        txn.commit()
+    assert_failed(futures)
+    assert visible(stablelog_broker.bootstrap, topic) == {}
+
+
+def state_of(bootstrap, transactional_id):
+    with Cluster(bootstrap) as cluster:
+        connection = cluster.coordinator(transactional_id)
+        request = connection.request_class(DESCRIBE_TRANSACTIONS)(transactional_ids=(transactional_id,))
+        found = connection.call(request, _description_class()).transaction_states[0]
+        return found.transaction_state if found.error_code is ErrorCode.none else "Gone"
+
+
+def test_a_commit_that_comes_after_the_broker_s_timeout_is_refused(stablelog_broker, topic):
+    arrive = threading.Event()
+
+    def lose(key, _count):
+        return "request" if key == COMMIT_JOINT and not arrive.is_set() else None
+
+    address = (stablelog_broker.host, stablelog_broker.port)
+    with Proxy(address, lose) as proxy, through(proxy, stablelog_broker) as client:
+        txn = client.transaction(timeout=1)
+        futures = [txn.write(topic, b"k", b"v") for _ in range(3)]
+        with ThreadPoolExecutor(1) as pool:
+            committing = pool.submit(txn.commit)
+            while not proxy.count(COMMIT_JOINT):
+                time.sleep(0.01)
+            while state_of(stablelog_broker.bootstrap, txn._shown[0][0]) == "Ongoing":
+                time.sleep(0.02)
+            assert not any(future.done() for future in futures), "nothing is known yet"
+            arrive.set()
+            with pytest.raises(Refused):
+                committing.result(30)
+    assert_failed(futures)
+    assert visible(stablelog_broker.bootstrap, topic) == {}
+
+
+@pytest.mark.parametrize("step", ["write", "commit"])
+def test_a_fenced_one_fails_whole(stablelog_broker, client, topic, step):
+    txn = client.transaction()
+    futures = [txn.write(topic, b"k", b"v", partition=0)]
+    txn._send_all()
+    txn._producer.flush()
+    with Cluster(stablelog_broker.bootstrap) as cluster:
+        Producer(cluster, txn._shown[0][0]).begin()
+    with pytest.raises(Refused):
+        if step == "write":
+            futures.append(txn.write(topic, b"k", b"v", partition=1))
+        txn.commit()
+    assert_failed(futures)
+    assert visible(stablelog_broker.bootstrap, topic) == {}
+
+
+@pytest.mark.parametrize("fate", ["request", "answer"])
+def test_lost_requests_and_answers_neither_lose_nor_repeat(stablelog_broker, topic, ordinary, fate):
+    def lose(key, count):
+        return fate if (key == PRODUCE and count % 3 == 1) or (key == COMMIT_JOINT and count < 3) else None
+
+    address = (stablelog_broker.host, stablelog_broker.port)
+    with Proxy(address, lose) as proxy, through(proxy, stablelog_broker) as client:
+        with client.transaction() as txn:
+            futures = {}
+            for number in range(20):
+                value = b"%d" % number
+                futures[txn.write((topic, ordinary)[number % 2], None, value)] = value
+                txn._send_all()
+        assert proxy.count(COMMIT_JOINT) == 3
+    assert settled(list(futures))
+    assert visible(stablelog_broker.bootstrap, topic, ordinary) == {
+        future.result(): value for future, value in futures.items()
+    }
+
+
+class Directed(Client):
+    """A client of a proxy, whose broker tells its own address."""
+
+    def __init__(self, proxy, broker, deadline_s=20):
+        super().__init__(proxy.bootstrap, deadline_s=deadline_s)
+        self._proxy, self._broker = proxy, broker
+        for cluster in self._idle:
+            self._direct(cluster)
+
+    def _lend(self):
+        return self._direct(super()._lend())
+
+    def _direct(self, cluster):
+        original = type(cluster).open_connection
+        cluster.open_connection = lambda address: original(
+            cluster, self._proxy.bootstrap if address == self._broker.bootstrap else address
+        )
+        return cluster
+
+
+def through(proxy, broker, deadline_s=20):
+    return Directed(proxy, broker, deadline_s)
+
+
+def write_everywhere(client, *topics):
+    txn = client.transaction(timeout=60)
+    return txn, {
+        txn.write(topic, b"k", b"%d" % n, partition=n % 2): b"%d" % n for topic in topics for n in range(4)
+    }
+
+
+def test_kill_between_the_decision_and_its_answer():
+    """The commit is decided and its answer lost; before it is asked again the broker is killed."""
+    with stablelog.serve() as broker:
+        topics = create(broker.bootstrap), create(broker.bootstrap, "offset")
+
+        def lose(key, count):
+            if key != COMMIT_JOINT or count > 2:
+                return None
+            if count == 2:
+                broker.kill()
+                broker.start()
+                return "request"
+            return "answer"
+
+        with Proxy((broker.host, broker.port), lose) as proxy, through(proxy, broker) as client:
+            txn, futures = write_everywhere(client, *topics)
+            done = txn.commit()
+            assert proxy.count(COMMIT_JOINT) == 3
+            assert done.commit_sequence == 1
+            assert txn.commit() == done
+            assert settled(list(futures))
+            assert visible(broker.bootstrap, *topics) == {f.result(): value for f, value in futures.items()}
+
+
+@pytest.mark.parametrize("decided", [True, False])
+@pytest.mark.parametrize("then", ["commit", "abort"])
+def test_a_commit_in_doubt_is_asked_again_after_a_restart(decided, then):
+    with stablelog.serve() as broker:
+        topics = create(broker.bootstrap), create(broker.bootstrap, "offset")
+
+        def lose(key, count):
+            if key != COMMIT_JOINT or count > 1:
+                return None
+            if not decided:
+                broker.kill()
+            return "answer" if decided else "request"
+
+        with (
+            Proxy((broker.host, broker.port), lose) as proxy,
+            through(proxy, broker, 0.3 if decided else 1) as client,
+        ):
+            txn, futures = write_everywhere(client, *topics)
+            if decided:  # nobody asks again by itself
+                txn._cluster.deadline_s = 0
+            with pytest.raises(Unavailable):
+                txn.commit()
+            txn._cluster.deadline_s = 20
+            assert not any(future.done() for future in futures), "nothing is known yet"
+            if decided:
+                broker.kill()
+            broker.start()
+            if then == "commit":
+                assert txn.commit().commit_sequence == 1
+            elif decided:
+                with pytest.raises(Refused, match="is committed"):
+                    txn.abort()
+            else:
+                txn.abort()
+            is_committed = decided or then == "commit"
+            assert settled(list(futures)) == is_committed
+            expected = {f.result(): value for f, value in futures.items()} if is_committed else {}
+            assert visible(broker.bootstrap, *topics) == expected
+
+
+def test_kill_at_any_moment_leaves_all_or_nothing():
+    with stablelog.serve() as broker, stablelog.connect(broker.bootstrap, deadline=20) as client:
+        topics = create(broker.bootstrap), create(broker.bootstrap, "offset")
+        expected, outcomes = {}, []
+        for delay_s in (0, 0.01, 0.03):
+            with ThreadPoolExecutor(1) as pool:
+                txn, futures = write_everywhere(client, *topics)
+                committing = pool.submit(txn.commit)
+                time.sleep(delay_s)
+                broker.kill()
+                broker.start()
+                assert committing.exception(60) is None or isinstance(committing.exception(), Refused)
+            outcomes.append(settled(list(futures)))
+            assert outcomes[-1] == (committing.exception() is None)
+            if outcomes[-1]:
+                expected |= {future.result(): value for future, value in futures.items()}
+            assert visible(broker.bootstrap, *topics) == expected
+
+
+def test_several_threads_share_a_client(stablelog_broker, client, topic):
+    def write(number):
+        with client.transaction() as txn:
+            return [txn.write(topic, b"k%d" % n, b"%d-%d" % (number, n)) for n in range(20)]
+
+    with ThreadPoolExecutor(4) as pool:
+        futures = [future for written in pool.map(write, range(12)) for future in written]
+    assert settled(futures)
+    assert set(visible(stablelog_broker.bootstrap, topic)) == {future.result() for future in futures}
+
+
+def test_the_commit_is_asked_of_a_broker_that_knows_joint_commits(client, topic, monkeypatch):
+    monkeypatch.setattr("stablelog.client.connection.Connection.speaks", lambda *_: False)
+    with pytest.raises(Refused, match="no stablelog broker"), client.transaction() as txn:
+        future = txn.write(topic, b"k", b"v")
+    assert_failed([future])
