@@ -354,7 +354,8 @@ class Broker:
         for task in self._tasks:
             task.cancel()
         results = await asyncio.gather(*self._tasks, return_exceptions=True)
-        failed = any(isinstance(result, Exception) for result in results)
+        # After a sync that failed, one that succeeds proves nothing: the next start has to read what is there.
+        failed = self.flush.failed is not None or any(isinstance(result, Exception) for result in results)
         if hasattr(self, "groups"):
             self.groups.close()
         self.flush.close()

@@ -31,6 +31,10 @@ class GroupFlush:
         on_advance: called with each partition whose high watermark or last stable offset moved.
         on_failure: called when a sync failed. What was written since the last good one may or may not be on
             disk, and no later fsync can tell; the broker has to stop.
+
+    Attributes:
+        rounds: how many were made.
+        failed: why nothing becomes durable any more; None while it does.
     """
 
     def __init__(
@@ -49,7 +53,7 @@ class GroupFlush:
         self._wake = asyncio.Event()
         self._threads = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
         self._sync_s = IN_PLACE_S  # what one sync takes: not known yet
-        self._failed: BaseException | None = None
+        self.failed: BaseException | None = None
         self._round_done = asyncio.Event()
         self._round_done.set()
         self.rounds = 0
@@ -70,12 +74,15 @@ class GroupFlush:
             self.dirty(partition)
 
     def durable(self, partition: Partition, end_offset: int) -> asyncio.Future[None] | None:
-        """A future that is done once the partition is durable up to `end_offset`; None if it is by now."""
-        if partition.high_watermark >= end_offset:
+        """A future that is done once the partition is durable up to `end_offset`; None if it is by now.
+
+        Once the disk has failed, it fails in any case: what is in memory may be ahead of what was written.
+        """
+        if partition.high_watermark >= end_offset and self.failed is None:
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self._failed is not None:
-            future.set_exception(self._failed)
+        if self.failed is not None:
+            future.set_exception(self.failed)
             return future
         self._waiting.setdefault(partition, deque()).append((end_offset, future))
         self.dirty(partition)
@@ -95,6 +102,8 @@ class GroupFlush:
             await self._wake.wait()
             self._wake.clear()
             dirty, self._dirty = self._dirty, {}
+            if self.failed is not None:
+                return
             if not dirty:
                 continue
             try:
@@ -102,7 +111,7 @@ class GroupFlush:
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it was, nobody may be told that a write is durable
-                self._fail(error)
+                self.fail(error)
                 return
             self.rounds += 1
             # Who waited for this round is answered before the next one holds the loop: it may only be for markers.
@@ -157,8 +166,12 @@ class GroupFlush:
         if moved:
             self._on_advance(partition)
 
-    def _fail(self, error: BaseException) -> None:
-        self._failed = error
+    def fail(self, error: BaseException) -> None:
+        """The disk has failed: nobody is told any more that something is durable, and the broker has to stop."""
+        if self.failed is not None:
+            return
+        self.failed = error
+        self._wake.set()
         for partition in list(self._waiting):
             self.forget(partition, error)
         self._on_failure(error)

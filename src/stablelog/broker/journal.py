@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from stablelog.batch.header import BatchHeader, headers_in
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.flush import GroupFlush
+from stablelog.errors import Unavailable
 from stablelog.log.partition import Appended, Isolation, Origin, Partition
 
 Entry = tuple[bytes, bytes | None]
@@ -58,7 +59,14 @@ class Journal:
         return [Record(0, now_ms, key, value, ()) for key, value in entries]
 
     def _append(self, batch: bytes) -> Appended:
-        appended = self.partition.append(batch, now_ms=self._now_ms(), origin=Origin.COORDINATOR)
+        if self._flush.failed is not None:
+            raise self._flush.failed
+        try:
+            appended = self.partition.append(batch, now_ms=self._now_ms(), origin=Origin.COORDINATOR)
+        except Unavailable as error:
+            # The coordinator has decided, and its log does not know: what it says from now on is not to be trusted.
+            self._flush.fail(error)
+            raise
         self._flush.dirty_soon(self.partition)
         return appended
 

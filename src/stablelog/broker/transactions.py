@@ -27,7 +27,7 @@ from stablelog.coordinators.transactions import (
     TransactionConfig,
     TransactionCoordinator,
 )
-from stablelog.errors import Refused
+from stablelog.errors import Refused, Unavailable
 from stablelog.log.partition import MarkerWrite, Partition
 
 log = logging.getLogger(__name__)
@@ -217,7 +217,12 @@ class Transactions:
         """Write markers to a partition, in their order and with one append."""
         if not orders:
             return
-        outcomes = partition.append_markers([_marker_write(order) for order in orders], now_ms=self._now_ms())
+        writes = [_marker_write(order) for order in orders]
+        try:
+            outcomes = partition.append_markers(writes, now_ms=self._now_ms())
+        except Unavailable as error:
+            self._flush.fail(error)  # they are written when the partition is opened again
+            raise
         self._flush.dirty(partition)
         end = partition.end_offset
         for order, outcome in zip(orders, outcomes, strict=True):
