@@ -1,8 +1,12 @@
 """What a task reads is what a read-committed client reads, also where the tail is no record."""
 
+from dataclasses import replace
+
 import pytest
 
-from stablelog.errors import Refused
+from stablelog.client.cluster import Cluster
+from stablelog.errors import Corrupt, Refused
+from stablelog.spark.counting import count
 from tests.clients.drivers import Confluent, unique
 from tests.spark.reading import rows, settled, tasks
 
@@ -26,3 +30,23 @@ def test_a_range_ends_by_position(stablelog_broker, fates, scan):
 def test_a_topic_that_is_not_there_is_named(stablelog_broker):
     with pytest.raises(Refused, match="there is no topic 'nowhere'"):
         tasks({"bootstrap": stablelog_broker.bootstrap, "subscribe": "nowhere"})
+
+
+def test_a_broker_whose_answers_do_not_reach_the_offset_is_not_asked_for_ever(stablelog_broker, monkeypatch):
+    topic = unique("behind")
+    client = Confluent(stablelog_broker.bootstrap)
+    for n in range(3):
+        client.produce(topic, [b"%d" % n])  # a batch each
+    given = {"bootstrap": stablelog_broker.bootstrap, "subscribe": topic, "scan": "fetch"}
+    planned = tasks(given)
+    fetch = Cluster.fetch
+
+    def first_batch(cluster, topic, partition, offset, *more, **named):
+        fetched = fetch(cluster, topic, partition, 0, *more, **named)
+        size = int.from_bytes(fetched.records[8:12], "big") + 12
+        return replace(fetched, records=fetched.records[:size])
+
+    monkeypatch.setattr(Cluster, "fetch", first_batch)
+    for read in (lambda: rows(given, "value", planned=planned), lambda: count(given)):
+        with pytest.raises(Corrupt, match="answers offset 1 with what does not reach it"):
+            read()

@@ -9,7 +9,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from stablelog.errors import Corrupt, Unavailable
+from stablelog.spark import counting
 from stablelog.spark.planning import Limits
+from stablelog.spark.segments import Gone
 from tests.clients.drivers import Confluent, unique
 from tests.spark.histories import Writers, truth
 from tests.spark.reading import make, rows, settled, tasks
@@ -78,6 +80,21 @@ def test_what_was_removed_meanwhile_is_told(stablelog_broker, scan, caplog):
     assert 100 < first <= 150
     assert left == [(n,) for n in range(first, 200)]
     assert "going on without" in caplog.text
+
+
+def test_a_count_begins_again_when_a_file_goes_away(stablelog_broker, monkeypatch):
+    topic = filled(stablelog_broker)
+    once = counting.files_count
+    tries = []
+
+    def failing(files, *more, **named):
+        tries.append(files)
+        if len(tries) < 3:
+            raise Gone("a segment")
+        return once(files, *more, **named)
+
+    monkeypatch.setattr(counting, "files_count", failing)
+    assert counting.count(given(stablelog_broker, topic)) == 200
 
 
 def test_without_a_broker_a_file_that_is_gone_is_told(stablelog_broker, tmp_path):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from stablelog.batch.header import BatchHeader, headers_in
 from stablelog.batch.records import decode_records
-from stablelog.errors import Unavailable
+from stablelog.errors import Corrupt, Unavailable
 from stablelog.log.transaction_index import AbortedTxn
 from stablelog.spark.fetch import FETCH_SIZE, BrokerLog
 from stablelog.spark.options import BATCH, read_options
@@ -34,6 +34,7 @@ def count(given: Mapping[str, str] | None = None, **more: str) -> int:
     Raises:
         InvalidConfig, Refused, Unavailable, Corrupt: as the read.
     """
+    from stablelog.spark.files import steadily
     from stablelog.spark.source import open_log
 
     options = read_options({**(given or {}), **more}, BATCH)
@@ -45,7 +46,12 @@ def count(given: Mapping[str, str] | None = None, **more: str) -> int:
         for wanted in ranges:
             files = log.files_of(wanted.place, topic_ids)
             if files is not None:
-                total += files_count(files, wanted.start, wanted.end, committed=committed)
+                total += steadily(
+                    files,
+                    lambda files=files, wanted=wanted: files_count(  # type: ignore[misc]
+                        files, wanted.start, wanted.end, committed=committed
+                    ),
+                )
             else:
                 broker = getattr(log, "broker", log)
                 assert isinstance(broker, BrokerLog)
@@ -203,7 +209,11 @@ def _fetched_count(broker: BrokerLog, wanted: Range, isolation: str) -> int:
             elif not (header.is_transactional and header.producer_id in open_aborted):
                 batch = fetched.records[position : position + header.size]
                 total += _inside(header, batch, wanted.start, wanted.end)
-        if reached == offset:
+        if reached <= offset:
+            if len(fetched.records):
+                raise Corrupt(
+                    f"{name(wanted.place)}: the broker answers offset {offset} with what does not reach it"
+                )
             if fetched.last_stable_offset <= offset:
                 raise Unavailable(f"{name(wanted.place)} ends before offset {wanted.end} by now")
             reached = min(fetched.last_stable_offset, wanted.end)

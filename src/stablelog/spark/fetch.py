@@ -10,7 +10,7 @@ from typing import Any
 
 from stablelog.batch.header import headers_in
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
-from stablelog.errors import InvalidConfig, OffsetOutOfRange, Unavailable
+from stablelog.errors import Corrupt, InvalidConfig, OffsetOutOfRange, Unavailable
 from stablelog.spark.offsets import Place
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import FetchSpan, Piece, Span, shares
@@ -168,8 +168,11 @@ def read(options: ReadOptions, cluster: Cluster, piece: Piece, decoder: Any) -> 
                 raise Unavailable(
                     f"{piece.topic}-{piece.partition} ends at offset {visible} by now, and was planned to be read up to {piece.end}"
                 )
-            if not len(fetched.records):
-                reached = min(visible, piece.end)  # nothing is left of these offsets: compaction took it
+            if len(fetched.records):  # asking again would give the same
+                raise Corrupt(
+                    f"{piece.topic}-{piece.partition}: the broker answers offset {offset} with what does not reach it"
+                )
+            reached = min(visible, piece.end)  # nothing is left of these offsets: compaction took it
         offset = reached
 
 

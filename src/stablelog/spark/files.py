@@ -104,7 +104,7 @@ class _Files:
         return found
 
 
-def _steadily(files: PartitionFiles, attempt: Callable[[], _Found]) -> _Found:
+def steadily(files: PartitionFiles, attempt: Callable[[], _Found]) -> _Found:
     """Do something with a partition's files; again, with a fresh look at the directory, if one of them went away."""
     for tried in range(1, TRIES):
         try:
@@ -192,7 +192,7 @@ class DirectoryLog:
         for place in places:
             if place not in self._ends:
                 files = self._of(place)
-                self._ends[place] = _steadily(files, files.scan_end)
+                self._ends[place] = steadily(files, files.scan_end)
             found[place] = self._ends[place][1 if stable else 0]
         return found
 
@@ -201,7 +201,7 @@ class DirectoryLog:
         found = {}
         for place, time_ms in times.items():
             files = self._of(place)
-            found[place] = _steadily(files, lambda files=files, time_ms=time_ms: _at_time(files, time_ms))  # type: ignore[misc]
+            found[place] = steadily(files, lambda files=files, time_ms=time_ms: _at_time(files, time_ms))  # type: ignore[misc]
         return found
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
@@ -229,7 +229,7 @@ class DirectoryLog:
 
 
 def _span(files: PartitionFiles, start: int, end: int, topic_id: str) -> Span:
-    return _steadily(files, lambda: files.span(start, end, topic_id))
+    return steadily(files, lambda: files.span(start, end, topic_id))
 
 
 def _at_time(files: PartitionFiles, time_ms: int) -> int | None:
