@@ -1,5 +1,6 @@
 """Futures of a transaction: all true or all failed, through aborts, fencing, lost answers and kill -9."""
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -401,3 +402,19 @@ def test_the_commit_is_asked_of_a_broker_that_knows_joint_commits(client, topic,
     with pytest.raises(Refused, match="no stablelog broker"), client.transaction() as txn:
         future = txn.write(topic, b"k", b"v")
     assert_failed([future])
+
+
+def test_asyncio_waits_for_the_futures_as_the_docs_say(client, topic):
+    async def conversation():
+        txn = client.transaction()
+        position = asyncio.wrap_future(await asyncio.to_thread(txn.write, topic, "k", b"v"))
+        assert not position.done()
+        done = await asyncio.to_thread(txn.commit)
+        assert await position == done.first
+        refused = client.transaction()
+        position = asyncio.wrap_future(refused.write(topic, "k", b"v"))
+        await asyncio.to_thread(refused.abort)
+        with pytest.raises(Refused):
+            await position
+
+    asyncio.run(asyncio.wait_for(conversation(), 30))
