@@ -105,27 +105,20 @@ class CommitOrder:
     def start_offset(self) -> int:
         """The first position that can be read.
 
-        A transaction of which retention has taken the beginning is gone as a whole, and so is all before it.
+        Of those behind it, a transaction that has lost its beginning to retention is gone as a whole.
         """
         log_start = self._partition.start_offset
         if log_start != self._log_start:
             first = self._partition.segments()[0].base_offset
             while self._indexes[0].base_offset < first:
                 self._indexes.pop(0).close()
-            self._start = max(self._start, log_start, self._torn_end(log_start))
+            self._start = max(self._start, log_start)
             self._log_start = log_start
         return self._start
 
-    def _torn_end(self, log_start: int) -> int:
-        """Where the last transaction ends that began before the log's start."""
-        for index in reversed(self._indexes):
-            if index.least_first_offset >= log_start:
-                continue
-            for place in range(len(index) - 1, -1, -1):
-                entry = index[place]
-                if entry.producer_id != NO_PRODUCER and entry.first_offset < log_start:
-                    return entry.end
-        return 0
+    def _is_torn(self, entry: Entry) -> bool:
+        """Whether retention has taken the beginning of a transaction, and with that all of it."""
+        return entry.producer_id != NO_PRODUCER and entry.first_offset < self._log_start
 
     @property
     def end_offset(self) -> int:
@@ -155,7 +148,7 @@ class CommitOrder:
         needed += [index.least_first_offset for index in self._indexes[place + 1 :]]
         index = self._indexes[place]
         needed += [index[at].first_offset for at in range(index.place_of(start), len(index))]
-        return min([start, *needed])
+        return max(min([start, *needed]), self._log_start)  # torn transactions need nothing
 
     # -- making ------------------------------------------------------------------------------------------------
 
@@ -371,7 +364,8 @@ class CommitOrder:
         for index in self._indexes[self._place_of(start) :]:
             for place in range(index.place_of(start), len(index)):
                 entry = index[place]
-                yield from self._batches_of(index, entry, max(start, entry.start))
+                if not self._is_torn(entry):
+                    yield from self._batches_of(index, entry, max(start, entry.start))
 
     def _place_of(self, position: int) -> int:
         """The place of the index that holds a position of the view, or comes next behind it."""
@@ -434,6 +428,8 @@ class CommitOrder:
                 continue
             for place in range(max(index.place_at_time(timestamp_ms), index.place_of(start)), len(index)):
                 entry = index[place]
+                if self._is_torn(entry):
+                    continue
                 if entry.producer_id != NO_PRODUCER:
                     return max(entry.start, start), entry.latest_ms, entry.leader_epoch
                 earlier = self._segment(index.base_offset).time_index.offset_before(timestamp_ms)
@@ -477,7 +473,7 @@ class CommitOrder:
         for index in self._indexes[self._place_of(start) :]:
             for place in range(index.place_of(start), len(index)):
                 entry = index[place]
-                if entry.producer_id == NO_PRODUCER:
+                if entry.producer_id == NO_PRODUCER or self._is_torn(entry):
                     continue
                 if len(found) == count_max:
                     return found
