@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from stablelog.batch.header import Codec, headers_in, read_header
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, decode_records, encode_batch, find_by_time
-from stablelog.errors import OffsetOutOfRange, Refused
+from stablelog.errors import OffsetOutOfRange, Refused, Unavailable
 from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.views.commit_index import CommitIndex, CommitSummary
@@ -271,6 +271,25 @@ def test_extents_of_a_long_transaction_do_not_stay_in_memory(monkeypatch):
     assert log.read_all(0, 1 << 30) == log.expected()
     assert len(log.expected()) == 100
     assert [name for name in log.disk.list_dir(DIRECTORY) if "openextents" in name] == []
+
+
+def test_a_start_that_cannot_be_written_does_not_move(monkeypatch):
+    log = Log()
+    for _ in range(5):
+        log.append(1)
+        log.end(1)
+    log.sync()
+
+    def full(path, content):
+        raise Unavailable("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log.disk, "write_atomic", full)
+        with pytest.raises(Unavailable):
+            log.partition.delete_records(7)
+    assert log.partition.visible_start(Isolation.READ_COMMITTED) == 0
+    assert len(log.read_all(0, 1 << 20)) == 5
+    assert log.partition.delete_records(7) == 7
 
 
 def test_retention_takes_a_transaction_that_has_lost_its_beginning_and_no_other():

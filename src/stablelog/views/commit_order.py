@@ -125,16 +125,19 @@ class CommitOrder:
         """The position behind the last one that can be read. It never moves back."""
         return max(self._indexes[-1].view_end, self.start_offset)
 
-    def begin_at(self, start_offset: int) -> int:
-        """Let the view begin at a position, or where the transaction ends in which that lies. Returns where."""
-        index = self._indexes[self._place_of(start_offset)]
-        place = index.place_of(start_offset)
+    def whole_from(self, position: int) -> int:
+        """A position, or where the transaction ends in which it lies: from there on nothing is in part."""
+        index = self._indexes[self._place_of(position)]
+        place = index.place_of(position)
         if place < len(index):
             entry = index[place]
-            if entry.producer_id != NO_PRODUCER and entry.start < start_offset:
-                start_offset = entry.end
+            if entry.producer_id != NO_PRODUCER and entry.start < position:
+                return entry.end
+        return position
+
+    def begin_at(self, start_offset: int) -> None:
+        """Show nothing before a position from which all is whole."""
         self._start = max(self.start_offset, start_offset)
-        return self._start
 
     def open_record_counts(self) -> dict[int, int]:
         """How many records the transactions hold that are open where the walk stands, by producer id."""

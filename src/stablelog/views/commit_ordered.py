@@ -87,8 +87,10 @@ class CommitOrderedPartition(Partition):
             raise OffsetOutOfRange(
                 f"records before {before_offset} of {self.topic}-{self.index} cannot be deleted: the high watermark is {self.high_watermark}"
             )
-        start_offset = self.view.begin_at(before_offset)
+        start_offset = max(self.view.whole_from(before_offset), self.view.start_offset)
+        # Durable first: where the view begins never moves back.
         self._disk.write_atomic(self.directory / VIEW_START_FILE, encode_log_start(start_offset))
+        self.view.begin_at(start_offset)
         super().delete_records(self.view.first_needed_offset())
         return self.view.start_offset
 

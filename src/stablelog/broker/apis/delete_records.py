@@ -1,5 +1,6 @@
 """DeleteRecords (21): drop everything before an offset; -1 means before the high watermark."""
 
+import logging
 from typing import Any
 
 from kio.schema.delete_records.v2.request import DeleteRecordsRequest
@@ -13,9 +14,11 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
 from stablelog.broker.topics import INTERNAL_TOPICS
-from stablelog.errors import Refused
+from stablelog.errors import Refused, Unavailable
 
 HIGH_WATERMARK = -1
+
+log = logging.getLogger(__name__)
 
 
 async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Any) -> DeleteRecordsResponse:
@@ -31,6 +34,14 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Any) -
         except Refused as refused:
             return DeleteRecordsPartitionResult(
                 partition_index=asked.partition_index, low_watermark=-1, error_code=refused.code
+            )
+        except (Unavailable, OSError) as failure:
+            # The start stays where it was, and the other partitions are answered.
+            log.warning("records of %s-%d were not deleted: %s", name, asked.partition_index, failure)
+            return DeleteRecordsPartitionResult(
+                partition_index=asked.partition_index,
+                low_watermark=-1,
+                error_code=ErrorCode.kafka_storage_error,
             )
         broker.waiters.wake(partition)
         return DeleteRecordsPartitionResult(
