@@ -136,29 +136,73 @@ def write_flights(
     return events, aborted, fleet.restarts
 
 
-def run_pipeline(console: Console, bootstrap: str, checkpoint: Path, row_count: int) -> None:
-    """Run the Spark pipeline over all flights; kill it with -9 half-way, and start it again on its checkpoint."""
+class Drivers:
+    """Spark drivers, each ready before it is needed: a session takes seconds to start, and one that is killed has a successor."""
+
+    def __init__(self, bootstrap: str, checkpoint: Path, row_count: int) -> None:
+        rows_per_batch = max(row_count // SPARK_BATCHES, 1)
+        self._command = [
+            *(sys.executable, "-m", "demo.pipeline"),
+            *(bootstrap, str(checkpoint), str(rows_per_batch)),
+        ]
+        self._log = checkpoint.with_name("spark.log")
+        self._waiting = [self._start()]
+
+    def _start(self) -> "subprocess.Popen[str]":
+        with self._log.open("a") as errors:
+            # A session of its own: Spark is a Java process and its Python workers, and all of them are killed.
+            return subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+
+    def next(self) -> "subprocess.Popen[str]":
+        """Let the next one begin, and have another wait behind it."""
+        process = self._waiting.pop()
+        self._waiting.append(self._start())
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has failed; whoever waits for it is told
+            process.stdin.write("go\n")
+            process.stdin.close()
+        return process
+
+    def why_it_failed(self) -> str:
+        """What Spark has said last."""
+        return self._log.read_text()[-4000:]
+
+    def close(self) -> None:
+        """Kill whoever waits."""
+        for process in self._waiting:
+            kill_group(process)
+            process.wait()
+
+
+def kill_group(process: "subprocess.Popen[str]") -> None:
+    """Kill a process with -9, and all that it has started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def run_pipeline(console: Console, drivers: Drivers, row_count: int) -> None:
+    """Run the Spark pipeline over all flights; kill it with -9 half-way, and let another go on from its checkpoint."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    rows_per_batch = max(row_count // SPARK_BATCHES, 1)
-    command = [sys.executable, "-m", "demo.pipeline", bootstrap, str(checkpoint), str(rows_per_batch)]
-    log = checkpoint.with_name("spark.log")
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("through Spark", total=row_count)
         kill_at = row_count * SPARK_KILLED_AT
         done = failures = 0
         while True:
-            with log.open("w") as errors:
-                # A session of its own: Spark is a Java process and its Python workers, and all of them are killed.
-                process = subprocess.Popen(
-                    command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
-                )
+            process = drivers.next()
             assert process.stdout is not None
             for line in process.stdout:
                 done += int(line.split()[1])
                 progress.update(task, completed=done)
                 if done >= kill_at:
                     kill_at = math.inf
-                    os.killpg(process.pid, signal.SIGKILL)
+                    kill_group(process)
                     console.print(
                         "  Spark: killed -9 in the middle, a new driver goes on from the checkpoint"
                     )
@@ -166,7 +210,7 @@ def run_pipeline(console: Console, bootstrap: str, checkpoint: Path, row_count: 
                 break
             failures += process.returncode != -signal.SIGKILL
             if failures == SPARK_FAILURES_MAX:
-                raise SystemExit(f"the pipeline failed:\n{log.read_text()[-4000:]}")
+                raise SystemExit(f"the pipeline failed:\n{drivers.why_it_failed()}")
         progress.update(task, completed=row_count)
 
 
@@ -215,16 +259,20 @@ def run(
     follower, sampler = Follower(broker.bootstrap), Sampler(broker.bootstrap, partition)
     follower.start()
     sampler.start()
-    events, aborted, restarts = write_flights(console, broker, source.rows, row_count_max, hang_at, sampler)
-    console.print(
-        f"  {aborted:,} transactions aborted on purpose, {restarts} producers replaced", highlight=False
-    )
-    deadline = time.monotonic() + CATCH_UP_S
-    while follower.followed.count < source.rows and time.monotonic() < deadline:
-        time.sleep(0.05)
-    sampler.stop()
-    follower.stop()
-    run_pipeline(console, broker.bootstrap, broker.data.parent / "checkpoint", source.rows)
+    checkpoint = broker.data.parent / "checkpoint"
+    with contextlib.closing(Drivers(broker.bootstrap, checkpoint, source.rows)) as drivers:
+        events, aborted, restarts = write_flights(
+            console, broker, source.rows, row_count_max, hang_at, sampler
+        )
+        console.print(
+            f"  {aborted:,} transactions aborted on purpose, {restarts} producers replaced", highlight=False
+        )
+        deadline = time.monotonic() + CATCH_UP_S
+        while follower.followed.count < source.rows and time.monotonic() < deadline:
+            time.sleep(0.05)
+        sampler.stop()
+        follower.stop()
+        run_pipeline(console, drivers, source.rows)
     with console.status("reading it all back with Spark"):
         proof = read_back(broker.bootstrap)
     ok = report(console, source, proof, follower.followed.count, follower.followed.doomed_count)

@@ -3,7 +3,8 @@
 Two streams. One gives every flight its airline's name and writes it to `flights-named`: a row in, a row out. The
 other sums up per carrier and writes each new sum to `delays`. What a micro-batch writes is one transaction, keyed by
 the query and the batch, so a driver that is killed and started again on the same checkpoint writes nothing twice.
-It prints how far it is, a line for each batch, so that whoever started it can choose the moment to kill it.
+It begins when it is told a line, and prints how far it is, a line for each batch, so that whoever started it can
+choose the moment to kill it.
 """
 
 import argparse
@@ -93,4 +94,6 @@ if __name__ == "__main__":
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("rows_per_batch", type=int)
     given = parser.parse_args()
-    follow(start(quiet_session("pipeline"), given.bootstrap, given.checkpoint, given.rows_per_batch))
+    ready = quiet_session("pipeline")
+    if sys.stdin.readline():  # nothing if whoever started it is gone
+        follow(start(ready, given.bootstrap, given.checkpoint, given.rows_per_batch))

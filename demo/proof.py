@@ -8,6 +8,7 @@ from rich.table import Table
 
 from demo.flights import DELAYS_TOPIC, NAMED_TOPIC, TOPIC, Totals
 from demo.pipeline import FLIGHT, quiet_session
+from stablelog.spark import count
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +49,9 @@ def read_back(bootstrap: str) -> Proof:
 
     spark = quiet_session("proof")
 
-    def load(topic: str, isolation: str = "read_committed") -> Any:
+    def load(topic: str) -> Any:
         read = spark.read.format("stablelog").option("kafka.bootstrap.servers", bootstrap)
-        return read.option("subscribe", topic).option("isolation", isolation).load()
+        return read.option("subscribe", topic).load()
 
     def find(topic: str) -> Found:
         value = f.from_json(f.col("value").cast("string"), FLIGHT)
@@ -85,7 +86,9 @@ def read_back(bootstrap: str) -> Proof:
         log=find(TOPIC),
         named=find(NAMED_TOPIC),
         summed={row["carrier"]: row["flights"] for row in last.collect()},
-        uncommitted_count=load(TOPIC, "read_uncommitted").count(),
+        uncommitted_count=count(
+            {"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC, "isolation": "read_uncommitted"}
+        ),
     )
     spark.stop()
     return proof
@@ -106,7 +109,7 @@ def report(console: Console, source: Totals, proof: Proof, followed_count: int, 
     """
     table = Table(title="Flights out of New York in 2013", title_justify="left", title_style="bold")
     table.add_column("", no_wrap=True)
-    for column in ("source file", "the log", "through Spark", "its sums"):
+    for column in ("source", "the log", "by Spark", "its sums"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("")
     log, named = proof.log.totals, proof.named.totals
@@ -140,9 +143,9 @@ def report(console: Console, source: Totals, proof: Proof, followed_count: int, 
         "aborted yet seen": proof.log.doomed_count + proof.named.doomed_count + doomed_count,
         "missed by the follower": source.rows - followed_count,
     }
-    for label, count in checks.items():
+    for label, found in checks.items():
         console.print(
-            f"  {label:<24}{count:>10,}", style="green" if count == 0 else "bold red", highlight=False
+            f"  {label:<24}{found:>10,}", style="green" if found == 0 else "bold red", highlight=False
         )
     extra = proof.uncommitted_count - log.rows
     console.print(
