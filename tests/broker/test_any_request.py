@@ -83,7 +83,7 @@ def test_any_content_is_answered_or_refused(api_key):
                 fields = {field.name: getattr(request, field.name) for field in dataclasses.fields(request)}
                 data = frame(api_key, version, **fields)
                 try:
-                    async with asyncio.timeout(0.2 if api_key in PASSING else 10):
+                    async with asyncio.timeout(0.2 if api_key in PASSING else 60):
                         await desk.router.respond(desk._stranger, data)
                 except StablelogError as error:
                     refused.append(error)
@@ -95,5 +95,5 @@ def test_any_content_is_answered_or_refused(api_key):
                 ErrorCode.unknown_topic_or_partition,
             )
 
-    asyncio.run(asyncio.wait_for(conversation(), 60))
+    asyncio.run(asyncio.wait_for(conversation(), 250))
     assert len(refused) < 60, refused[:3]

@@ -16,7 +16,7 @@ COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
 
 def run(conversation):
-    asyncio.run(asyncio.wait_for(conversation(), 30))
+    asyncio.run(asyncio.wait_for(conversation(), 100))
 
 
 async def written(desk, *, keys=10, rounds=20):

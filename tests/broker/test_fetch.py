@@ -11,7 +11,7 @@ from tests.broker.desk import ABORT, batch, opened, part
 COMMITTED, UNCOMMITTED = 1, 0
 
 
-def fetch(desk, *, isolation, offset=0, min_bytes=1, wait=timedelta(seconds=20)):
+def fetch(desk, *, isolation, offset=0, min_bytes=1, wait=timedelta(seconds=60)):
     asked = part(
         1, 12, "request", "FetchPartition", partition=0, fetch_offset=offset, partition_max_bytes=1 << 20
     )
@@ -59,7 +59,7 @@ def test_a_long_poll_waits_for_what_its_isolation_can_see_and_carries_the_aborts
                 (producer[0], 0)
             ]
 
-    asyncio.run(asyncio.wait_for(conversation(), 20))
+    asyncio.run(asyncio.wait_for(conversation(), 100))
 
 
 @pytest.mark.parametrize("wait_ms", [0, 30])
@@ -82,4 +82,4 @@ def test_a_long_poll_that_runs_out_of_time_carries_the_aborts_too(wait_ms):
                 (producer[0], 0)
             ]
 
-    asyncio.run(asyncio.wait_for(conversation(), 20))
+    asyncio.run(asyncio.wait_for(conversation(), 100))

@@ -39,7 +39,7 @@ def at_work(conversation, **arguments):
         flush = GroupFlush(**settings)
         task = asyncio.create_task(flush.run())
         try:
-            await asyncio.wait_for(conversation(flush), 20)
+            await asyncio.wait_for(conversation(flush), 100)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

@@ -41,7 +41,7 @@ def run(disk, conversation):
             await broker.stop()
         return failures
 
-    return asyncio.run(asyncio.wait_for(life(), 20))
+    return asyncio.run(asyncio.wait_for(life(), 100))
 
 
 def test_a_commit_whose_record_was_not_written_is_never_acknowledged():

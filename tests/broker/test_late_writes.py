@@ -14,7 +14,7 @@ FENCED = (ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced)
 
 
 def run(conversation):
-    asyncio.run(asyncio.wait_for(conversation(), 20))
+    asyncio.run(asyncio.wait_for(conversation(), 100))
 
 
 @pytest.mark.parametrize("version", [9, 12], ids=["first dialect", "second dialect"])

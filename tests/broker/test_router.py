@@ -20,7 +20,7 @@ def at_desk(conversation):
         async with opened() as desk:
             await conversation(desk)
 
-    asyncio.run(asyncio.wait_for(work(), 20))
+    asyncio.run(asyncio.wait_for(work(), 100))
 
 
 def test_every_api_that_is_spoken_has_its_handler_and_no_other_has():

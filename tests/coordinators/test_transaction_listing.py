@@ -52,6 +52,6 @@ def test_patterns_that_could_take_for_ever_are_refused(pattern: str) -> None:
 
 def test_the_worst_pattern_that_is_taken_is_quick() -> None:
     matches = id_matcher(".*.*x")
-    began = time.perf_counter()
+    began = time.thread_time()
     assert not matches("a" * 1024)
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1

@@ -17,7 +17,7 @@ COMMIT_ORDER = {"stablelog.order": "commit"}
 
 
 def run(conversation):
-    return asyncio.run(asyncio.wait_for(conversation(), 60))
+    return asyncio.run(asyncio.wait_for(conversation(), 100))
 
 
 async def ask(desk, topic="t", partition_index=0, **fields):

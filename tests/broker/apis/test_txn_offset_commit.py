@@ -13,7 +13,7 @@ FIRST = range(5)
 
 
 def run(conversation):
-    asyncio.run(asyncio.wait_for(conversation(), 20))
+    asyncio.run(asyncio.wait_for(conversation(), 100))
 
 
 async def commit(desk, version, who, *, name="a", offset=5):
