@@ -4,6 +4,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import Codec, read_header
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import Corrupt, OffsetOutOfRange, Refused, Unavailable
+from stablelog.log.append import with_append_time
 from stablelog.log.partition import Isolation, Origin
 from stablelog.log.verify import verify_directory
 from tests.log.timeline import DIRECTORY, NOW_MS, Log, write
@@ -236,6 +237,25 @@ def test_a_batch_that_is_too_large_is_refused_by_the_name_of_the_setting():
     log = Log(max_message_bytes=100)
     with pytest.raises(Refused, match=r"max\.message\.bytes=100"):
         log.partition.append(plain(1, value=bytes(100)), now_ms=NOW_MS)
+
+
+def test_a_time_too_far_from_the_brokers_is_refused_by_the_name_of_the_setting():
+    """A record from the future would keep its segment from retention; Kafka's default allows an hour."""
+    log = Log(message_timestamp_before_ms_max=1000)
+    log.partition.append(plain(NOW_MS - 1000, NOW_MS + 3_600_000), now_ms=NOW_MS)
+    log.partition.append(plain(-1), now_ms=NOW_MS)
+    for times, setting in (
+        ((NOW_MS - 1001, NOW_MS), "before"),
+        ((NOW_MS, NOW_MS + 3_600_001), "after"),
+    ):
+        with pytest.raises(Refused, match=rf"message\.timestamp\.{setting}\.max\.ms") as caught:
+            log.partition.append(plain(*times), now_ms=NOW_MS)
+        assert caught.value.code is ErrorCode.invalid_timestamp
+    with pytest.raises(Refused, match=r"times are the broker's"):
+        log.partition.append(with_append_time(plain(NOW_MS), NOW_MS), now_ms=NOW_MS)
+    assert log.partition.end_offset == 3
+    by_broker = Log(message_timestamp_type="LogAppendTime", message_timestamp_before_ms_max=0)
+    assert by_broker.partition.append(plain(5, 1 << 60), now_ms=NOW_MS).append_time_ms == NOW_MS
 
 
 def test_the_brokers_time_takes_the_place_of_the_clients_where_the_topic_says_so():

@@ -24,7 +24,7 @@ from stablelog.batch.header import (
 from stablelog.batch.markers import MarkerType, encode_marker
 from stablelog.env.disk import Buffer
 from stablelog.errors import Corrupt, Refused
-from stablelog.log.model import Appended, MarkerWrite, Origin
+from stablelog.log.model import Appended, LogConfig, MarkerWrite, Origin
 from stablelog.log.producers import Producers
 
 ATTRIBUTES = slice(21, 23)
@@ -33,7 +33,9 @@ RECORD_SIZE_MIN = 7  # bytes: each of a record's fields takes one
 POSITION_COUNT_MAX = 2**31 - 1  # what `lastOffsetDelta` of a marker can say
 
 
-def check_batch(header: BatchHeader, batch: Buffer, origin: Origin, *, topic: str, size_max: int) -> None:
+def check_batch(
+    header: BatchHeader, batch: Buffer, origin: Origin, *, topic: str, config: LogConfig, now_ms: int
+) -> None:
     """Refuse what may not be written.
 
     Args:
@@ -41,7 +43,8 @@ def check_batch(header: BatchHeader, batch: Buffer, origin: Origin, *, topic: st
         batch: all the bytes that came.
         origin: a client may do less than a coordinator.
         topic: for the message.
-        size_max: `max.message.bytes`.
+        config: of the topic.
+        now_ms: by the broker's clock.
 
     Raises:
         Refused: the batch is not one that this origin may write.
@@ -66,7 +69,28 @@ def check_batch(header: BatchHeader, batch: Buffer, origin: Origin, *, topic: st
             f"{header.record_count} records in {header.size - HEADER.size} bytes",
         )
     if origin is Origin.CLIENT:
-        _check_client_batch(header, topic, size_max)
+        _check_client_batch(header, topic, config.max_message_bytes)
+        _check_times(header, topic, config, now_ms)
+
+
+def _check_times(header: BatchHeader, topic: str, config: LogConfig, now_ms: int) -> None:
+    """By the header, so that nothing has to be decoded: its first and its greatest timestamp."""
+    if header.is_log_append_time:
+        raise Refused(ErrorCode.invalid_timestamp, "a client does not say that its times are the broker's")
+    if config.message_timestamp_type == "LogAppendTime":
+        return
+    ahead_ms = header.max_timestamp - now_ms
+    if ahead_ms > config.message_timestamp_after_ms_max:
+        raise Refused(
+            ErrorCode.invalid_timestamp,
+            f"a timestamp {ahead_ms} ms ahead of the broker's clock; {topic} takes up to message.timestamp.after.max.ms={config.message_timestamp_after_ms_max}",
+        )
+    behind_ms = now_ms - header.base_timestamp
+    if header.base_timestamp >= 0 and behind_ms > config.message_timestamp_before_ms_max:
+        raise Refused(
+            ErrorCode.invalid_timestamp,
+            f"a timestamp {behind_ms} ms behind the broker's clock; {topic} takes up to message.timestamp.before.max.ms={config.message_timestamp_before_ms_max}",
+        )
 
 
 def _check_client_batch(header: BatchHeader, topic: str, size_max: int) -> None:

@@ -41,6 +41,8 @@ class LogConfig:
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     max_message_bytes: int = 1_048_588
     message_timestamp_type: str = "CreateTime"
+    message_timestamp_before_ms_max: int = 2**63 - 1
+    message_timestamp_after_ms_max: int = 60 * 60_000
     delete_retention_ms: int = DAY_MS
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0

@@ -316,7 +316,7 @@ class Partition:
         if origin is Origin.REPLICATION:
             return self._append_replicated(batches, now_ms)
         header = read_header(batches)
-        check_batch(header, batches, origin, topic=self.topic, size_max=self.config.max_message_bytes)
+        check_batch(header, batches, origin, topic=self.topic, config=self.config, now_ms=now_ms)
         if origin is Origin.CLIENT and "compact" in self.config.cleanup_policy:
             check_keys(header, batches, self.topic)
         by_broker_time = self.config.message_timestamp_type == "LogAppendTime"
