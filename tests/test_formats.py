@@ -50,7 +50,7 @@ def test_the_examples_are_read(example):
             assert TimeIndex(0, content)[0] == (1_700_000_000_000, 6)
         case 34:
             assert TransactionIndex(content)[0] == (5, 5, 7, 8)
-        case 46:
+        case 58:
             assert decode_joint(content) == JointState(7, 42, update_ms=1_700_000_000_000)
         case 56:
             assert decode_snapshot(content, 0)[0].last_sequence == 1

@@ -3,7 +3,8 @@
 The world is that of `test_transactions_model`, with its plain producers; here drivers are added, whose tasks write
 children. Drivers of one key know nothing of each other: they write the same version twice, or an old one. What must
 hold at any time: all children of a (key, version) that a commit has named are committed, with its one number, or none
-of them; and nothing else of that version ever is.
+of them; and nothing else of that version ever is. And whoever asks for the last version learns what it was made of, and
+no driver loses a version to one that has started earlier.
 """
 
 import random
@@ -17,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
 from stablelog.coordinators import transaction_ending
-from stablelog.coordinators.joint import OFFSETS_TIMEOUT_MS, ChildShown
+from stablelog.coordinators.joint import OFFSETS_TIMEOUT_MS, BeginAnswer, ChildShown, CommitAnswer
 from stablelog.coordinators.joint_records import decode_joint
 from stablelog.coordinators.transaction_ending import EPOCH_MAX
 from stablelog.coordinators.transaction_records import JointKey, TransactionKey, decode_transaction, read_key
@@ -63,9 +64,14 @@ class Driver:
     run: str | None
     version: int
     tasks: list[Task] = field(default_factory=list)
+    order: int = -1
     offsets: tuple[ChildShown, Txn] | None = None
     dead: bool = False
     waiting: bool = False
+
+    def digest(self, version: int) -> str:
+        """What a version of this driver is made of; not all drivers say."""
+        return f"{version} of {self.run}" if self.run and version % 3 else ""
 
 
 class JointWorld(World):
@@ -77,9 +83,13 @@ class JointWorld(World):
         self.tasks: list[Task] = []
         self.attempts = 0
         self.truth: dict[tuple[JointName, int], Truth] = {}  # what is durable
+        self.made_of: dict[tuple[JointName, int], str] = {}
+        self.begun: dict[
+            tuple[JointName, int], int
+        ] = {}  # the greatest order that was told that it has the version
         self.committed_ids: dict[int, str] = {}  # producer id to the id that it has committed under
         self.late_commits: list[tuple[JointName, int, list[ChildShown], str | None]] = []
-        self.told_already = self.told_refused = self.zombies_refused = 0
+        self.told_already = self.told_refused = self.zombies_refused = self.told_digest = self.too_old = 0
 
     # -- what is durable -----------------------------------------------------------------------------------------
 
@@ -95,6 +105,7 @@ class JointWorld(World):
                     state = decode_joint(value)
                     if state.last_version >= 0 and (subject.name, state.last_version) not in self.truth:
                         joint = (subject.name, state.last_version, state.commit_sequence)
+                        self.made_of[subject.name, state.last_version] = state.digest
                 elif isinstance(subject, TransactionKey):
                     txn = decode_transaction(value)
                     if txn.state is State.PREPARE_COMMIT:
@@ -172,19 +183,25 @@ class JointWorld(World):
             task.shown = ChildShown(producer.transactional_id, *producer.txn.shown)
 
     def task_begins(self, task: Task) -> None:
+        name, order = task.driver.name, task.driver.order
         decision = self.coordinator.joint.begin(
-            task.driver.name, task.version, task.driver.run, now_ms=self.now_ms
+            name, task.version, task.driver.run, order=order, now_ms=self.now_ms
         )
         answer = decision.answer
         lost = self.choose(8) == 0
+        reached = self.begun.get((name, task.version), -1)
 
         def answered() -> None:
             if answer.error is not ErrorCode.none:
                 task.producer.dead = True
+                self.too_old += -1 < order < reached
             elif answer.committed:
-                assert any(n == task.driver.name and v >= task.version for n, v in self.truth)
+                assert any(n == name and v >= task.version for n, v in self.truth)
+                self.check_digest(name, task.version, answer)
                 task.skipped = True
             elif not lost:
+                assert order == -1 or order >= reached, "an earlier start has taken the version"
+                self.begun[name, task.version] = max(order, self.begun.get((name, task.version), -1))
                 task.begun = True
 
         self.carry_out(decision, answered)
@@ -218,7 +235,8 @@ class JointWorld(World):
         last = max((v for n, v in self.truth if n == name), default=-1)
         version = max(0, last + (1, 1, 2, 0, -1)[self.choose(5)])
         run = f"run {len(self.drivers)}" if self.choose(3) > 0 else None
-        driver = Driver(name, run, version)
+        order = len(self.drivers) if run is not None and self.choose(3) > 0 else -1
+        driver = Driver(name, run, version, order=order)
         self.drivers.append(driver)
         self.plan(driver)
 
@@ -303,6 +321,11 @@ class JointWorld(World):
             self.late_commits.append((driver.name, driver.version, children, driver.run))
         self.commit(driver, driver.name, driver.version, children, driver.run, txns)
 
+    def check_digest(self, name: JointName, version: int, answer: BeginAnswer | CommitAnswer) -> None:
+        was_last = answer.commit_sequence != -1
+        assert answer.digest == (self.made_of[name, version] if was_last else "")
+        self.told_digest += bool(answer.digest)
+
     def commit(
         self,
         driver: Driver | None,
@@ -312,7 +335,14 @@ class JointWorld(World):
         run: str | None,
         txns: list[Txn],
     ) -> None:
-        decision = self.coordinator.joint.commit(name, version, children, run=run, now_ms=self.now_ms)
+        decision = self.coordinator.joint.commit(
+            name,
+            version,
+            children,
+            run=run,
+            digest=None if driver is None else driver.digest(version),
+            now_ms=self.now_ms,
+        )
         answer = decision.answer
         lost = self.choose(5) == 0
         if driver is not None:
@@ -331,6 +361,8 @@ class JointWorld(World):
             else:
                 g, committed = self.truth[name, version]
                 assert g == answer.commit_sequence
+                assert answer.run == (run or "")
+                assert answer.digest == self.made_of[name, version]
                 assert committed <= {shown.transactional_id for shown in children}
             if driver is None:
                 return
@@ -420,6 +452,7 @@ class JointWorld(World):
             answer = self.coordinator.joint.commit(name, version, [], now_ms=self.now_ms).answer
             assert answer.already
             assert answer.commit_sequence == (g if version == last else -1)
+            self.check_digest(name, version, answer)
 
 
 def run(numbers: list[int]) -> JointWorld:
@@ -458,5 +491,7 @@ def test_histories_of_joint_commits_are_not_trivial() -> None:
     assert sum("offsets" in i for children in commits for i in children) > 2
     assert sum(world.told_already for world in worlds) > 20
     assert sum(world.told_refused for world in worlds) > 20
+    assert sum(world.told_digest for world in worlds) > 20
+    assert sum(world.too_old for world in worlds) > 0
     assert sum(world.zombies_refused for world in worlds) > 5
     assert sum(world.leader_epoch for world in worlds) > 30

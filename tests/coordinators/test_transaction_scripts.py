@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.joint import ChildShown
+from stablelog.coordinators.joint import BeginAnswer, ChildShown, CommitAnswer
 from stablelog.coordinators.joint_records import decode_joint
 from stablelog.coordinators.producer_ids import ProducerIds
 from stablelog.coordinators.transaction_records import (
@@ -66,7 +66,13 @@ def shown_joint(value: bytes | None) -> str:
     if state.open_version >= 0:
         parts.append(f"open {state.open_version} run {state.run or '-'}")
         parts += [f"not {run}" for run in state.superseded]
+    parts += [f"order {state.order}"] if state.order >= 0 else []
+    parts += [f"of {state.digest} by {state.committed_run or '-'}"] if state.digest else []
     return " ".join(parts)
+
+
+def made_of(answer: BeginAnswer | CommitAnswer) -> str:
+    return f" of {answer.digest} by {answer.run or '-'}" if answer.digest else ""
 
 
 def told(message: str | None) -> str:
@@ -226,22 +232,22 @@ class Conversation:
         )
         self.init(name, *flags, id=transactional_id, **given)
 
-    def begin_joint(self, key: str, version: str, run: str = "") -> None:
-        """`begin-joint k 1 r1`: with a run, or without only to ask."""
+    def begin_joint(self, key: str, version: str, run: str = "", order: str = "-1") -> None:
+        """`begin-joint k 1 r1 order=4`: with a run, or without only to ask."""
         decision = self.coordinator.joint.begin(
-            JointName("", key), int(version), run or None, now_ms=self.now_ms
+            JointName("", key), int(version), run or None, order=int(order), now_ms=self.now_ms
         )
         answer = decision.answer
         line = answer.error.name if answer.error is not ErrorCode.none else "open"
         if answer.committed:
-            line = f"committed g={answer.commit_sequence}"
+            line = f"committed g={answer.commit_sequence}" + made_of(answer)
         self.carry_out(decision, f"{line} last {answer.last_version}" + told(answer.message))
 
     def commit_joint(self, key: str, version: str, *names: str, **given: str) -> None:
-        """`commit-joint k 1 A B=0/7 run=r1 group=g keep=1h offsets`: the children A and B, one with another identity."""
+        """`commit-joint k 1 A B=0/7 run=r1 group=g keep=1h digest=d offsets`: the children A and B, one with another identity."""
         now = {"now_ms": self.now_ms}
         name = JointName(given.pop("group", ""), key)
-        run, keep = given.pop("run", None), given.pop("keep", None)
+        run, keep, digest = (given.pop(word, None) for word in ("run", "keep", "digest"))
         children = [
             ChildShown(self.producers[n].transactional_id, *self.producers[n].identity) for n in names
         ]
@@ -252,11 +258,13 @@ class Conversation:
             children,
             run=run,
             retention_ms=-1 if keep is None else milliseconds(keep),
+            digest=digest,
             **now,
         )
         answer = decision.answer
         line = answer.error.name if answer.error is not ErrorCode.none else f"g={answer.commit_sequence}"
-        self.carry_out(decision, line + (" already" if answer.already else "") + told(answer.message))
+        line += " already" if answer.already else ""
+        self.carry_out(decision, line + made_of(answer) + told(answer.message))
 
     def abort_joint(self, key: str, version: str, *names: str, **given: str) -> None:
         """`abort-joint k 1 A B run=r1`: likewise."""

@@ -22,7 +22,16 @@ from stablelog.client.cluster import Cluster
 from stablelog.errors import InvalidConfig, Refused, Unavailable
 from stablelog.spark import sink
 from stablelog.spark.options import write_options
-from stablelog.spark.sink import Part, Task, abort_parts, check_columns, commit_parts, progress, write_part
+from stablelog.spark.sink import (
+    Part,
+    Task,
+    abort_parts,
+    check_columns,
+    commit_parts,
+    plan_digest,
+    progress,
+    write_part,
+)
 from tests.client.faults import Proxy, free_port
 from tests.client.test_producer import committed, made
 from tests.clients.drivers import unique
@@ -377,3 +386,66 @@ def test_progress_that_cannot_be_known_is_said(tmp_path):
     (tmp_path / "offsets" / "5").write_text("v9\n{}")
     with pytest.raises(Unavailable, match="not a log of offsets"):
         progress(str(tmp_path), 5)
+
+
+def test_a_micro_batch_that_was_planned_anew_with_other_offsets_is_not_passed_over(
+    stablelog_broker, topic, options
+):
+    first = Part(unique("query"), 0, "run-1", in_sequence=True)
+    commit_parts(options, [write_part(options, first, Task(0), rows("a"))], None, "of a")
+    again = Part(first.key, 0, "run-2", in_sequence=True)
+    skipped = [write_part(options, again, Task(0), rows("a", "b"))]
+    with pytest.raises(Refused, match=r"micro-batch 0 .* with other offsets .*begin with a new checkpoint"):
+        commit_parts(options, skipped, None, "of a and b")
+    for digest in ("of a", ""):  # the same; and a checkpoint that cannot be read here
+        commit_parts(options, skipped, None, digest)
+    write = Part(unique("app"), 7, "run-1")
+    for digest in ("", "offsets"):
+        commit_parts(options, [write_part(options, write, Task(0), rows("c"))], None, digest)
+    assert read(stablelog_broker, topic) == [b"a", b"c"]
+
+
+def test_a_driver_whose_micro_batch_another_has_committed_is_told(stablelog_broker, topic, options):
+    part = Part(unique("query"), 0, "run-1", in_sequence=True)
+    first = [write_part(options, part, Task(n, attempt_id=n), rows(f"first {n}")) for n in range(2)]
+    second = [
+        write_part(options, Part(part.key, 0, "run-2", in_sequence=True), Task(0), rows("second")),
+    ]
+    commit_parts(options, second, None)
+    with pytest.raises(Refused, match="committed by another driver while this one wrote it"):
+        commit_parts(options, first, None)
+    late = write_part(options, part, Task(1, attempt_id=2), rows("first 1"))
+    assert late.is_skipped
+    with pytest.raises(Refused, match="committed by another driver"):
+        commit_parts(options, [first[0], late], None)
+    assert read(stablelog_broker, topic) == [b"second"]
+
+
+def test_a_task_of_a_dead_driver_that_asks_late_takes_nothing_from_its_successor(
+    stablelog_broker, topic, options
+):
+    schema_ = schema(value=StringType())
+    given = {"bootstrap": stablelog_broker.bootstrap, "topic": topic}
+    dead, successor = (sink.stream_writer(given, schema_)._order for _ in range(2))
+    assert dead < successor
+    key = unique("query")
+    written = write_part(options, Part(key, 0, "run-2", successor), Task(0), rows("a"))
+    with pytest.raises(Refused, match="another driver works on the same checkpoint"):
+        write_part(options, Part(key, 0, "run-1", dead), Task(1), rows("zombie"))
+    commit_parts(options, [written], None)
+    assert read(stablelog_broker, topic) == [b"a"]
+
+
+def test_the_digest_of_a_plan_is_that_of_its_sources_offsets(tmp_path):
+    write_offsets(tmp_path, '{"b":1,"a":{"0":5}}', "-", "not json")
+    digest = plan_digest(str(tmp_path), 3)
+    assert 0 < len(digest) <= 100
+    path = tmp_path / "offsets" / "3"
+    path.write_text(path.read_text().replace('{"b":1,"a":{"0":5}}', '{"a": {"0": 5}, "b": 1}'))
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], '{"batchTimestampMs":99}', *lines[2:]]))  # planned at another time
+    assert plan_digest(str(tmp_path), 3) == digest
+    path.write_text(path.read_text().replace('"0": 5', '"0": 6'))
+    assert plan_digest(str(tmp_path), 3) not in ("", digest)
+    for checkpoint in (None, "s3://b/c", str(tmp_path / "elsewhere")):
+        assert plan_digest(checkpoint, 3) == ""

@@ -9,6 +9,7 @@ What the broker makes of it: docs/protocol.md, "Joint commit".
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -38,10 +39,13 @@ __all__ = [
     "child_id",
     "child_of",
     "commit",
+    "next_order",
     "supported",
 ]
 
 FOR_EVER: Final = -1
+NO_ORDER: Final = -1
+INIT_PRODUCER_ID: Final = 22
 _COORDINATOR_AWAY: Final = frozenset(
     {
         ErrorCode.coordinator_load_in_progress,
@@ -62,11 +66,15 @@ class Begun:
         committed: whether this version, or a later one, is committed: there is nothing to write.
         commit_sequence: of its commit; -1 if it is open, or not the last version that was committed.
         last_version: the last version of the key that was committed; -1 if none was.
+        run: who has committed this version; empty if it is open, not the last one, or nobody said.
+        digest: what it is made of, in the words of `commit`; empty likewise.
     """
 
     committed: bool
     commit_sequence: int
     last_version: int
+    run: str = ""
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +85,14 @@ class Committed:
         commit_sequence: of the commit; -1 if a later version has been committed since.
         already: whether this version, or a later one, was committed before this call. Unless the call is a repetition,
             what its children wrote was aborted.
+        run: as in `Begun`.
+        digest: as in `Begun`.
     """
 
     commit_sequence: int
     already: bool
+    run: str = ""
+    digest: str = ""
 
 
 def supported(cluster: Cluster) -> bool:
@@ -94,7 +106,37 @@ def supported(cluster: Cluster) -> bool:
     )
 
 
-def begin(cluster: Cluster, key: str, version: int, run: str | None = None, *, group: str = "") -> Begun:
+def next_order(cluster: Cluster) -> int:
+    """A number greater than any that was given before: who asks for it when it starts knows its place among the runs.
+
+    It is a producer id, which the broker gives once and in growing order, through any restart.
+
+    Raises:
+        Unavailable: no broker answers.
+    """
+
+    def attempt() -> int:
+        connection = cluster.any_connection()
+        request_class = connection.request_class(INIT_PRODUCER_ID, newest=5)
+        answer = cluster.ask(
+            connection, request_class(transactional_id=None, transaction_timeout=timedelta(minutes=1))
+        )
+        if answer.error_code is not ErrorCode.none:
+            raise Again(answer.error_code.name)
+        return int(answer.producer_id)
+
+    return cluster.retrying("asking for a run's order", attempt)
+
+
+def begin(
+    cluster: Cluster,
+    key: str,
+    version: int,
+    run: str | None = None,
+    *,
+    order: int = NO_ORDER,
+    group: str = "",
+) -> Begun:
     """Whether a version is still open; if it is, `run` has it from now on.
 
     Args:
@@ -103,15 +145,23 @@ def begin(cluster: Cluster, key: str, version: int, run: str | None = None, *, g
         version: from 0, growing with each commit; gaps are legal.
         run: which start of the writer asks, the same in all of its tasks: open children of other runs of this
             version are aborted, new ones refused. None to ask only.
+        order: of the run, from `next_order`: a run never takes a version from one of a greater order, so what is left
+            of an earlier start cannot come between a later one and its commit. -1 for none.
         group: the transaction group.
 
     Raises:
-        Refused: another run has begun the version since this one did.
+        Refused: another run has begun the version since this one did, or started later.
         Unavailable: no answer within the deadline.
     """
-    request = BeginJointRequest(group=group, key=key, version=i64(version), run=run)
+    request = BeginJointRequest(group=group, key=key, version=i64(version), run=run, order=i64(order))
     answer = _ask(cluster, BEGIN_JOINT, request, f"beginning version {version} of {key!r}")
-    return Begun(answer.committed, answer.commit_sequence, answer.last_version)
+    return Begun(
+        answer.committed,
+        answer.commit_sequence,
+        answer.last_version,
+        answer.committed_run or "",
+        answer.digest or "",
+    )
 
 
 def commit(
@@ -123,6 +173,7 @@ def commit(
     group_offsets: Mapping[GroupTarget, int | tuple[int, str | None]] | None = None,
     run: str | None = None,
     retention_ms: int = FOR_EVER,
+    digest: str = "",
     group: str = "",
 ) -> Committed:
     """Commit the children as one, with one commit sequence; or none of them.
@@ -138,6 +189,8 @@ def commit(
             partition) to the next offset to read, or to (offset, metadata).
         run: who commits: refused if another run has begun the version since. None if whoever comes first may.
         retention_ms: how long the broker remembers the key after its last commit. For keys that are used once.
+        digest: what the version is made of, at most 100 bytes: `begin` and `commit` give it back, so that whoever plans
+            the version anew sees whether it is the same.
         group: the transaction group.
 
     Raises:
@@ -150,13 +203,14 @@ def commit(
         version=i64(version),
         run=run,
         retention_ms=i64(retention_ms),
+        digest=digest or None,
         children=_children(children),
         group_offsets=tuple(
             _offset(target, value) for target, value in sorted((group_offsets or {}).items())
         ),
     )
     answer = _ask(cluster, COMMIT_JOINT, request, f"committing version {version} of {key!r}")
-    return Committed(answer.commit_sequence, answer.already)
+    return Committed(answer.commit_sequence, answer.already, answer.committed_run or "", answer.digest or "")
 
 
 def abort(

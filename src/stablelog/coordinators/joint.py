@@ -10,7 +10,8 @@ The key's record remembers the last version that was committed. From it come:
 - a repeated commit is answered as the first one was, after any restart, and decides nothing;
 - of two that commit the same version the first wins; a version below the last is as good as committed;
 - children that the commit does not name, of this version or an earlier one, are aborted with it; children that come
-  later, or write later, are refused.
+  later, or write later, are refused;
+- whoever asks learns who has committed it, and of what: a writer that has planned the version anew can tell.
 
 A child is committed under an epoch that its producer does not have, so it can do nothing more. Once its markers are
 written it is forgotten: the key remembers for it.
@@ -20,12 +21,12 @@ Source: docs/decisions/0006-joint-commit.md.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypedDict
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.joint_records import FOR_EVER, NO_VERSION, JointState
-from stablelog.coordinators.joint_table import JointTable
+from stablelog.coordinators.joint_records import FOR_EVER, NO_ORDER, NO_VERSION, JointState
+from stablelog.coordinators.joint_table import UNKNOWN, JointTable
 from stablelog.coordinators.transaction_decisions import Decision, MarkerOrder
 from stablelog.coordinators.transaction_ending import SECOND_DIALECT, Ending
 from stablelog.coordinators.transaction_records import (
@@ -42,6 +43,7 @@ from stablelog.wire.extension.children import VERSION_MAX, Child, JointName, chi
 
 KEY_SIZE_MAX: Final = 255  # bytes, so that ids made of it stay below the size of a transactional id
 RUN_SIZE_MAX: Final = 100
+DIGEST_SIZE_MAX: Final = 100
 GROUP_SIZE_MAX: Final = 100
 SUPERSEDED_MAX: Final = 100  # an older one could begin again; it would be superseded again
 OFFSETS_TIMEOUT_MS: Final = 60_000
@@ -65,6 +67,8 @@ class BeginAnswer:
     committed: bool = False
     commit_sequence: int = NO_SEQUENCE
     last_version: int = NO_VERSION
+    run: str = ""
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,8 @@ class CommitAnswer:
     message: str | None = None
     commit_sequence: int = NO_SEQUENCE
     already: bool = False
+    run: str = ""
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +112,18 @@ class JointCommits:
     # -- what clients ask ------------------------------------------------------------------------------------
 
     def begin(
-        self, name: JointName, version: int, run: str | None = None, *, now_ms: int
+        self,
+        name: JointName,
+        version: int,
+        run: str | None = None,
+        *,
+        order: int = NO_ORDER,
+        now_ms: int,
     ) -> Decision[BeginAnswer]:
         """Whether a version is still open; if it is, `run` has it from now on.
 
-        Open children of other runs of this version are aborted, and new ones refused.
+        Open children of other runs of this version are aborted, and new ones refused. A run of a lesser order than one
+        that had the version is refused: it is what is left of an earlier start.
         """
         records: list[Record] = []
         markers: list[MarkerOrder] = []
@@ -118,10 +131,10 @@ class JointCommits:
         try:
             _check_names(name, version, run)
             if version <= state.last_version:
-                g = _sequence_of(state, version)
-                return Decision(BeginAnswer(ErrorCode.none, None, True, g, state.last_version))
+                of_last = _of_last(state, version)
+                return Decision(BeginAnswer(committed=True, last_version=state.last_version, **of_last))
             if run and (version, run) != (state.open_version, state.run):
-                self._take_over(name, state, version, run, records, markers, now_ms=now_ms)
+                self._take_over(name, state, version, run, order, records, markers, now_ms=now_ms)
         except Refused as refused:
             return Decision(BeginAnswer(refused.code, str(refused), last_version=state.last_version))
         return Decision(BeginAnswer(last_version=state.last_version), records, markers)
@@ -132,6 +145,7 @@ class JointCommits:
         state: JointState,
         version: int,
         run: str,
+        order: int,
         records: list[Record],
         markers: list[MarkerOrder],
         *,
@@ -139,10 +153,13 @@ class JointCommits:
     ) -> None:
         superseded: tuple[str, ...] = ()
         if state.open_version == version:
-            if run in state.superseded:
+            if run in state.superseded or NO_ORDER < order < state.order:
                 raise _superseded(name, version, run, state)
             superseded = _added(state.superseded, state.run)
-        value = replace(state, open_version=version, run=run, superseded=superseded, update_ms=now_ms)
+            order = max(order, state.order)
+        value = replace(
+            state, open_version=version, run=run, superseded=superseded, order=order, update_ms=now_ms
+        )
         self._joints.put(name, value, records)
         for transactional_id, child in self._joints.children(name):
             if child.version == version and child.run not in ("", run):
@@ -154,7 +171,7 @@ class JointCommits:
         try:
             _check_names(name, version, run)
             if version <= state.last_version:
-                return CommitAnswer(commit_sequence=_sequence_of(state, version), already=True)
+                return CommitAnswer(already=True, **_of_last(state, version))
             if run and state.open_version == version and run != state.run:
                 raise _superseded(name, version, run, state)
         except Refused as refused:
@@ -169,6 +186,7 @@ class JointCommits:
         *,
         run: str | None = None,
         retention_ms: int = FOR_EVER,
+        digest: str | None = None,
         now_ms: int,
     ) -> Decision[CommitAnswer]:
         """Commit the children, all with one number; or nothing is decided, and the answer names the child.
@@ -179,6 +197,7 @@ class JointCommits:
             children: may be none.
             run: who commits; refused if another run has begun the version since.
             retention_ms: how long the key is remembered after its last commit.
+            digest: what the version is made of, for whoever asks later; not looked into.
             now_ms: broker time.
         """
         known = self.check_commit(name, version, run)
@@ -188,12 +207,21 @@ class JointCommits:
             chosen = [(shown.transactional_id, self._chosen(name, version, shown)) for shown in children]
             if len(dict(chosen)) < len(chosen):
                 raise Refused(ErrorCode.invalid_request, "a child is named more than once")
+            if len((digest or "").encode()) > DIGEST_SIZE_MAX:
+                raise Refused(ErrorCode.invalid_request, f"a digest has at most {DIGEST_SIZE_MAX} bytes")
         except Refused as refused:
             return Decision(CommitAnswer(refused.code, str(refused)))
         records: list[Record] = []
         markers: list[MarkerOrder] = []
         g = self._table.take_sequence()
-        value = JointState(version, g, retention_ms=max(retention_ms, FOR_EVER), update_ms=now_ms)
+        value = JointState(
+            version,
+            g,
+            retention_ms=max(retention_ms, FOR_EVER),
+            update_ms=now_ms,
+            committed_run=run or "",
+            digest=digest or "",
+        )
         self._joints.put(name, value, records)
         for transactional_id, txn in chosen:
             if txn.state is State.ONGOING:
@@ -202,7 +230,7 @@ class JointCommits:
         for transactional_id, child in self._joints.children(name):
             if child.version <= version:
                 self._dismiss(transactional_id, records, markers, now_ms=now_ms)
-        return Decision(CommitAnswer(commit_sequence=g), records, markers)
+        return Decision(CommitAnswer(**_of_last(value, version)), records, markers)
 
     def abort(
         self,
@@ -224,7 +252,8 @@ class JointCommits:
         except Refused as refused:
             return Decision(AbortAnswer(refused.code, str(refused)))
         if version <= state.last_version:
-            return Decision(AbortAnswer(committed=True, commit_sequence=_sequence_of(state, version)))
+            g = _of_last(state, version)["commit_sequence"]
+            return Decision(AbortAnswer(committed=True, commit_sequence=g))
         if run and (state.open_version == NO_VERSION or (state.open_version, state.run) == (version, run)):
             given_up = _added(state.superseded, run)
             value = replace(state, open_version=version, run="", superseded=given_up, update_ms=now_ms)
@@ -378,8 +407,16 @@ class JointCommits:
 _ABORTED: Final = (State.PREPARE_ABORT, State.COMPLETE_ABORT)
 
 
-def _sequence_of(state: JointState, version: int) -> int:
-    return state.commit_sequence if version == state.last_version else NO_SEQUENCE
+class _OfLast(TypedDict):
+    commit_sequence: int
+    run: str
+    digest: str
+
+
+def _of_last(state: JointState, version: int) -> _OfLast:
+    """What is remembered of the last version that was committed, if it is this one."""
+    known = state if version == state.last_version else UNKNOWN
+    return _OfLast(commit_sequence=known.commit_sequence, run=known.committed_run, digest=known.digest)
 
 
 def _added(superseded: tuple[str, ...], run: str) -> tuple[str, ...]:

@@ -5,8 +5,9 @@ and who has begun the next one. Its key is of a kind of our own (`transaction_re
 
     i16 10001 · string transaction group · string key
 
-and its value is `HEAD`, then `string run`, `i16 count` and so many strings, the superseded runs. A string is an i16
-size and UTF-8. A null value forgets the key.
+and its value is `HEAD`, then `string run`, `i16 count` and so many strings, the superseded runs; then, from value
+version 1 on, `string committed_run`, `string digest` and `i64 order`. A string is an i16 size and UTF-8. A null value
+forgets the key.
 
 A joint commit is this record *and* the decisions of its children, in one batch of the commit log, which a crash leaves
 whole or takes away whole.
@@ -15,19 +16,20 @@ Format: docs/formats.md, "Commit log".
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from stablelog.coordinators.transaction_records import NO_SEQUENCE, NO_TIME, FieldReader, string
 from stablelog.errors import Corrupt
 
-VALUE_VERSION: Final = 0
+VALUE_VERSION: Final = 1
 NO_VERSION: Final = -1
 FOR_EVER: Final = -1
+NO_ORDER: Final = -1
 
 HEAD: Final = struct.Struct(
     ">"
-    "h"  # version: always 0
+    "h"  # version: 1; 0 has nothing behind the superseded runs
     "q"  # last_version
     "q"  # commit_sequence
     "q"  # open_version
@@ -35,6 +37,7 @@ HEAD: Final = struct.Struct(
     "q"  # update_ms
 )
 COUNT: Final = struct.Struct(">h")
+ORDER: Final = struct.Struct(">q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,9 @@ class JointState:
         update_ms: when this record was made.
         run: who has begun the open version last; empty if that run has given up.
         superseded: runs that had begun the open version before, or have given up; oldest first.
+        committed_run: who has committed the last version; empty if it did not say.
+        digest: what the last version was made of, in its writer's words; empty if it did not say.
+        order: the greatest order of a run that has begun the open version; -1 if none had one.
     """
 
     last_version: int = NO_VERSION
@@ -58,6 +64,9 @@ class JointState:
     update_ms: int = NO_TIME
     run: str = ""
     superseded: tuple[str, ...] = ()
+    committed_run: str = ""
+    digest: str = ""
+    order: int = NO_ORDER
 
 
 def encode_joint(state: JointState) -> bytes:
@@ -71,7 +80,8 @@ def encode_joint(state: JointState) -> bytes:
         state.update_ms,
     )
     runs = b"".join(string(run) for run in state.superseded)
-    return head + string(state.run) + COUNT.pack(len(state.superseded)) + runs
+    begun = string(state.run) + COUNT.pack(len(state.superseded)) + runs
+    return head + begun + string(state.committed_run) + string(state.digest) + ORDER.pack(state.order)
 
 
 def decode_joint(value: bytes) -> JointState:
@@ -84,9 +94,17 @@ def decode_joint(value: bytes) -> JointState:
     version, last_version, commit_sequence, open_version, retention_ms, update_ms = HEAD.unpack(
         reader.take(HEAD.size)
     )
-    if version != VALUE_VERSION:
-        raise Corrupt(f"commit log: a joint commit's value of version {version}; {VALUE_VERSION} can be read")
+    if not 0 <= version <= VALUE_VERSION:
+        raise Corrupt(
+            f"commit log: a joint commit's value of version {version}; up to {VALUE_VERSION} can be read"
+        )
     run = reader.text(reader.int16())
     superseded = tuple(reader.text(reader.int16()) for _ in range(reader.int16()))
+    state = JointState(last_version, commit_sequence, open_version, retention_ms, update_ms, run, superseded)
+    if version > 0:
+        committed_run, digest = reader.text(reader.int16()), reader.text(reader.int16())
+        state = replace(
+            state, committed_run=committed_run, digest=digest, order=ORDER.unpack(reader.take(ORDER.size))[0]
+        )
     reader.done()
-    return JointState(last_version, commit_sequence, open_version, retention_ms, update_ms, run, superseded)
+    return state

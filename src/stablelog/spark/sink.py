@@ -12,6 +12,10 @@ was lost is given again; what failed, late and repeated attempts have written is
 `abort`, which Spark also calls for what has been committed, undoes nothing. Of two drivers on one checkpoint the
 later one takes the micro-batch over, and the earlier one is told.
 
+A number alone does not say what is in a micro-batch: one that Spark has planned anew, after its checkpoint lost the plan
+or was put back, may hold other rows under the same number. So the decision keeps a digest of the plan, and a micro-batch
+that was committed by another plan is refused, not passed over.
+
 Runs where: `writer` and `streamWriter` on the driver before each job, `write` in a Python worker of an executor,
 `commit` and `abort` on the driver, in another process and, for a stream, on another writer.
 
@@ -19,6 +23,7 @@ Source: docs/spark.md, "The sink"; docs/decisions/0006-joint-commit.md.
 """
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -52,6 +57,7 @@ QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "
 ONE_WRITE_RETENTION_MS = 3_600_000  # how long the broker remembers a write that nobody can repeat
 ABORT_DEADLINE_S = 5.0
 OFFSETS_LOG_VERSION = "v1"
+DIGEST_LENGTH = 32
 _log = logging.getLogger(__name__)
 
 # name -> (types that are taken, as Spark writes them; whether nulls make no sense)
@@ -75,6 +81,7 @@ class Part:
         key: of the joint commit.
         version: of it.
         run: which start of the writer this is; the same in all tasks.
+        order: of the run, among those of the key.
         retention_ms: how long the key is remembered.
         in_sequence: whether each version is begun only after the one before it was seen to be committed.
     """
@@ -82,6 +89,7 @@ class Part:
     key: str
     version: int
     run: str
+    order: int = joint.NO_ORDER
     retention_ms: int = joint.FOR_EVER
     in_sequence: bool = False
 
@@ -95,20 +103,23 @@ class Written(WriterCommitMessage):
         child: its transaction; None if it had no rows.
         record_count: how many rows it has written.
         is_skipped: whether the micro-batch, or the write, had been committed before.
+        digest: of what it was then; empty if that is not known.
     """
 
     part: Part | None
     child: Child | None
     record_count: int
     is_skipped: bool = False
+    digest: str = ""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
     """The sink of a stream."""
 
-    def __init__(self, options: WriteOptions, run: str) -> None:
+    def __init__(self, options: WriteOptions, run: str, order: int = joint.NO_ORDER) -> None:
         self._options = options
         self._run = run
+        self._order = order
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Write a task's rows."""
@@ -120,7 +131,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "Spark does not tell which query and micro-batch this is, which the sink goes by"
             )
         run = context.getLocalProperty(RUN_ID) or self._run
-        part = Part(query_id, int(batch_id), run, in_sequence=True)
+        part = Part(query_id, int(batch_id), run, self._order, in_sequence=True)
         return write_part(self._options, part, _task(context), iterator)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
@@ -129,7 +140,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         offsets: Callable[[], dict[Place, int]] | None = None
         if options.commit_group is not None:
             offsets = lambda: progress(options.checkpoint, batchId)  # noqa: E731
-        commit_parts(options, messages, offsets)
+        commit_parts(options, messages, offsets, plan_digest(options.checkpoint, batchId))
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Abort what is not committed."""
@@ -153,7 +164,8 @@ class BatchWriter(DataSourceArrowWriter):
         """Decide the write."""
         given = self._options.source_offsets
         offsets = None if given is None else lambda: _by_place(given)
-        commit_parts(self._options, messages, offsets)
+        digest = "" if given is None else _digest(json.dumps(given, sort_keys=True))
+        commit_parts(self._options, messages, offsets, digest)
 
     def abort(self, messages: Sequence[Any]) -> None:
         """Abort what is not committed."""
@@ -182,7 +194,7 @@ def stream_writer(given: Mapping[str, str], schema: Any) -> StreamWriter:
         _local_checkpoint(options.checkpoint)
     check_columns(schema, options.topic)
     _check_broker(options)
-    return StreamWriter(options, uuid.uuid4().hex)
+    return StreamWriter(options, uuid.uuid4().hex, _order(options))
 
 
 def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> BatchWriter:
@@ -202,8 +214,17 @@ def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> B
     _check_broker(options)
     run = uuid.uuid4().hex
     if options.app_id is None or options.version is None:
-        return BatchWriter(options, Part(f"write-{run}", 0, run, ONE_WRITE_RETENTION_MS))
-    return BatchWriter(options, Part(options.app_id, options.version, run))
+        return BatchWriter(options, Part(f"write-{run}", 0, run, retention_ms=ONE_WRITE_RETENTION_MS))
+    return BatchWriter(options, Part(options.app_id, options.version, run, _order(options)))
+
+
+def _order(options: WriteOptions) -> int:
+    """The place of this start among those that write the same: what is left of an earlier one comes too late.
+
+    Raises:
+        Unavailable: no broker answers.
+    """
+    return joint.next_order(_cluster(options)) if options.guarantee == EXACTLY_ONCE else joint.NO_ORDER
 
 
 def check_columns(schema: Any, topic: str | None) -> None:
@@ -302,7 +323,11 @@ def write_part(options: WriteOptions, part: Part, task: Task, rows: Iterator[Any
         name = f"spark:{part.key}:{task.partition}:{task.attempt}"
         return TaskWriter(cluster, options, name, task.partition).write_all(Written(None, None, 0), rows)
     group = options.transaction_group or ""
-    begun = _told(lambda: joint.begin(cluster, part.key, part.version, part.run, group=group), options, part)
+    begun = _told(
+        lambda: joint.begin(cluster, part.key, part.version, part.run, order=part.order, group=group),
+        options,
+        part,
+    )
     if begun.committed:
         if part.in_sequence and begun.last_version > part.version:
             # An older checkpoint plans its micro-batches anew: what is in this one need not be what was committed.
@@ -312,7 +337,7 @@ def write_part(options: WriteOptions, part: Part, task: Task, rows: Iterator[Any
             )
         for _ in rows:  # Spark wants them taken
             pass
-        return Written(part, None, 0, is_skipped=True)
+        return Written(part, None, 0, is_skipped=True, digest=begun.digest)
     name = joint.child_id(part.key, part.version, part.run, task.partition, task.attempt_id, group=group)
     return _told(
         lambda: TaskWriter(cluster, options, name, task.partition).write_all(Written(part, None, 0), rows),
@@ -423,11 +448,18 @@ def commit_parts(
     options: WriteOptions,
     messages: Iterable[Any],
     offsets: Callable[[], dict[Place, int]] | None,
+    digest: str = "",
 ) -> None:
     """Decide what the tasks have written.
 
+    Args:
+        options: of the write.
+        messages: of the tasks.
+        offsets: up to where the sources were read, if that is to be committed too.
+        digest: of what the tasks were to write; empty if it is not known.
+
     Raises:
-        Refused: it cannot be committed; nothing is.
+        Refused: it cannot be committed, and nothing is; or it was committed before as something else.
         Unavailable: no answer; it may have been committed or not, and asking again tells.
     """
     written = [message for message in messages if isinstance(message, Written)]
@@ -438,8 +470,12 @@ def commit_parts(
         for child in children:
             _end(cluster, child, commit=True)
         return
-    if any(message.is_skipped for message in written):
-        return  # as a whole: it had been decided before a task asked
+    skipped = [message for message in written if message.is_skipped]
+    if skipped:  # as a whole: it had been decided before a task asked
+        _check_same(part, digest, skipped[0].digest)
+        if part.in_sequence and len(skipped) < len(written):
+            raise _committed_by_another(part)
+        return
     group_offsets: dict[tuple[str, str, int], int | tuple[int, str | None]] = {}
     if offsets is not None and options.commit_group is not None:
         group_offsets = {
@@ -455,11 +491,16 @@ def commit_parts(
             group_offsets=group_offsets,
             run=part.run,
             retention_ms=part.retention_ms,
+            digest=digest,
             group=options.transaction_group or "",
         ),
         options,
         part,
     )
+    if decided.already and decided.run != part.run:  # while this was under way
+        _check_same(part, digest, decided.digest)
+        if part.in_sequence:
+            raise _committed_by_another(part)
     _log.info(
         "%s version %d: %d records of %d tasks are commit %d",
         part.key,
@@ -467,6 +508,32 @@ def commit_parts(
         sum(message.record_count for message in written),
         len(written),
         decided.commit_sequence,
+    )
+
+
+def _check_same(part: Part, digest: str, committed: str) -> None:
+    """Whether what was committed under this number is what was to be written now.
+
+    Raises:
+        Refused: it is something else, and passing over it would lose rows.
+    """
+    if not digest or not committed or digest == committed:
+        return
+    if part.in_sequence:
+        raise Refused(
+            ErrorCode.producer_fenced,
+            f"micro-batch {part.version} of query {part.key} was committed with other offsets than the checkpoint has for it now: the checkpoint has lost the plan of its last micro-batch (a power failure, a copy put back), and Spark has planned it anew. Rows between the two would be passed over as written that are not. Put the lost entries of its directory offsets back; or begin with a new checkpoint, and startingOffsets where the output ends (with commitGroup, the group's offsets say where)",
+        )
+    raise Refused(
+        ErrorCode.producer_fenced,
+        f"version {part.version} of txnAppId {part.key} was committed with other sourceOffsets than these: its rows are not known to be written. A write of other rows needs another txnVersion",
+    )
+
+
+def _committed_by_another(part: Part) -> Refused:
+    return Refused(
+        ErrorCode.producer_fenced,
+        f"micro-batch {part.version} of query {part.key} was committed by another driver while this one wrote it, and nothing of this one's: another driver works on the same checkpoint. Stop one of them",
     )
 
 
@@ -514,7 +581,35 @@ def _told(ask: Callable[[], Result], options: WriteOptions, part: Part) -> Resul
         ) from refused
 
 
-# --- the source's progress ---
+# --- what the checkpoint says ---
+
+
+def plan_digest(checkpoint: str | None, batch_id: int) -> str:
+    """What a micro-batch is made of: its sources' offsets, as the checkpoint's log of offsets has them.
+
+    Not what else stands there, the time of planning above all: a plan that was lost, and made again with nothing new
+    to read, is the same.
+
+    Returns:
+        A short word; empty if the checkpoint cannot be read here, or has no such entry.
+    """
+    try:
+        path = _local_checkpoint(checkpoint) / "offsets" / str(batch_id)
+        lines = path.read_text().splitlines()
+    except (InvalidConfig, OSError, ValueError):
+        return ""
+    return _digest("\n".join(_in_order(line) for line in lines[2:])) if lines[2:] else ""
+
+
+def _in_order(line: str) -> str:
+    try:
+        return json.dumps(json.loads(line), sort_keys=True)
+    except ValueError:
+        return line  # a source that has no offset yet, or offsets of its own kind
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def progress(checkpoint: str | None, batch_id: int) -> dict[Place, int]:

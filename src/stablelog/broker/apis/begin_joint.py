@@ -1,7 +1,8 @@
 """BeginJoint (10001): whether a version of a joint commit is still open, and who has it from now on.
 
 Behaviour: a version at or below the last one that was committed is COMMITTED, and nothing is to be done for it. An
-open one belongs to the run that begins it: children of other runs are aborted, and refused when they come later.
+open one belongs to the run that begins it: children of other runs are aborted, and refused when they come later. A run
+of a lesser order never takes a version from one of a greater.
 Without a run it is only asked. Answered when it is durable.
 """
 
@@ -19,7 +20,11 @@ async def handle(broker: Broker, request: BeginJointRequest, _context: Any) -> B
     transactions = broker.transactions
     answer = await transactions.carry_out(
         transactions.coordinator.joint.begin(
-            JointName(request.group, request.key), request.version, request.run, now_ms=broker.now_ms()
+            JointName(request.group, request.key),
+            request.version,
+            request.run,
+            order=request.order,
+            now_ms=broker.now_ms(),
         )
     )
     return BeginJointResponse(
@@ -28,4 +33,6 @@ async def handle(broker: Broker, request: BeginJointRequest, _context: Any) -> B
         committed=answer.committed,
         commit_sequence=i64(answer.commit_sequence),
         last_version=i64(answer.last_version),
+        committed_run=answer.run or None,
+        digest=answer.digest or None,
     )

@@ -97,6 +97,7 @@ async def _commit(broker: Broker, request: CommitJointRequest) -> CommitAnswer:
         children,
         run=request.run,
         retention_ms=request.retention_ms,
+        digest=request.digest,
         now_ms=broker.now_ms(),
     )
     if offsets is not None and decision.answer.error is not ErrorCode.none:
@@ -115,4 +116,6 @@ async def handle(broker: Broker, request: CommitJointRequest, _context: Any) -> 
         error_message=answer.message,
         commit_sequence=i64(answer.commit_sequence),
         already=answer.already,
+        committed_run=answer.run or None,
+        digest=answer.digest or None,
     )

@@ -44,6 +44,8 @@ class BeginJointRequest:
     """Grows with each commit of the key; gaps are legal."""
     run: str | None = field(metadata=STRING, default=None)
     """Who asks. Open children of other runs of this (key, version) are aborted, and new ones refused. Null: only ask."""
+    order: i64 = field(metadata=INT64, default=i64(-1))
+    """Of the run among the runs of the key: a run never takes a version from one of a greater order. -1: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,10 @@ class BeginJointResponse:
     """Of this version's commit; -1 if it is open, or not the last version that was committed."""
     last_version: i64 = field(metadata=INT64, default=i64(-1))
     """The last version of the key that was committed; -1 if none was."""
+    committed_run: str | None = field(metadata=STRING, default=None)
+    """Who has committed this version; null if it is open, not the last one, or nobody said."""
+    digest: str | None = field(metadata=STRING, default=None)
+    """What CommitJoint said that this version is made of; null likewise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +116,8 @@ class CommitJointRequest:
     """Who commits. Refused if another run has begun the version since. Null: whoever comes first."""
     retention_ms: i64 = field(metadata=INT64, default=i64(-1))
     """How long the key is remembered after its last commit; -1 for ever. For keys that are used once."""
+    digest: str | None = field(metadata=STRING, default=None)
+    """What the version is made of, at most 100 bytes: whoever plans it anew is told, and can compare. Not looked into."""
     children: tuple[JointChild, ...]
     """May be empty: then only the version, and the offsets, are recorded."""
     group_offsets: tuple[JointOffset, ...] = ()
@@ -133,6 +141,10 @@ class CommitJointResponse:
     already: bool = field(metadata=BOOL, default=False)
     """The version, or a later one, was committed before: the children that were named now are not part of it
     unless this is a repetition."""
+    committed_run: str | None = field(metadata=STRING, default=None)
+    """As in BeginJointResponse."""
+    digest: str | None = field(metadata=STRING, default=None)
+    """As in BeginJointResponse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
