@@ -22,11 +22,13 @@ class Proxy:
         target: the broker's (host, port).
         lose: called with (api key, count of that key so far) for each request: "answer" to drop the connection
             instead of answering, "request" to drop it instead of passing the request on; else None.
+        spoil: called with (api key, the answer as a frame): what the client gets instead.
     """
 
-    def __init__(self, target, lose):
+    def __init__(self, target, lose, spoil=lambda _key, answer: answer):
         self._target = target
         self._lose = lose
+        self._spoil = spoil
         self._counts = {}
         self._lock = threading.Lock()
         self._server = socket.create_server(("127.0.0.1", 0))
@@ -78,7 +80,7 @@ class Proxy:
                 answer = _frame(broker)
                 if fate == "answer":
                     break
-                client.sendall(answer)
+                client.sendall(self._spoil(key, answer))
         except OSError:
             pass
         finally:

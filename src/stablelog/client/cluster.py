@@ -244,6 +244,31 @@ class Cluster:
             self.forget(connection)
             raise
 
+    def ask_extension(self, connection: Connection, request: Any, what: str) -> Any:
+        """`ask` for something of stablelog's own, which other brokers do not know. For use in `retrying`.
+
+        Args:
+            connection: to whom.
+            request: its response's class is known by its API key.
+            what: what other brokers know nothing of, for the message: "cuts".
+
+        Raises:
+            Again: not now.
+            Refused: the broker does not know the API, or does not do what is asked; says why.
+            Unavailable: no answer.
+        """
+        if not connection.speaks(request.__api_key__):
+            raise Refused(
+                ErrorCode.unsupported_version,
+                f"{self.bootstrap} knows no {what}: that needs a stablelog broker",
+            )
+        answer = self.ask(connection, request)
+        if answer.error_code in PASSING:
+            raise Again(answer.error_message or answer.error_code.name)
+        if answer.error_code is not ErrorCode.none:
+            raise Refused(answer.error_code, answer.error_message or answer.error_code.name)
+        return answer
+
     def forget(self, connection: Connection) -> None:
         """Close a connection that broke, so that the next call opens another."""
         connection.close()
@@ -311,6 +336,9 @@ class Cluster:
                 },
                 topic.is_internal,
             )
+        for name in names or ():
+            if name not in found:
+                raise Again(f"{connection.address} was asked for topic {name!r}, and says nothing of it")
         self._topics.update(found)
         return found
 
@@ -409,9 +437,10 @@ class Cluster:
             self.forget(connection)
             raise
         if request_class.__version__ >= 4:
-            answer = self.ask(connection, request_class(key_type=kind, coordinator_keys=(key,))).coordinators[
-                0
-            ]
+            found = self.ask(connection, request_class(key_type=kind, coordinator_keys=(key,))).coordinators
+            if not found:
+                raise Again(f"{connection.address} was asked for a coordinator, and names none")
+            answer = found[0]
         else:
             answer = self.ask(connection, request_class(key=key, key_type=kind))
         if answer.error_code in PASSING:
@@ -491,6 +520,8 @@ class Cluster:
                     refused.append((topic.name, partition))
         for name, partition in refused:
             check(partition.error_code, f"the offsets of {name}-{partition.partition_index}")
+        for name, index in specs.keys() - found.keys():
+            raise Again(f"{connection.address} was asked for the offsets of {name}-{index}, and tells none")
 
     def fetch(
         self,
@@ -526,7 +557,9 @@ class Cluster:
                     version, topic, partition, offset, size_max, ISOLATIONS[isolation], wait_ms=wait_ms
                 )
                 connection.send(FETCH, version, [body], flexible=version >= 12)
-                fetched = read_fetch_response(version, connection.receive(flexible=version >= 12))
+                answer = connection.receive(flexible=version >= 12)
+                with connection.reading(FETCH):
+                    fetched = read_fetch_response(version, answer)
             except Unavailable:
                 self.forget(connection)
                 raise

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32, i64
 
-from stablelog.client.cluster import PASSING, Again, Cluster
-from stablelog.errors import Refused
-from stablelog.wire.extension.commits import COUNT_MAX, DESCRIBE_COMMITS, DescribeCommitsRequest
+from stablelog.client.cluster import Cluster
+from stablelog.wire.extension.commits import COUNT_MAX, DescribeCommitsRequest
 
 
 class Commit(NamedTuple):
@@ -68,16 +66,7 @@ def describe_commits(
 
     def ask() -> Commits:
         connection = cluster.connection_to(cluster.leader(topic, partition))
-        if not connection.speaks(DESCRIBE_COMMITS):
-            raise Refused(
-                ErrorCode.unsupported_version,
-                f"{cluster.bootstrap} knows no bounds of transactions: that needs a stablelog broker",
-            )
-        answer = cluster.ask(connection, request)
-        if answer.error_code in PASSING:
-            raise Again(answer.error_message or answer.error_code.name)
-        if answer.error_code is not ErrorCode.none:
-            raise Refused(answer.error_code, answer.error_message or answer.error_code.name)
+        answer = cluster.ask_extension(connection, request, "bounds of transactions")
         return Commits(
             answer.log_start_offset,
             answer.end_offset,

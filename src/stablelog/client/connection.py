@@ -7,18 +7,23 @@ hand and may be on their way several at a time: their answers come in the order 
 import io
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
 
 from stablelog.client.buffers import Buffers
 from stablelog.errors import Refused, Unavailable
+from stablelog.wire.guard import checked
 from stablelog.wire.messages import API_VERSIONS, PREFIX, Buffer, api_name, message_class
 
 TIMEOUT_S = 10.0
+ANSWER_SIZE_MAX = 1 << 30
+ANSWER_ITEMS_MAX = 5_000_000  # topics, partitions and whatever else is listed in an answer, all together
 BUFFERS_SIZE_MAX = 24 << 20  # bytes of answers that are written over once nobody looks at them
 CLIENT_ID = "stablelog"
 LENGTH = struct.Struct(">i")
@@ -148,7 +153,32 @@ class Connection:
         ):
             # A broker that does not know this version of ApiVersions answers in version 0.
             return self.call(message_class(api_key, 0, "request")())
-        return entity_reader(response_class)(bytes(data), 0)[0]
+        return self.read(response_class, data)
+
+    def read(self, response_class: Any, data: Buffer) -> Any:
+        """What the body of an answer says.
+
+        Raises:
+            Unavailable: nothing that this class could hold.
+        """
+        with self.reading(response_class.__api_key__):
+            body = checked(response_class, data, 0, count_max=ANSWER_ITEMS_MAX)
+            return entity_reader(response_class)(bytes(body), 0)[0]
+
+    @contextmanager
+    def reading(self, api_key: int) -> Iterator[None]:
+        """What makes something of an answer stands in this: if it stumbles, the broker is broken.
+
+        Raises:
+            Unavailable: with the connection closed.
+        """
+        try:
+            yield
+        except (SerialError, struct.error, ValueError, LookupError, OverflowError) as error:
+            self.close()
+            raise Unavailable(
+                f"{self.address} answered {_name(api_key)} with what cannot be read: {error}"
+            ) from error
 
     def send(self, api_key: int, version: int, pieces: Sequence[Buffer], *, flexible: bool) -> None:
         """Send a request whose body is in pieces, without waiting for the answer.
@@ -193,10 +223,13 @@ class Connection:
         assert self._awaited, "no answer is due"
         correlation_id, api_key = self._awaited.pop(0)
         try:
-            frame = self._receive_exactly(LENGTH.unpack(self._receive_exactly(LENGTH.size))[0])
+            size = LENGTH.unpack(self._receive_exactly(LENGTH.size))[0]
+            if not CORRELATION_ID.size <= size <= ANSWER_SIZE_MAX:
+                raise OSError(f"it announced an answer of {size} bytes")
+            frame = self._receive_exactly(size)
             if CORRELATION_ID.unpack_from(frame)[0] != correlation_id:
                 raise OSError("it answered another request")
-        except (OSError, struct.error) as error:
+        except OSError as error:
             self.close()
             raise Unavailable(f"{self.address} did not answer {_name(api_key)}: {error}") from error
         return frame[CORRELATION_ID.size + (1 if flexible and api_key != API_VERSIONS_KEY else 0) :]

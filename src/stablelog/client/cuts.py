@@ -4,12 +4,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
-from stablelog.client.cluster import PASSING, Again, Cluster
-from stablelog.errors import Refused
-from stablelog.wire.extension.cut import DESCRIBE_CUT, RESOLVED, DescribeCutRequest
+from stablelog.client.cluster import Cluster
+from stablelog.wire.extension.cut import RESOLVED, DescribeCutRequest
 
 
 class Holder(NamedTuple):
@@ -57,16 +55,7 @@ def describe_cut(
 
     def ask() -> Cut:
         connection = cluster.any_connection()
-        if not connection.speaks(DESCRIBE_CUT):
-            raise Refused(
-                ErrorCode.unsupported_version,
-                f"{cluster.bootstrap} knows no cuts: that needs a stablelog broker",
-            )
-        answer = cluster.ask(connection, request)
-        if answer.error_code in PASSING:
-            raise Again(answer.error_message or answer.error_code.name)
-        if answer.error_code is not ErrorCode.none:
-            raise Refused(answer.error_code, answer.error_message or answer.error_code.name)
+        answer = cluster.ask_extension(connection, request, "cuts")
         return Cut(
             answer.commit_sequence,
             {(topic.name, p.partition_index): p.offset for topic in answer.topics for p in topic.partitions},

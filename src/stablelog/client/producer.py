@@ -15,7 +15,6 @@ from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
-from kio.serial import entity_reader
 
 from stablelog.batch.header import SEQUENCE_MAX
 from stablelog.client.cluster import PASSING, Again, Cluster, Target, module_of
@@ -137,6 +136,8 @@ class Producer:
                     f"a transaction timeout of {self._transaction_timeout_ms} ms is more than the broker's transaction.max.timeout.ms",
                 )
             self._check(answer.error_code, "a producer id")
+            if answer.producer_id < 0 or answer.producer_epoch < 0:
+                raise Again(f"{coordinator.address} gives no producer id")
             return answer
 
         answer = self._cluster.retrying(f"beginning {self._transactional_id}", attempt)
@@ -355,12 +356,15 @@ class Producer:
         """Read the answer to the oldest request. What will pass is raised as Again, with its batches queued again."""
         response_class = message_class(PRODUCE, leader.version, "response")
         data = leader.connection.receive(flexible=response_class.__flexible__)
-        answer = entity_reader(response_class)(bytes(data), 0)[0]
+        answer = leader.connection.read(response_class, data)
         batches = {(p.topic, p.partition): p for p in leader.requests.popleft()}
         failed: list[str] = []
         for topic in answer.responses:
             for result in topic.partition_responses:
-                pending = batches.pop((topic.name, result.index))
+                pending = batches.pop((topic.name, result.index), None)
+                if pending is None:
+                    failed.append(f"an answer for {topic.name}-{result.index}, which was not sent")
+                    continue
                 if result.error_code in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
                     self._acknowledge(pending, result.base_offset)
                 elif result.error_code in PASSING:

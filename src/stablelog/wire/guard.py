@@ -1,4 +1,4 @@
-"""Whether a request's counts and lengths can be true, before anything is made of them.
+"""Whether a message's counts and lengths can be true, before anything is made of them.
 
 kio's reader sets memory aside for as many items as an array claims. A claim of four billion ends the process. So the
 bytes are walked first, by the schema and without making a thing: a count that the bytes left cannot hold is refused.
@@ -43,17 +43,20 @@ _INT32 = struct.Struct(">i")
 
 
 class Items:
-    """What is counted and found on the way through a request.
+    """What is counted and found on the way through a message.
+
+    Args:
+        count_max: how many items it may have.
 
     Attributes:
         left: how many more items it may have.
         strange: tagged fields with some that are not known: (begin, end, what is left of them).
     """
 
-    __slots__ = ("left", "strange")
+    __slots__ = ("_count_max", "left", "strange")
 
-    def __init__(self) -> None:
-        self.left = ITEMS_MAX
+    def __init__(self, count_max: int = ITEMS_MAX) -> None:
+        self._count_max = self.left = count_max
         self.strange: list[tuple[int, int, bytes]] = []
 
     def take(self, count: int) -> None:
@@ -64,11 +67,17 @@ class Items:
         """
         self.left -= count
         if self.left < 0:
-            raise ValueError(f"more than {ITEMS_MAX} items in one request")
+            raise ValueError(f"more than {self._count_max} items in one message")
 
 
-def checked(message: type, data: Buffer, at: int) -> Buffer:
-    """Walk a request of this class.
+def checked(message: type, data: Buffer, at: int, *, count_max: int = ITEMS_MAX) -> Buffer:
+    """Walk a message of this class.
+
+    Args:
+        message: kio's class, or one like it.
+        data: the bytes.
+        at: where it begins in them.
+        count_max: how many items it may list, all together.
 
     Returns:
         The bytes, without the tagged fields that are not known.
@@ -76,7 +85,7 @@ def checked(message: type, data: Buffer, at: int) -> Buffer:
     Raises:
         ValueError: a count or length is more than the bytes that are left, or there are too many items.
     """
-    items = Items()
+    items = Items(count_max)
     _walk(message)(data, at, items)
     if not items.strange:
         return data
