@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from stablelog.errors import InvalidConfig
 from stablelog.log.partition import LogConfig
+from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
 
 Scope = Literal["broker", "topic", "both"]
 
@@ -544,6 +545,11 @@ class BrokerConfig:
 def order_of(topic_configs: Mapping[str, str]) -> str:
     """The order of a topic: `offset` or `commit`."""
     return topic_configs.get("stablelog.order", "offset")
+
+
+def group_of_topic(topic_configs: Mapping[str, str]) -> str:
+    """The transaction group that a topic belongs to; empty for the default one."""
+    return topic_configs.get("stablelog.group", DEFAULT_GROUP)
 
 
 def load_settings(given: Mapping[str, str]) -> BrokerConfig:

@@ -18,7 +18,13 @@ from pathlib import Path
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.config import BrokerConfig, check_change, check_topic_configs, order_of
+from stablelog.broker.config import (
+    BrokerConfig,
+    check_change,
+    check_topic_configs,
+    group_of_topic,
+    order_of,
+)
 from stablelog.broker.kafka_metadata import METADATA_TOPIC, read_topic_configs
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, InvalidConfig, Refused, StablelogError
@@ -77,6 +83,11 @@ class Topic:
     def is_internal(self) -> bool:
         """Whether the broker keeps its own state in it."""
         return self.name in INTERNAL_TOPICS
+
+    @property
+    def group(self) -> str:
+        """The transaction group that it belongs to; empty for the default one."""
+        return group_of_topic(self.configs)
 
 
 class Topics:

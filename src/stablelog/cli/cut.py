@@ -13,6 +13,7 @@ def cut(bootstrap: str, topics: list[str], at: int | None, *, as_json: bool) -> 
     if as_json:
         print_json(
             {
+                "group": found.group,
                 "commit_sequence": found.commit_sequence,
                 "last_commit_sequence": found.last_commit_sequence,
                 "offsets": [

@@ -24,12 +24,14 @@ class Cut:
     """A cut through some topics.
 
     Attributes:
+        group: the transaction group whose commits are numbered; empty for the default one.
         commit_sequence: R: every commit up to it is whole below the offsets.
         offsets: by topic and partition, the first position that is not in the cut.
         last_commit_sequence: of the last commit that was decided.
         holders: what R waits for, if it is behind that.
     """
 
+    group: str
     commit_sequence: int
     offsets: dict[tuple[str, int], int]
     last_commit_sequence: int
@@ -37,18 +39,18 @@ class Cut:
 
 
 def describe_cut(
-    cluster: Cluster, topics: Iterable[str], commit_sequence: int = RESOLVED, *, group: str = ""
+    cluster: Cluster, topics: Iterable[str], commit_sequence: int = RESOLVED, *, group: str | None = None
 ) -> Cut:
     """The cut at a commit sequence, or at the last one that is resolved.
 
     Args:
         cluster: where.
-        topics: commit-ordered ones.
+        topics: commit-ordered ones, all of one transaction group.
         commit_sequence: R; it must be resolved.
-        group: the transaction group.
+        group: the transaction group; None for the one that the topics belong to.
 
     Raises:
-        Refused: a topic is not there or not in commit order, or R is not resolved.
+        Refused: a topic is not there, not in commit order or of another group, or R is not resolved.
         Unavailable: no answer within the deadline, or the broker knows no cuts.
     """
     request = DescribeCutRequest(group=group, commit_sequence=i64(commit_sequence), topics=tuple(topics))
@@ -57,6 +59,7 @@ def describe_cut(
         connection = cluster.any_connection()
         answer = cluster.ask_extension(connection, request, "cuts")
         return Cut(
+            answer.group,
             answer.commit_sequence,
             {(topic.name, p.partition_index): p.offset for topic in answer.topics for p in topic.partitions},
             answer.last_commit_sequence,

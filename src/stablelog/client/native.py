@@ -84,7 +84,7 @@ class Client:
         cut: bool = False,
         after: int | None = 0,
         wait: float | None = None,
-        group: str = "",
+        group: str | None = None,
     ) -> Iterator[CommittedTransaction]:
         """Read whole transactions of commit-ordered topics. Records outside transactions are passed over.
 
@@ -96,7 +96,7 @@ class Client:
             after: the commit sequence after which to begin: that of the last transaction that was dealt with. 0 for
                 the first that is still there, None for the first that is yet to come.
             wait: seconds to wait for another transaction before the reader ends; None for ever.
-            group: the transaction group of the topics.
+            group: the transaction group of the topics, which is asked for if it is None.
 
         Returns:
             A generator. After an exception, read again, after the last transaction that came.
@@ -117,7 +117,7 @@ class Client:
         return self._read(names, cut, after, wait, group)
 
     def _read(
-        self, topics: tuple[str, ...], cut: bool, after: int | None, wait: float | None, group: str
+        self, topics: tuple[str, ...], cut: bool, after: int | None, wait: float | None, group: str | None
     ) -> Generator[CommittedTransaction, None, None]:
         cluster = self._lend()
         try:

@@ -191,7 +191,7 @@ def read_partitions(
 
 
 def read_cuts(
-    cluster: Cluster, topics: Sequence[str], after: int, wait_s: float | None, group: str
+    cluster: Cluster, topics: Sequence[str], after: int, wait_s: float | None, group: str | None
 ) -> Iterator[CommittedTransaction]:
     """The transactions over all partitions, whole, in the order of their commits.
 
@@ -200,7 +200,7 @@ def read_cuts(
         topics: commit-ordered ones of the group; partitions that they get meanwhile are read, too.
         after: as in `read_partitions`.
         wait_s: as in `read_partitions`.
-        group: the transaction group.
+        group: the transaction group; None for the one that the topics belong to.
 
     Raises:
         Refused: as in `read_partitions`.

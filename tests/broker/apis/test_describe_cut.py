@@ -29,8 +29,8 @@ def create(desk):
             desk.broker.topics.create(name, PARTITIONS, COMMIT_ORDER)
 
 
-async def ask(desk, commit_sequence=-1, topics=TOPICS):
-    return await desk.ask(DESCRIBE_CUT, 0, commit_sequence=commit_sequence, topics=topics)
+async def ask(desk, commit_sequence=-1, topics=TOPICS, group=None):
+    return await desk.ask(DESCRIBE_CUT, 0, group=group, commit_sequence=commit_sequence, topics=topics)
 
 
 def read_to(desk, answer):
@@ -142,6 +142,21 @@ def test_no_cut_shows_a_part_of_a_transaction(seed):
 
     run(live)
     run(afterwards)
+
+
+def test_the_group_of_a_cut_is_that_of_its_topics():
+    async def conversation():
+        async with opened(topics=()) as desk:
+            create(desk)
+            for group in (None, ""):
+                answer = await ask(desk, group=group)
+                assert (answer.error_code, answer.group) == (ErrorCode.none, "")
+            answer = await ask(desk, group="payments")
+            assert answer.error_code is ErrorCode.invalid_request
+            assert "'t' belongs to the default transaction group" in answer.error_message
+            assert "transaction group 'payments'" in answer.error_message
+
+    run(conversation)
 
 
 def test_an_ordinary_topic_has_no_cut():

@@ -1,7 +1,7 @@
 """DescribeCut (10004): where in every partition of some topics the transactions up to a commit sequence end.
 
 Behaviour: every commit up to R has all its markers durable everywhere, so that no reader between two cuts sees a part
-of a transaction. R can be asked for by number, as long as it is resolved. Records outside transactions that stand
+of a transaction. R can be asked for by number, as long as it is resolved. Commits are numbered in each transaction group, so the topics are of one. Records outside transactions that stand
 before the first later commit count as in the cut; they promise nothing together.
 """
 
@@ -21,6 +21,7 @@ from stablelog.wire.extension.cut import (
     DescribeCutRequest,
     DescribeCutResponse,
 )
+from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, group_in_words
 
 
 def _cut(broker: Broker, name: str, commit_sequence: int) -> CutTopic:
@@ -46,12 +47,34 @@ def _cut(broker: Broker, name: str, commit_sequence: int) -> CutTopic:
     return CutTopic(name=name, partitions=tuple(partitions))
 
 
+def _group(broker: Broker, request: DescribeCutRequest) -> str:
+    """The transaction group that all topics of the request belong to.
+
+    Raises:
+        Refused: they belong to several, or to another than the request names.
+    """
+    group = request.group
+    for name in request.topics:
+        topic = broker.topics.get(name)
+        if topic is None:
+            continue
+        if group is not None and topic.group != group:
+            raise Refused(
+                ErrorCode.invalid_request,
+                f"{name!r} belongs to {group_in_words(topic.group)}, not to {group_in_words(group)}: commits are numbered "
+                "in each group, so that a cut goes through topics of one",
+            )
+        group = topic.group
+    return DEFAULT_GROUP if group is None else group
+
+
 async def handle(broker: Broker, request: DescribeCutRequest, _context: Any) -> DescribeCutResponse:
     """Answer. Nothing is awaited, so that R and all offsets are of one moment."""
     resolved = broker.transactions.resolved_commit_sequence
     wanted = resolved if request.commit_sequence == RESOLVED else request.commit_sequence
     last = broker.transactions.coordinator.last_commit_sequence
     try:
+        group = _group(broker, request)
         if not 0 <= wanted <= resolved:
             raise Refused(
                 ErrorCode.invalid_request,
@@ -59,9 +82,7 @@ async def handle(broker: Broker, request: DescribeCutRequest, _context: Any) -> 
             )
         topics = tuple(_cut(broker, name, wanted) for name in request.topics)
     except Refused as refused:
-        return DescribeCutResponse(
-            error_code=refused.code, error_message=str(refused), last_commit_sequence=i64(last)
-        )
+        return DescribeCutResponse(error_code=refused.code, error_message=str(refused))
     holders = tuple(
         CutHolder(
             commit_sequence=i64(sequence),
@@ -73,6 +94,7 @@ async def handle(broker: Broker, request: DescribeCutRequest, _context: Any) -> 
     )
     return DescribeCutResponse(
         error_code=ErrorCode.none,
+        group=group,
         commit_sequence=i64(wanted),
         last_commit_sequence=i64(last),
         topics=topics,

@@ -30,12 +30,12 @@ class DescribeCutRequest:
     __flexible__: ClassVar[bool] = True
     __api_key__: ClassVar[i16] = i16(DESCRIBE_CUT)
     __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
-    group: str = field(metadata=STRING, default="")
-    """The transaction group; empty for the default one."""
+    group: str | None = field(metadata=STRING, default=None)
+    """The transaction group, empty for the default one; null for the one that the topics belong to."""
     commit_sequence: i64 = field(metadata=INT64, default=i64(RESOLVED))
     """R; -1 for the last one that is resolved."""
     topics: tuple[str, ...] = field(metadata=STRING)
-    """Commit-ordered topics."""
+    """Commit-ordered topics, all of one transaction group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +87,8 @@ class DescribeCutResponse:
     error_code: ErrorCode = field(metadata=ERROR)
     error_message: str | None = field(metadata=STRING, default=None)
     """What was wrong, for people; null if nothing was."""
+    group: str = field(metadata=STRING, default="")
+    """The transaction group whose commits are numbered; empty for the default one, and where there is an error."""
     commit_sequence: i64 = field(metadata=INT64, default=i64(-1))
     """R of this cut."""
     last_commit_sequence: i64 = field(metadata=INT64, default=i64(-1))
