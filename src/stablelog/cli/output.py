@@ -7,6 +7,8 @@ from typing import Any, NoReturn
 
 from stablelog.errors import Unavailable
 
+PIPED_WIDTH = 10_000
+
 
 def print_json(value: Any) -> None:
     """One JSON document, on one line."""
@@ -19,7 +21,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     from rich.table import Table
 
     rows = list(rows)
-    console = Console()
+    console = Console(markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = PIPED_WIDTH  # of a file or a pipe nobody sees the edge
     if not rows:
         console.print(f"{title}: none", highlight=False)
         return
@@ -28,8 +32,13 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         numeric = all(isinstance(row[index], int) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
+        table.add_row(*("" if cell is None else printable(str(cell)) for cell in row))
     console.print(table)
+
+
+def printable(text: str) -> str:
+    """The text with what a terminal would obey (escapes, line ends, marks of direction) written out: clients choose their ids."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool) -> None:
