@@ -30,6 +30,8 @@ TIMEOUT_S, READ_TIMEOUT_S, TRIES = 300, 60, 5
 TARGETS = ("worker", "broker", "driver")
 # What a short run kills: it has time for one Java process more than the first.
 SHORT = [("written", "worker"), ("asked", "broker"), ("decided", "driver"), ("writing", "broker")]
+# Nobody in particular writes Spark's commit log, so there is no worker to kill.
+EVERY = [(name, target) for name in STEPS for target in TARGETS if (name, target) != ("commit log", "worker")]
 ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.spark, pytest.mark.xdist_group("spark"), pytest.mark.timeout(300 + 60 * KILLS)]
@@ -85,6 +87,9 @@ class Run:
         self.driver = None
         self.row_count = 0
         self.kills = collections.Counter()
+        self.logged = (
+            collections.Counter()
+        )  # of drivers killed about Spark's commit log, whether it was written
         self.torn_checks = self.broker_starts = 0
         (directory / "broker.pid").write_text(str(broker.pid))
         self.closing = threading.Event()
@@ -163,10 +168,17 @@ class Run:
         if target == "driver":
             self.driver.wait(TIMEOUT_S)
             self.end_driver()
+            if name == "commit log":
+                self.logged["written" if self.last("commits") == self.last("offsets") else "not written"] += 1
             self.check_whole()
             self.start_driver()
         elif target == "broker":
             self.wait_for(lambda: self.broker_starts > starts)
+
+    def last(self, log):
+        """The last micro-batch in a log of Spark's checkpoint."""
+        paths = (self.directory / "checkpoint" / log).glob("[0-9]*")
+        return max((int(path.name) for path in paths), default=-1)
 
     def wait_for(self, condition):
         deadline = time.monotonic() + TIMEOUT_S
@@ -228,16 +240,19 @@ def plans(chance):
     """Every step with every target, in any order. A driver takes the longest to come back: it is killed less often."""
     if len(SHORT) >= KILLS:
         return SHORT[:KILLS]
-    every = [(name, target) for name in STEPS for target in TARGETS]
-    every.remove(("commit log", "worker"))  # nobody in particular writes it
-    seldom = [plan for plan in every if plan[1] == "driver"]
-    often = [plan for plan in every if plan[1] != "driver"]
+    seldom = [plan for plan in EVERY if plan[1] == "driver"]
+    often = [plan for plan in EVERY if plan[1] != "driver"]
     chosen = []
     while len(chosen) < KILLS:
         chosen += chance.sample(seldom, len(seldom)) + chance.sample(2 * often, 2 * len(often))
     chosen = chosen[:KILLS]
     chance.shuffle(chosen)
     return chosen
+
+
+def by_step(kills):
+    """At each step of a micro-batch, how many of whom were killed."""
+    return {name: {target: kills[name, target] for target in TARGETS} for name in STEPS}
 
 
 def test_each_row_once_whatever_is_killed(tmp_path):
@@ -256,15 +271,17 @@ def test_each_row_once_whatever_is_killed(tmp_path):
             run.wait_until_all_is_there()
             found = collections.Counter(run.sink.read().values())
             wanted = run.wanted()
-            batches = 1 + max(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
+            batches = 1 + run.last("commits")
         finally:
             run.close()
         lost, repeated = wanted - found, found - wanted
         print(
             f"{sum(run.kills.values())} kills ({json.dumps(collections.Counter(t for _, t in run.kills.elements()))}) "
-            f"at {len({n for n, _ in run.kills})} steps, {run.row_count} rows in {batches} micro-batches, {run.torn_checks} looks for torn ones: "
+            f"at {len({n for n, _ in run.kills})} steps ({json.dumps(by_step(run.kills))}; Spark's commit log {json.dumps(run.logged)}), {run.row_count} rows in {batches} micro-batches, {run.torn_checks} looks for torn ones: "
             f"{lost.total()} lost, {repeated.total()} repeated, 0 torn; the query was started again {run.failures().count(chr(10))} times"
         )
         assert run.row_count >= ROWS
         assert not lost
         assert not repeated
+        if len(EVERY) <= KILLS:
+            assert set(run.kills) == set(EVERY)

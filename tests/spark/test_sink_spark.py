@@ -1,6 +1,7 @@
 """The sink under real Spark: what Spark repeats, retries, loses and aborts changes nothing in the log."""
 
 import json
+import shutil
 import time
 
 import pytest
@@ -64,6 +65,14 @@ class Pipeline:
             path.unlink(missing_ok=True)
         return last
 
+    def forget_last_plan(self):
+        """What a power failure leaves of a checkpoint that nobody has flushed, or a copy that is one behind."""
+        last = self.forget_last_commit()
+        offsets = self.path / "checkpoint" / "offsets"
+        for path in (offsets / str(last), offsets / f".{last}.crc"):
+            path.unlink(missing_ok=True)
+        return last
+
     @property
     def query_id(self):
         return json.loads((self.path / "checkpoint" / "metadata").read_text())["id"]
@@ -90,6 +99,90 @@ def test_a_stream_and_what_spark_repeats_of_it(spark, tmp_path, stablelog_broker
     pipeline.run()
     assert read(stablelog_broker.bootstrap, topic) == pipeline.wanted
     assert progress_of(stablelog_broker.bootstrap, group, pipeline.source) == 8
+
+
+def test_a_micro_batch_that_is_planned_anew_with_more_rows_is_not_taken_for_a_repetition(
+    spark, tmp_path, stablelog_broker, topic
+):
+    pipeline = Pipeline(spark, tmp_path, stablelog_broker.bootstrap, topic)
+    pipeline.add("a", "b", "c", "d")
+    pipeline.run()
+    assert pipeline.forget_last_plan() == 1
+    pipeline.run()  # nothing new to read: the plan is the same
+    assert read(stablelog_broker.bootstrap, topic) == pipeline.wanted
+
+    assert pipeline.forget_last_plan() == 1
+    pipeline.add("e")
+    for _ in range(2):
+        with pytest.raises(
+            StreamingQueryException, match=r"micro-batch 1 .* by another plan .*new checkpoint"
+        ):
+            pipeline.start().awaitTermination(TIMEOUT_S)
+    assert read(stablelog_broker.bootstrap, topic) == [b"a", b"b", b"c", b"d"]
+
+
+def test_so_it_is_with_a_source_of_files(spark, tmp_path, stablelog_broker, topic):
+    pipeline = Pipeline(spark, tmp_path, stablelog_broker.bootstrap, topic)
+    (tmp_path / "lines").mkdir()
+
+    def start():
+        lines = spark.readStream.text(str(tmp_path / "lines"))
+        writer = lines.writeStream.format("stablelog").options(**pipeline.options)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return writer.trigger(availableNow=True).start()
+
+    for name in ("a", "b"):
+        (tmp_path / "lines" / name).write_text(name)
+        assert start().awaitTermination(TIMEOUT_S)
+    assert pipeline.forget_last_commit() == 1
+    assert start().awaitTermination(TIMEOUT_S)
+    assert read(stablelog_broker.bootstrap, topic) == [b"a", b"b"]
+
+    assert pipeline.forget_last_plan() == 1
+    shutil.rmtree(tmp_path / "checkpoint" / "sources" / "0" / "1", ignore_errors=True)
+    for path in (tmp_path / "checkpoint" / "sources" / "0").glob("*1*"):
+        path.unlink()
+    (tmp_path / "lines" / "c").write_text("c")
+    with pytest.raises(StreamingQueryException, match="by another plan"):
+        start().awaitTermination(TIMEOUT_S)
+
+
+def test_what_for_each_batch_writes_twice_is_there_once(spark, tmp_path, stablelog_broker, topic):
+    pipeline = Pipeline(spark, tmp_path, stablelog_broker.bootstrap, topic)
+    application = unique("app")
+    done = []
+
+    def write(rows, batch_id):
+        for part, condition in enumerate(("value < 'm'", "value >= 'm'")):
+            (
+                rows.where(condition)
+                .write.format("stablelog")
+                .options(**pipeline.options, txnAppId=f"{application}-{part}", txnVersion=batch_id)
+                .mode("append")
+                .save()
+            )
+            if part == 0 and batch_id == 1 and batch_id not in done:
+                done.append(batch_id)
+                raise RuntimeError("between the two writes")
+        done.append(batch_id)
+
+    def start():
+        given = {"bootstrap": stablelog_broker.bootstrap, "subscribe": pipeline.source}
+        rows = spark.readStream.format("stablelog").options(startingOffsets="earliest", **given)
+        rows = rows.option("maxOffsetsPerTrigger", 3).load().selectExpr("cast(value as string) value")
+        writer = rows.writeStream.foreachBatch(write)
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return writer.trigger(availableNow=True).start()
+
+    pipeline.add("a", "b", "z", "c", "y", "x", "d")
+    with pytest.raises(StreamingQueryException, match="between the two writes"):
+        start().awaitTermination(TIMEOUT_S)
+    assert start().awaitTermination(TIMEOUT_S)
+    assert read(stablelog_broker.bootstrap, topic) == pipeline.wanted
+    assert pipeline.forget_last_commit() == 2
+    assert start().awaitTermination(TIMEOUT_S)
+    assert done == [0, 1, 1, 2, 2]
+    assert read(stablelog_broker.bootstrap, topic) == pipeline.wanted
 
 
 def progress_of(bootstrap, group, topic):

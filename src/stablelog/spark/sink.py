@@ -58,6 +58,7 @@ ONE_WRITE_RETENTION_MS = 3_600_000  # how long the broker remembers a write that
 ABORT_DEADLINE_S = 5.0
 OFFSETS_LOG_VERSION = "v1"
 DIGEST_LENGTH = 32
+METADATA_LINES, NO_OFFSET = 2, "-"  # in front of the sources' offsets; of a source that has none yet
 _log = logging.getLogger(__name__)
 
 # name -> (types that are taken, as Spark writes them; whether nulls make no sense)
@@ -522,7 +523,7 @@ def _check_same(part: Part, digest: str, committed: str) -> None:
     if part.in_sequence:
         raise Refused(
             ErrorCode.producer_fenced,
-            f"micro-batch {part.version} of query {part.key} was committed with other offsets than the checkpoint has for it now: the checkpoint has lost the plan of its last micro-batch (a power failure, a copy put back), and Spark has planned it anew. Rows between the two would be passed over as written that are not. Put the lost entries of its directory offsets back; or begin with a new checkpoint, and startingOffsets where the output ends (with commitGroup, the group's offsets say where)",
+            f"micro-batch {part.version} of query {part.key} was committed by another plan than the checkpoint has for it now: the checkpoint has lost the plan of its last micro-batch (a power failure, a copy put back), and Spark has planned it anew. Rows between the two would be passed over as written that are not. Put the lost entries of its directory offsets back; or begin with a new checkpoint, and startingOffsets where the output ends (with commitGroup, the group's offsets say where)",
         )
     raise Refused(
         ErrorCode.producer_fenced,
@@ -587,8 +588,9 @@ def _told(ask: Callable[[], Result], options: WriteOptions, part: Part) -> Resul
 def plan_digest(checkpoint: str | None, batch_id: int) -> str:
     """What a micro-batch is made of: its sources' offsets, as the checkpoint's log of offsets has them.
 
-    Not what else stands there, the time of planning above all: a plan that was lost, and made again with nothing new
-    to read, is the same.
+    Offsets of topics say which records are meant. So a plan that was lost, and made again with nothing new to read, is
+    the same. Those of other sources need not (a file source counts its lists of files, and may lose one): with such a
+    source the time of planning is a part of it, and no plan is the same as one that was made again.
 
     Returns:
         A short word; empty if the checkpoint cannot be read here, or has no such entry.
@@ -598,14 +600,17 @@ def plan_digest(checkpoint: str | None, batch_id: int) -> str:
         lines = path.read_text().splitlines()
     except (InvalidConfig, OSError, ValueError):
         return ""
-    return _digest("\n".join(_in_order(line) for line in lines[2:])) if lines[2:] else ""
+    if len(lines) <= METADATA_LINES:
+        return ""
+    say_all = all(line == NO_OFFSET or _topic_offsets(line) for line in lines[METADATA_LINES:])
+    return _digest("\n".join(_in_order(line) for line in lines[METADATA_LINES if say_all else 1 :]))
 
 
 def _in_order(line: str) -> str:
     try:
         return json.dumps(json.loads(line), sort_keys=True)
     except ValueError:
-        return line  # a source that has no offset yet, or offsets of its own kind
+        return line
 
 
 def _digest(text: str) -> str:
@@ -627,7 +632,7 @@ def progress(checkpoint: str | None, batch_id: int) -> dict[Place, int]:
     if not lines or lines[0] != OFFSETS_LOG_VERSION:
         raise Unavailable(f"commitGroup: {path} is {lines[:1]}, not a log of offsets of version v1")
     found: dict[Place, int] = {}
-    for line in lines[2:]:
+    for line in lines[METADATA_LINES:]:
         for place, offset in _topic_offsets(line).items():
             # Two sources may read one topic: what both have read is read.
             found[place] = min(offset, found.get(place, offset))
