@@ -27,7 +27,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     if not rows:
         console.print(f"{title}: none", highlight=False)
         return
-    table = Table(title=title, title_justify="left", title_style="bold", header_style="bold")
+    console.print(title, style="bold", highlight=False)  # not the table's own, which is folded to its width
+    table = Table(header_style="bold")
     for index, column in enumerate(columns):
         numeric = all(isinstance(row[index], int) for row in rows)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
