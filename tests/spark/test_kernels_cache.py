@@ -3,12 +3,11 @@
 import os
 import subprocess
 import sys
-import tempfile
 
 import numpy as np
 import pytest
 
-from stablelog.spark import kernels_build, kernels_cache, kernels_decode
+from stablelog.spark import kernels_build, kernels_cache, kernels_decode, places
 
 MODULE = "stablelog.spark.kernels_encode_source"
 
@@ -35,7 +34,7 @@ def test_what_was_compiled_is_kept(built, tmp_path):
     assert kernels_cache.machine_code(MODULE, "encode_rows") == b"machine code"
     assert kernels_cache.machine_code(MODULE, "hash_key") == b"more of it"
     assert built == [MODULE]
-    assert files(tmp_path)[0].stat().st_mode & 0o077 == 0
+    assert files(tmp_path)[0].stat().st_mode & 0o777 == 0o644
 
 
 @pytest.mark.parametrize("damage", [b"", b"x" * 31, None])
@@ -62,23 +61,28 @@ def test_where_others_may_write_nothing_is_kept_or_taken(built, tmp_path, monkey
     kernels_cache.machine_code(MODULE, "encode_rows")
     (tmp_path / "kernels").chmod(0o777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
-    assert kernels_cache.cache_directory() == tmp_path / "own" / "stablelog" / "kernels"
     kernels_cache.machine_code(MODULE, "encode_rows")
     assert built == [MODULE] * 2
+    assert files(tmp_path / "own" / "stablelog")
 
 
-def test_a_temporary_place_that_others_may_exchange_is_not_taken(tmp_path, monkeypatch):
-    place = tmp_path / f"stablelog-{os.getuid()}"
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(kernels_cache, "_candidates", lambda: iter([place]))
-    assert kernels_cache.cache_directory() == place / "kernels"
-    assert place.stat().st_mode & 0o077 == 0
-    place.chmod(0o777)
-    assert kernels_cache.cache_directory() is None
+def test_what_root_has_made_with_the_image_is_taken(built, tmp_path, monkeypatch):
+    kernels_cache.machine_code(MODULE, "encode_rows")
+    owner = os.getuid()
+    monkeypatch.setattr(places, "ROOT_UID", owner)
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)  # so nothing here is this user's own
+    assert kernels_cache.machine_code(MODULE, "encode_rows") == b"machine code"
+    assert built == [MODULE]
+    for directory in (tmp_path, tmp_path / "kernels"):
+        mode = directory.stat().st_mode
+        directory.chmod(0o777)
+        kernels_cache.machine_code(MODULE, "encode_rows")
+        directory.chmod(mode)
+    assert built == [MODULE] * 3
 
 
 def test_without_any_place_it_is_compiled_for_this_process(built, monkeypatch):
-    monkeypatch.setattr(kernels_cache, "_candidates", lambda: iter(()))
+    monkeypatch.setattr(places, "candidates", lambda: iter(()))
     assert kernels_cache.machine_code(MODULE, "encode_rows") == b"machine code"
 
 

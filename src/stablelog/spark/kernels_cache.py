@@ -4,7 +4,8 @@ Numba compiles the kernels of a module in some seconds; the machine code is a fe
 (`kernels_build`). So each machine compiles once, and every other process loads the code in milliseconds, without the
 half second and the memory that importing Numba takes.
 
-The code lies in a directory of the user's own, not in the package, which may be read-only. A file's name holds a
+The code lies in a directory of the user's own (`places`), not in the package, which may be read-only; or in one that
+root has made with the machine's image. A file's name holds a
 digest of the source, of Numba's version and of the processor, so that nothing another version of the package has
 left is ever run; a file is written whole under another name first, and holds the digest of its content. Several
 workers that start at once take a lock: one compiles, the others load.
@@ -15,7 +16,6 @@ import ctypes
 import fcntl
 import hashlib
 import os
-import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -27,9 +27,12 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import binding
 
+from stablelog.spark.places import images_directories, own_directory
+
 Array = npt.NDArray[np.int64]
 
 DIGEST_SIZE = 32
+DIRECTORY = "kernels"
 
 
 def native_machine() -> Any:
@@ -56,36 +59,6 @@ def _digest(module_name: str) -> str:
     return digest.hexdigest()[:24]
 
 
-def _candidates() -> Iterator[Path]:
-    if "STABLELOG_CACHE_DIR" in os.environ:
-        yield Path(os.environ["STABLELOG_CACHE_DIR"])
-    if "XDG_CACHE_HOME" in os.environ:
-        yield Path(os.environ["XDG_CACHE_HOME"]) / "stablelog"
-    with contextlib.suppress(RuntimeError):  # there is no home
-        yield Path.home() / ".cache" / "stablelog"
-    yield Path(tempfile.gettempdir()) / f"stablelog-{os.getuid()}"
-
-
-def _is_ours(path: Path) -> bool:
-    """Whether only this user writes there: machine code that somebody else may replace must not be run."""
-    found = path.lstat()
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
-
-
-def cache_directory() -> Path | None:
-    """Where this user's compiled kernels lie; None if there is nowhere that only this user writes to."""
-    for candidate in _candidates():
-        path = candidate / "kernels"
-        with contextlib.suppress(OSError):
-            candidate.mkdir(parents=True, exist_ok=True, mode=0o700)
-            path.mkdir(exist_ok=True, mode=0o700)
-            if candidate.parent == Path(tempfile.gettempdir()) and not _is_ours(candidate):
-                continue  # somebody else made it, and may put another directory in the place of this one
-            if _is_ours(path) and os.access(path, os.W_OK | os.X_OK):
-                return path
-    return None
-
-
 def _read(path: Path) -> bytes | None:
     """The machine code in a file; None if there is none, or not all of it."""
     try:
@@ -99,6 +72,7 @@ def _read(path: Path) -> bytes | None:
 def _write(path: Path, code: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(hashlib.sha256(code).digest() + code)
+    Path(file.name).chmod(0o644)  # no secret, and an image is made by another than runs it
     Path(file.name).replace(path)
 
 
@@ -121,10 +95,13 @@ def _build(module_name: str) -> dict[str, bytes]:
 
 def machine_code(module_name: str, name: str) -> bytes:
     """The machine code of a kernel: kept, or compiled now and kept for others."""
-    directory = cache_directory()
+    stem = f"{module_name.rpartition('.')[2]}-{_digest(module_name)}"
+    for made_before in images_directories(DIRECTORY):
+        if (code := _read(made_before / f"{stem}-{name}")) is not None:
+            return code
+    directory = own_directory(DIRECTORY)
     if directory is None:
         return _build(module_name)[name]
-    stem = f"{module_name.rpartition('.')[2]}-{_digest(module_name)}"
     path = directory / f"{stem}-{name}"
     if (code := _read(path)) is not None:
         return code

