@@ -17,6 +17,8 @@ from tests.client.faults import Proxy
 from tests.client.test_producer import END_TXN, PRODUCE, batch, committed, made, through
 from tests.clients.drivers import Confluent, unique
 
+INIT_PRODUCER_ID, TWO_PHASE = 22, 6  # the API, and its version that KIP-939 added
+
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
 
@@ -88,6 +90,14 @@ def test_a_producer_fenced_by_its_successor_is_told_in_words(kafka, dialect):
         first.close()
         second.close()
     assert committed(kafka.bootstrap, topic) == []
+
+
+def test_kafka_offers_no_two_phase_commit(kafka):
+    """When it does, docs/spark.md, "Apache Kafka", has to be thought over."""
+    with Cluster(kafka.bootstrap) as cluster:
+        connection = cluster.any_connection()
+        assert connection.speaks(INIT_PRODUCER_ID, 5)
+        assert not connection.speaks(INIT_PRODUCER_ID, TWO_PHASE)
 
 
 def test_the_sink_promises_what_it_can(kafka):

@@ -265,7 +265,7 @@ def _check_broker(options: WriteOptions) -> None:
     if options.guarantee == EXACTLY_ONCE and not joint.supported(cluster):
         raise Refused(
             ErrorCode.unsupported_version,
-            f"{options.bootstrap} is no stablelog broker: it cannot decide the transactions of many tasks as one, so exactly once is not to be had there. Option guarantee=at-least-once commits each task's transaction when Spark commits the micro-batch: what failed tasks wrote is never seen, but a crash in between repeats rows, or shows a part of a micro-batch",
+            f"{options.bootstrap} is no stablelog broker: it cannot decide the transactions of many tasks as one, so exactly once is not to be had there (nor is it with Kafka's two-phase commit, see docs/spark.md). Option guarantee=at-least-once commits each task's transaction when Spark commits the micro-batch: what failed tasks wrote is never seen, but a crash in between repeats rows, or shows a part of a micro-batch",
         )
     if options.topic is not None:
         cluster.partition_counts([options.topic])
