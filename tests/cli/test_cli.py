@@ -166,7 +166,9 @@ def test_the_coordinators_logs_can_be_read(stablelog_broker):
     assert states[2]["partitions"] == [f"{name}-0"]
     assert states[2]["commit_sequence"] >= 1
     offsets = [
-        row["value"] for row in rows("__consumer_offsets") if row["key"].get("partition") == f"{name}-0"
+        row["value"]
+        for row in rows("__consumer_offsets")
+        if isinstance(row["key"], dict) and row["key"].get("partition") == f"{name}-0"
     ]
     assert offsets[-1]["offset"] == 3
     shown = run("inspect", str(stablelog_broker.data / "__transaction_state-0"), "--records")

@@ -106,8 +106,10 @@ def test_children_become_visible_together_and_the_commit_is_remembered(cluster, 
     assert done.commit_sequence > 0
     assert not done.already
     assert read(at, topic) == [b"a1", b"a2", b"a3", b"b1"]
-    assert joint.commit(cluster, key, 0, shown, run="r1") == joint.Committed(done.commit_sequence, True)
-    assert joint.begin(cluster, key, 0, "r2") == joint.Begun(True, done.commit_sequence, 0)
+    assert joint.commit(cluster, key, 0, shown, run="r1") == joint.Committed(
+        done.commit_sequence, True, run="r1"
+    )
+    assert joint.begin(cluster, key, 0, "r2") == joint.Begun(True, done.commit_sequence, 0, run="r1")
     assert joint.abort(cluster, key, 0, shown)
     assert joint.commit(cluster, key, 5, []) == joint.Committed(done.commit_sequence + 1, False)
     assert joint.commit(cluster, key, 3, shown) == joint.Committed(-1, True)

@@ -44,6 +44,11 @@ def test_a_count_that_the_bytes_cannot_hold_is_refused_before_it_is_counted():
     assert "claimed" in refused(3, 0, data)
 
 
+def test_no_list_where_there_must_be_one_is_refused_and_read_where_there_may_be_none():
+    assert "null" in refused(2, 1, PREFIX.pack(2, 1, 1) + HEADER + struct.pack(">ii", -1, -1))
+    assert decode_request(3, 1, PREFIX.pack(3, 1, 1) + HEADER + struct.pack(">i", -1))[1].topics is None
+
+
 def tagged(*fields):
     """Tagged fields, as they stand behind a message."""
     return bytes([len(fields)]) + b"".join(bytes([tag, len(content)]) + content for tag, content in fields)

@@ -263,7 +263,8 @@ class Cluster:
                 f"{self.bootstrap} knows no {what}: that needs a stablelog broker",
             )
         answer = self.ask(connection, request)
-        if answer.error_code in PASSING:
+        # The broker that has a topic answers for it: one that it does not know will not come by waiting.
+        if answer.error_code in PASSING - {ErrorCode.unknown_topic_or_partition}:
             raise Again(answer.error_message or answer.error_code.name)
         if answer.error_code is not ErrorCode.none:
             raise Refused(answer.error_code, answer.error_message or answer.error_code.name)
