@@ -8,9 +8,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql.types import StructType
 
 from stablelog.client.cluster import LATEST, Cluster
+from stablelog.spark.cuts import batch_ranges
 from stablelog.spark.options import BATCH, read_options
 from stablelog.spark.planning import Limits, plan
-from stablelog.spark.resolve import batch_ranges
 from stablelog.spark.schema import Columns, default_schema
 from stablelog.spark.source import TaskPartition, open_log, read_task
 

@@ -10,7 +10,10 @@ from stablelog.wire.extension.commits import COUNT_MAX, DescribeCommitsRequest
 
 
 class Commit(NamedTuple):
-    """A transaction: its records of the partition stand at [start_offset, end_offset)."""
+    """A transaction: its records of the partition stand at [start_offset, end_offset).
+
+    With -1 for a commit sequence, a run of records outside transactions.
+    """
 
     start_offset: int
     end_offset: int
@@ -41,6 +44,7 @@ def describe_commits(
     offset: int = 0,
     commit_sequence: int = -1,
     count_max: int = COUNT_MAX,
+    with_outside: bool = False,
 ) -> Commits:
     """The next transactions of a partition that can be read: at most 1,000.
 
@@ -51,6 +55,7 @@ def describe_commits(
         offset: transactions that end at or before it are passed over.
         commit_sequence: so are those with a lesser commit sequence.
         count_max: how many are wanted.
+        with_outside: whether runs of records outside transactions are listed, too.
 
     Raises:
         Refused: the partition is not there; or, with the code invalid_request, the topic is not in commit order.
@@ -62,6 +67,7 @@ def describe_commits(
         offset=i64(offset),
         commit_sequence=i64(commit_sequence),
         count_max=i32(count_max),
+        with_outside=with_outside,
     )
 
     def ask() -> Commits:

@@ -13,10 +13,11 @@ from stablelog.batch.header import BatchHeader, headers_in
 from stablelog.batch.records import decode_records
 from stablelog.errors import Corrupt, Unavailable
 from stablelog.log.transaction_index import AbortedTxn
+from stablelog.spark.cuts import batch_ranges
 from stablelog.spark.fetch import FETCH_SIZE, BrokerLog
 from stablelog.spark.options import BATCH, read_options
 from stablelog.spark.planning import shares
-from stablelog.spark.resolve import Range, batch_ranges, name
+from stablelog.spark.resolve import Range, name
 from stablelog.spark.segments import PartitionFiles, SegmentFile
 
 _NO_LIMIT = 2**62

@@ -25,7 +25,10 @@ class StablelogDataSource(DataSource):
         from stablelog.spark.options import read_options
         from stablelog.spark.schema import default_schema
 
-        return default_schema(include_headers=read_options(self.options).include_headers)
+        options = read_options(self.options)
+        return default_schema(
+            include_headers=options.include_headers, include_commits=options.include_commits
+        )
 
     def reader(self, schema: Any) -> DataSourceReader:
         """A reader of these columns.
@@ -39,7 +42,9 @@ class StablelogDataSource(DataSource):
         from stablelog.spark.worker import tune_worker
 
         tune_worker()
-        return StablelogReader(read_options(self.options, BATCH), Columns(schema))
+        options, columns = read_options(self.options, BATCH), Columns(schema)
+        columns.check(options)
+        return StablelogReader(options, columns)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """A reader of these columns, of a stream.
@@ -50,8 +55,11 @@ class StablelogDataSource(DataSource):
         from stablelog.spark.options import STREAM, read_options
         from stablelog.spark.schema import Columns
         from stablelog.spark.source import StablelogStreamReader
+        from stablelog.spark.source_at_cuts import CutStreamReader
 
-        return StablelogStreamReader(read_options(self.options, STREAM), Columns(schema))
+        options, columns = read_options(self.options, STREAM), Columns(schema)
+        columns.check(options)
+        return (CutStreamReader if options.cut else StablelogStreamReader)(options, columns)
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
         """The sink of a batch write; see `stablelog.spark.sink`."""

@@ -34,6 +34,20 @@ def connect(options: ReadOptions) -> Cluster:
     )
 
 
+def record_size(cluster: Cluster, wanted: Range, isolation: str = "read_committed") -> float | None:
+    """Bytes of a record, by the first batches of a range; None if the range has lost its beginning.
+
+    A read-uncommitted reader's offsets are all counted as records, its markers and gaps, too.
+    """
+    try:
+        fetched = cluster.fetch(*wanted.place, wanted.start, SAMPLE_SIZE, isolation)
+    except OffsetOutOfRange:
+        return None
+    sizes = [(header.size, header.last_offset_delta + 1) for _, header in headers_in(fetched.records)]
+    counted = sum(count for _, count in sizes)
+    return sum(size for size, _ in sizes) / counted if counted else RECORD_SIZE_GUESS
+
+
 class BrokerLog:
     """The log behind a list of brokers."""
 
@@ -98,13 +112,9 @@ class BrokerLog:
         if known is None:
             if wanted.end - wanted.start < SAMPLED_COUNT_MIN:
                 return RECORD_SIZE_GUESS
-            try:
-                fetched = self.cluster.fetch(*wanted.place, wanted.start, SAMPLE_SIZE, "read_uncommitted")
-            except OffsetOutOfRange:
+            known = record_size(self.cluster, wanted, "read_uncommitted")
+            if known is None:
                 return RECORD_SIZE_GUESS  # the task that reads it will say so
-            sizes = [(header.size, header.last_offset_delta + 1) for _, header in headers_in(fetched.records)]
-            counted = sum(count for _, count in sizes)
-            known = sum(size for size, _ in sizes) / counted if counted else RECORD_SIZE_GUESS
             self._record_sizes[wanted.place] = known
         return known
 

@@ -2,18 +2,19 @@
 
 As in Spark's Kafka connector: `{"orders": {"0": 23, "1": 42}}`, each the next offset to read. A stream's offsets
 also name the topics' ids under `#topics`, which no topic is called, so that a topic that was deleted and created
-again is not taken for the old one. Spark compares offsets as strings: the same offsets have to give the same JSON,
-so everything is sorted.
+again is not taken for the old one; and of a stream that reads at cuts, the cut under `#cut`. Spark compares offsets as
+strings: the same offsets have to give the same JSON, so everything is sorted.
 """
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 EARLIEST, LATEST = -2, -1
 NUMBER_MAX = 2**63 - 1  # of an offset, and of a time in ms
 TOPIC_IDS = "#topics"
+CUT = "#cut"
 Place = tuple[str, int]  # topic, partition
 
 
@@ -22,14 +23,16 @@ class Bound:
     """Where a read begins or ends.
 
     Attributes:
-        kind: earliest, latest, offsets, timestamps or timestamp.
+        kind: earliest, latest, offsets, timestamps, timestamp or cut.
         by_partition: the offsets (-2 earliest, -1 latest) or the times in ms of the partitions that are named.
         timestamp_ms: of every partition, where the kind is timestamp.
+        commit_sequence: of the cut, where the kind is cut.
     """
 
     kind: str
     by_partition: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     timestamp_ms: int = 0
+    commit_sequence: int = 0
 
     def places(self) -> set[Place]:
         """The partitions that are named."""
@@ -40,16 +43,32 @@ class Bound:
         return self.by_partition.get(place[0], {}).get(place[1])
 
 
+class CutPoint(NamedTuple):
+    """Which cut: every commit of the transaction group up to this one, and none behind it."""
+
+    commit_sequence: int
+    group: str
+
+
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
-    """Up to where a stream has read: the next offset of each partition, exclusive end of what was read."""
+    """Up to where a stream has read: the next offset of each partition, exclusive end of what was read.
+
+    Attributes:
+        next_offsets: by topic and partition.
+        topic_ids: by topic.
+        cut: that the offsets are of; None for a stream that does not read at cuts.
+    """
 
     next_offsets: Mapping[Place, int]
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    cut: CutPoint | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Canonical: equal offsets give dictionaries that are written as equal JSON."""
         found: dict[str, Any] = {}
+        if self.cut is not None:
+            found[CUT] = {"commitSequence": self.cut.commit_sequence, "group": self.cut.group}
         if self.topic_ids:
             found[TOPIC_IDS] = dict(sorted(self.topic_ids.items()))
         for (topic, index), offset in sorted(self.next_offsets.items()):
@@ -59,14 +78,16 @@ class StreamOffsets:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "StreamOffsets":
         """Read what `to_json` gave."""
+        cut = value.get(CUT)
         return cls(
             {
                 (topic, int(index)): int(offset)
                 for topic, indexes in value.items()
-                if topic != TOPIC_IDS
+                if topic not in (TOPIC_IDS, CUT)
                 for index, offset in indexes.items()
             },
             dict(value.get(TOPIC_IDS, {})),
+            CutPoint(int(cut["commitSequence"]), cut["group"]) if cut is not None else None,
         )
 
 
@@ -142,7 +163,7 @@ def _by_partition(text: str) -> dict[str, dict[int, int]]:
     found = {
         topic: {_index(index): _number(number) for index, number in indexes.items()}
         for topic, indexes in value.items()
-        if topic != TOPIC_IDS
+        if topic not in (TOPIC_IDS, CUT)
     }
     if not any(found.values()):
         raise ValueError("no partition")

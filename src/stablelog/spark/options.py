@@ -46,6 +46,7 @@ class Option:
 
 _TEXT, _COUNT, _BOOLEAN, _MILLIS = "text", "1 and more", "true, false", "milliseconds since 1970"
 _SIZE = "bytes; with k, m or g"
+_SEQUENCE = "a commit sequence; 0 for the beginning"
 _JSON_OFFSETS = '`{"topic": {"0": 23}}`; -2 earliest, -1 latest'
 _JSON_TIMES = '`{"topic": {"0": 1700000000000}}`'
 
@@ -85,6 +86,25 @@ OPTIONS: dict[str, Option] = {
         "End before the first record of this time or later, by partition; where there is none, at the end.",
     ),
     "endingTimestamp": Option("", _MILLIS, BATCH, "The same, with one time for every partition."),
+    # -- whole transactions ------------------------------------------------------------------------------------
+    "cut": Option(
+        "false",
+        _BOOLEAN,
+        READ,
+        "Whether a batch, and each micro-batch, holds whole transactions over all topics, which are commit-ordered ones of one transaction group.",
+    ),
+    "startingCut": Option(
+        "", _SEQUENCE, READ, "With `cut`: begin behind the transaction with this commit sequence."
+    ),
+    "endingCut": Option(
+        "", _SEQUENCE, BATCH, "With `cut`: end behind the transaction with this commit sequence."
+    ),
+    "includeCommits": Option(
+        "false",
+        _BOOLEAN,
+        READ,
+        "Whether there are columns `commitSequence`, `commitTimestamp` and `transactionGroup`, of commit-ordered topics.",
+    ),
     # -- how ---------------------------------------------------------------------------------------------------
     "isolation": Option(
         "read_committed",
@@ -238,9 +258,11 @@ class ReadOptions:
     partitions: frozenset[int] | None
     starting: Bound
     ending: Bound
+    cut: bool
     latest_if_late: bool
     isolation: str
     include_headers: bool
+    include_commits: bool
     fail_on_data_loss: bool
     scan: str
     check_crc: bool
@@ -289,6 +311,7 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
     values = _Values(given, where)
     path = values.text("path")
     scan = values.choice("scan", SCANS)
+    isolation = values.choice("kafka.isolation.level", ISOLATIONS)
     bootstrap = values.text("kafka.bootstrap.servers")
     if bootstrap is None and path is None:
         raise InvalidConfig(
@@ -310,6 +333,15 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
     topics = tuple(topic.strip() for topic in (values.text("subscribe") or "").split(",") if topic.strip())
     if what == "subscribe" and not topics:
         raise InvalidConfig("subscribe names no topic")
+    cut, include_commits = values.boolean("cut", False), values.boolean("includeCommits", False)
+    if cut:
+        check_commit_order("cut=true", isolation, bootstrap, scan)
+        _check_cut_bounds(values)
+    for name in ("startingCut", "endingCut"):
+        if not cut and values.text(name) is not None:
+            raise InvalidConfig(f"{name} is of a read at cuts: give cut=true, too")
+    if include_commits:
+        check_commit_order("includeCommits", isolation, bootstrap, scan)
     return ReadOptions(
         bootstrap=bootstrap,
         path=path,
@@ -319,9 +351,11 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
         partitions=partitions,
         starting=_bound(values, "starting", "latest" if where == STREAM else "earliest"),
         ending=_bound(values, "ending", "latest"),
+        cut=cut,
         latest_if_late=values.choice("startingOffsetsByTimestampStrategy", ("error", "latest")) == "latest",
-        isolation=values.choice("kafka.isolation.level", ISOLATIONS),
+        isolation=isolation,
         include_headers=values.boolean("includeHeaders", False),
+        include_commits=include_commits,
         fail_on_data_loss=values.boolean("failOnDataLoss", True),
         scan=scan,
         check_crc=values.boolean("checkCrc", True),
@@ -463,8 +497,36 @@ def _reason(error: Exception) -> str:
     return f" ({text})" if isinstance(error, ValueError) and text and "literal" not in text else ""
 
 
+def _check_cut_bounds(values: _Values) -> None:
+    for name in ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"):
+        if values.text(name) is not None:
+            one = name.replace("OffsetsBy", "")
+            raise InvalidConfig(f"{name} gives partitions times of their own, and a cut has one: {one}")
+
+
+def check_commit_order(what: str, isolation: str, bootstrap: str | None, scan: str) -> None:
+    """Commit order is what a broker serves to committed readers.
+
+    Raises:
+        InvalidConfig: a read is asked for that does not go by it; `what` says who wants it.
+    """
+    if isolation == "read_uncommitted":
+        raise InvalidConfig(
+            f"{what} and isolation=read_uncommitted: what is not committed is of no transaction yet"
+        )
+    if bootstrap is None:
+        raise InvalidConfig(
+            f"{what} needs a broker, which knows the transactions: option kafka.bootstrap.servers"
+        )
+    if scan == "files":
+        raise InvalidConfig(f"{what} is read by the protocol: leave out scan=files")
+
+
 def _bound(values: _Values, side: str, default: str) -> Bound:
-    name = values.one_of(f"{side}Offsets", f"{side}OffsetsByTimestamp", f"{side}Timestamp")
+    names = (f"{side}Offsets", f"{side}OffsetsByTimestamp", f"{side}Timestamp", f"{side}Cut")
+    name = values.one_of(*names)
+    if name == f"{side}Cut":
+        return Bound("cut", commit_sequence=values.parsed(name, _natural, 0))
     if name == f"{side}Timestamp":
         return Bound("timestamp", timestamp_ms=values.parsed(name, _natural, 0))
     if name == f"{side}OffsetsByTimestamp":

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stablelog.errors import InvalidConfig
+from stablelog.spark.options import ReadOptions, check_commit_order
 
 COLUMNS = {
     "key": "BINARY",
@@ -14,12 +15,19 @@ COLUMNS = {
     "timestamp": "TIMESTAMP NOT NULL",
     "timestampType": "INT NOT NULL",
     "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+    "commitSequence": "BIGINT",
+    "commitTimestamp": "TIMESTAMP",
+    "transactionGroup": "STRING",
 }
+OF_COMMITS = ("commitSequence", "commitTimestamp", "transactionGroup")
 
 
-def default_schema(*, include_headers: bool) -> Any:
-    """All columns; `headers` only if asked for."""
-    return _schema_of({name: text for name, text in COLUMNS.items() if name != "headers" or include_headers})
+def default_schema(*, include_headers: bool, include_commits: bool = False) -> Any:
+    """All columns; `headers`, and those of commits, only if asked for."""
+    left_out = set() if include_headers else {"headers"}
+    if not include_commits:
+        left_out |= set(OF_COMMITS)
+    return _schema_of({name: text for name, text in COLUMNS.items() if name not in left_out})
 
 
 class Columns:
@@ -40,8 +48,19 @@ class Columns:
                     f"{field.dataType.simpleString().upper()}: cast it after the read"
                 )
         self.names = tuple(field.name for field in schema.fields)
+        self.of_commits = any(name in OF_COMMITS for name in self.names)
         self._schema = schema
         self._arrow: Any = None
+
+    def check(self, options: ReadOptions) -> None:
+        """See that a read with these options has the columns.
+
+        Raises:
+            InvalidConfig: it is not by commit order, which the columns of commits are of.
+        """
+        for name in self.names:
+            if name in OF_COMMITS:
+                check_commit_order(f"column {name}", options.isolation, options.bootstrap, options.scan)
 
     def shaped(self, batch: Any) -> Any:
         """A decoded batch with exactly the types and nullability that Spark was told.
@@ -70,10 +89,10 @@ class Columns:
         )
 
     def __getstate__(self) -> Any:
-        return self.names, self._schema
+        return self.names, self.of_commits, self._schema
 
     def __setstate__(self, state: Any) -> None:
-        self.names, self._schema = state
+        self.names, self.of_commits, self._schema = state
         self._arrow = None
 
 

@@ -70,7 +70,7 @@ COLUMNS = {
     "partition": ("int",),
 }
 PASSED_OVER = frozenset(
-    {"offset", "timestamp", "timestampType"}
+    {"offset", "timestamp", "timestampType", "commitSequence", "commitTimestamp", "transactionGroup"}
 )  # a source has them, and a log gives them anew
 
 

@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -15,12 +16,14 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from stablelog.errors import InvalidConfig
 from stablelog.spark import fetch, files
+from stablelog.spark.cuts import batch_ranges, cluster_of
 from stablelog.spark.filters import Hook, Narrowing
 from stablelog.spark.offsets import Place, StreamOffsets
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Limits, Piece, Span, plan
-from stablelog.spark.resolve import Log, Range, batch_ranges, resolve, stream_end, stream_ranges
+from stablelog.spark.resolve import Log, Range, resolve, stream_end, stream_ranges
 from stablelog.spark.schema import Columns
 from stablelog.spark.worker import tune_worker
 
@@ -55,17 +58,50 @@ def limits(options: ReadOptions) -> Limits:
     )
 
 
+def read_offsets(value: Mapping[str, Any], *, at_cuts: bool) -> StreamOffsets:
+    """The offsets that Spark has kept of a stream.
+
+    Raises:
+        InvalidConfig: they are of a stream that reads at cuts, and this one does not; or the other way round.
+    """
+    found = StreamOffsets.from_json(value)
+    if at_cuts and found.cut is None:
+        raise InvalidConfig(
+            "the checkpoint is of a query without cut=true, whose offsets are no cut: leave out cut, or begin with a new "
+            "checkpoint"
+        )
+    if not at_cuts and found.cut is not None:
+        raise InvalidConfig(
+            "the checkpoint is of a query with cut=true: give that option again, or begin with a new checkpoint"
+        )
+    return found
+
+
+def check_columns(columns: Columns, log: Log, topics: Iterable[str]) -> None:
+    """See that the topics have what the columns want.
+
+    Raises:
+        InvalidConfig: columns of commits are wanted, and a topic is not in commit order.
+    """
+    if columns.of_commits:
+        from stablelog.spark.commit_columns import group_of
+
+        for topic in topics:
+            group_of(cluster_of(log), topic)
+
+
 def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterator[Any]:
     """The records of a task, in Arrow batches. Spark hands in a partition of its own where there is nothing to read."""
     from stablelog.spark.columns import arrow_schema
     from stablelog.spark.columns_builder import ColumnBuilder
+    from stablelog.spark.commit_columns import CommitColumns, decoded_names
     from stablelog.spark.decoder import Decoder
 
     tune_worker()
     if not isinstance(partition, TaskPartition):
         return
     cluster = fetch.connect(options) if options.bootstrap is not None else None
-    builder = ColumnBuilder(arrow_schema(columns.names))  # small pieces share a batch
+    builder = ColumnBuilder(arrow_schema(decoded_names(columns.names)))  # small pieces share a batch
     try:
         for piece in partition.pieces:
             decoder = Decoder(
@@ -79,6 +115,12 @@ def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterato
                 batches = files.read(options, cluster, piece, decoder)
             else:
                 batches = fetch.read(options, cluster, piece, decoder)
+            if columns.of_commits:
+                assert cluster is not None
+                of_commits = CommitColumns(cluster, piece, columns.names)
+                for batch in chain(batches, builder.take()):
+                    yield columns.shaped(of_commits.added(batch))
+                continue
             for batch in batches:
                 yield columns.shaped(batch)
         for batch in builder.take():
@@ -109,6 +151,7 @@ class StablelogReader(DataSourceReader):
     def _spans(self, log: Log) -> list[Span]:
         narrowing = self._narrowing
         ranges, topic_ids = batch_ranges(self._options, log)
+        check_columns(self._columns, log, {wanted.place[0] for wanted in ranges})
         kept = []
         for place, start, end in ranges:
             start, end = narrowing.cut(start, end)
@@ -147,6 +190,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._latest: dict[Place, int] = {}
         self._latest_at = self._changed_at = self._batch_at = float("-inf")
         self._target: StreamOffsets | None = None
+        self._checked: set[str] = set()  # topics that have what the columns want
 
     @property
     def _opened(self) -> Log:
@@ -180,7 +224,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Up to where the next micro-batch reads; `start` itself if there is nothing to read."""
-        before = StreamOffsets.from_json(start)
+        before = read_offsets(start, at_cuts=False)
         latest = self._look(before)
         if self._target is not None:
             latest = {
@@ -226,23 +270,23 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             for place, offset in end.next_offsets.items()
             if start.next_offsets.get(place, 0) < offset
         ]
-        waited_ms = (time.monotonic() - self._batch_at) * 1000
-        if (
-            options.trigger_offsets_min is not None
-            and self._target is None
-            and sum(wanted.end - wanted.start for wanted in ranges) < options.trigger_offsets_min
-        ):
-            if self._batch_at == float("-inf"):
-                self._batch_at = time.monotonic()  # the first wait begins with the query
-                waited_ms = 0
-            if waited_ms < options.trigger_delay_max_ms:
-                return start
+        if self._waits(lambda: sum(wanted.end - wanted.start for wanted in ranges)):
+            return start
         if options.trigger_offsets_max is None and options.trigger_size_max is None:
             return end
         ends = self._opened.limited(
             ranges, end.topic_ids, options.trigger_offsets_max, options.trigger_size_max
         )
         return StreamOffsets({**end.next_offsets, **ends}, end.topic_ids)
+
+    def _waits(self, count: Callable[[], int]) -> bool:
+        """Whether there is too little yet for a micro-batch, and it has not been waited for too long."""
+        count_min = self._options.trigger_offsets_min
+        if count_min is None or self._target is not None or count() >= count_min:
+            return False
+        if self._batch_at == float("-inf"):
+            self._batch_at = time.monotonic()  # the first wait begins with the query
+        return (time.monotonic() - self._batch_at) * 1000 < self._options.trigger_delay_max_ms
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The ends of the partitions, for the query's progress: what is still to be read lies before them."""
@@ -251,8 +295,11 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of a micro-batch: of these offsets and nothing else, for a query that restarts comes here first."""
         log = self._opened
-        before, after = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
+        before, after = read_offsets(start, at_cuts=False), read_offsets(end, at_cuts=False)
         ranges = stream_ranges(self._options, log, before, after)
+        topics = {wanted.place[0] for wanted in ranges} - self._checked
+        check_columns(self._columns, log, topics)
+        self._checked |= topics
         spans = log.spans(ranges, after.topic_ids)
         return [TaskPartition(pieces) for pieces in plan(spans, limits(self._options))]
 

@@ -469,18 +469,26 @@ class CommitOrder:
         index = self._indexes[low]
         return max(index[index.place_after(commit_sequence)].start, self.start_offset)
 
-    def transactions(self, start: int, count_max: int) -> list[Committed]:
-        """The first transactions of the view that end behind position `start`."""
+    def transactions(self, start: int, count_max: int, *, with_outside: bool = False) -> list[Committed]:
+        """The first transactions of the view that end behind position `start`.
+
+        Args:
+            start: a position.
+            count_max: how many are wanted.
+            with_outside: whether runs of records outside transactions are wanted, too: with the commit sequence -1.
+        """
         start = max(start, self.start_offset)
         found: list[Committed] = []
         for index in self._indexes[self._place_of(start) :]:
             for place in range(index.place_of(start), len(index)):
                 entry = index[place]
-                if entry.producer_id == NO_PRODUCER or self._is_torn(entry):
+                outside = entry.producer_id == NO_PRODUCER
+                if (outside and not with_outside) or self._is_torn(entry):
                     continue
                 if len(found) == count_max:
                     return found
-                found.append(Committed(entry.start, entry.end, entry.latest_sequence, entry.latest_ms))
+                sequence = -1 if outside else entry.latest_sequence
+                found.append(Committed(entry.start, entry.end, sequence, entry.latest_ms))
         return found
 
 

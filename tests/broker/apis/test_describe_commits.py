@@ -93,6 +93,10 @@ def test_the_bounds_are_those_of_what_is_read_also_after_a_crash(seed):
                 assert await listed(desk, offset=start, count_max=1) == [commits[place]]
             assert await listed(desk, count_max=0) == await listed(desk, count_max=-7) == []
             assert await listed(desk, count_max=COUNT_MAX + 1) == commits
+            every = await listed(desk, with_outside=True)
+            assert [one for one in every if one[0] >= 0] == commits
+            (all_values,) = slices(desk, [(0, 0, 1 << 30)])
+            assert [value for part in slices(desk, every) for value in part] == all_values
             answer = await ask(desk)
             partition = desk.broker.topics.partition("t", 0)
             assert (answer.log_start_offset, answer.end_offset) == (0, partition.view.end_offset)

@@ -1,7 +1,7 @@
 """DescribeCommits (10005): where the next transactions begin and end in a partition of a commit-ordered topic.
 
 Behaviour: only what is durable is listed, as a read-committed fetch would hand it out, in the order of the commits.
-Records outside transactions stand between what is listed.
+Records outside transactions stand between what is listed, or are listed as runs of their own where that is asked for.
 """
 
 from typing import Any
@@ -36,7 +36,8 @@ async def handle(broker: Broker, request: DescribeCommitsRequest, _context: Any)
     start = int(request.offset)
     if request.commit_sequence > 0:
         start = max(start, view.offset_after(request.commit_sequence - 1))
-    found = view.transactions(start, max(0, min(request.count_max, COUNT_MAX)))
+    count_max = max(0, min(request.count_max, COUNT_MAX))
+    found = view.transactions(start, count_max, with_outside=request.with_outside)
     return DescribeCommitsResponse(
         error_code=ErrorCode.none,
         log_start_offset=i64(view.start_offset),

@@ -14,7 +14,7 @@ from kio.schema.response_header.v1.header import ResponseHeader
 from kio.static.constants import EntityType
 from kio.static.primitive import i16, i32, i64
 
-from stablelog.wire.extension.fields import ERROR, INT32, INT64, STRING
+from stablelog.wire.extension.fields import BOOL, ERROR, INT32, INT64, STRING
 
 DESCRIBE_COMMITS: Final = 10_005
 COUNT_MAX: Final = 1000  # transactions in one answer
@@ -38,6 +38,8 @@ class DescribeCommitsRequest:
     """So are those with a lesser number; -1 for none."""
     count_max: i32 = field(metadata=INT32, default=i32(COUNT_MAX))
     """How many to list; the broker lists 1,000 at most."""
+    with_outside: bool = field(metadata=BOOL, default=False)
+    """Whether to list the runs of records outside transactions as well, with -1 for a commit sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,179 @@
+"""The reader of a stream at cuts: each micro-batch is a set of whole transactions over all its topics.
+
+Its offsets are those of an ordinary stream and the cut that they are of. A commit in some other topic of the
+transaction group moves the last cut and nothing that is read, so it makes no micro-batch.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+
+from stablelog.errors import InvalidConfig
+from stablelog.spark import source
+from stablelog.spark.admission import NO_LIMIT, TriggerLimits, admit, count_up_to
+from stablelog.spark.cuts import Cuts, cluster_of
+from stablelog.spark.fetch import RECORD_SIZE_GUESS, record_size
+from stablelog.spark.offsets import Place, StreamOffsets
+from stablelog.spark.options import ReadOptions
+from stablelog.spark.planning import plan
+from stablelog.spark.resolve import Range, lost, stream_end, stream_ranges
+from stablelog.spark.schema import Columns
+from stablelog.spark.source import IDLE_AGE_MAX_S, METADATA_AGE_MAX_S, StablelogStreamReader, TaskPartition
+
+
+class CutStreamReader(StablelogStreamReader):
+    """Reads commit-ordered topics of one transaction group as they grow, from cut to cut."""
+
+    def __init__(self, options: ReadOptions, columns: Columns) -> None:
+        super().__init__(options, columns)
+        self._cuts: Cuts | None = None
+        self._last: StreamOffsets | None = None  # the last cut when it was looked
+        self._record_sizes: dict[Place, float] = {}
+
+    @property
+    def _at_cuts(self) -> Cuts:
+        if self._cuts is None:
+            self._cuts = Cuts(self._options, self._opened, cluster_of(self._opened))
+        return self._cuts
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """The cut at which a query without a checkpoint begins."""
+        latest = self._at_cuts.settled()
+        return self._at_cuts.resolve(self._options.starting, "startingOffsets", latest).to_json()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """From now on, nothing is read that is not committed yet."""
+        self._target = self._last = self._at_cuts.settled()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """The cut up to which the next micro-batch reads; `start` itself if there is nothing to read."""
+        before = source.read_offsets(start, at_cuts=True)
+        last = self._target or self._look_at_cut(before)
+        _check_history(self._options, before, last)
+        partitions = {place: last.topic_ids.get(place[0], "") for place in last.next_offsets}
+        end = replace(stream_end(self._options, before, partitions, last.next_offsets), cut=last.cut)
+        if (end.next_offsets, end.topic_ids) == (before.next_offsets, before.topic_ids):
+            return start
+        if not isinstance(limit, ReadAllAvailable):
+            end = self._limited(before, end)
+        if end != before:
+            self._batch_at = time.monotonic()
+        return end.to_json()
+
+    def _look_at_cut(self, before: StreamOffsets) -> StreamOffsets:
+        """The last cut. The longer nothing has come, the longer it is taken to be what it was."""
+        now = time.monotonic()
+        idle_s = now - max(self._changed_at, self._batch_at)
+        known = self._last
+        if known is not None and now - self._partitions_at > METADATA_AGE_MAX_S:
+            known = None
+        is_idle = known is not None and known.next_offsets == before.next_offsets
+        if known is None or not is_idle or now - self._latest_at > min(idle_s / 20, IDLE_AGE_MAX_S):
+            found = self._at_cuts.latest(known)
+            self._latest_at = now
+            if found is not known:
+                self._partitions_at = now
+            if self._last is None or found.next_offsets != self._last.next_offsets:
+                self._changed_at = now
+            if self._last is not None and found.topic_ids != self._last.topic_ids:
+                self._at_cuts.forget()
+            self._last = found
+        assert self._last is not None
+        return self._last
+
+    def _limited(self, start: StreamOffsets, end: StreamOffsets) -> StreamOffsets:
+        assert end.cut is not None
+        options = self._options
+        ranges = _ranges(self._begun(start, end), end)
+        if self._waits(
+            lambda: count_up_to(ranges, self._at_cuts.commits(ranges), options.trigger_offsets_min or 0)
+        ):
+            return start
+        limits = TriggerLimits(options.trigger_offsets_max or NO_LIMIT, options.trigger_size_max or NO_LIMIT)
+        if limits.size_max < NO_LIMIT:
+            limits = replace(limits, record_sizes={one.place: self._record_size(one) for one in ranges})
+        counts = {one.place: one.end - one.start for one in ranges}  # there are no more records than offsets
+        size = sum(count * limits.record_sizes.get(place, 0) for place, count in counts.items())
+        if sum(counts.values()) <= limits.count_max and size <= limits.size_max:
+            return end
+        found = admit(ranges, self._at_cuts.commits(ranges), end.cut.commit_sequence, limits)
+        return StreamOffsets(
+            {**end.next_offsets, **found.ends},
+            end.topic_ids,
+            end.cut._replace(commit_sequence=found.commit_sequence),
+        )
+
+    def _record_size(self, wanted: Range) -> float:
+        if wanted.place not in self._record_sizes:
+            found = record_size(cluster_of(self._opened), wanted)
+            if found is None:
+                return RECORD_SIZE_GUESS  # the task that reads it will say so
+            self._record_sizes[wanted.place] = found
+        return self._record_sizes[wanted.place]
+
+    def _begun(self, start: StreamOffsets, end: StreamOffsets) -> dict[Place, int]:
+        """From where each partition is read, those among them that the stream has not read before."""
+        assert start.cut is not None
+        assert end.cut is not None
+        begun = {}
+        for place in end.next_offsets:
+            topic = place[0]
+            is_other = start.topic_ids.get(topic, "") != end.topic_ids.get(topic, "")
+            known = start.next_offsets.get(place)
+            if known is not None and not (is_other and topic in start.topic_ids):
+                begun[place] = known
+            elif start.cut.commit_sequence <= end.cut.commit_sequence and end.next_offsets[place] > 0:
+                begun[place] = self._at_cuts.begins(place, start.cut)
+        return begun
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """The last cut, for the query's progress: what is still to be read lies before it."""
+        return self._last.to_json() if self._last is not None else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of a micro-batch: of these offsets and nothing else, for a query that restarts comes here first."""
+        before = source.read_offsets(start, at_cuts=True)
+        after = source.read_offsets(end, at_cuts=True)
+        known = replace(before, next_offsets=self._begun(before, after))
+        ranges = stream_ranges(self._options, self._opened, known, after)
+        spans = self._opened.spans(ranges, after.topic_ids)
+        return [TaskPartition(pieces) for pieces in plan(spans, source.limits(self._options))]
+
+    def stop(self) -> None:
+        """Let go of connections and files."""
+        super().stop()
+        self._cuts = None
+
+
+def _check_history(options: ReadOptions, before: StreamOffsets, last: StreamOffsets) -> None:
+    """Say if the commits are not those that the stream has read of.
+
+    Raises:
+        InvalidConfig: they are of another transaction group.
+        Unavailable: they begin anew.
+    """
+    assert before.cut is not None
+    assert last.cut is not None
+    if before.cut.group != last.cut.group:
+        raise InvalidConfig(
+            f"the checkpoint is of transaction group {before.cut.group!r}, and the topics are of {last.cut.group!r} by now: "
+            "begin with a new checkpoint"
+        )
+    if last.cut.commit_sequence < before.cut.commit_sequence:
+        lost(
+            options,
+            f"commit sequence {last.cut.commit_sequence} is the last one, and was read up to {before.cut.commit_sequence} "
+            "before: the commit log has begun anew",
+        )
+
+
+def _ranges(begun: Mapping[Place, int], end: StreamOffsets) -> list[Range]:
+    return [
+        Range(place, begun.get(place, 0), offset)
+        for place, offset in sorted(end.next_offsets.items())
+        if begun.get(place, 0) < offset
+    ]
