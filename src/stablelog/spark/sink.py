@@ -23,14 +23,11 @@ Source: docs/spark.md, "The sink"; docs/decisions/0006-joint-commit.md.
 """
 
 import contextlib
-import hashlib
-import json
 import logging
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -45,7 +42,8 @@ from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.client.producer import Producer
 from stablelog.errors import InvalidConfig, Refused, StablelogError, Unavailable
-from stablelog.spark.offsets import Place, StreamOffsets
+from stablelog.spark.checkpoint import digest_of, local_checkpoint, plan_digest, progress
+from stablelog.spark.offsets import Place
 from stablelog.spark.options import WriteOptions, write_options
 from stablelog.spark.worker import tune_worker
 
@@ -56,9 +54,6 @@ EXACTLY_ONCE = "exactly-once"
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 ONE_WRITE_RETENTION_MS = 3_600_000  # how long the broker remembers a write that nobody can repeat
 ABORT_DEADLINE_S = 5.0
-OFFSETS_LOG_VERSION = "v1"
-DIGEST_LENGTH = 32
-METADATA_LINES, NO_OFFSET = 2, "-"  # in front of the sources' offsets; of a source that has none yet
 _log = logging.getLogger(__name__)
 
 # name -> (types that are taken, as Spark writes them; whether nulls make no sense)
@@ -165,7 +160,7 @@ class BatchWriter(DataSourceArrowWriter):
         """Decide the write."""
         given = self._options.source_offsets
         offsets = None if given is None else lambda: _by_place(given)
-        digest = "" if given is None else _digest(json.dumps(given, sort_keys=True))
+        digest = "" if given is None else digest_of(given)
         commit_parts(self._options, messages, offsets, digest)
 
     def abort(self, messages: Sequence[Any]) -> None:
@@ -192,7 +187,7 @@ def stream_writer(given: Mapping[str, str], schema: Any) -> StreamWriter:
     if options.source_offsets is not None:
         raise InvalidConfig("sourceOffsets are for batch writes: a stream's are in its checkpoint")
     if options.commit_group is not None:
-        _local_checkpoint(options.checkpoint)
+        local_checkpoint(options.checkpoint)
     check_columns(schema, options.topic)
     _check_broker(options)
     return StreamWriter(options, uuid.uuid4().hex, _order(options))
@@ -518,6 +513,12 @@ def _check_same(part: Part, digest: str, committed: str) -> None:
     Raises:
         Refused: it is something else, and passing over it would lose rows.
     """
+    if committed and not digest and part.in_sequence:
+        _log.warning(
+            "micro-batch %d of query %s is committed; whether as what the checkpoint has for it now cannot be told, because the checkpoint cannot be read here",
+            part.version,
+            part.key,
+        )
     if not digest or not committed or digest == committed:
         return
     if part.in_sequence:
@@ -580,86 +581,6 @@ def _told(ask: Callable[[], Result], options: WriteOptions, part: Part) -> Resul
             refused.code,
             f"{refused}. Nothing of version {part.version} was committed by this run. Either another driver works on the same checkpoint or txnAppId: stop one of them. Or a task's transaction was open for longer than transactionTimeout ({options.transaction_timeout_ms} ms): give it more",
         ) from refused
-
-
-# --- what the checkpoint says ---
-
-
-def plan_digest(checkpoint: str | None, batch_id: int) -> str:
-    """What a micro-batch is made of: its sources' offsets, as the checkpoint's log of offsets has them.
-
-    Offsets of topics say which records are meant. So a plan that was lost, and made again with nothing new to read, is
-    the same. Those of other sources need not (a file source counts its lists of files, and may lose one): with such a
-    source the time of planning is a part of it, and no plan is the same as one that was made again.
-
-    Returns:
-        A short word; empty if the checkpoint cannot be read here, or has no such entry.
-    """
-    try:
-        path = _local_checkpoint(checkpoint) / "offsets" / str(batch_id)
-        lines = path.read_text().splitlines()
-    except (InvalidConfig, OSError, ValueError):
-        return ""
-    if len(lines) <= METADATA_LINES:
-        return ""
-    say_all = all(line == NO_OFFSET or _topic_offsets(line) for line in lines[METADATA_LINES:])
-    return _digest("\n".join(_in_order(line) for line in lines[METADATA_LINES if say_all else 1 :]))
-
-
-def _in_order(line: str) -> str:
-    try:
-        return json.dumps(json.loads(line), sort_keys=True)
-    except ValueError:
-        return line
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
-
-
-def progress(checkpoint: str | None, batch_id: int) -> dict[Place, int]:
-    """Up to where a micro-batch reads the topics of its sources, from the checkpoint's log of offsets.
-
-    Raises:
-        InvalidConfig: it reads no topics, or the checkpoint is not where this can read it.
-        Unavailable: the log of offsets cannot be read.
-    """
-    path = _local_checkpoint(checkpoint) / "offsets" / str(batch_id)
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise Unavailable(f"commitGroup: {path} cannot be read: {error}") from error
-    if not lines or lines[0] != OFFSETS_LOG_VERSION:
-        raise Unavailable(f"commitGroup: {path} is {lines[:1]}, not a log of offsets of version v1")
-    found: dict[Place, int] = {}
-    for line in lines[METADATA_LINES:]:
-        for place, offset in _topic_offsets(line).items():
-            # Two sources may read one topic: what both have read is read.
-            found[place] = min(offset, found.get(place, offset))
-    if not found:
-        raise InvalidConfig("commitGroup: the query reads no topic whose progress could be committed")
-    return found
-
-
-def _topic_offsets(line: str) -> Mapping[Place, int]:
-    """The offsets of a source, if it is one of topics: ours, or Spark's Kafka connector's."""
-    try:
-        return StreamOffsets.from_json(json.loads(line)).next_offsets
-    except (ValueError, TypeError, AttributeError):
-        return {}
-
-
-def _local_checkpoint(checkpoint: str | None) -> Path:
-    if not checkpoint:
-        raise InvalidConfig("commitGroup needs a checkpoint: option checkpointLocation")
-    scheme, colon, rest = checkpoint.partition(":")
-    if not colon or "/" in scheme:
-        return Path(checkpoint)
-    if scheme != "file":
-        raise InvalidConfig(
-            f"commitGroup reads the source's progress from the checkpoint, which has to be a local directory for that; it is {checkpoint}"
-        )
-    return Path(rest.removeprefix("//"))  # as Hadoop reads it: nothing is quoted
 
 
 def _by_place(offsets: Mapping[str, Mapping[int, int]]) -> dict[Place, int]:
