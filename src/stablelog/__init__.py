@@ -3,12 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stablelog import aio
     from stablelog.client.native import connect
     from stablelog.embedded import EmbeddedBroker, serve
 
     __version__: str
 
-__all__ = ["EmbeddedBroker", "__version__", "connect", "serve"]
+__all__ = ["EmbeddedBroker", "__version__", "aio", "connect", "serve"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,6 +22,10 @@ def __getattr__(name: str) -> Any:
         from stablelog import embedded
 
         return getattr(embedded, name)
+    if name == "aio":
+        from importlib import import_module
+
+        return import_module("stablelog.aio")
     if name == "connect":
         from stablelog.client.native import connect
 

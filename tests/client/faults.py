@@ -72,8 +72,8 @@ class Proxy:
                 request = _frame(client)
                 key = HEAD.unpack_from(request, 4)[0]
                 with self._lock:
-                    self._counts[key] = self._counts.get(key, 0) + 1
-                    fate = self._lose(key, self._counts[key])
+                    self._counts[key] = count = self._counts.get(key, 0) + 1
+                fate = self._lose(key, count)
                 if fate == "request":
                     break
                 broker.sendall(request)

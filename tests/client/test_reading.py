@@ -12,13 +12,14 @@ from kio.schema.errors import ErrorCode
 import stablelog
 from stablelog.client import reading
 from stablelog.errors import InvalidConfig, OffsetOutOfRange, Refused
+from tests.client.faces import FACES, connected
 from tests.client.test_transaction import create
 from tests.clients.drivers import Confluent
 
 
-@pytest.fixture
-def client(stablelog_broker):
-    with stablelog.connect(stablelog_broker.bootstrap, deadline=20) as client:
+@pytest.fixture(params=FACES, ids=lambda face: face.name)
+def client(request, stablelog_broker):
+    with connected(request.param, stablelog_broker.bootstrap) as client:
         yield client
 
 
@@ -112,11 +113,11 @@ def test_aborted_open_and_other_records_are_passed_over(stablelog_broker, client
     outside.produce(topics[0], [b"outside"])
     aborted = client.transaction()
     aborted.write(topics[0], None, b"aborted", partition=0)
-    aborted._send_all()
+    aborted._writing._send_all()
     aborted.abort()
     still_open = client.transaction()
     still_open.write(topics[0], None, b"open", partition=0)
-    still_open._send_all()
+    still_open._writing._send_all()
     second = write(client, topics, "second")
     for cut in (True, False):
         read = list(client.read(topics, cut=cut, wait=0))

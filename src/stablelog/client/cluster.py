@@ -6,6 +6,7 @@ A `Cluster` pickles as its arguments: what runs in another process connects anew
 import itertools
 import re
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -115,6 +116,7 @@ class Cluster:
         self._idle: dict[str, list[Connection]] = {}  # lent and given back, by address
         self._sole_node_id: int | None = None  # of a cluster of one, which then coordinates everything
         self._topics: dict[str, Topic] = {}
+        self._hurry = threading.Event()
 
     def __reduce__(self) -> Any:
         return _restore, (self.bootstrap, self._client_id, self._timeout_s, self.deadline_s)
@@ -165,8 +167,22 @@ class Cluster:
             self.forget_metadata()
             if time.monotonic() + backoff > deadline:
                 raise Unavailable(f"{what}: gave up after {deadline_s:g} s: {last}") from last
-            time.sleep(backoff)
+            if self._hurry.wait(backoff):
+                raise Unavailable(f"{what}: called off: {last}") from last
             backoff = min(2 * backoff, BACKOFF_MAX_S)
+
+    def hurry(self) -> None:
+        """From any thread: whoever asks again gives up at the next failure, now and until `calm`."""
+        self._hurry.set()
+
+    def calm(self) -> None:
+        """Ask again for as long as the deadline allows, as ever."""
+        self._hurry.clear()
+
+    @property
+    def is_hurried(self) -> bool:
+        """Whether nothing is asked again."""
+        return self._hurry.is_set()
 
     # --- connections ---
 

@@ -1,18 +1,22 @@
-"""The client for who writes transactions and reads them whole: `stablelog.connect`.
+"""The client for who writes transactions and reads them whole: `stablelog.connect`; `client.aio` is its other face.
 
-For everything else there are Kafka's clients. This one is synchronous; its transactions and readers each have
-connections of their own, so that several threads can have one each.
+For everything else there are Kafka's clients. Transactions and readers each have connections of their own, so that
+several threads can have one each.
 """
 
 import threading
-from collections.abc import Generator, Iterable, Iterator
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from types import TracebackType
 from typing import Literal, Self
 
 from stablelog.client.cluster import DEADLINE_S, Cluster
 from stablelog.client.cuts import describe_cut
-from stablelog.client.reading import CommittedTransaction, read_cuts, read_partitions
+from stablelog.client.deadlines import Deadlines
+from stablelog.client.reading import CommittedTransaction, Pause, read_cuts, read_partitions
 from stablelog.client.transaction import Transaction
+from stablelog.client.writing import Outcome, Writing
 from stablelog.errors import InvalidConfig
 
 TIMEOUT_S = 30.0
@@ -32,6 +36,7 @@ class Client:
         self._lock = threading.Lock()
         self._idle = [Cluster(bootstrap, deadline_s=deadline_s)]
         self._is_closed = False
+        self._deadlines = Deadlines()
 
     def __enter__(self) -> Self:
         return self
@@ -72,9 +77,30 @@ class Client:
         Raises:
             InvalidConfig: the timeout is not greater than 0.
         """
-        if not timeout > 0:
-            raise InvalidConfig(f"a timeout of {timeout} s: it must be greater than 0")
-        return Transaction(self._lend(), group=group, timeout_s=timeout, release=self._give_back)
+        return Transaction(lambda on_end: self.begin(group, timeout, on_end))
+
+    def begin(self, group: str, timeout_s: float, on_end: Callable[[Outcome], None]) -> Writing:
+        """A transaction without a face: what `transaction` makes futures of.
+
+        Args:
+            group: as in `transaction`.
+            timeout_s: as in `transaction`.
+            on_end: as in `Writing`.
+
+        Raises:
+            InvalidConfig: as in `transaction`.
+        """
+        if not timeout_s > 0:
+            raise InvalidConfig(f"a timeout of {timeout_s} s: it must be greater than 0")
+        writing = Writing(
+            self._lend(), group=group, timeout_s=timeout_s, on_end=on_end, release=self._release
+        )
+        self._deadlines.add(writing)
+        return writing
+
+    def _release(self, writing: Writing) -> None:
+        self._deadlines.remove(writing)
+        self._give_back(writing.cluster)
 
     def read(
         self,
@@ -107,6 +133,19 @@ class Client:
             OffsetOutOfRange: transactions were removed before they were read.
             Unavailable: no answer within the deadline.
         """
+        return self.reading(topics, order, cut=cut, after=after, wait_s=wait, group=group).whole()
+
+    def reading(
+        self,
+        topics: str | Iterable[str],
+        order: str,
+        *,
+        cut: bool,
+        after: int | None,
+        wait_s: float | None,
+        group: str | None,
+    ) -> "Reading":
+        """A reader without a face. The arguments are those of `read`, and so are the errors."""
         names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
         if order != "commit":
             raise InvalidConfig(
@@ -114,21 +153,70 @@ class Client:
             )
         if not names:
             raise InvalidConfig("no topic to read")
-        return self._read(names, cut, after, wait, group)
+        return Reading(self._lend, self._give_back, names, cut=cut, after=after, wait_s=wait_s, group=group)
 
-    def _read(
-        self, topics: tuple[str, ...], cut: bool, after: int | None, wait: float | None, group: str | None
-    ) -> Generator[CommittedTransaction, None, None]:
-        cluster = self._lend()
+
+class Reading:
+    """One reader, step by step.
+
+    Args:
+        lend: where a cluster comes from, once something is read.
+        give_back: where it goes in the end.
+        topics: as in `Client.read`, and so are the rest.
+    """
+
+    def __init__(
+        self,
+        lend: Callable[[], Cluster],
+        give_back: Callable[[Cluster], None],
+        topics: tuple[str, ...],
+        *,
+        cut: bool,
+        after: int | None,
+        wait_s: float | None,
+        group: str | None,
+    ) -> None:
+        self._lend = lend
+        self._give_back = give_back
+        self._topics = topics
+        self._cut = cut
+        self._after = after
+        self._wait_s = wait_s
+        self._group = group
+        self._cluster: Cluster | None = None
+        self._owning = threading.Lock()
+
+    def steps(self) -> Generator[CommittedTransaction | Pause, None, None]:
+        """Transactions, and pauses where there is none yet. May wait for a broker, never for transactions."""
+        cluster = self._cluster = self._lend()
         try:
+            after = self._after
             if after is None:
-                after = describe_cut(cluster, topics, group=group).commit_sequence
-            if cut:
-                yield from read_cuts(cluster, topics, after, wait, group)
+                after = describe_cut(cluster, self._topics, group=self._group).commit_sequence
+            if self._cut:
+                yield from read_cuts(cluster, self._topics, after, self._wait_s, self._group)
             else:
-                yield from read_partitions(cluster, topics, after, wait)
+                yield from read_partitions(cluster, self._topics, after, self._wait_s)
         finally:
+            with self._owning:
+                self._cluster = None
+                cluster.calm()
             self._give_back(cluster)
+
+    def whole(self) -> Generator[CommittedTransaction, None, None]:
+        """The transactions. Waits for them."""
+        with closing(self.steps()) as steps:
+            for step in steps:
+                if isinstance(step, Pause):
+                    time.sleep(step.seconds)
+                else:
+                    yield step
+
+    def call_off(self) -> None:
+        """From any thread: have who waits for a broker wait no longer than need be."""
+        with self._owning:
+            if self._cluster is not None:
+                self._cluster.hurry()
 
 
 def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> Client:

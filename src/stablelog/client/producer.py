@@ -442,6 +442,8 @@ class Producer:
                 self._requeue(batches)
             leader.connection.close()
         self._leaders.clear()
+        if self._cluster.is_hurried:
+            raise Unavailable(f"{self._transactional_id}: called off: {failure}") from failure
         if time.monotonic() - self._progress_at > self._deadline_s:
             raise Unavailable(
                 f"{self._transactional_id}: nothing was taken for {self._deadline_s:g} s: {failure}"

@@ -2,6 +2,9 @@
 
 Which records belong together is asked of the broker (`client.commits`); the records come by ordinary fetches. One
 transaction of each partition is held in memory, whole, and what a fetch brought of the next ones.
+
+Nobody sleeps here: where nothing is to be read yet comes a `Pause`, and the two faces, `client.native` and
+`client.aio`, wait in their own ways.
 """
 
 import itertools
@@ -48,6 +51,12 @@ class CommittedTransaction:
     commit_sequence: int
     time_ms: int
     records: tuple[ReadRecord, ...]
+
+
+class Pause(NamedTuple):
+    """Nothing is there yet: go on after so many seconds."""
+
+    seconds: float
 
 
 class _Stream:
@@ -144,19 +153,19 @@ class _Patience:
         self._pause_s = PAUSE_FIRST_S
         self._until = None if self._wait_s is None else time.monotonic() + self._wait_s
 
-    def is_over(self) -> bool:
-        """Nothing came: whether that was for too long. If not, waits a little."""
-        if self._until is not None and time.monotonic() >= self._until:
-            return True
+    def pause(self) -> Pause | None:
+        """Nothing came: how long to wait for it; None if it was waited for long enough."""
         left = PAUSE_MAX_S if self._until is None else self._until - time.monotonic()
-        time.sleep(max(0.0, min(self._pause_s, left)))
+        if left <= 0:
+            return None
+        pause_s = min(self._pause_s, left)
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
-        return False
+        return Pause(pause_s)
 
 
 def read_partitions(
     cluster: Cluster, topics: Sequence[str], after: int, wait_s: float | None
-) -> Iterator[CommittedTransaction]:
+) -> Iterator[CommittedTransaction | Pause]:
     """The transactions of each partition in the order of their commits; partitions take turns.
 
     Args:
@@ -186,13 +195,16 @@ def read_partitions(
                 records = tuple(stream.take())
                 yield CommittedTransaction(commit.commit_sequence, commit.time_ms, records)
                 patience.renew()
-        if is_idle and patience.is_over():
-            return
+        if is_idle:
+            pause = patience.pause()
+            if pause is None:
+                return
+            yield pause
 
 
 def read_cuts(
     cluster: Cluster, topics: Sequence[str], after: int, wait_s: float | None, group: str | None
-) -> Iterator[CommittedTransaction]:
+) -> Iterator[CommittedTransaction | Pause]:
     """The transactions over all partitions, whole, in the order of their commits.
 
     Args:
@@ -220,8 +232,11 @@ def read_cuts(
                 yield transaction
                 patience.renew()
             after = cut.commit_sequence
-        elif patience.is_over():
-            return
+        else:
+            pause = patience.pause()
+            if pause is None:
+                return
+            yield pause
 
 
 def _between(streams: dict[Target, _Stream], commit_sequence: int) -> Iterator[CommittedTransaction]:

@@ -1,0 +1,117 @@
+"""The two faces of the native client under one set of calls, so that a scenario is told once and both live through it."""
+
+import asyncio
+import contextlib
+import threading
+from concurrent.futures import Future
+
+from stablelog.client.aio import AsyncClient
+from stablelog.client.native import Client
+
+TIMEOUT_S = 90
+
+
+class Threads:
+    """The client as it is."""
+
+    name = "threads"
+
+    def __init__(self, client):
+        self._client = client
+
+    def __enter__(self):
+        return self._client.__enter__()
+
+    def __exit__(self, *error):
+        self._client.__exit__(*error)
+
+
+class Asyncio:
+    """The asyncio client, in a loop of its own in a thread of its own."""
+
+    name = "asyncio"
+
+    def __init__(self, client):
+        self._client = AsyncClient(client._bootstrap)
+        self._client._client = client  # with whatever a test has made of it
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_debug(False)
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self._loop.call_soon_threadsafe(self._client.close)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(TIMEOUT_S)
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    def run(self, coroutine):
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(TIMEOUT_S)
+
+    def transaction(self, *args, **more):
+        async def begin():
+            return self._client.transaction(*args, **more)
+
+        return _Transaction(self, self.run(begin()))
+
+    def read(self, *args, **more):
+        return _rows(self, self._client.read(*args, **more))
+
+
+def _rows(face, reader):
+    async def following():
+        return await anext(reader, None)
+
+    try:
+        while (one := face.run(following())) is not None:
+            yield one
+    finally:
+        face.run(reader.aclose())
+
+
+class _Transaction:
+    def __init__(self, face, txn):
+        self._face, self._txn, self._writing = face, txn, txn._writing
+
+    def __enter__(self):
+        self._face.run(self._txn.__aenter__())
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        return self._face.run(self._txn.__aexit__(kind, error, traceback))
+
+    def write(self, *args, **more):
+        mirror = Future()
+        mirror.set_running_or_notify_cancel()
+
+        def copy(future):
+            if future.exception() is None:
+                mirror.set_result(future.result())
+            else:
+                mirror.set_exception(future.exception())
+
+        async def write():
+            (await self._txn.write(*args, **more)).add_done_callback(copy)
+
+        self._face.run(write())
+        return mirror
+
+    def commit(self):
+        return self._face.run(self._txn.commit())
+
+    def abort(self):
+        self._face.run(self._txn.abort())
+
+
+FACES = (Threads, Asyncio)
+
+
+@contextlib.contextmanager
+def connected(face, bootstrap, deadline=20):
+    """A client of this face."""
+    with face(Client(bootstrap, deadline_s=deadline)) as client:
+        yield client

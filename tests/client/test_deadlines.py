@@ -1,0 +1,54 @@
+"""Whoever is overdue is told so, soon, once, and nobody else."""
+
+import threading
+import time
+
+from stablelog.client.deadlines import Deadlines
+
+
+class Open:
+    """What is open until its deadline; `busy` times somebody is at it then."""
+
+    def __init__(self, in_s, busy=0):
+        self.deadline = time.monotonic() + in_s
+        self.busy = busy
+        self.expired = threading.Event()
+
+    def expire(self):
+        assert not self.expired.is_set()
+        assert time.monotonic() >= self.deadline
+        self.busy -= 1
+        if self.busy < 0:
+            self.expired.set()
+        return self.busy < 0
+
+
+def test_each_at_its_deadline_whatever_came_first():
+    deadlines = Deadlines()
+    late, early, ended = Open(0.2), Open(0.02), Open(0.1)
+    for one in (late, early, ended):
+        deadlines.add(one)
+    deadlines.remove(ended)
+    assert early.expired.wait(30)
+    assert late.expired.wait(30)
+    assert not ended.expired.is_set()
+
+
+def test_what_somebody_is_at_is_asked_again():
+    deadlines = Deadlines()
+    busy = Open(0, busy=2)
+    deadlines.add(busy)
+    assert busy.expired.wait(30)
+
+
+def test_the_thread_ends_with_the_last_and_comes_back():
+    deadlines = Deadlines()
+    for _ in range(3):
+        one = Open(0)
+        deadlines.add(one)
+        assert one.expired.wait(30)
+        until = time.monotonic() + 30
+        while deadlines._is_watched and time.monotonic() < until:
+            time.sleep(0.001)
+        assert not deadlines._is_watched
+    deadlines.remove(one)
