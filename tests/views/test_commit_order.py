@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import random
 from pathlib import Path
 
 import hypothesis.strategies as st
@@ -310,6 +311,35 @@ def test_retention_takes_a_transaction_that_has_lost_its_beginning_and_no_other(
     assert left == log.expected()
     assert 20 < len(left) < len(before) - 2
     assert {payload for _, payload in left}.isdisjoint({b"0", b"101"})
+
+
+def test_retention_leaves_a_transaction_whole_whose_marker_a_crash_can_take():
+    log = Log(segment_bytes=600, retention_bytes=500, file_delete_delay_ms=0)
+    log.append(1)
+    for _ in range(20):
+        log.plain()
+    log.append(1)
+    log.sync()
+    log.end(1)  # not synced
+    log.partition.apply_retention(log.now_ms)
+    log.disk = log.disk.crash(random.Random(2))
+    log.partition = log.open(clean=False)
+    (left,) = log.partition.open_transactions()
+    assert left.first_offset == 0
+    done = log.partition.append_markers([commit_of(1, 1)], now_ms=log.now_ms)[0]
+    assert done.last_offset == done.first_offset + 2
+
+
+def test_a_cut_of_which_only_deleted_segments_knew_is_where_the_view_begins():
+    log = Log(segment_bytes=600, file_delete_delay_ms=0)
+    for _ in range(3):
+        log.append(1)
+        log.end(1)
+    log.sync()
+    log.partition.roll(log.now_ms)
+    log.sync()
+    log.partition.delete_records(log.partition.last_stable_offset)
+    assert log.partition.view.offset_after(1) == log.partition.visible_start(Isolation.READ_COMMITTED)
 
 
 def test_an_index_that_does_not_agree_with_the_log_is_found():

@@ -96,16 +96,7 @@ class Broker:
             Corrupt: what the broker itself needs cannot be read.
             InvalidConfig: the directory belongs to another node.
         """
-        self.disk.make_dir(self.directory)
-        self._lock_directory()
-        self._read_meta()
-        clean_path = self.directory / CLEAN_SHUTDOWN_FILE
-        fresh = not self.disk.exists(self.directory / "cluster.json")
-        clean = self.disk.exists(clean_path)
-        self.topics.load(clean=clean or (fresh and not self._holds_partitions()))
-        self.disk.remove(clean_path)
-        self.disk.sync_dir(self.directory)
-        self._open_coordinators()
+        self.open_directory()
         if self.topics.adopted:
             # Which producer ids Kafka has given out is not in the directory: its partitions say which are in use.
             await self._open_partitions()
@@ -116,6 +107,19 @@ class Broker:
             asyncio.create_task(self._keep_house(), name="housekeeping"),
             asyncio.create_task(self.compactor.run(), name="compaction"),
         ]
+
+    def open_directory(self) -> None:
+        """Open what can be opened at once: the broker's own logs, and what coordinates them. Raises as `start` does."""
+        self.disk.make_dir(self.directory)
+        self._lock_directory()
+        self._read_meta()
+        clean_path = self.directory / CLEAN_SHUTDOWN_FILE
+        fresh = not self.disk.exists(self.directory / "cluster.json")
+        clean = self.disk.exists(clean_path)
+        self.topics.load(clean=clean or (fresh and not self._holds_partitions()))
+        self.disk.remove(clean_path)
+        self.disk.sync_dir(self.directory)
+        self._open_coordinators()
 
     def _holds_partitions(self) -> bool:
         return any(True for _ in self.topics)

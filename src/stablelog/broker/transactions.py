@@ -148,7 +148,8 @@ class Transactions:
     def unresolved(self) -> list[tuple[int, str, str, int]]:
         """What that number waits for: (commit sequence, transactional id, topic, partition) of each marker, in order.
 
-        The id is empty where the transaction was complete but for the disk.
+        The id is empty where the transaction was complete but for the disk; after a start, where the partition is not
+        open yet and a crash may have taken the marker.
         """
         held = {
             (order.commit_sequence, order.transactional_id, *target)
@@ -161,7 +162,12 @@ class Transactions:
             for sequence, ends in self._awaited_markers().items()
             for partition, _ in ends
         }
-        return sorted(held | awaited)
+        unsettled = {
+            (sequence, "", *target)
+            for target, sequence in self.coordinator.unsettled().items()
+            if sequence >= 0 and all(order[2:] != target for order in held)
+        }
+        return sorted(held | awaited | unsettled)
 
     def _awaited_markers(self) -> dict[int, list[tuple[Partition, int]]]:
         return {

@@ -88,9 +88,9 @@ class DecisionHistory:
             for d in found
         }
 
-    def partitions(self) -> list[TopicPartition]:
-        """Those that have not been taken out."""
-        return list(self._partitions)
+    def partitions(self) -> dict[TopicPartition, int]:
+        """Those that have not been taken out, each with the least number of its commits; -1 where it has none."""
+        return {partition: self._least.get(partition, NO_SEQUENCE) for partition in self._partitions}
 
     @property
     def least_sequence(self) -> int | None:

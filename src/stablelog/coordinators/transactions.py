@@ -590,8 +590,8 @@ class TransactionCoordinator:
         """The greatest number up to which every commit has all its markers; 0 before the first."""
         return self._table.resolved_sequence
 
-    def unsettled(self) -> list[TopicPartition]:
-        """Partitions with decisions from before the start that have not gone through `reconcile`."""
+    def unsettled(self) -> dict[TopicPartition, int]:
+        """Partitions not `reconcile`d since the start, with the least commit that may lack its marker there; -1 none."""
         return self._table.history.partitions()
 
     def __len__(self) -> int:

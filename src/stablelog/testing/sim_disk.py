@@ -6,6 +6,7 @@ are there or not, each by itself, but a file that was renamed has one of its two
 """
 
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -164,8 +165,7 @@ class SimDisk:
         """The names in a directory, sorted."""
         if path not in self._directories:
             raise FileNotFoundError(path)
-        children = (*self._names, *self._directories)
-        return sorted({child.name for child in children if child.parent == path and child != path})
+        return sorted({child.name for child in _children((*self._names, *self._directories), path)})
 
     def make_dir(self, path: Path) -> None:
         """Make a directory and its parents."""
@@ -186,7 +186,7 @@ class SimDisk:
         self._directories.discard(source)
         self._directories.add(target)
         for names in (self._names, self._durable_names):
-            for path in [path for path in names if path.parent == source]:
+            for path in _children(names, source):
                 names[target / path.name] = names.pop(path)
 
     def remove(self, path: Path) -> None:
@@ -209,12 +209,22 @@ class SimDisk:
         self.step(f"sync directory {path.name}")
         # Copies first: threads may make files elsewhere meanwhile.
         self._renamed = [(target, inode) for target, inode in self._renamed if target.parent != path]
-        for child in [
-            child for child in list(self._durable_names) if child.parent == path and child not in self._names
-        ]:
-            del self._durable_names[child]
-        names = list(self._names.items())
-        self._durable_names |= {child: inode for child, inode in names if child.parent == path}
+        for child in _children(list(self._durable_names), path):
+            if child not in self._names:
+                del self._durable_names[child]
+        names = dict(self._names)
+        self._durable_names |= {child: names[child] for child in _children(names, path)}
+
+
+def _children(paths: Iterable[Path], directory: Path) -> list[Path]:
+    """Those that lie in a directory itself. By their text, which each of them keeps: a disk is asked this all the time."""
+    prefix = str(directory).rstrip("/") + "/"
+    size = len(prefix)
+    return [
+        path
+        for path in paths
+        if (text := str(path)).startswith(prefix) and text.find("/", size) < 0 and text != prefix
+    ]
 
 
 def _after_crash(inode: _Inode, chance: random.Random) -> bytes:

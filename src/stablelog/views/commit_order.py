@@ -467,7 +467,9 @@ class CommitOrder:
         if low == len(self._indexes):
             return self.end_offset
         index = self._indexes[low]
-        return max(index[index.place_after(commit_sequence)].start, self.start_offset)
+        place = index.place_after(commit_sequence)
+        # Where there is no such entry, the commit was in a segment that has been deleted.
+        return max(index[place].start, self.start_offset) if place < len(index) else self.start_offset
 
     def transactions(self, start: int, count_max: int, *, with_outside: bool = False) -> list[Committed]:
         """The first transactions of the view that end behind position `start`.

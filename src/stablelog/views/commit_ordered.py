@@ -95,8 +95,11 @@ class CommitOrderedPartition(Partition):
         return self.view.start_offset
 
     def _delete_segments(self, count: int, due_ms: int) -> int:
-        """Leave what open transactions have written: they would be gone as a whole when they commit."""
-        first_open = self._producers.first_open_offset()
+        """Leave what open transactions have written: they would be gone as a whole when they commit.
+
+        Open is also one whose marker a crash could still take: the marker that follows would count what is left.
+        """
+        first_open = self._producers.first_unstable_offset()
         if first_open is not None:
             count = min(count, self._segments.place_of(first_open))
         self.view.advance()  # so that it stands in a segment that stays

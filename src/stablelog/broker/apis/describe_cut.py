@@ -76,8 +76,10 @@ async def handle(broker: Broker, request: DescribeCutRequest, _context: Any) -> 
     try:
         group = _group(broker, request)
         if not 0 <= wanted <= resolved:
+            # What was resolved before a restart is again, as soon as the partitions are open.
+            is_recovering = wanted <= last and bool(broker.transactions.coordinator.unsettled())
             raise Refused(
-                ErrorCode.invalid_request,
+                ErrorCode.leader_not_available if is_recovering else ErrorCode.invalid_request,
                 f"commit sequence {wanted} is not resolved: {resolved} is the last one that is",
             )
         topics = tuple(_cut(broker, name, wanted) for name in request.topics)

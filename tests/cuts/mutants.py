@@ -1,0 +1,187 @@
+"""Faults that the histories have to find. Each is one small change of one thing; `applied` makes it for a while."""
+
+import contextlib
+
+from stablelog.broker.broker import Broker
+from stablelog.broker.journal import Journal
+from stablelog.broker.transactions import Transactions
+from stablelog.coordinators.transaction_recovery import DecisionHistory
+from stablelog.coordinators.transaction_table import TransactionTable
+from stablelog.errors import Corrupt
+from stablelog.log.partition import Partition
+from stablelog.views.commit_index import CommitIndex, CommitSummary
+from stablelog.views.commit_order import CommitOrder
+from stablelog.views.commit_ordered import CommitOrderedPartition
+from stablelog.views.extents import Extents
+
+
+def markers_out_of_order(write):
+    return lambda self, partition, orders: write(self, partition, orders[::-1])
+
+
+def counted_before_its_markers_are_durable(_awaited):
+    return lambda self: {}
+
+
+def counted_when_decided(_resolved):
+    return property(lambda self: self.coordinator.last_commit_sequence)
+
+
+def counted_when_the_decision_is_durable(_resolved):
+    return property(lambda self: self._durable_sequence)
+
+
+def recovered_as_decided(_resolved):
+    return property(lambda self: next(iter(self._unmarked), self._next_sequence) - 1)
+
+
+def a_cut_one_too_far(offset_after):
+    return lambda self, sequence: min(offset_after(self, sequence) + 1, self.end_offset)
+
+
+def a_cut_one_too_short(offset_after):
+    return lambda self, sequence: max(offset_after(self, sequence) - 1, self.start_offset)
+
+
+def a_cut_forgets_a_partition(offset_after):
+    def mutant(self, sequence):
+        return self.end_offset if self._partition.index == 1 else offset_after(self, sequence)
+
+    return mutant
+
+
+def a_held_back_partition_is_forgotten(hold_back):
+    return lambda self, order, targets: hold_back(self, order, set(sorted(targets)[1:]))
+
+
+def runs_lose_their_gaps(add):
+    def mutant(self, segment, position, size, record_count):
+        last = self._last
+        add(self, segment, position, size, record_count)
+        if last is not None and self._last.position == last.position:
+            self._last = self._last._replace(size=last.size + size)
+
+    return mutant
+
+
+def runs_count_from_their_own_beginning(add):
+    def mutant(self, segment, position, size, record_count):
+        before = self.count
+        add(self, segment, position, size, record_count)
+        if self.count != before:
+            self._last = self._last._replace(before_count=0)
+
+    return mutant
+
+
+def torn_transactions_stay(_is_torn):
+    return lambda self, entry: False
+
+
+def retention_takes_what_lacks_a_durable_marker(_delete_segments):
+    def mutant(self, count, due_ms):
+        first_open = self._producers.first_open_offset()
+        if first_open is not None:
+            count = min(count, self._segments.place_of(first_open))
+        self.view.advance()
+        return Partition._delete_segments(self, count, due_ms)
+
+    return mutant
+
+
+def deletions_are_not_rounded(_whole_from):
+    return lambda self, position: position
+
+
+def deletions_forget_open_transactions(first_needed):
+    def mutant(self):
+        open_ones, self._open = self._open, {}
+        try:
+            return first_needed(self)
+        finally:
+            self._open = open_ones
+
+    return mutant
+
+
+def effects_before_the_journal_is_durable(_after):
+    return lambda self, effect: effect()
+
+
+def a_restart_repairs_nothing(take):
+    def mutant(self, partition, to_order):
+        take(self, partition, to_order)
+        return lambda _producer_id: []
+
+    return mutant
+
+
+def the_commit_log_is_trimmed_at_once(_trim):
+    async def mutant(self, journal, live):
+        before_offset = journal.checkpoint_if_grown(live)
+        if before_offset is not None:
+            await journal.settled()
+            journal.trim(before_offset)
+
+    return mutant
+
+
+def a_rebuilt_index_forgets_open_transactions(_reopen):
+    return lambda self, segments, opened: None
+
+
+def an_index_is_trusted_unseen(_open_sealed):
+    def mutant(self, end_offset, log_crc):
+        return self._disk.exists(self.path(".commitsummary")) and _trusting(self, end_offset, log_crc)
+
+    return mutant
+
+
+def _trusting(index, end_offset, _log_crc):
+    content = index._disk.read_bytes(index.path(".commitsummary"))
+    try:
+        summary = CommitSummary.decode(content)
+    except Corrupt:
+        return False
+    index.summary = summary
+    index.end_offset, index.view_end = end_offset, summary.view_end
+    index.least_first_offset = summary.least_first_offset
+    index.latest_sequence, index.latest_ms = summary.latest_sequence, summary.latest_ms
+    index.sealed = True
+    return True
+
+
+MUTANTS = {
+    markers_out_of_order: (Transactions, "_write"),
+    counted_before_its_markers_are_durable: (Transactions, "_awaited_markers"),
+    counted_when_decided: (Transactions, "resolved_commit_sequence"),
+    counted_when_the_decision_is_durable: (Transactions, "resolved_commit_sequence"),
+    recovered_as_decided: (TransactionTable, "resolved_sequence"),
+    a_cut_one_too_far: (CommitOrder, "offset_after"),
+    a_cut_one_too_short: (CommitOrder, "offset_after"),
+    a_cut_forgets_a_partition: (CommitOrder, "offset_after"),
+    a_held_back_partition_is_forgotten: (Transactions, "_hold_back"),
+    runs_lose_their_gaps: (Extents, "add"),
+    runs_count_from_their_own_beginning: (Extents, "add"),
+    torn_transactions_stay: (CommitOrder, "_is_torn"),
+    retention_takes_what_lacks_a_durable_marker: (CommitOrderedPartition, "_delete_segments"),
+    deletions_are_not_rounded: (CommitOrder, "whole_from"),
+    deletions_forget_open_transactions: (CommitOrder, "first_needed_offset"),
+    effects_before_the_journal_is_durable: (Journal, "after"),
+    a_restart_repairs_nothing: (DecisionHistory, "take"),
+    the_commit_log_is_trimmed_at_once: (Broker, "_trim"),
+    a_rebuilt_index_forgets_open_transactions: (CommitOrder, "_reopen"),
+    an_index_is_trusted_unseen: (CommitIndex, "open_sealed"),
+}
+
+
+@contextlib.contextmanager
+def applied(mutant):
+    """While the block runs, the code has this fault."""
+    owner, name = MUTANTS[mutant]
+    sound = vars(owner)[name]
+    setattr(owner, name, mutant(sound))
+    try:
+        yield
+    finally:
+        setattr(owner, name, sound)

@@ -1,0 +1,46 @@
+"""No cut shows a part of a transaction, in whatever history; and the histories find whoever breaks that.
+
+They run in a process of their own, in which sets of names have the same order each time: a seed is a history.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cuts.mutants import MUTANTS
+
+COUNT = int(os.environ.get("STABLELOG_HISTORIES", "120"))
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments, timeout_s):
+    return subprocess.run(
+        [sys.executable, "-m", "tests.cuts.history", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONHASHSEED": "0"},
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120 + COUNT)
+def test_no_cut_shows_a_part_of_a_transaction():
+    done = run("--seeds", f"0:{COUNT}", timeout_s=110 + COUNT)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("half", [0, 1])
+def test_the_histories_find_every_fault_that_is_made_on_purpose(half):
+    names = [mutant.__name__ for mutant in MUTANTS][half::2]
+    done = run("--seeds", "0:200", "--mutants", *names, timeout_s=290)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(": found by seed ") == len(names)
