@@ -101,7 +101,7 @@ def source_class():
 
     class Writer(StreamWriter):
         def __init__(self, writer, directory):
-            super().__init__(writer._options, writer._run, writer._order)
+            super().__init__(writer._options, writer._run)
             self.directory = directory
 
         def write(self, iterator):

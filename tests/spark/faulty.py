@@ -30,7 +30,7 @@ class FaultySource(StablelogDataSource):
 
 class FaultyWriter(StreamWriter):
     def __init__(self, writer, faults):
-        super().__init__(writer._options, writer._run, writer._order)
+        super().__init__(writer._options, writer._run)
         self._faults = faults
 
     def write(self, iterator):

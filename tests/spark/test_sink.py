@@ -1,5 +1,7 @@
 """What the sink promises, task by task and decision by decision, without Spark: see test_sink_spark for that."""
 
+import pickle
+
 import pyarrow as pa
 import pytest
 from kio.schema.errors import ErrorCode
@@ -385,7 +387,8 @@ def test_a_task_of_a_dead_driver_that_asks_late_takes_nothing_from_its_successor
 ):
     schema_ = schema(value=StringType())
     given = {"bootstrap": stablelog_broker.bootstrap, "topic": topic}
-    dead, successor = (sink.stream_writer(given, schema_)._order for _ in range(2))
+    started = [pickle.dumps(sink.stream_writer(given, schema_)) for _ in range(2)]
+    dead, successor = (pickle.loads(writer)._order for writer in started)
     assert dead < successor
     key = unique("query")
     written = write_part(options, Part(key, 0, "run-2", successor), Task(0), rows("a"))

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 import stablelog
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
+from stablelog.errors import Refused
 from tests.client.faults import Proxy, free_port
 from tests.client.test_producer import committed, made
 from tests.clients.drivers import Confluent, unique
@@ -214,6 +215,8 @@ def test_the_earlier_of_two_drivers_fails_and_says_why(spark, tmp_path, stablelo
         assert time.monotonic() < deadline
         time.sleep(0.02)
     with Cluster(stablelog_broker.bootstrap) as cluster:
+        with pytest.raises(Refused, match="no longer has version 0"):
+            joint.begin(cluster, pipeline.query_id, 0, "what is left of an earlier one", order=0)
         joint.begin(cluster, pipeline.query_id, 0, "another driver")
     (tmp_path / "wait").unlink()
     with pytest.raises(StreamingQueryException, match="another driver works on the same checkpoint"):

@@ -117,6 +117,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._run = run
         self._order = order
 
+    def __getstate__(self) -> dict[str, Any]:
+        """As it goes to the tasks of a micro-batch: with its place among the starts. To decide, nobody needs it."""
+        order = _next_order(self._options) if self._order == joint.NO_ORDER else self._order
+        return {**self.__dict__, "_order": order}
+
     def write(self, iterator: Iterator[Any]) -> Written:
         """Write a task's rows."""
         context = TaskContext.get()
@@ -190,7 +195,7 @@ def stream_writer(given: Mapping[str, str], schema: Any) -> StreamWriter:
         local_checkpoint(options.checkpoint)
     check_columns(schema, options.topic)
     _check_broker(options)
-    return StreamWriter(options, uuid.uuid4().hex, _order(options))
+    return StreamWriter(options, uuid.uuid4().hex)
 
 
 def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> BatchWriter:
@@ -211,10 +216,10 @@ def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> B
     run = uuid.uuid4().hex
     if options.app_id is None or options.version is None:
         return BatchWriter(options, Part(f"write-{run}", 0, run, retention_ms=ONE_WRITE_RETENTION_MS))
-    return BatchWriter(options, Part(options.app_id, options.version, run, _order(options)))
+    return BatchWriter(options, Part(options.app_id, options.version, run, _next_order(options)))
 
 
-def _order(options: WriteOptions) -> int:
+def _next_order(options: WriteOptions) -> int:
     """The place of this start among those that write the same: what is left of an earlier one comes too late.
 
     Raises:
