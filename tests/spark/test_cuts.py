@@ -1,12 +1,23 @@
 """Streams at cuts: whole transactions over all topics in every micro-batch, whatever is done to the query."""
 
 import json
+import time
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 import stablelog
-from tests.clients.drivers import Confluent
-from tests.spark.at_cuts import Query, Writers, names_in, ordered, total
+from stablelog.client.cluster import Cluster
+from stablelog.client.commits import describe_commits
+from stablelog.errors import InvalidConfig, Unavailable
+from stablelog.spark.counting import count
+from stablelog.spark.options import BATCH, read_options
+from stablelog.spark.schema import Columns, default_schema
+from stablelog.spark.source import StablelogReader
+from tests.clients.drivers import Confluent, unique
+from tests.spark.at_cuts import Query, Writers, names_in, ordered, total, values
+from tests.spark.reading import make, rows
 
 
 @pytest.fixture
@@ -14,9 +25,14 @@ def topics(stablelog_broker):
     return ordered(stablelog_broker.bootstrap)
 
 
+def where(broker, topics):
+    return {"bootstrap": broker.bootstrap, "subscribe": ",".join(topics)}
+
+
 def query(broker, topics, *names, **given):
-    where = {"bootstrap": broker.bootstrap, "subscribe": ",".join(topics)}
-    return Query({**where, "cut": "true", "startingOffsets": "earliest", **given}, *names)
+    if not any(name.startswith("starting") for name in given):
+        given["startingOffsets"] = "earliest"
+    return Query({**where(broker, topics), "cut": "true", **given}, *names)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -107,3 +123,213 @@ def test_columns_of_commits(stablelog_broker, topics):
     alone = query(stablelog_broker, topics, "commitSequence").start()
     assert len([row for rows in alone.batches() for row in rows]) == len(found)
     writers.close()
+
+
+@pytest.fixture(scope="module")
+def admin(stablelog_broker):
+    return AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
+
+
+def transfer(client, *places, name=None):
+    """One transaction with a record in each of these partitions."""
+    name = name or unique("transfer")
+    with client.transaction() as txn:
+        for number, (topic, partition) in enumerate(places):
+            amount = len(places) - 1 if number == 0 else -1
+            txn.write(topic, None, json.dumps([name, len(places), amount]), partition=partition)
+    return txn.commit().commit_sequence
+
+
+@pytest.fixture
+def client(stablelog_broker):
+    with stablelog.connect(stablelog_broker.bootstrap, deadline=60) as client:
+        yield client
+
+
+def test_partitions_and_topics_that_come_later_are_read_from_their_beginning_and_whole(
+    stablelog_broker, admin, client
+):
+    word = unique("pattern")
+    made = {"stablelog.order": "commit"}
+    make(stablelog_broker.bootstrap, f"{word}-a", 1, **made)
+    reading = query(stablelog_broker, [], "value", subscribePattern=f"{word}-.*")
+    reading.given.pop("subscribe")
+    reading.start()
+    transfer(client, (f"{word}-a", 0))
+    assert len(reading.batch()) == 1
+    for topic, partitions in ((f"{word}-b", 2), (f"{word}-c", 1)):
+        make(stablelog_broker.bootstrap, topic, partitions, **made)
+        transfer(client, (f"{word}-a", 0), (topic, partitions - 1), (topic, 0))
+        assert len(names_in(reading.batch())) == 1  # however old the reader's list of topics is
+    grown = admin.create_partitions([NewPartitions(f"{word}-a", 2)])
+    grown[f"{word}-a"].result(60)
+    with stablelog.connect(stablelog_broker.bootstrap) as other:
+        transfer(other, (f"{word}-a", 0), (f"{word}-a", 1))
+    assert len(names_in(reading.batch())) == 1
+    assert reading.batch() is None
+    reading.stop()
+
+
+def test_a_topic_with_a_history_is_joined_at_the_cut(stablelog_broker, client, topics, caplog):
+    reading = query(stablelog_broker, topics[:1]).start()
+    transfer(client, (topics[0], 0), (topics[1], 0))
+    assert len(reading.batch()) == 1
+    transfer(client, (topics[0], 1), (topics[1], 0), name="new")
+    reading.start(subscribe=",".join(topics))
+    assert names_in(reading.batch()) == ["new"]
+    assert f"{topics[1]}-0 is read from offset" in caplog.text
+    assert reading.batch() is None
+    reading.start()
+    assert {name for name, _, _ in values(reading.rows_of(1))} == {"new"}
+    reading.stop()
+
+
+def test_a_topic_that_was_created_again_is_lost(stablelog_broker, admin, client, topics):
+    reading = query(stablelog_broker, topics).start()
+    transfer(client, (topics[0], 0), (topics[1], 0))
+    reading.batch()
+    admin.delete_topics([topics[0]])[topics[0]].result(60)
+    make(stablelog_broker.bootstrap, topics[0], 2, **{"stablelog.order": "commit"})
+    with stablelog.connect(stablelog_broker.bootstrap) as other:
+        transfer(other, (topics[0], 0), (topics[1], 0), name="new")
+    with pytest.raises(Unavailable, match="was deleted and created again"):
+        reading.start().batch()
+    assert names_in(reading.start(failOnDataLoss="false").batch()) == ["new"]
+    reading.stop()
+
+
+def test_what_was_removed_is_lost_and_the_earliest_cut_lies_behind_it(
+    stablelog_broker, admin, client, topics
+):
+    places = [(topic, partition) for topic in topics for partition in range(2)]
+    reading = query(stablelog_broker, topics, maxOffsetsPerTrigger="4").start()
+    sequences = [transfer(client, *places) for _ in range(3)]
+    assert len(reading.batch()) == 4
+    with stablelog.connect(stablelog_broker.bootstrap) as other:
+        second = next(other.read(topics[0], after=sequences[0], wait=0)).records[0]
+    before = TopicPartition(topics[0], second.partition, second.offset + 1)
+    deleted = admin.delete_records([before])
+    deleted[before].result(60)
+    with pytest.raises(Unavailable, match=f"{topics[0]}-{second.partition} begins at offset"):
+        reading.batch()
+    reading.stop()
+    fresh = query(stablelog_broker, topics).start()
+    assert len(names_in(fresh.batch())) == 1
+    fresh.stop()
+    with pytest.raises(Unavailable, match=f"behind {sequences[1]} all are whole"):
+        query(stablelog_broker, topics, startingCut=str(sequences[0])).start()
+    lenient = {"startingCut": str(sequences[0]), "failOnDataLoss": "false"}
+    assert len(query(stablelog_broker, topics, **lenient).start().batch()) == 7
+
+
+def test_a_checkpoint_is_of_one_way_to_read(stablelog_broker, topics):
+    with_cut = query(stablelog_broker, topics).start()
+    with pytest.raises(InvalidConfig, match="the checkpoint is of a query with cut=true"):
+        with_cut.start(cut="false").batch()
+    without = query(stablelog_broker, topics, cut="false").start()
+    with pytest.raises(InvalidConfig, match="the checkpoint is of a query without cut=true"):
+        without.start(cut="true").batch()
+
+
+def test_topics_that_have_no_cut_are_refused(stablelog_broker, topics):
+    ordinary = unique("ordinary")
+    make(stablelog_broker.bootstrap, ordinary, 1)
+    with pytest.raises(InvalidConfig, match=rf"cut=true: '{ordinary}'.*stablelog\.order=commit"):
+        query(stablelog_broker, [*topics, ordinary]).start()
+    with pytest.raises(InvalidConfig, match="columns of commits"):
+        schema = default_schema(include_headers=False, include_commits=True)
+        StablelogReader(
+            read_options(where(stablelog_broker, [ordinary]), BATCH), Columns(schema)
+        ).partitions()
+
+
+def test_a_checkpoint_of_another_group_or_of_another_commit_log_is_told(stablelog_broker, client, topics):
+    reading = query(stablelog_broker, topics).start()
+    transfer(client, (topics[0], 0), (topics[1], 0))
+    (start,) = reading.planned
+    for cut, message in [
+        ({"commitSequence": 0, "group": "another"}, "the checkpoint is of transaction group 'another'"),
+        ({"commitSequence": 2**40, "group": ""}, "the commit log has begun anew"),
+    ]:
+        reading.planned = [{**start, "#cut": cut}]
+        with pytest.raises((InvalidConfig, Unavailable), match=message):
+            reading.batch()
+    assert len(names_in(reading.start(failOnDataLoss="false").batch())) == 1
+    reading.stop()
+
+
+def commits_of(broker, topic, partition):
+    with Cluster(broker.bootstrap) as cluster:
+        return describe_commits(cluster, topic, partition).commits
+
+
+def between(broker, topics, **given):
+    """The names of the transactions of a batch; whole ones."""
+    return names_in(rows({**where(broker, topics), "cut": "true", **given}, "value"))
+
+
+def test_a_batch_from_cut_to_cut_is_the_same_whenever_it_is_read(stablelog_broker, client, topics):
+    places = [(topic, partition) for topic in topics for partition in range(2)]
+    sequences = [transfer(client, *places[number % 3 :], name=f"b{number}") for number in range(6)]
+    expected = {}
+    for first in range(6):
+        for last in range(first, 6):
+            cuts = {"startingCut": str(sequences[first]), "endingCut": str(sequences[last])}
+            expected[first, last] = sorted(between(stablelog_broker, topics, **cuts))
+            assert expected[first, last] == [f"b{number}" for number in range(first + 1, last + 1)]
+    transfer(client, *places, name="later")
+    cuts = {"startingCut": str(sequences[1]), "endingCut": str(sequences[4])}
+    assert sorted(between(stablelog_broker, topics, **cuts)) == expected[1, 4]
+    assert count({**where(stablelog_broker, topics), "cut": "true", **cuts}) == 3 + 2 + 4
+    assert len(between(stablelog_broker, topics, startingCut="0")) == 7
+    with pytest.raises(InvalidConfig, match="begins behind commit sequence"):
+        between(stablelog_broker, topics, startingCut=str(sequences[3]), endingCut=str(sequences[2]))
+    with pytest.raises(InvalidConfig, match="endingCut=1099511627776: the last commit that is resolved is"):
+        between(stablelog_broker, topics, endingCut=str(2**40))
+
+
+def test_offsets_are_taken_if_they_are_a_cut(stablelog_broker, client, topics):
+    one = topics[0]
+    transfer(client, (one, 0), (one, 1), (one, 0))
+    transfer(client, (one, 1), (one, 0), name="second")
+    transfer(client, (one, 1), (one, 1), name="third")
+    bounds = {index: commits_of(stablelog_broker, one, index) for index in range(2)}
+
+    def from_offsets(first, second):
+        offsets = json.dumps({one: {"0": first, "1": second}})
+        return between(stablelog_broker, [one], startingOffsets=offsets)
+
+    assert sorted(from_offsets(bounds[0][1].start_offset, bounds[1][1].start_offset)) == ["second", "third"]
+    assert sorted(from_offsets(bounds[0][0].end_offset, bounds[1][0].end_offset)) == ["second", "third"]
+    assert from_offsets(-1, bounds[1][2].start_offset) == ["third"]
+    assert from_offsets(-1, -1) == []
+    assert len(from_offsets(-2, -2)) == 3
+    inside = rf"startingOffsets: offset \d+ of {one}-0 lies inside of the transaction with commit sequence"
+    with pytest.raises(InvalidConfig, match=inside):
+        from_offsets(bounds[0][0].start_offset + 1, bounds[1][0].end_offset)
+    behind = f"startingOffsets is no cut: the transactions behind commit sequence .* before it in {one}-1"
+    with pytest.raises(InvalidConfig, match=behind):
+        from_offsets(bounds[0][0].end_offset, bounds[1][1].end_offset)
+    with pytest.raises(InvalidConfig, match="endingOffsets is no cut"):
+        between(stablelog_broker, [one], endingOffsets=json.dumps({one: {"0": -1, "1": 0}}))
+
+
+def test_a_time_lies_before_the_first_transaction_that_was_committed_at_it(stablelog_broker, client, topics):
+    places = [(topics[0], 0), (topics[1], 1)]
+    for number in range(4):
+        transfer(client, *places[: 1 + number % 2], name=f"at{number}")
+        time.sleep(0.005)  # so that commits have times of their own
+    a = commits_of(stablelog_broker, *places[0])
+    for number in range(4):
+        at = str(a[number].time_ms)
+        assert sorted(between(stablelog_broker, topics, startingTimestamp=at)) == [
+            f"at{n}" for n in range(number, 4)
+        ]
+        assert sorted(between(stablelog_broker, topics, endingTimestamp=at)) == [
+            f"at{n}" for n in range(number)
+        ]
+    late = {"startingTimestamp": str(a[3].time_ms + 10**6)}
+    with pytest.raises(Unavailable, match="no record has time"):
+        between(stablelog_broker, topics, **late)
+    late["startingOffsetsByTimestampStrategy"] = "latest"
+    assert between(stablelog_broker, topics, **late) == []

@@ -311,6 +311,9 @@ def test_retention_takes_a_transaction_that_has_lost_its_beginning_and_no_other(
     assert left == log.expected()
     assert 20 < len(left) < len(before) - 2
     assert {payload for _, payload in left}.isdisjoint({b"0", b"101"})
+    for _ in range(2):  # the torn one is the last, though whole ones stand before it
+        assert log.partition.view.removed_sequence() == 101
+        log.reopen()
 
 
 def test_retention_leaves_a_transaction_whole_whose_marker_a_crash_can_take():
@@ -499,6 +502,19 @@ class History(RuleBasedStateMachine):
         ]
         expected = min(later) if later else partition.last_stable_offset
         assert partition.view.offset_after(cut) == expected
+
+    @rule()
+    def what_was_removed_is_known_or_said_to_be_unknown(self):
+        there = {position for position, _ in self.log.expected()}
+        rows = [row for row in self.log.written if row[4] >= 0 and row[0] < self.log.partition.high_watermark]
+        removed = max((row[4] for row in rows if row[0] not in there), default=-1)
+        whole = min((row[4] for row in rows if row[4] > removed), default=None)
+        found = self.log.partition.view.removed_sequence()
+        if found is None:
+            assert whole is None
+        else:
+            assert removed <= found
+            assert whole is None or found < whole
 
     @invariant()
     def the_end_is_behind_the_last_that_can_be_read(self):

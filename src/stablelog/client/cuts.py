@@ -29,6 +29,8 @@ class Cut:
         offsets: by topic and partition, the first position that is not in the cut.
         last_commit_sequence: of the last commit that was decided.
         holders: what R waits for, if it is behind that.
+        removed: by topic and partition, the greatest commit sequence of a transaction of which something may have been
+            removed there; -1 if nothing was, -2 if that is not known.
     """
 
     group: str
@@ -36,6 +38,7 @@ class Cut:
     offsets: dict[tuple[str, int], int]
     last_commit_sequence: int
     holders: tuple[Holder, ...]
+    removed: dict[tuple[str, int], int]
 
 
 def describe_cut(
@@ -67,6 +70,11 @@ def describe_cut(
                 Holder(one.commit_sequence, one.transactional_id, one.topic, one.partition_index)
                 for one in answer.holders
             ),
+            {
+                (topic.name, p.partition_index): p.removed_commit_sequence
+                for topic in answer.topics
+                for p in topic.partitions
+            },
         )
 
     return cluster.retrying("asking for a cut", ask)

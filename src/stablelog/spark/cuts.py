@@ -24,7 +24,7 @@ from stablelog.spark.offsets import Bound, CutPoint, Place, StreamOffsets
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.resolve import Log, Range, lost, name, names
 from stablelog.wire.extension.commits import COUNT_MAX
-from stablelog.wire.extension.cut import RESOLVED
+from stablelog.wire.extension.cut import NOT_KNOWN, RESOLVED
 
 log = logging.getLogger(__name__)
 SETTLING_S: Final = 10.0  # how long is waited for markers of commits that were answered before
@@ -149,7 +149,7 @@ class Cuts:
             offsets = resolve.resolve(self._options, self._log, bound, option, earliest, latest.next_offsets)
             found = self._checked(offsets, option, latest)
         if option == "startingOffsets":
-            self._check_whole(found)
+            self.check_whole(found, latest.cut.commit_sequence)
         return found
 
     def _first(self, place: Place, offset: int) -> Commits:
@@ -158,7 +158,14 @@ class Cuts:
     def _earliest(self, latest: StreamOffsets) -> StreamOffsets:
         """The first cut behind which nothing has been removed."""
         assert latest.cut is not None
-        commit_sequence, places = self._removed(latest)
+        last = latest.cut.commit_sequence
+        removed = {
+            place: last if sequence == NOT_KNOWN else min(sequence, last)
+            for place, sequence in self._ask(RESOLVED).removed.items()
+            if place in latest.next_offsets
+        }
+        places = [place for place, sequence in removed.items() if sequence >= 0]
+        commit_sequence = max(removed.values(), default=0)
         if not places:
             return StreamOffsets(
                 dict.fromkeys(latest.next_offsets, 0),
@@ -172,27 +179,28 @@ class Cuts:
         )
         return self.at(commit_sequence)
 
-    def _removed(self, latest: StreamOffsets) -> tuple[int, list[Place]]:
-        """A commit sequence behind which nothing has been removed, and the partitions that have lost their beginning."""
-        assert latest.cut is not None
-        commit_sequence, places = 0, []
-        for place in latest.next_offsets:
-            found = self._first(place, 0)
-            if found.start_offset > 0:
-                places.append(place)
-                before = found.commits[0].commit_sequence - 1 if found.commits else latest.cut.commit_sequence
-                commit_sequence = max(commit_sequence, min(before, latest.cut.commit_sequence))
-        return commit_sequence, places
+    def check_whole(self, after: StreamOffsets, unknown: int = NOT_KNOWN) -> None:
+        """Say if something was removed of a transaction behind a cut.
 
-    def _check_whole(self, found: StreamOffsets) -> None:
-        """Say if transactions behind a cut may have lost a part of themselves."""
-        assert found.cut is not None
-        commit_sequence, places = self._removed(found)
-        if commit_sequence > found.cut.commit_sequence:
+        Args:
+            after: the cut, and the partitions that are read.
+            unknown: a commit sequence that stands for what was removed where that is not known.
+
+        Raises:
+            Unavailable: something was removed, and failOnDataLoss is true.
+        """
+        assert after.cut is not None
+        removed = {
+            place: unknown if sequence == NOT_KNOWN else sequence
+            for place, sequence in self._ask(RESOLVED).removed.items()
+            if place in after.next_offsets
+        }
+        torn = [place for place, sequence in removed.items() if sequence > after.cut.commit_sequence]
+        if torn:
             lost(
                 self._options,
-                f"the beginning of {names(places)} was removed, and with it what may belong to transactions behind commit "
-                f"sequence {found.cut.commit_sequence}: behind {commit_sequence} all are whole",
+                f"of transactions behind commit sequence {after.cut.commit_sequence} something was removed from "
+                f"{names(torn)}: behind {max(removed.values())} all are whole",
             )
 
     def _checked(self, offsets: Mapping[Place, int], option: str, latest: StreamOffsets) -> StreamOffsets:
@@ -252,9 +260,10 @@ class Cuts:
         At its beginning, if it came into being behind the cut; at the cut, if transactions of it are before the cut.
         """
         first = self._first(place, 0).commits
-        if not first or first[0].commit_sequence > point.commit_sequence:
+        cut = describe_cut(self._cluster, [place[0]], point.commit_sequence)
+        if cut.removed[place] == -1 and (not first or first[0].commit_sequence > point.commit_sequence):
             return 0
-        begin = describe_cut(self._cluster, [place[0]], point.commit_sequence).offsets[place]
+        begin = cut.offsets[place]
         log.warning(
             "%s is read from offset %s on: what stands before it belongs to transactions up to commit sequence %s, which "
             "the stream has read without it",

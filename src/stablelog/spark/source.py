@@ -151,7 +151,7 @@ class StablelogReader(DataSourceReader):
     def _spans(self, log: Log) -> list[Span]:
         narrowing = self._narrowing
         ranges, topic_ids = batch_ranges(self._options, log)
-        check_columns(self._columns, log, {wanted.place[0] for wanted in ranges})
+        check_columns(self._columns, log, topic_ids)
         kept = []
         for place, start, end in ranges:
             start, end = narrowing.cut(start, end)
@@ -297,7 +297,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         log = self._opened
         before, after = read_offsets(start, at_cuts=False), read_offsets(end, at_cuts=False)
         ranges = stream_ranges(self._options, log, before, after)
-        topics = {wanted.place[0] for wanted in ranges} - self._checked
+        topics = after.topic_ids.keys() - self._checked
         check_columns(self._columns, log, topics)
         self._checked |= topics
         spans = log.spans(ranges, after.topic_ids)

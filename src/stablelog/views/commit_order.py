@@ -97,6 +97,9 @@ class CommitOrder:
         self._position = 0  # and this is where it stands in the last segment
         self._log_start = -1
         self._start = 0
+        self._torn: dict[
+            int, tuple[int, int, int]
+        ] = {}  # by index: log start, entries that were looked at, found
         self._load(progress)
 
     # -- what there is -----------------------------------------------------------------------------------------
@@ -111,6 +114,7 @@ class CommitOrder:
         if log_start != self._log_start:
             first = self._partition.segments()[0].base_offset
             while self._indexes[0].base_offset < first:
+                self._torn.pop(self._indexes[0].base_offset, None)
                 self._indexes.pop(0).close()
             self._start = max(self._start, log_start)
             self._log_start = log_start
@@ -470,6 +474,47 @@ class CommitOrder:
         place = index.place_after(commit_sequence)
         # Where there is no such entry, the commit was in a segment that has been deleted.
         return max(index[place].start, self.start_offset) if place < len(index) else self.start_offset
+
+    def removed_sequence(self) -> int | None:
+        """The greatest commit sequence of what was removed from the view: every transaction behind it is whole here.
+
+        -1 if nothing was; None if that is not known, for then nothing is left that tells. Where what was removed has left
+        no index, it is the number before that of the first transaction that is left.
+        """
+        start = self.start_offset
+        if start == 0:
+            return -1
+        index = self._indexes[self._place_of(start)]
+        place = index.place_of(start)
+        known = index[place - 1].latest_sequence if place else self._sequence_at(start)
+        first = self.transactions(start, 1) if known < 0 else []
+        if first:
+            known = first[0].commit_sequence - 1
+        found = max(known, *(self._torn_sequence(index) for index in self._indexes))
+        return found if found >= 0 or first else None
+
+    def _sequence_at(self, start: int) -> int:
+        """The greatest commit sequence before the index that holds a position; -1 if that is not known."""
+        at = self._place_of(start)
+        if at:
+            return self._indexes[at - 1].latest_sequence
+        index = self._indexes[0]
+        if not len(index):
+            return index.latest_sequence
+        return index[0].latest_sequence if index[0].producer_id == NO_PRODUCER else -1
+
+    def _torn_sequence(self, index: CommitIndex) -> int:
+        """The greatest commit sequence of an index's torn transactions; -1 if there is none. Each entry is looked at once."""
+        if index.least_first_offset >= self._log_start:
+            return -1
+        log_start, done, found = self._torn.get(index.base_offset, (-1, 0, -1))
+        if log_start != self._log_start:
+            done = 0
+        for place in range(done, len(index)):
+            if self._is_torn(index[place]):
+                found = max(found, index[place].latest_sequence)
+        self._torn[index.base_offset] = self._log_start, len(index), found
+        return found
 
     def transactions(self, start: int, count_max: int, *, with_outside: bool = False) -> list[Committed]:
         """The first transactions of the view that end behind position `start`.

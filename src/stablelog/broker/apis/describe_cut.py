@@ -14,6 +14,7 @@ from stablelog.broker.broker import Broker
 from stablelog.errors import Refused
 from stablelog.views.commit_ordered import CommitOrderedPartition
 from stablelog.wire.extension.cut import (
+    NOT_KNOWN,
     RESOLVED,
     CutHolder,
     CutPartition,
@@ -42,8 +43,14 @@ def _cut(broker: Broker, name: str, commit_sequence: int) -> CutTopic:
                 f"{name!r} is in the order of its writes, in which transactions lie across each other: a cut needs "
                 "topics made with stablelog.order=commit",
             )
-        offset = partition.view.offset_after(commit_sequence)
-        partitions.append(CutPartition(partition_index=i32(index), offset=i64(offset)))
+        removed = partition.view.removed_sequence()
+        partitions.append(
+            CutPartition(
+                partition_index=i32(index),
+                offset=i64(partition.view.offset_after(commit_sequence)),
+                removed_commit_sequence=i64(NOT_KNOWN if removed is None else removed),
+            )
+        )
     return CutTopic(name=name, partitions=tuple(partitions))
 
 

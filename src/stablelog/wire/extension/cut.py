@@ -18,6 +18,7 @@ from kio.static.primitive import i16, i32, i64
 from stablelog.wire.extension.fields import ERROR, INT32, INT64, STRING
 
 DESCRIBE_CUT: Final = 10_004
+NOT_KNOWN: Final = -2  # of what was removed
 RESOLVED: Final = -1  # as the commit sequence that is asked for: the last one that is resolved
 
 
@@ -48,6 +49,8 @@ class CutPartition:
     partition_index: i32 = field(metadata=INT32)
     offset: i64 = field(metadata=INT64)
     """The first position that is not in the cut."""
+    removed_commit_sequence: i64 = field(metadata=INT64, default=i64(-1))
+    """The greatest commit sequence of a transaction of which something may have been removed; -1 none, -2 not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
