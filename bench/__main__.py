@@ -1,4 +1,4 @@
-"""`make bench`: stablelog and Apache Kafka in turn, on this machine, with the same clients and the same promises.
+"""`make bench`: stablelog in turn with Apache Kafka, Parquet or Spark's connector, on this machine and alike.
 
 Figures are medians; a ratio is the median of the ratios of runs made one after the other, so that what else the
 machine does weighs on both. Where Apache Kafka cannot be had, stablelog is measured alone.
@@ -26,7 +26,8 @@ from bench.contestants import (
 )
 from bench.report import Section, print_tables, write_document
 
-PARTS = ("throughput", "transactions", "end-to-end", "start", "aborts")
+SPARK_PARTS = ("spark-read", "spark-write", "spark-plan")
+PARTS = ("throughput", "transactions", "end-to-end", "start", "aborts", "columns", *SPARK_PARTS)
 THROUGHPUT = ((100, 500_000), (1_000, 300_000))  # size of a record, records
 RECORDS_IN_A_TRANSACTION = (1, 10, 1_000)
 TRANSACTIONS_S = 2.0  # of each size
@@ -177,6 +178,32 @@ def measure_aborts(plan: Plan) -> Section:
     return section
 
 
+def measure_columns_and_spark(plan: Plan) -> list[Section]:
+    """The data source: its decoder and encoder by themselves, its tasks, and its queries in one Spark session."""
+    # What only Spark needs takes a second to import.
+    from bench import columns, spark_read, spark_session, spark_tasks, spark_write
+
+    sections = []
+    if "columns" in plan.parts:
+        with console.status("columns"):
+            sections += columns.run(plan.run_count)
+    if "spark-plan" in plan.parts:
+        with console.status("planning, and memory of tasks"):
+            sections += spark_tasks.run(plan.run_count, plan.divisor)
+    if plan.parts & {"spark-read", "spark-write"}:
+        jars, missing = spark_session.connector_jars()
+        if missing:
+            console.print(f"without Spark's Kafka connector: {missing}")
+        with spark_session.session(jars) as spark:
+            if "spark-read" in plan.parts:
+                with console.status("Spark reads"):
+                    sections += spark_read.run(spark, plan.run_count, plan.divisor, with_connector=bool(jars))
+            if "spark-write" in plan.parts:
+                with console.status("Spark writes"):
+                    sections += spark_write.run(spark, plan.run_count, plan.divisor)
+    return sections
+
+
 def machine_section(best: limits.Limits) -> Section:
     """What the machine does at best, as a table."""
     section = Section("The machine")
@@ -208,7 +235,8 @@ def main() -> None:
     """Measure, and tell."""
     asked = arguments()
     plan = Plan(frozenset(asked.only or PARTS), 1 if asked.quick else asked.runs, 10 if asked.quick else 1)
-    missing = why_no_kafka()
+    beside_kafka = {*LOADS, "start"}
+    missing = why_no_kafka() if plan.parts & beside_kafka else None
     if missing is not None:
         console.print(f"without Apache Kafka: {missing}")
     best = limits.measure()
@@ -219,6 +247,8 @@ def main() -> None:
         sections.append(measure_start(plan, best, with_kafka=missing is None))
     if "aborts" in plan.parts:
         sections.append(measure_aborts(plan))
+    if plan.parts & {"columns", *SPARK_PARTS}:
+        sections += measure_columns_and_spark(plan)
     if asked.json:
         json.dump([asdict(section) for section in sections], sys.stdout, indent=2)
     else:

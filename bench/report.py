@@ -15,23 +15,42 @@ from bench.contestants import KAFKA, OURS
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 FIGURES = re.compile(r"(?<=<!-- figures -->\n).*(?=<!-- end of figures -->)", re.DOTALL)
-HEADINGS = ("", "stablelog", "Kafka", "ratio", "wanted", "limit")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is aimed at.
+
+    Attributes:
+        value: at least so much, or at most.
+        at_most: whether less is better.
+        of_figure: whether stablelog's own figure is meant, and not its ratio to the other's.
+    """
+
+    value: float
+    at_most: bool = False
+    of_figure: bool = False
+
+    def __str__(self) -> str:
+        return f"{'≤' if self.at_most else '≥'} {self.value:g}"
 
 
 @dataclass(slots=True)
 class Row:
-    """One question, and what each broker's runs say to it.
+    """One question, and what each contestant's runs say to it.
 
     Attributes:
         what: the question, with its unit.
-        wanted: the ratio of stablelog's figure to Kafka's that is aimed at: at least, or at most where it is under 1.
-        limit: what the machine does at best.
-        runs: the figures of each broker's runs.
+        wanted: what is aimed at.
+        limit: what there is at best: of the machine, or of what stands between stablelog and whoever measures.
+        beside: who the other contestant is.
+        runs: the figures of each contestant's runs.
     """
 
     what: str
-    wanted: float | None = None
+    wanted: Wanted | None = None
     limit: float | None = None
+    beside: str = KAFKA
     runs: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, contestant: str, figure: float) -> None:
@@ -39,45 +58,69 @@ class Row:
         self.runs.setdefault(contestant, []).append(figure)
 
     def median(self, contestant: str) -> float | None:
-        """The median of a broker's runs; None if it has none."""
+        """The median of a contestant's runs; None if it has none."""
         runs = self.runs.get(contestant)
         return statistics.median(runs) if runs else None
 
     @property
     def ratio(self) -> float | None:
-        """Ours as a multiple of Kafka's: the median over runs that were made one after the other."""
-        pairs = list(zip(self.runs.get(OURS, ()), self.runs.get(KAFKA, ()), strict=False))
+        """Ours as a multiple of the other's: the median over runs that were made one after the other."""
+        pairs = list(zip(self.runs.get(OURS, ()), self.runs.get(self.beside, ()), strict=False))
         return statistics.median(ours / theirs for ours, theirs in pairs) if pairs else None
 
     @property
     def reached(self) -> bool | None:
-        """Whether the ratio is what was aimed at; None if there is no ratio, or no aim."""
-        if self.ratio is None or self.wanted is None:
+        """Whether there is what was aimed at; None if there is nothing to hold it against, or no aim."""
+        if self.wanted is None:
             return None
-        return self.ratio <= self.wanted if self.wanted < 1 else self.ratio >= self.wanted
+        found = self.median(OURS) if self.wanted.of_figure else self.ratio
+        if found is None:
+            return None
+        return found <= self.wanted.value if self.wanted.at_most else found >= self.wanted.value
 
     def cells(self) -> tuple[str, ...]:
-        """The row as text, in the order of HEADINGS."""
-        wanted = "" if self.wanted is None else f"{'≤' if self.wanted < 1 else '≥'} {self.wanted:g}"
+        """The row as text, in the order of the section's headings."""
+        wanted = "" if self.wanted is None else str(self.wanted)
         ratio = "" if self.ratio is None else f"{self.ratio:.2g}" if self.ratio < 10 else f"{self.ratio:.0f}"
-        figures = [_figure(value) for value in (self.median(OURS), self.median(KAFKA))]
+        figures = [_figure(value) for value in (self.median(OURS), self.median(self.beside))]
         return self.what, *figures, ratio, wanted, _figure(self.limit)
 
 
 @dataclass(slots=True)
 class Section:
-    """Rows under one heading."""
+    """Rows under one heading.
+
+    Attributes:
+        title: the heading.
+        rows: what is under it.
+        beside: who is measured beside stablelog; empty if nobody is.
+    """
 
     title: str
     rows: list[Row] = field(default_factory=list)
+    beside: str = KAFKA
 
-    def row(self, what: str, *, wanted: float | None = None, limit: float | None = None) -> Row:
-        """The row of this question; made if it is not there."""
+    def row(self, what: str, *, wanted: Wanted | float | None = None, limit: float | None = None) -> Row:
+        """The row of this question; made if it is not there.
+
+        Args:
+            what: the question, with its unit.
+            wanted: what is aimed at; a number is of the ratio, at least, or at most where it is under 1.
+            limit: what there is at best.
+        """
         for row in self.rows:
             if row.what == what:
                 return row
-        self.rows.append(Row(what, wanted, limit))
+        if isinstance(wanted, float | int):
+            wanted = Wanted(wanted, at_most=wanted < 1)
+        self.rows.append(Row(what, wanted, limit, self.beside))
         return self.rows[-1]
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """What stands over the cells of its rows."""
+        beside = self.beside.removeprefix("Apache ")
+        return "", "stablelog", beside, "ratio" if beside else "", "wanted", "limit"
 
 
 def _figure(value: float | None) -> str:
@@ -97,12 +140,14 @@ def print_tables(sections: Iterable[Section]) -> None:
     console.print(machine())
     for section in sections:
         table = Table(title=section.title, title_justify="left", title_style="bold")
-        for heading in HEADINGS:
-            table.add_column(heading, justify="left" if not heading else "right")
+        for place, heading in enumerate(section.headings):
+            table.add_column(heading, justify="right" if place else "left")
         for row in section.rows:
             style = {True: "green", False: "yellow", None: ""}[row.reached]
-            *before, ratio, wanted, limit = row.cells()
-            table.add_row(*before, f"[{style}]{ratio}[/]" if style else ratio, wanted, limit)
+            cells = [*row.cells()]
+            held = 1 if row.wanted is not None and row.wanted.of_figure else 3
+            cells[held] = f"[{style}]{cells[held]}[/]" if style else cells[held]
+            table.add_row(*cells)
         console.print(table)
 
 
@@ -119,6 +164,6 @@ def write_document(sections: Sequence[Section], path: Path = DOCUMENT) -> None:
 
 
 def _markdown(section: Section) -> str:
-    lines = ["", f"| {' | '.join(HEADINGS)} |", "|---" + "|---:" * 5 + "|"]
+    lines = ["", f"| {' | '.join(section.headings)} |", "|---" + "|---:" * 5 + "|"]
     lines += [f"| {' | '.join(row.cells())} |" for row in section.rows]
     return "\n".join([*lines, "", ""])

@@ -3,44 +3,43 @@
 Two cores. The sink is given Parquet of random rows and writes them in one joint commit; the figure wanted is for an idle
 machine. A micro-batch of few rows goes from one topic to another, exactly once: what it takes is overhead.
 
-    python -m bench.spark_write
+    python -m bench --only spark-write
 """
 
-import argparse
 import statistics
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from confluent_kafka.admin import AdminClient, NewTopic
 
 import stablelog
-from bench.columns import Figure, show
-from bench.spark_read import PARTITION_COUNT, arrow_rows, cost
+from bench.contestants import OURS
+from bench.report import Section, Wanted
+from bench.spark_session import PARTITION_COUNT, Cost, arrow_rows, cost, make_topic
 from stablelog.client.cluster import Cluster
 from stablelog.client.producer import Producer
 from stablelog.spark.encoder import Encoder
 
 ROWS_OF_A_TRIGGER = 10
-TRIGGER_COUNT = 20
+TRIGGER_COUNT = 25
+FIRST_TRIGGERS = 5  # not counted: processes start, and the JVM compiles
+PHASES = ("latestOffset", "queryPlanning", "walCommit", "addBatch", "commitOffsets")
 
 
 class Bench:
     """Writes in one session, to one broker."""
 
-    def __init__(self, spark: Any, bootstrap: str, directory: Path) -> None:
+    def __init__(self, spark: Any, bootstrap: str, directory: Path, run_count: int) -> None:
         self._spark = spark
         self._bootstrap = bootstrap
         self._directory = directory
+        self._run_count = run_count
+        self.section = Section("Spark writes a topic", beside="")
 
-    def make(self, topic: str) -> None:
-        """A topic."""
-        admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0})
-        admin.create_topics([NewTopic(topic, PARTITION_COUNT, 1)])[topic].result(30)
-
-    def sink(self, count: int, value_size: int, run_count: int, wanted: float | None) -> list[Figure]:
+    def sink(self, count: int, value_size: int, wanted: float | None) -> None:
         """Rows a second from Parquet into a topic."""
         parquet = self._directory / f"{value_size}.parquet"
         parquet.mkdir()
@@ -48,85 +47,97 @@ class Bench:
         for part in range(PARTITION_COUNT):
             share = count // PARTITION_COUNT
             pq.write_table(rows.slice(part * share, share), parquet / f"{part}.parquet")
-        self.make(f"into-{value_size}")
+        make_topic(self._bootstrap, f"into-{value_size}")
         frame = self._spark.read.parquet(str(parquet))
-        target = {"bootstrap": self._bootstrap, "topic": f"into-{value_size}"}
-        costs = [
-            cost(lambda: frame.write.format("stablelog").options(**target).mode("append").save())
-            for _ in range(run_count + 1)
-        ][1:]
-        rate = count / statistics.median(one.seconds for one in costs) / 1e6
-        cpu = statistics.median(one.cpu_seconds for one in costs) / count * 1e6
-        return [
-            Figure(f"sink, {value_size} B", rate, f"M rows/s at {cpu:.2f} us of processor time each", wanted),
-        ]
-
-    def triggers(self) -> list[Figure]:
-        """What a micro-batch of few rows takes, from topic to topic."""
-        self.make("from")
-        self.make("to")
-        query = (
-            self._spark.readStream.format("stablelog")
-            .options(bootstrap=self._bootstrap, subscribe="from", startingOffsets="earliest")
-            .load()
-            .select("key", "value")
-            .writeStream.format("stablelog")
-            .options(
-                bootstrap=self._bootstrap, topic="to", checkpointLocation=str(self._directory / "checkpoint")
-            )
-            .start()
+        best = self._writes(frame, "ready", {})
+        found = self._writes(
+            frame, "stablelog", {"bootstrap": self._bootstrap, "topic": f"into-{value_size}"}
         )
+        for what, seconds, at_best, aim in (
+            ("M rows/s", "seconds", "seconds", wanted),
+            ("M rows per s of processor time", "cpu_seconds", "cpu_seconds", None),
+        ):
+            row = self.section.row(
+                f"{value_size:,} B, {what}",
+                wanted=None if aim is None else Wanted(aim, of_figure=True),
+                limit=count / 1e6 / statistics.median(getattr(one, at_best) for one in best),
+            )
+            for one in found:
+                row.add(OURS, count / 1e6 / getattr(one, seconds))
+
+    def _writes(self, frame: Any, kind: str, options: Mapping[str, str]) -> list[Cost]:
+        return [
+            cost(lambda: frame.write.format(kind).options(**options).mode("append").save())
+            for _ in range(self._run_count + 1)
+        ][1:]
+
+    def triggers(self) -> None:
+        """What a micro-batch of few rows takes, from topic to topic, and where."""
+        best = self._ready_triggers()
+        make_topic(self._bootstrap, "from")
+        make_topic(self._bootstrap, "to")
+        target = {"bootstrap": self._bootstrap, "topic": "to"}
+        source = self._spark.readStream.format("stablelog").options(
+            bootstrap=self._bootstrap, subscribe="from", startingOffsets="earliest"
+        )
+        query = self._query(source.load().select("key", "value"), "stablelog", target)
+        costs = []
         try:
             with Cluster(self._bootstrap) as cluster:
                 producer = Producer(cluster, "bench-triggers")
-                costs = []
                 for _ in range(TRIGGER_COUNT):
-                    producer.begin()
-                    [rows] = arrow_rows(ROWS_OF_A_TRIGGER, 100)
-                    for one in Encoder().encode(
-                        rows, topic="from", partition_counts={"from": PARTITION_COUNT}
-                    ):
-                        producer.append(one.topic, one.partition, one.batch)
-                    producer.flush()
-                    producer.end(commit=True)
+                    _some_rows(producer)
                     costs.append(cost(query.processAllAvailable))
                 producer.close()
-            took = [
-                progress["durationMs"]["triggerExecution"]
-                for progress in query.recentProgress
-                if progress["numInputRows"]
-            ]
+            found = _durations(query)
         finally:
             query.stop()
-        cpu = statistics.median(one.cpu_seconds for one in costs[3:]) * 1000
-        return [
-            Figure(
-                "micro-batch of 10 rows, topic to topic",
-                statistics.median(took[3:]),
-                f"ms at {cpu:.0f} ms of processor time",
-                200,
+        for phase in ("triggerExecution", *PHASES):
+            is_all = phase == "triggerExecution"
+            row = self.section.row(
+                "micro-batch of 10 rows, topic to topic, ms" if is_all else f"of that, {phase}, ms",
+                wanted=Wanted(200, at_most=True, of_figure=True) if is_all else None,
+                limit=statistics.median(one.get(phase, 0) for one in best),
             )
-        ]
+            row.runs[OURS] = [one.get(phase, 0) for one in found]
+        row = self.section.row("processor time of a micro-batch, ms")
+        row.runs[OURS] = [one.cpu_seconds * 1000 for one in costs[FIRST_TRIGGERS:]]
+
+    def _ready_triggers(self) -> list[Mapping[str, float]]:
+        """The same with a source that has its rows and a sink that drops them."""
+        source = self._spark.readStream.format("ready").options(columns="key,value", count=TRIGGER_COUNT)
+        query = self._query(source.load(), "ready", {})
+        try:
+            query.processAllAvailable()
+            return _durations(query)
+        finally:
+            query.stop()
+
+    def _query(self, frame: Any, kind: str, options: Mapping[str, str]) -> Any:
+        checkpoint = str(self._directory / f"checkpoint-{kind}")
+        return frame.writeStream.format(kind).options(checkpointLocation=checkpoint, **options).start()
 
 
-def run(run_count: int = 3, divisor: int = 1) -> list[Figure]:
+def _some_rows(producer: Producer) -> None:
+    producer.begin()
+    [rows] = arrow_rows(ROWS_OF_A_TRIGGER, 100)
+    for one in Encoder().encode(rows, topic="from", partition_counts={"from": PARTITION_COUNT}):
+        producer.append(one.topic, one.partition, one.batch)
+    producer.flush()
+    producer.end(commit=True)
+
+
+def _durations(query: Any) -> Sequence[Mapping[str, float]]:
+    """Of the micro-batches that had rows, without the first ones."""
+    found = [progress["durationMs"] for progress in query.recentProgress if progress["numInputRows"]]
+    return found[FIRST_TRIGGERS:]
+
+
+def run(spark: Any, run_count: int, divisor: int) -> list[Section]:
     """All figures, in some minutes."""
-    spark = stablelog.spark.session(
-        "bench", f"local[{PARTITION_COUNT}]", spark_driver_memory="2g", spark_ui_showConsoleProgress="false"
-    )
-    spark.sparkContext.setLogLevel("OFF")
     with tempfile.TemporaryDirectory() as directory, stablelog.serve(Path(directory) / "data") as broker:
-        bench = Bench(spark, broker.bootstrap, Path(directory))
-        return [
-            *bench.sink(2_000_000 // divisor, 100, run_count, 0.7),
-            *bench.sink(400_000 // divisor, 1000, run_count, None),
-            *bench.triggers(),
-        ]
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--divisor", type=int, default=1)
-    given = parser.parse_args()
-    show("Spark writes", run(given.runs, given.divisor))
+        bench = Bench(spark, broker.bootstrap, Path(directory), run_count)
+        bench.sink(2_000_000 // divisor, 100, 0.7)
+        bench.sink(400_000 // divisor, 1000, None)
+        bench.triggers()
+    return [bench.section]

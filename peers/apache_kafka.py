@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -100,7 +100,30 @@ def jars(folder: Path = FOLDER) -> Path:
     Raises:
         NotToBeHad: there is no Maven, or it could not fetch them.
     """
-    ready = folder / f"jars-{VERSION}"
+    return fetched(folder, f"jars-{VERSION}", f"Apache Kafka {VERSION}", ARTIFACTS)
+
+
+def fetched(
+    folder: Path,
+    name: str,
+    what: str,
+    artifacts: Iterable[tuple[str, str, str]],
+    *,
+    with_dependencies: bool = True,
+) -> Path:
+    """The folder of this name with the jars of some artifacts; fetched with Maven if it is not there yet.
+
+    Args:
+        folder: where it lies, and what Maven needs for it.
+        name: of the folder; it should say the version.
+        what: what they are, for people.
+        artifacts: group, name and version of each.
+        with_dependencies: whether what they depend on is fetched too.
+
+    Raises:
+        NotToBeHad: there is no Maven, or it could not fetch them.
+    """
+    ready = folder / name
     if ready.is_dir():
         return ready
     maven = shutil.which("mvn")
@@ -108,6 +131,8 @@ def jars(folder: Path = FOLDER) -> Path:
         raise NotToBeHad("no Maven (mvn) on the path")
     with locked(folder):
         if not ready.is_dir():
+            sys.stderr.write(f"fetching {what} from Maven Central\n")
+            (folder / "pom.xml").write_text(_pom(artifacts, with_dependencies=with_dependencies))
             _fetch(maven, folder, ready)
     return ready
 
@@ -122,8 +147,6 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _fetch(maven: str, folder: Path, ready: Path) -> None:
-    sys.stderr.write(f"fetching Apache Kafka {VERSION} from Maven Central\n")
-    (folder / "pom.xml").write_text(_pom())
     arriving = folder / "arriving"
     shutil.rmtree(arriving, ignore_errors=True)
     command = [maven, "-q", "-B", "-f", str(folder / "pom.xml"), "dependency:copy-dependencies"]
@@ -140,11 +163,12 @@ def _fetch(maven: str, folder: Path, ready: Path) -> None:
     arriving.rename(ready)
 
 
-def _pom() -> str:
+def _pom(artifacts: Iterable[tuple[str, str, str]], *, with_dependencies: bool) -> str:
+    alone = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     dependencies = "".join(
         f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId>"
-        f"<version>{escape(version)}</version></dependency>"
-        for group, name, version in ARTIFACTS
+        f"<version>{escape(version)}</version>{'' if with_dependencies else alone}</dependency>"
+        for group, name, version in artifacts
     )
     return (
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'

@@ -39,7 +39,7 @@ def test_the_machine_has_limits():
 
 
 def test_a_ratio_is_of_runs_that_were_made_one_after_the_other():
-    row = report.Row("speed", wanted=2)
+    row = report.Row("speed", report.Wanted(2))
     for ours, theirs in ((10, 1), (20, 10), (300, 100)):
         row.add(OURS, ours)
         row.add(KAFKA, theirs)
@@ -49,12 +49,34 @@ def test_a_ratio_is_of_runs_that_were_made_one_after_the_other():
 
 
 def test_less_than_one_is_wanted_at_most():
-    row = report.Row("time", wanted=0.5, runs={OURS: [6], KAFKA: [10]})
+    row = report.Section("Speed").row("time", wanted=0.5)
+    row.runs = {OURS: [6], KAFKA: [10]}
     assert row.reached is False
+    assert row.cells()[4] == "≤ 0.5"
+
+
+def test_a_ratio_can_be_wanted_below_one_and_of_another_contestant():
+    section = report.Section("Speed", beside="Parquet")
+    row = section.row("rows", wanted=report.Wanted(0.45))
+    row.runs = {OURS: [6], "Parquet": [10]}
+    assert row.reached is True
+    assert row.cells() == ("rows", "6", "10", "0.6", "≥ 0.45", "")
+    assert section.headings[2:4] == ("Parquet", "ratio")
+
+
+def test_a_figure_is_wanted_where_there_is_nobody_beside():
+    section = report.Section("Speed", beside="")
+    row = section.row("ms", wanted=report.Wanted(200, at_most=True, of_figure=True), limit=40)
+    assert row.reached is None
+    row.add(OURS, 199)
+    assert row.reached is True
+    row.add(OURS, 205)
+    assert row.reached is False
+    assert section.headings[2:4] == ("", "")
 
 
 def test_without_kafka_there_is_no_ratio():
-    row = report.Row("speed", wanted=2, runs={OURS: [1.0]})
+    row = report.Row("speed", report.Wanted(2), runs={OURS: [1.0]})
     assert row.ratio is None
     assert row.reached is None
 

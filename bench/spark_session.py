@@ -1,0 +1,300 @@
+"""In which session is Spark measured, how is the cost of a query taken, and what is the best that Spark leaves room for?
+
+The best: a Python source that hands out Arrow batches which it has, and a Python sink that counts rows. What they
+take is what Spark itself takes to move rows from and to Python; no source or sink in Python can be faster.
+"""
+
+import contextlib
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark import cloudpickle
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import ReadLimit
+
+import stablelog
+from bench.contestants import OURS
+from bench.report import Section, Wanted
+from peers import apache_kafka, spark_connector
+from stablelog.spark.columns_builder import BYTES_MAX, ROWS_MAX
+from stablelog.spark.schema import default_schema
+
+PARTITION_COUNT = 2
+ROWS_AT_ONCE = 50_000
+WARM_UP_COUNT = 2  # queries that are not counted: the JVM compiles what they run
+
+
+def connector_jars() -> tuple[list[Path], str]:
+    """The jars of Spark's Kafka connector; with none, why there are none."""
+    try:
+        return spark_connector.jars(), ""
+    except apache_kafka.NotToBeHad as missing:
+        return [], str(missing)
+
+
+@contextlib.contextmanager
+def session(jars: Sequence[Path]) -> Iterator[Any]:
+    """Spark on two cores, with these jars."""
+    settings = {"spark_jars": ",".join(map(str, jars))} if jars else {}
+    spark = stablelog.spark.session(
+        "bench",
+        f"local[{PARTITION_COUNT}]",
+        spark_driver_memory="2g",
+        spark_ui_showConsoleProgress="false",
+        **settings,
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        with prepared(spark):
+            yield spark
+    finally:
+        spark.stop()
+
+
+@contextlib.contextmanager
+def prepared(spark: Any) -> Iterator[None]:
+    """Let a session know `format("ready")`; its workers need not find this module."""
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        spark.dataSource.register(Ready)
+        yield
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+# -- what a query costs ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a query took: on the clock, and of the processors by all processes of the session."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+def cost(work: Callable[[], object]) -> Cost:
+    """What it takes."""
+    cpu, began = _cpu_seconds(), time.perf_counter()
+    work()
+    return Cost(time.perf_counter() - began, _cpu_seconds() - cpu)
+
+
+def _cpu_seconds() -> float:
+    """Processor time of this process and of all that descend from it: the JVM, its Python workers, the broker."""
+    parents, ticks = {}, {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                parents[int(entry.name)] = int(fields[1])
+                ticks[int(entry.name)] = sum(map(int, fields[11:15]))  # with those of children that ended
+    ours = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sum(ticks[pid] for pid in ours) / os.sysconf("SC_CLK_TCK")
+
+
+def drain(frame: Any) -> None:
+    """Make Spark produce every row and every column, and throw them away."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def drained(frame: Any, run_count: int) -> Cost:
+    """What it takes to drain a frame: medians."""
+    costs = [cost(lambda: drain(frame)) for _ in range(run_count + WARM_UP_COUNT)][WARM_UP_COUNT:]
+    return Cost(
+        statistics.median(one.seconds for one in costs), statistics.median(one.cpu_seconds for one in costs)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Two frames that are drained in turn, and where it is noted.
+
+    Attributes:
+        section: where to.
+        what: the rows and columns that are read.
+        ours: stablelog's frame, and how many rows it has.
+        theirs: the other's.
+        wanted: the ratio of the rates.
+        limit: what a source takes that has its batches ready.
+    """
+
+    section: Section
+    what: str
+    ours: tuple[Any, int]
+    theirs: tuple[Any, int]
+    wanted: Wanted | None = None
+    limit: Cost | None = None
+
+    def run(self, run_count: int) -> None:
+        """Drain both, now one first, now the other."""
+        contestants = [(OURS, *self.ours), (self.section.beside, *self.theirs)]
+        for run in range(run_count + WARM_UP_COUNT):
+            for name, frame, count in contestants[:: 1 if run % 2 else -1]:
+                took = cost(lambda: drain(frame))  # noqa: B023 - called at once
+                if run >= WARM_UP_COUNT:
+                    for (what, seconds), (_, best) in zip(
+                        self._kinds(took), self._kinds(self.limit), strict=True
+                    ):
+                        at_best = count / best / 1e6 if best else None
+                        row = self.section.row(what, wanted=self.wanted, limit=at_best)
+                        row.add(name, count / max(seconds, 0.01) / 1e6)
+
+    def _kinds(self, took: Cost | None) -> tuple[tuple[str, float], ...]:
+        clock, processor = (took.seconds, took.cpu_seconds) if took else (0.0, 0.0)
+        return (
+            (f"{self.what}, M rows/s", clock),
+            (f"{self.what}, M rows per s of processor time", processor),
+        )
+
+
+# -- rows ------------------------------------------------------------------------------------------------------
+
+
+def arrow_rows(count: int, value_size: int) -> Iterator[pa.RecordBatch]:
+    """Rows with random values and keys of 16 bytes."""
+    for first in range(0, count, ROWS_AT_ONCE):
+        some = min(ROWS_AT_ONCE, count - first)
+        yield pa.RecordBatch.from_pydict(
+            {
+                "key": _random_binary(some, 8, hexadecimal=True),
+                "value": _random_binary(some, value_size),
+                "partition": pa.array(np.arange(some, dtype=np.int32) % PARTITION_COUNT),
+            }
+        )
+
+
+def make_topic(bootstrap: str, topic: str) -> None:
+    """A topic of two partitions."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin.create_topics([NewTopic(topic, PARTITION_COUNT, 1)])[topic].result(30)
+
+
+def _random_binary(count: int, size: int, *, hexadecimal: bool = False) -> pa.Array:
+    content = os.urandom(count * size)
+    if hexadecimal:
+        content, size = content.hex().encode(), 2 * size
+    offsets = np.arange(0, count * size + 1, size, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(content)])
+
+
+# -- the best that Spark leaves room for -----------------------------------------------------------------------
+
+
+def _batch(names: Sequence[str], value_size: int, count: int) -> pa.RecordBatch:
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    made = {
+        "key": _random_binary(count, 8, hexadecimal=True),
+        "value": _random_binary(count, value_size),
+        "topic": pa.array(["topic"] * count),
+        "partition": pa.array(np.zeros(count, np.int32)),
+        "offset": pa.array(np.arange(count)),
+        "timestamp": pa.array(np.arange(count), pa.timestamp("us", tz="UTC")),
+        "timestampType": pa.array(np.zeros(count, np.int32)),
+    }
+    schema = to_arrow_schema(_schema(names), timezone="UTC")
+    return pa.RecordBatch.from_arrays([made[name] for name in names], schema=schema)
+
+
+def _schema(names: Sequence[str]) -> Any:
+    known = default_schema(include_headers=False)
+    return type(known)([known[name] for name in names])
+
+
+class _ReadyReader(DataSourceReader):
+    """Hands out one batch again and again."""
+
+    def __init__(self, names: Sequence[str], value_size: int, count: int) -> None:
+        self._asked = names, value_size, min(ROWS_MAX, BYTES_MAX // (value_size + 16))
+        self._count = count // PARTITION_COUNT
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(PARTITION_COUNT)]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        batch, left = _batch(*self._asked), self._count
+        while left > 0:
+            yield batch.slice(0, min(left, batch.num_rows))
+            left -= batch.num_rows
+
+
+class _ReadyStreamReader(DataSourceStreamReader):
+    """A few rows for each of so many micro-batches."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        return {"batch": 0}
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        return {"batch": min(start["batch"] + 1, self._count)}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [InputPartition(number) for number in range(PARTITION_COUNT)]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        yield _batch(("key", "value"), 100, 5)
+
+
+class _Counted(DataSourceArrowWriter, DataSourceStreamArrowWriter):
+    """Takes rows and drops them."""
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+    def commit(self, *_: Any) -> None:
+        """Nothing was kept."""
+
+    abort = commit
+
+
+class Ready(DataSource):
+    """`format("ready")`: a source that has its rows, and a sink that drops them."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "ready"
+
+    def schema(self) -> Any:
+        return _schema(self.options.get("columns", "key,value").split(","))
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return _ReadyReader(schema.names, int(self.options["size"]), int(self.options["count"]))
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return _ReadyStreamReader(int(self.options["count"]))
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
+        return _Counted()
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's name
+        return _Counted()
+
+
+def ready(spark: Any, columns: Sequence[str], value_size: int, count: int) -> Any:
+    """A frame of a source that has its rows."""
+    return spark.read.format("ready").options(columns=",".join(columns), size=value_size, count=count).load()
