@@ -13,6 +13,7 @@ process that comes to the step first takes the plan away, says so in `fired.json
     asked           the driver has asked, and does not know the answer
     decided         the driver knows the answer, Spark does not
     commit log      Spark knows, and writes its own commit log, or has written it: a moment later
+    commit logged   Spark has written its own commit log, just now
     source commit   Spark tells the source that the micro-batch is done
 """
 
@@ -32,13 +33,20 @@ STEPS = {
     "asked": "driver",
     "decided": "driver",
     "commit log": "later",
+    "commit logged": "later",
     "source commit": "driver",
 }
 COMMIT_JOINT = 10002
 
 
-def step(directory, name):
-    """Come to a step of a micro-batch: perhaps the last one."""
+def step(directory, name, logged=None):
+    """Come to a step of a micro-batch: perhaps the last one.
+
+    Args:
+        directory: of the test.
+        name: of the step.
+        logged: the micro-batch's entry in Spark's commit log, for the steps about that.
+    """
     plan = directory / "plan.json"
     try:
         wanted = json.loads(plan.read_text())
@@ -59,10 +67,13 @@ def step(directory, name):
         pids = [int((directory / "broker.pid").read_text())]
     else:
         pids = [os.getpid()]
-    write(directory / "fired.json", wanted)
+    write(directory / "fired.json", {**wanted, "logged": str(logged)})
     if STEPS[name] == "later":
         kill = "; ".join(f"kill -9 {pid}" for pid in pids)
-        subprocess.Popen(["sh", "-c", f"sleep {wanted['delay_s']}; {kill}"], start_new_session=True)
+        wait = f"sleep {wanted['delay_s']}"
+        if name == "commit logged":
+            wait = f'for n in $(seq 60000); do test -e "{logged}" && break; sleep 0.001; done'
+        subprocess.Popen(["sh", "-c", f"{wait}; {kill}"], start_new_session=True)
         return
     for pid in pids:
         os.kill(pid, 9)
@@ -131,7 +142,9 @@ def source_class():
             finally:
                 Connection.send = send
             step(directory, "decided")
-            step(directory, "commit log")
+            logged = Path(self._options.checkpoint) / "commits" / str(batchId)
+            step(directory, "commit log", logged)
+            step(directory, "commit logged", logged)
 
     class Steps(StablelogDataSource):
         @classmethod
