@@ -4,13 +4,14 @@ import asyncio
 import threading
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC
 from stablelog.log.cleaner import Compaction
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
-from tests.broker.desk import DATA, opened
+from tests.broker.desk import DATA, batch, opened
 
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
 
@@ -136,3 +137,15 @@ def test_a_stop_waits_for_the_thread_and_leaves_a_clean_directory(held):
             assert {record.value for record in records(log)} == {b"19"}
 
     run(conversation)
+
+
+def test_a_commit_ordered_topic_is_not_compacted_where_that_is_the_brokers_default():
+    async def conversation():
+        async with opened(topics=(), log_cleanup_policy="compact") as desk:
+            desk.broker.topics.create("t", 1, {"stablelog.order": "commit"})
+            assert (await desk.produce(batch(b"without a key"))).error_code is ErrorCode.none
+            log = desk.broker.topics.partition("t", 0)
+            assert log.config.cleanup_policy == {"delete"}
+            assert log.begin_compaction(0, key_count_max=100) is None
+
+    asyncio.run(conversation())

@@ -379,6 +379,8 @@ def run_many(seeds):
             print(f"seed {seed}: {type(failure).__name__}: {str(failure)[:300]}", flush=True)
             if len(seeds) == 1:
                 raise
+        if seed % 100 == 99:
+            print(f"... to seed {seed}", flush=True)
     took, cpu = time.perf_counter() - began, time.process_time() - began_cpu
     print(
         f"seeds {seeds[0]} to {seeds[-1]}: {len(failed)} failed {failed[:20]}; {took:.0f} s, {cpu:.0f} s of CPU, "

@@ -14,11 +14,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from stablelog.batch.header import Codec, headers_in, read_header
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, decode_records, encode_batch, find_by_time
+from stablelog.env.disk import LocalDisk
 from stablelog.errors import OffsetOutOfRange, Refused, Unavailable
 from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.views.commit_index import CommitIndex, CommitSummary
+from stablelog.views.commit_index import TAIL_SIZE, CommitIndex, CommitSummary
 from stablelog.views.commit_ordered import CommitOrderedPartition
+from stablelog.views.extents import COPY_SIZE, EXTENT, EXTENTS_KEPT, Extents
 from stablelog.views.verify import verify_view
 
 DIRECTORY = Path("/data/t-0")
@@ -272,6 +274,34 @@ def test_extents_of_a_long_transaction_do_not_stay_in_memory(monkeypatch):
     assert log.read_all(0, 1 << 30) == log.expected()
     assert len(log.expected()) == 100
     assert [name for name in log.disk.list_dir(DIRECTORY) if "openextents" in name] == []
+
+
+def test_a_transaction_of_gigabytes_takes_little_memory(tmp_path):
+    disk, count = LocalDisk(), 150_000  # batches of 16 KiB, none beside the next: 2.4 GB in all
+    extents = Extents(lambda: disk.open(tmp_path / "spill", create=True))
+    index = CommitIndex(disk, tmp_path, 0)
+    index.create(None)
+    for n in range(count):
+        extents.add(n // 16_000 << 20, n % 16_000 * 65_536, 16_384, 10)
+        assert len(extents._kept) <= EXTENTS_KEPT * EXTENT.size
+    pieces = list(extents.rows())
+    assert max(map(len, pieces)) <= COPY_SIZE < count * EXTENT.size
+    index.add(
+        1,
+        10 * count,
+        time_ms=NOW_MS,
+        first_offset=0,
+        producer_id=1,
+        commit_sequence=1,
+        leader_epoch=0,
+        extents=pieces,  # the long ones are not in memory but in the file
+    )
+    assert len(index.extents._tail) < TAIL_SIZE
+    del pieces
+    extents.close()
+    assert index[0].extent_count == count
+    assert index.extent(index.extent_with(index[0], 10 * 123_456 + 3)).before_count == 10 * 123_456
+    index.close()
 
 
 def test_a_start_that_cannot_be_written_does_not_move(monkeypatch):

@@ -527,7 +527,10 @@ class BrokerConfig:
             segment_index_bytes=value("segment.index.bytes"),
             retention_ms=value("retention.ms"),
             retention_bytes=value("retention.bytes"),
-            cleanup_policy=value("cleanup.policy"),
+            # Compaction would keep what was written last, where readers see what was committed last.
+            cleanup_policy=value("cleanup.policy")
+            if order_of(topic_configs) == "offset"
+            else frozenset({"delete"}),
             max_message_bytes=value("max.message.bytes"),
             message_timestamp_type=value("message.timestamp.type"),
             message_timestamp_before_ms_max=value("message.timestamp.before.max.ms"),
