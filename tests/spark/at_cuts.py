@@ -188,6 +188,7 @@ class Query:
         """Let go of what the reader holds."""
         if self.reader is not None:
             self.reader.stop()
+            self.reader = None
 
 
 def values(rows):

@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -10,7 +11,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 import stablelog
 from stablelog.client.cluster import Cluster
 from stablelog.client.commits import describe_commits
+from stablelog.client.connection import Connection
+from stablelog.client.cuts import describe_cut
 from stablelog.errors import InvalidConfig, Unavailable
+from stablelog.spark import cuts, source, source_at_cuts
 from stablelog.spark.counting import count
 from stablelog.spark.options import BATCH, read_options
 from stablelog.spark.schema import Columns, default_schema
@@ -25,6 +29,17 @@ def topics(stablelog_broker):
     return ordered(stablelog_broker.bootstrap)
 
 
+QUERIES = []
+
+
+@pytest.fixture(autouse=True)
+def stopped():
+    """No query outlives its test."""
+    yield
+    while QUERIES:
+        QUERIES.pop().stop()
+
+
 def where(broker, topics):
     return {"bootstrap": broker.bootstrap, "subscribe": ",".join(topics)}
 
@@ -32,7 +47,8 @@ def where(broker, topics):
 def query(broker, topics, *names, **given):
     if not any(name.startswith("starting") for name in given):
         given["startingOffsets"] = "earliest"
-    return Query({**where(broker, topics), "cut": "true", **given}, *names)
+    QUERIES.append(Query({**where(broker, topics), "cut": "true", **given}, *names))
+    return QUERIES[-1]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -59,7 +75,6 @@ def test_transfers_sum_to_zero_in_every_micro_batch(stablelog_broker, topics, se
     assert sorted(seen) == sorted(writers.committed)
     sequences = [offset["#cut"]["commitSequence"] for offset in reading.planned]
     assert sequences == sorted(sequences)
-    reading.stop()
     writers.close()
 
 
@@ -71,7 +86,6 @@ def test_without_cuts_the_same_is_torn(stablelog_broker, topics):
         reading = query(stablelog_broker, topics, cut="false", **limit).start()
         torn = [rows for rows in reading.batches() if total(rows) != 0]
         assert bool(torn) == bool(limit)
-        reading.stop()
     writers.close()
 
 
@@ -87,7 +101,6 @@ def test_a_micro_batch_reads_the_same_again(stablelog_broker, topics):
     assert [sorted(reading.rows_of(number)) for number in range(len(first))] == [
         sorted(rows) for rows in first
     ]
-    reading.stop()
     writers.finish()
     writers.close()
 
@@ -110,7 +123,6 @@ def test_columns_of_commits(stablelog_broker, topics):
         }
         reading = query(stablelog_broker, topics, *names, cut=cut, maxRecordsPerPartition="5").start()
         found = [row for rows in reading.batches() for row in rows]
-        reading.stop()
         assert len(found) == len(expected) + 4
         for topic, sequence, partition, offset, committed, group, value in found:
             assert group == ""
@@ -167,7 +179,6 @@ def test_partitions_and_topics_that_come_later_are_read_from_their_beginning_and
         transfer(other, (f"{word}-a", 0), (f"{word}-a", 1))
     assert len(names_in(reading.batch())) == 1
     assert reading.batch() is None
-    reading.stop()
 
 
 def test_a_topic_with_a_history_is_joined_at_the_cut(stablelog_broker, client, topics, caplog):
@@ -181,7 +192,6 @@ def test_a_topic_with_a_history_is_joined_at_the_cut(stablelog_broker, client, t
     assert reading.batch() is None
     reading.start()
     assert {name for name, _, _ in values(reading.rows_of(1))} == {"new"}
-    reading.stop()
 
 
 def test_a_topic_that_was_created_again_is_lost(stablelog_broker, admin, client, topics):
@@ -195,7 +205,6 @@ def test_a_topic_that_was_created_again_is_lost(stablelog_broker, admin, client,
     with pytest.raises(Unavailable, match="was deleted and created again"):
         reading.start().batch()
     assert names_in(reading.start(failOnDataLoss="false").batch()) == ["new"]
-    reading.stop()
 
 
 def test_what_was_removed_is_lost_and_the_earliest_cut_lies_behind_it(
@@ -212,10 +221,8 @@ def test_what_was_removed_is_lost_and_the_earliest_cut_lies_behind_it(
     deleted[before].result(60)
     with pytest.raises(Unavailable, match=f"{topics[0]}-{second.partition} begins at offset"):
         reading.batch()
-    reading.stop()
     fresh = query(stablelog_broker, topics).start()
     assert len(names_in(fresh.batch())) == 1
-    fresh.stop()
     with pytest.raises(Unavailable, match=f"behind {sequences[1]} all are whole"):
         query(stablelog_broker, topics, startingCut=str(sequences[0])).start()
     lenient = {"startingCut": str(sequences[0]), "failOnDataLoss": "false"}
@@ -255,7 +262,6 @@ def test_a_checkpoint_of_another_group_or_of_another_commit_log_is_told(stablelo
         with pytest.raises((InvalidConfig, Unavailable), match=message):
             reading.batch()
     assert len(names_in(reading.start(failOnDataLoss="false").batch())) == 1
-    reading.stop()
 
 
 def commits_of(broker, topic, partition):
@@ -274,13 +280,13 @@ def test_a_batch_from_cut_to_cut_is_the_same_whenever_it_is_read(stablelog_broke
     expected = {}
     for first in range(6):
         for last in range(first, 6):
-            cuts = {"startingCut": str(sequences[first]), "endingCut": str(sequences[last])}
-            expected[first, last] = sorted(between(stablelog_broker, topics, **cuts))
+            bounds = {"startingCut": str(sequences[first]), "endingCut": str(sequences[last])}
+            expected[first, last] = sorted(between(stablelog_broker, topics, **bounds))
             assert expected[first, last] == [f"b{number}" for number in range(first + 1, last + 1)]
     transfer(client, *places, name="later")
-    cuts = {"startingCut": str(sequences[1]), "endingCut": str(sequences[4])}
-    assert sorted(between(stablelog_broker, topics, **cuts)) == expected[1, 4]
-    assert count({**where(stablelog_broker, topics), "cut": "true", **cuts}) == 3 + 2 + 4
+    bounds = {"startingCut": str(sequences[1]), "endingCut": str(sequences[4])}
+    assert sorted(between(stablelog_broker, topics, **bounds)) == expected[1, 4]
+    assert count({**where(stablelog_broker, topics), "cut": "true", **bounds}) == 3 + 2 + 4
     assert len(between(stablelog_broker, topics, startingCut="0")) == 7
     with pytest.raises(InvalidConfig, match="begins behind commit sequence"):
         between(stablelog_broker, topics, startingCut=str(sequences[3]), endingCut=str(sequences[2]))
@@ -333,3 +339,103 @@ def test_a_time_lies_before_the_first_transaction_that_was_committed_at_it(stabl
         between(stablelog_broker, topics, **late)
     late["startingOffsetsByTimestampStrategy"] = "latest"
     assert between(stablelog_broker, topics, **late) == []
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+
+def test_an_idle_stream_asks_seldom_and_commits_elsewhere_are_nothing_to_it(
+    stablelog_broker, client, topics, monkeypatch
+):
+    clock, calls = Clock(), []
+    monkeypatch.setattr(source_at_cuts, "time", clock)
+    call = Connection.call
+    monkeypatch.setattr(Connection, "call", lambda *args, **named: calls.append(1) or call(*args, **named))
+    reading = query(stablelog_broker, topics[:1]).start()
+    transfer(client, (topics[0], 0), (topics[0], 1))
+    assert len(reading.batch()) == 2
+    calls.clear()
+    for _ in range(1000):  # ten seconds of what Spark does
+        clock.now += 0.01
+        assert not reading.plan()
+    assert len(calls) < 150
+    transfer(client, (topics[1], 0))
+    clock.now += 1
+    assert not reading.plan()
+    clock.now += 1
+    transfer(client, (topics[0], 0))
+    assert len(names_in(reading.batch())) == 1
+    reported = reading.reader.reportLatestOffset()
+    assert reported == reading.planned[-1]
+
+
+def test_the_share_of_a_trigger(stablelog_broker, client, topics):
+    places = [(topic, partition) for topic in topics for partition in range(2)]
+    for _ in range(6):
+        transfer(client, *places)
+    by_bytes = query(stablelog_broker, topics, maxBytesPerTrigger="700").start()
+    sizes = [len(names_in(found)) for found in by_bytes.batches()]
+    assert sum(sizes) == 6
+    assert 1 < len(sizes) <= 6
+    alone = query(stablelog_broker, topics, maxBytesPerTrigger="1").start()
+    assert [len(names_in(found)) for found in alone.batches()] == [1] * 6
+    now = query(stablelog_broker, topics, maxOffsetsPerTrigger="8").start()
+    now.reader.prepareForTriggerAvailableNow()
+    transfer(client, *places)
+    assert [len(found) for found in now.batches()] == [8, 8, 8]
+    now.start()
+    assert [len(found) for found in now.batches()] == [4]
+
+
+def test_too_few_records_are_waited_for_but_not_for_ever(stablelog_broker, client, topics, monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(source_at_cuts, "time", clock)
+    monkeypatch.setattr(source, "time", clock)
+    waiting = query(stablelog_broker, topics, minOffsetsPerTrigger="4", maxTriggerDelay="30s").start()
+    transfer(client, (topics[0], 0), (topics[1], 0), (topics[1], 1))
+    assert not waiting.plan()
+    clock.now += 29
+    assert not waiting.plan()
+    clock.now += 2
+    assert len(names_in(waiting.batch())) == 1
+    transfer(client, (topics[0], 0), (topics[1], 0))
+    clock.now += 1
+    assert not waiting.plan()
+    transfer(client, (topics[0], 0), (topics[1], 0))
+    assert len(names_in(waiting.batch())) == 2
+
+
+def test_records_outside_transactions_are_read_once(stablelog_broker, client, topics):
+    outside = Confluent(stablelog_broker.bootstrap)
+    reading = query(stablelog_broker, topics, maxOffsetsPerTrigger="3").start()
+    expected = []
+    for number in range(4):
+        expected += [f"{number}.{n}" for n in range(5)]
+        outside.produce(topics[0], [json.dumps([f"{number}.{n}", 1, 0]) for n in range(5)])
+        if number % 2:
+            expected.append(f"txn{number}")
+            transfer(client, (topics[0], 0), (topics[1], 1), name=f"txn{number}")
+    batches = reading.batches()
+    assert max(len(found) for found in batches) <= 3
+    assert sorted(name for found in batches for name in names_in(found)) == sorted(expected)
+
+
+def test_a_transaction_that_retention_has_torn_is_lost_in_words(
+    stablelog_broker, client, topics, monkeypatch
+):
+    """It is gone from one partition as a whole, though positions before it are there."""
+    reading = query(stablelog_broker, topics).start()
+    sequence = transfer(client, (topics[0], 0), (topics[1], 0))
+
+    def torn(*args, **named):
+        found = describe_cut(*args, **named)
+        return replace(found, removed={**found.removed, (topics[1], 0): sequence})
+
+    monkeypatch.setattr(cuts, "describe_cut", torn)
+    with pytest.raises(Unavailable, match=f"something was removed from {topics[1]}-0"):
+        reading.batch()

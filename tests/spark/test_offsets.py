@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablelog.spark.offsets import StreamOffsets, parse_assign, parse_indexes, parse_offsets
+from stablelog.spark.offsets import CutPoint, StreamOffsets, parse_assign, parse_indexes, parse_offsets
 
 places = st.dictionaries(
     st.tuples(st.text("abc.-_", min_size=1), st.integers(0, 100)), st.integers(0, 2**62), max_size=20
@@ -25,6 +25,15 @@ def test_equal_offsets_are_equal_text(next_offsets, random):
 def test_offsets_are_written_as_kafkas_connector_does():
     offsets = StreamOffsets({("orders", 1): 42, ("orders", 0): 23}, {})
     assert offsets.to_json() == {"orders": {"0": 23, "1": 42}}
+
+
+def test_the_cut_of_offsets_stands_beside_them():
+    offsets = StreamOffsets({("orders", 0): 23}, {"orders": "ab"}, CutPoint(42, "payments"))
+    text = offsets.to_json()
+    assert list(text) == ["#cut", "#topics", "orders"]
+    assert text["#cut"] == {"commitSequence": 42, "group": "payments"}
+    assert StreamOffsets.from_json(text) == offsets
+    assert parse_offsets(json.dumps(text)) == {"orders": {0: 23}}
 
 
 def test_what_a_stream_reports_can_be_given_as_an_option():

@@ -49,9 +49,10 @@ def test_options_that_change_nothing_here_are_taken():
         ({"startingOffsets": '{"#topics": {"x": "ab"}, "x": {"0": 3}}'}, Bound("offsets", {"x": {0: 3}})),
         ({"startingTimestamp": "17"}, Bound("timestamp", timestamp_ms=17)),
         ({"startingOffsetsByTimestamp": '{"x": {"0": 17}}'}, Bound("timestamps", {"x": {0: 17}})),
+        ({"cut": "true", "startingCut": "17"}, Bound("cut", commit_sequence=17)),
     ],
 )
-def test_where_to_begin_is_said_in_four_ways(given, found):
+def test_where_to_begin_is_said_in_five_ways(given, found):
     assert read_options({**READ, **given}).starting == found
 
 
@@ -87,6 +88,20 @@ def test_durations_have_units(text, time_ms):
             {**READ, "startingOffsets": "earliest", "startingTimestamp": "1"},
             "startingOffsets and startingTimestamp",
         ),
+        ({**READ, "startingCut": "3"}, "startingCut is of a read at cuts: give cut=true, too"),
+        ({**READ, "cut": "true", "startingCut": "-1"}, "startingCut='-1' is not valid: a commit sequence"),
+        (
+            {**READ, "cut": "true", "startingCut": "1", "startingTimestamp": "1"},
+            "and startingCut say the same",
+        ),
+        ({**READ, "cut": "true", "isolation": "read_uncommitted"}, "cut=true and isolation=read_uncommitted"),
+        ({**READ, "cut": "true", "scan": "files"}, "cut=true is read by the protocol: leave out scan=files"),
+        ({"path": "/data", "cut": "true"}, "cut=true needs a broker"),
+        (
+            {**READ, "cut": "true", "startingOffsetsByTimestamp": '{"x": {"0": 17}}'},
+            "a cut has one: startingTimestamp",
+        ),
+        ({**READ, "includeCommits": "true", "isolation": "read_uncommitted"}, "includeCommits and isolation"),
         ({**READ, "startingOffsets": "sooner"}, "startingOffsets='sooner' is not valid: earliest, latest"),
         ({**READ, "startingOffsets": '{"x": {"0": -3}}'}, "x-0 at -3"),
         ({**READ, "startingOffsets": '{"x": {"0": 2.5}}'}, r"2\.5 is no whole number"),
