@@ -367,6 +367,8 @@ def test_an_idle_stream_asks_seldom_and_commits_elsewhere_are_nothing_to_it(
     transfer(client, (topics[1], 0))
     clock.now += 1
     assert not reading.plan()
+    clock.now += 2 * source_at_cuts.METADATA_AGE_MAX_S  # then everything is asked anew
+    assert not reading.plan()
     clock.now += 1
     transfer(client, (topics[0], 0))
     assert len(names_in(reading.batch())) == 1

@@ -313,16 +313,7 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
     scan = values.choice("scan", SCANS)
     isolation = values.choice("kafka.isolation.level", ISOLATIONS)
     bootstrap = values.text("kafka.bootstrap.servers")
-    if bootstrap is None and path is None:
-        raise InvalidConfig(
-            "say where the log is: option kafka.bootstrap.servers, or the path of a data directory"
-        )
-    if bootstrap is None and scan == "fetch":
-        raise InvalidConfig("scan=fetch needs a broker: option kafka.bootstrap.servers")
-    if bootstrap is None and where == STREAM:
-        raise InvalidConfig("a stream needs a broker: option kafka.bootstrap.servers")
-    if path is not None and scan == "fetch":
-        raise InvalidConfig("scan=fetch does not look into path: leave out one of them")
+    _check_place(bootstrap, path, scan, where)
     what = values.one_of("subscribe", "subscribePattern", "assign")
     if what is None and bootstrap is not None:
         raise InvalidConfig("say what to read: option subscribe, subscribePattern or assign")
@@ -334,14 +325,11 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
     if what == "subscribe" and not topics:
         raise InvalidConfig("subscribe names no topic")
     cut, include_commits = values.boolean("cut", False), values.boolean("includeCommits", False)
-    if cut:
-        check_commit_order("cut=true", isolation, bootstrap, scan)
-        _check_cut_bounds(values)
-    for name in ("startingCut", "endingCut"):
-        if not cut and values.text(name) is not None:
-            raise InvalidConfig(f"{name} is of a read at cuts: give cut=true, too")
     if include_commits:
         check_commit_order("includeCommits", isolation, bootstrap, scan)
+    if cut:
+        check_commit_order("cut=true", isolation, bootstrap, scan)
+    _check_bounds(values, at_cuts=cut)
     return ReadOptions(
         bootstrap=bootstrap,
         path=path,
@@ -497,11 +485,28 @@ def _reason(error: Exception) -> str:
     return f" ({text})" if isinstance(error, ValueError) and text and "literal" not in text else ""
 
 
-def _check_cut_bounds(values: _Values) -> None:
-    for name in ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp"):
-        if values.text(name) is not None:
-            one = name.replace("OffsetsBy", "")
-            raise InvalidConfig(f"{name} gives partitions times of their own, and a cut has one: {one}")
+def _check_place(bootstrap: str | None, path: str | None, scan: str, where: str) -> None:
+    if bootstrap is None and path is None:
+        raise InvalidConfig(
+            "say where the log is: option kafka.bootstrap.servers, or the path of a data directory"
+        )
+    if bootstrap is None and scan == "fetch":
+        raise InvalidConfig("scan=fetch needs a broker: option kafka.bootstrap.servers")
+    if bootstrap is None and where == STREAM:
+        raise InvalidConfig("a stream needs a broker: option kafka.bootstrap.servers")
+    if path is not None and scan == "fetch":
+        raise InvalidConfig("scan=fetch does not look into path: leave out one of them")
+
+
+def _check_bounds(values: _Values, *, at_cuts: bool) -> None:
+    by_times = ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp")
+    for name in by_times if at_cuts else ("startingCut", "endingCut"):
+        if values.text(name) is None:
+            continue
+        if not at_cuts:
+            raise InvalidConfig(f"{name} is of a read at cuts: give cut=true, too")
+        one = name.replace("OffsetsBy", "")
+        raise InvalidConfig(f"{name} gives partitions times of their own, and a cut has one: {one}")
 
 
 def check_commit_order(what: str, isolation: str, bootstrap: str | None, scan: str) -> None:
