@@ -133,7 +133,7 @@ def batches_of(partition: Partition) -> Iterator[tuple[memoryview, BatchHeader]]
     position = partition.start_offset
     while position < partition.end_offset:
         chunk = partition.read(position, REPLAY_READ_SIZE, Isolation.LOG_END)
-        data = chunk.buffers[0] if len(chunk.buffers) == 1 else memoryview(b"".join(chunk.buffers))
+        data = memoryview(chunk.buffers[0] if len(chunk.buffers) == 1 else b"".join(chunk.buffers))
         reached = position
         for at, header in headers_in(data):
             if header.next_offset > position:

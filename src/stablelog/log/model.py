@@ -6,7 +6,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from stablelog.batch.markers import Marker
-from stablelog.env.disk import Disk, File
+from stablelog.env.disk import Buffer, Disk, File
 from stablelog.log.transaction_index import AbortedTxn
 
 DAY_MS = 86_400_000
@@ -84,7 +84,7 @@ class Slice:
         aborted: the aborted transactions that touch it; None unless committed records were asked for.
     """
 
-    buffers: list[memoryview]
+    buffers: Sequence[Buffer]
     start_offset: int
     end_offset: int
     aborted: tuple[AbortedTxn, ...] | None

@@ -11,7 +11,7 @@ Format: docs/formats.md, "Commit index".  Source: the DistributedLog paper, "com
 """
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +26,7 @@ from stablelog.views.extents import EXTENT, Extent
 ENTRIES_SUFFIX, EXTENTS_SUFFIX, SUMMARY_SUFFIX = COMMIT_SUFFIXES
 NO_PRODUCER = -1  # of a run of batches outside transactions
 NOTHING = 2**63 - 1  # greater than any offset
+ENTRIES_AT_ONCE = 16  # looked up together
 TAIL_SIZE = 64 << 10  # bytes of new rows that are kept in memory before they go to the file
 ENTRY = struct.Struct(
     ">"
@@ -41,7 +42,7 @@ ENTRY = struct.Struct(
 )
 SUMMARY = struct.Struct(
     ">"
-    "h"  # version: 0
+    "h"  # version: 1
     "q"  # base_offset: of the segment
     "q"  # end_offset: of the segment
     "I"  # log_crc: of the segment's summary
@@ -56,6 +57,7 @@ SUMMARY = struct.Struct(
     "i"  # open_count: transactions that are open at the end; (producer id, first offset) of each follow
 )
 OPEN = struct.Struct(">qq")
+VERSION = 1
 CRC = struct.Struct(">I")
 
 
@@ -98,7 +100,7 @@ class CommitSummary:
     def encode(self) -> bytes:
         """The file's content."""
         head = SUMMARY.pack(
-            0,
+            VERSION,
             self.base_offset,
             self.end_offset,
             self.log_crc,
@@ -129,7 +131,7 @@ class CommitSummary:
             raise Corrupt("a commit summary that is damaged")
         fields = SUMMARY.unpack_from(content)
         version, open_count = fields[0], fields[-1]
-        if version != 0 or len(content) != SUMMARY.size + open_count * OPEN.size + CRC.size:
+        if version != VERSION or len(content) != SUMMARY.size + open_count * OPEN.size + CRC.size:
             raise Corrupt(f"a commit summary of version {version} with {len(content)} bytes")
         opened = tuple(OPEN.iter_unpack(content[SUMMARY.size : -CRC.size]))
         return cls(*[*fields[1:-1], opened])
@@ -171,6 +173,17 @@ class Rows:
             return self._row.unpack_from(self._tail, at - self._file.size)
         return self._row.unpack(self._file.view(at, self._row.size))
 
+    def between(self, first: int, end: int) -> list[tuple[int, ...]]:
+        """The rows from one place up to another."""
+        size, written = self._row.size, self._file.size // self._row.size
+        rows: list[tuple[int, ...]] = []
+        if first < min(end, written):
+            rows += self._row.iter_unpack(self._file.view(first * size, (min(end, written) - first) * size))
+        if end > written:
+            at = max(first - written, 0) * size
+            rows += self._row.iter_unpack(self._tail[at : (end - written) * size])
+        return rows
+
     def close(self) -> None:
         """Give the descriptor back."""
         self._file.close()
@@ -181,7 +194,6 @@ class CommitIndex:
 
     Attributes:
         base_offset: of the segment.
-        end_offset: up to where the segment's batches are in it.
         view_end: where the last slice of the view ends that is in it or before it.
         least_first_offset: over its transactions.
         latest_sequence: the greatest commit sequence up to here in the partition; -1 none.
@@ -193,7 +205,6 @@ class CommitIndex:
         self._disk = disk
         self._directory = directory
         self.base_offset = base_offset
-        self.end_offset = base_offset
         self.view_end = base_offset
         self.least_first_offset = NOTHING
         self.latest_sequence = -1
@@ -269,7 +280,6 @@ class CommitIndex:
             log_crc: of the segment's summary, by which the index is known to be its own.
             opened: (producer id, first offset).
         """
-        self.end_offset = end_offset
         self.entries.write()
         self.extents.write()
         self.summary = CommitSummary(
@@ -312,7 +322,7 @@ class CommitIndex:
         except (FileNotFoundError, Corrupt):
             return False
         self.summary = summary
-        self.end_offset, self.view_end = summary.end_offset, summary.view_end
+        self.view_end = summary.view_end
         self.least_first_offset = summary.least_first_offset
         self.latest_sequence, self.latest_ms = summary.latest_sequence, summary.latest_ms
         self.sealed = True
@@ -351,9 +361,20 @@ class CommitIndex:
     def __getitem__(self, place: int) -> Entry:
         return Entry(*self.entries[place])
 
+    def entries_from(self, place: int) -> Iterator[Entry]:
+        """The slices from this place on."""
+        while place < len(self):
+            end = min(place + ENTRIES_AT_ONCE, len(self))
+            yield from map(Entry._make, self.entries.between(place, end))
+            place = end
+
     def extent(self, place: int) -> Extent:
         """One extent."""
         return Extent(*self.extents[place])
+
+    def extents_between(self, first: int, end: int) -> list[tuple[int, ...]]:
+        """The extents from one place up to another, as rows: an `Extent` of each would cost more than its batch."""
+        return self.extents.between(first, end)
 
     def place_of(self, position: int) -> int:
         """The place of the first slice that ends behind this position of the view; `len` if there is none."""

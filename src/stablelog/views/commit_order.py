@@ -12,12 +12,13 @@ nothing has to be said of aborted ones.
 Source: the DistributedLog paper; docs/architecture.md, "Commit order".
 """
 
-import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
-from stablelog.batch.header import BatchHeader, read_header
+from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import find_by_time
 from stablelog.env.disk import Disk, File
@@ -28,15 +29,11 @@ from stablelog.log.read import TimestampedOffset
 from stablelog.log.segment import Segment
 from stablelog.views.commit_index import NO_PRODUCER, CommitIndex, Entry
 from stablelog.views.extents import EXTENT, Extents
+from stablelog.views.gather import Gathered
 
-PREFIX = struct.Struct(
-    ">"
-    "q"  # base_offset
-    "i"  # batch_length
-    "i"  # leader_epoch
-)
 SPILL_SUFFIX = ".openextents"
 TORN = -1  # stands for the first offset of a transaction that has lost its beginning
+EXTENTS_AT_ONCE = 64  # of a transaction, looked up together
 INDEXES_OPEN = 16  # sealed commit indexes that hold files open, of each view
 
 
@@ -47,14 +44,6 @@ class Committed(NamedTuple):
     end: int
     commit_sequence: int
     time_ms: int
-
-
-class _Batch(NamedTuple):
-    """A batch as it is handed out: it ends before position `end`."""
-
-    buffers: list[memoryview]
-    size: int
-    end: int
 
 
 class _Open:
@@ -264,7 +253,6 @@ class CommitOrder:
             else:
                 self._end_transaction(index, segment, position, header)
         self._end_run(index, run)
-        index.end_offset = self._reached
 
     @staticmethod
     def _extend(run: _Run | None, segment: Segment, position: int, header: BatchHeader) -> _Run:
@@ -350,29 +338,36 @@ class CommitOrder:
 
         Raises:
             OffsetOutOfRange: retention has removed what stood there, or it lies past the log's end.
+            Corrupt: what stands where a batch should is none.
         """
         if not self.start_offset <= start <= max(self._partition.high_watermark, self.end_offset):
             raise OffsetOutOfRange(
                 f"position {start} of {self._partition.topic}-{self._partition.index} is not in "
                 f"[{self.start_offset}, {self.end_offset}]"
             )
-        buffers: list[memoryview] = []
-        size, end = 0, start
-        for batch in self._batches(start):
-            if size + batch.size > size_max and (size or not at_least_one):
-                break
-            buffers += batch.buffers
-            size, end = size + batch.size, batch.end
-            if size >= size_max:
-                break
-        return Slice(buffers, start, end, ())
-
-    def _batches(self, start: int) -> "Iterator[_Batch]":
+        gathered = Gathered(start, size_max, at_least_one=at_least_one)
         for index in self._indexes[self._place_of(start) :]:
-            for place in range(index.place_of(start), len(index)):
-                entry = index[place]
-                if not self._is_torn(entry):
-                    yield from self._batches_of(index, entry, max(start, entry.start))
+            for entry in index.entries_from(index.place_of(start)):
+                if not self._is_torn(entry) and not self._gather(gathered, index, entry):
+                    return gathered.slice()
+        return gathered.slice()
+
+    def _gather(self, gathered: Gathered, index: CommitIndex, entry: Entry) -> bool:
+        """Add what of a slice of the view stands behind the start. Returns whether there is room for more."""
+        before = max(gathered.start - entry.start, 0)
+        place = index.extent_with(entry, before) if before else entry.extent_first
+        if entry.producer_id == NO_PRODUCER:
+            extent = index.extent(place)
+            return gathered.add_run(self._segment(extent.segment), extent, entry, whole=not before)
+        end = entry.extent_first + entry.extent_count
+        while place < end:
+            extents = index.extents_between(place, min(place + EXTENTS_AT_ONCE, end))
+            place += len(extents)
+            before_end = index.extent(place).before_count if place < end else entry.record_count
+            for part, before_next in _by_segment(extents, before_end):
+                if not gathered.add(self._segment(part[0][0]).log, part, before_next, entry):
+                    return False
+        return True
 
     def _place_of(self, position: int) -> int:
         """The place of the index that holds a position of the view, or comes next behind it."""
@@ -384,33 +379,6 @@ class CommitOrder:
             else:
                 low = middle + 1
         return low
-
-    def _batches_of(self, index: CommitIndex, entry: Entry, start: int) -> "Iterator[_Batch]":
-        outside = entry.producer_id == NO_PRODUCER
-        for place in range(
-            index.extent_with(entry, start - entry.start), entry.extent_first + entry.extent_count
-        ):
-            extent = index.extent(place)
-            segment = self._segment(extent.segment)
-            at = entry.start + extent.before_count
-            data = segment.log.view(extent.position, extent.size)
-            within = 0
-            if outside:  # one run may be as long as its segment, but it stands at its own offsets
-                found = segment.find(start)
-                within = extent.size if found is None else found.position - extent.position
-            while within < extent.size:
-                header = read_header(data, within)
-                batch = data[within : within + header.size]
-                within += header.size
-                if outside:
-                    if header.next_offset > start:
-                        yield _Batch([batch], header.size, header.next_offset)
-                elif header.producer_id == entry.producer_id and _in_transaction(header):
-                    at += _span(header)
-                    if at > start:
-                        prefix = PREFIX.pack(at - _span(header), header.batch_length, entry.leader_epoch)
-                        patched = [memoryview(prefix), batch[PREFIX.size :]]
-                        yield _Batch(patched, header.size, at)
 
     def _segment(self, base_offset: int) -> Segment:
         segments = self._partition.segments()
@@ -439,14 +407,23 @@ class CommitOrder:
                     continue
                 if entry.producer_id != NO_PRODUCER:
                     return max(entry.start, start), entry.latest_ms, entry.leader_epoch
-                earlier = self._segment(index.base_offset).time_index.offset_before(timestamp_ms)
-                for batch in self._batches_of(index, entry, max(entry.start, start, earlier or 0)):
-                    header = read_header(batch.buffers[0])
-                    if header.max_timestamp < timestamp_ms:
-                        continue
-                    found = find_by_time(batch.buffers[0], timestamp_ms, start)
-                    if found is not None:
-                        return *found, header.leader_epoch
+                found = self._in_run(self._segment(index.base_offset), entry, timestamp_ms, start)
+                if found is not None:
+                    return found
+        return None
+
+    @staticmethod
+    def _in_run(segment: Segment, entry: Entry, timestamp_ms: int, start: int) -> TimestampedOffset | None:
+        """The first record of a run, from an offset on, that has a time or a later one."""
+        begin = max(entry.start, start, segment.time_index.offset_before(timestamp_ms) or 0)
+        found = segment.find(begin)
+        for position, header in () if found is None else segment.walk(found.position):
+            if header.base_offset >= entry.end:
+                break
+            if header.max_timestamp >= timestamp_ms:
+                record = find_by_time(segment.log.view(position, header.size), timestamp_ms, start)
+                if record is not None:
+                    return *record, header.leader_epoch
         return None
 
     def max_timestamp(self) -> TimestampedOffset | None:
@@ -537,6 +514,19 @@ class CommitOrder:
                 sequence = -1 if outside else entry.latest_sequence
                 found.append(Committed(entry.start, entry.end, sequence, entry.latest_ms))
         return found
+
+
+def _by_segment(
+    extents: list[tuple[int, ...]], before_end: int
+) -> Iterator[tuple[list[tuple[int, ...]], int]]:
+    """Extents parted by their segments, each part with how many of the records stand before what comes behind it."""
+    while extents:
+        segment = extents[0][0]
+        count = (
+            len(extents) if extents[-1][0] == segment else bisect_right(extents, segment, key=itemgetter(0))
+        )
+        part, extents = extents[:count], extents[count:]
+        yield part, extents[0][3] if extents else before_end
 
 
 def _in_transaction(header: BatchHeader) -> bool:

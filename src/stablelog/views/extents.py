@@ -17,11 +17,14 @@ RUN_SIZE_MAX = 128 << 10  # a reader in the middle of a transaction passes over 
 EXTENTS_KEPT = 2048  # in memory, for each open transaction
 COPY_SIZE = 1 << 20
 POSITION_MAX = 2**32 - 1  # a segment is smaller than this
+ONE_BATCH = (
+    1 << 31
+)  # set in `sized` where nothing but one batch of the transaction is there: it need not be looked at
 EXTENT = struct.Struct(
     ">"
     "q"  # base offset of the segment
     "I"  # position of the first batch in its log file
-    "I"  # bytes up to the end of the last batch
+    "I"  # sized: bytes up to the end of the last batch; and ONE_BATCH
     "q"  # how many of the transaction's records stand before it
 )
 
@@ -31,8 +34,13 @@ class Extent(NamedTuple):
 
     segment: int
     position: int
-    size: int
+    sized: int
     before_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes up to the end of the last batch."""
+        return self.sized & ~ONE_BATCH
 
 
 class Extents:
@@ -60,10 +68,10 @@ class Extents:
             and position - (last.position + last.size) <= GAP_SIZE_MAX
             and position + size - last.position <= RUN_SIZE_MAX
         ):
-            self._last = last._replace(size=position + size - last.position)
+            self._last = last._replace(sized=position + size - last.position)
         else:
             self._keep_last()
-            self._last = Extent(segment, position, size, self.record_count)
+            self._last = Extent(segment, position, size | ONE_BATCH, self.record_count)
             self.count += 1
         self.record_count += record_count
 

@@ -1,0 +1,75 @@
+"""Batches of transactions on their way to a reader: all of them, at their positions, and no more work than that."""
+
+import random
+
+import pytest
+
+from stablelog.batch.header import headers_in
+from stablelog.log.model import Isolation
+from stablelog.views import gather
+from tests.views.test_commit_order import Log
+
+
+def a_log_of_many_writers(seed, **config):
+    """Batches of a hundred bytes to thirty thousand, of four writers who commit now and then, and some of nobody."""
+    chance = random.Random(seed)
+    log = Log(**config)
+    for _ in range(300):
+        writer = chance.randrange(5)
+        if writer == 4:
+            log.plain(chance.randrange(1, 4))
+        else:
+            log.append(writer, chance.randrange(1, 4), size=chance.choice([1, 100, 4_000, 10_000]))
+            if chance.random() < 0.1:
+                log.end(writer, commit=chance.random() < 0.8)
+    for writer in list(log.open_records):
+        log.end(writer)
+    log.sync()
+    return log
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("size_max", [1, 5_000, 100_000, 1 << 30])
+def test_every_record_stands_at_its_position_whatever_the_size_of_batches_and_fetches(seed, size_max):
+    log = a_log_of_many_writers(seed, segment_bytes=400_000)
+    assert log.read_all(0, size_max) == log.expected()
+    positions = [position for position, _ in log.expected()]
+    for start in random.Random(seed).sample(positions, 20):
+        assert (start, dict(log.expected())[start]) in log.fetched(start, size_max)[0]
+
+
+def test_no_answer_is_larger_than_was_asked_for_but_for_one_batch():
+    log = a_log_of_many_writers(5)
+    for start, _ in log.expected():
+        for size_max in (0, 150, 20_000, 31_000):
+            read = log.partition.read(start, size_max, Isolation.READ_COMMITTED)
+            data = b"".join(read.buffers)
+            assert read.size == len(data) > 0
+            assert len(data) <= size_max or len(list(headers_in(data))) == 1
+            none = log.partition.read(start, size_max, Isolation.READ_COMMITTED, at_least_one=False)
+            assert none.size <= size_max
+
+
+def test_a_batch_that_stands_alone_is_not_looked_at(monkeypatch):
+    log = Log()
+    for _ in range(10):
+        for writer in range(3):
+            log.append(writer, size=6_000)
+    for writer in range(3):
+        log.end(writer)
+    log.sync()
+    monkeypatch.setattr(gather, "LOOKED_AT", None)
+    assert log.read_all(0, 1 << 30) == log.expected()
+
+
+def test_small_batches_take_little_memory_until_the_reader_has_them(monkeypatch):
+    monkeypatch.setattr(gather, "COPIED_TOGETHER", 8)
+    monkeypatch.setattr(gather, "COPIED_SIZE_MAX", 10_000)
+    log = Log()
+    for _ in range(200):
+        log.append(1, size=500)
+    log.end(1)
+    log.sync()
+    read = log.partition.read(0, 1 << 30, Isolation.READ_COMMITTED)
+    assert read.size < 10_000 + 8 * 600
+    assert log.read_all(0, 1 << 30) == log.expected()
