@@ -9,7 +9,7 @@ partitions than they are read from: the earliest cut is the first one behind whi
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -77,7 +77,15 @@ class Cuts:
         self._partitions = self._log.partitions()
         cut = first = self._ask(RESOLVED)
         deadline = time.monotonic() + SETTLING_S
-        while cut.commit_sequence < first.last_commit_sequence and time.monotonic() < deadline:
+        while cut.commit_sequence < first.last_commit_sequence:
+            if time.monotonic() > deadline:
+                log.warning(
+                    "the cut is at commit sequence %s, and %s was committed before it was asked for: `stablelog cut` says "
+                    "what holds it",
+                    cut.commit_sequence,
+                    first.last_commit_sequence,
+                )
+                break
             time.sleep(PAUSE_S)
             cut = self._ask(RESOLVED)
         return self._through(cut)
@@ -88,10 +96,10 @@ class Cuts:
             self._partitions = self._log.partitions()
         return self._through(self._ask(commit_sequence))
 
-    def _ask(self, commit_sequence: int) -> Cut:
-        topics = sorted({topic for topic, _ in self._partitions})
+    def _ask(self, commit_sequence: int, places: Iterable[Place] | None = None) -> Cut:
+        topics = {topic for topic, _ in (self._partitions if places is None else places)}
         try:
-            return describe_cut(self._cluster, topics, commit_sequence)
+            return describe_cut(self._cluster, sorted(topics), commit_sequence)
         except Refused as refused:
             if refused.code is ErrorCode.invalid_request:
                 raise InvalidConfig(f"cut=true: {refused}") from refused
@@ -158,14 +166,7 @@ class Cuts:
     def _earliest(self, latest: StreamOffsets) -> StreamOffsets:
         """The first cut behind which nothing has been removed."""
         assert latest.cut is not None
-        last = latest.cut.commit_sequence
-        removed = {
-            place: last if sequence == NOT_KNOWN else min(sequence, last)
-            for place, sequence in self._ask(RESOLVED).removed.items()
-            if place in latest.next_offsets
-        }
-        places = [place for place, sequence in removed.items() if sequence >= 0]
-        commit_sequence = max(removed.values(), default=0)
+        commit_sequence, places = self._removed(latest)
         if not places:
             return StreamOffsets(
                 dict.fromkeys(latest.next_offsets, 0),
@@ -178,6 +179,17 @@ class Cuts:
             commit_sequence,
         )
         return self.at(commit_sequence)
+
+    def _removed(self, latest: StreamOffsets) -> tuple[int, list[Place]]:
+        """The commit sequence behind which nothing has been removed, and the partitions from which something was."""
+        assert latest.cut is not None
+        last = latest.cut.commit_sequence
+        removed = {
+            place: last if sequence == NOT_KNOWN else min(sequence, last)
+            for place, sequence in self._ask(RESOLVED, latest.next_offsets).removed.items()
+            if place in latest.next_offsets
+        }
+        return max(removed.values(), default=-1), [place for place in removed if removed[place] >= 0]
 
     def check_whole(self, after: StreamOffsets, unknown: int = NOT_KNOWN) -> None:
         """Say if something was removed of a transaction behind a cut.
@@ -192,7 +204,7 @@ class Cuts:
         assert after.cut is not None
         removed = {
             place: unknown if sequence == NOT_KNOWN else sequence
-            for place, sequence in self._ask(RESOLVED).removed.items()
+            for place, sequence in self._ask(RESOLVED, after.next_offsets).removed.items()
             if place in after.next_offsets
         }
         torn = [place for place, sequence in removed.items() if sequence > after.cut.commit_sequence]
@@ -245,11 +257,8 @@ class Cuts:
                 commit_sequence = min(commit_sequence, commit.commit_sequence - 1)
         at = self.at(commit_sequence)
         found = {place: min(offset, firsts.get(place, offset)) for place, offset in at.next_offsets.items()}
-        if option == "startingOffsets":
-            earliest = self._earliest(latest)
-            assert earliest.cut is not None
-            if earliest.cut.commit_sequence > commit_sequence:
-                return earliest
+        if option == "startingOffsets" and self._removed(latest)[0] > commit_sequence:
+            return self._earliest(latest)
         return replace(at, next_offsets=found)
 
     # -- transactions ------------------------------------------------------------------------------------------

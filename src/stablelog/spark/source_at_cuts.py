@@ -124,7 +124,9 @@ class CutStreamReader(StablelogStreamReader):
             topic = place[0]
             is_other = start.topic_ids.get(topic, "") != end.topic_ids.get(topic, "")
             known = start.next_offsets.get(place)
-            if known is not None and not (is_other and topic in start.topic_ids):
+            if not start.next_offsets:
+                begun[place] = 0  # there was no topic yet when the query began
+            elif known is not None and not (is_other and topic in start.topic_ids):
                 begun[place] = known
             elif start.cut.commit_sequence <= end.cut.commit_sequence and end.next_offsets[place] > 0:
                 begun[place] = self._at_cuts.begins(place, start.cut)
@@ -160,6 +162,8 @@ def _check_history(options: ReadOptions, before: StreamOffsets, last: StreamOffs
     """
     assert before.cut is not None
     assert last.cut is not None
+    if not before.next_offsets:
+        return  # of which group the topics would be was not known yet
     if before.cut.group != last.cut.group:
         raise InvalidConfig(
             f"the checkpoint is of transaction group {before.cut.group!r}, and the topics are of {last.cut.group!r} by now: "
