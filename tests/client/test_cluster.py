@@ -119,6 +119,12 @@ def test_a_broker_that_comes_back_is_found_again():
         starting.join()
 
 
+def test_a_connection_that_was_closed_is_opened_anew(cluster):
+    cluster.metadata()
+    cluster.any_connection().close()
+    assert cluster.any_connection().versions
+
+
 def test_an_answer_that_is_cut_off_is_no_answer():
     with socket.create_server(("127.0.0.1", 0)) as server:
 

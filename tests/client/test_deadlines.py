@@ -51,4 +51,11 @@ def test_the_thread_ends_with_the_last_and_comes_back():
         while deadlines._is_watched and time.monotonic() < until:
             time.sleep(0.001)
         assert not deadlines._is_watched
+    one = Open(3600)
+    deadlines.add(one)
     deadlines.remove(one)
+    deadlines.wake()
+    until = time.monotonic() + 30
+    while deadlines._is_watched and time.monotonic() < until:
+        time.sleep(0.001)
+    assert not deadlines._is_watched

@@ -55,10 +55,10 @@ def ordinary(stablelog_broker):
     return create(stablelog_broker.bootstrap, "offset")
 
 
-def visible(bootstrap, *topics):
+def visible(bootstrap, *topics, deadline_s=30):
     """What a read-committed reader gets of topics without aborted transactions: {position: value}."""
     found = {}
-    with Cluster(bootstrap) as cluster:
+    with Cluster(bootstrap, deadline_s=deadline_s) as cluster:
         for topic in topics:
             for partition in cluster.metadata((topic,))[topic].partitions:
                 target = (topic, partition)

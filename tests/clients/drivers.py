@@ -1,4 +1,10 @@
-"""One small language over four clients, so that a scenario is told once and every client has to live through it."""
+"""One small language over four clients, so that a scenario is told once and every client has to live through it.
+
+produce, transactions   write to partition 0
+read, committed         from an offset to the end; what a group has committed
+consume                 as a member of a group: so many values, which are committed; the broker may hold fetches back
+end, at_time            for a committed reader: behind the last position; the first one at or after a time
+"""
 
 import asyncio
 import contextlib
@@ -8,6 +14,7 @@ from tests.java.client import Java
 
 TIMEOUT_S = 30
 IDLE_S = 1.5
+LONG_S = 60  # how long a broker may hold a fetch of `consume` back
 _names = itertools.count()
 
 
@@ -89,6 +96,47 @@ class Confluent:
         consumer.close()
         return offset if offset >= 0 else None
 
+    def consume(self, group, topic, count):
+        from confluent_kafka import Consumer
+
+        settings = {
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "fetch.wait.max.ms": LONG_S * 1000,
+            "socket.timeout.ms": 2 * LONG_S * 1000,
+        }
+        consumer = Consumer(self._settings(**settings))
+        consumer.subscribe([topic])
+        found = []
+        while len(found) < count:
+            message = consumer.poll(LONG_S)
+            assert message is not None
+            assert message.error() is None
+            found.append(message.value())
+            consumer.store_offsets(message)
+        consumer.commit(asynchronous=False)
+        consumer.close()
+        return found
+
+    def end(self, topic):
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer(self._settings(**{"group.id": unique("end")}))
+        end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT_S)[1]
+        consumer.close()
+        return end
+
+    def at_time(self, topic, time_ms):
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer(self._settings(**{"group.id": unique("time")}))
+        at = [TopicPartition(topic, 0, time_ms)]
+        offset = consumer.offsets_for_times(at, timeout=TIMEOUT_S)[0].offset
+        consumer.close()
+        return offset if offset >= 0 else None
+
 
 class KafkaPython:
     name = "kafka-python"
@@ -163,6 +211,46 @@ class KafkaPython:
         offset = consumer.committed(TopicPartition(topic, 0))
         consumer.close()
         return offset
+
+    def _reader(self, *topics, **settings):
+        from kafka import KafkaConsumer
+
+        given = {"isolation_level": "read_committed", "group_id": None, **settings}
+        return KafkaConsumer(*topics, bootstrap_servers=self.bootstrap, **given)
+
+    def consume(self, group, topic, count):
+        consumer = self._reader(
+            topic,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            fetch_max_wait_ms=LONG_S * 1000,
+            request_timeout_ms=2 * LONG_S * 1000,
+            connections_max_idle_ms=4 * LONG_S * 1000,
+        )
+        found = []
+        while len(found) < count:
+            for messages in consumer.poll(LONG_S * 1000, max_records=count - len(found)).values():
+                found += [message.value for message in messages]
+        consumer.commit()
+        consumer.close()
+        return found
+
+    def end(self, topic):
+        from kafka import TopicPartition
+
+        consumer = self._reader()
+        end = consumer.end_offsets([TopicPartition(topic, 0)])[TopicPartition(topic, 0)]
+        consumer.close()
+        return end
+
+    def at_time(self, topic, time_ms):
+        from kafka import TopicPartition
+
+        consumer = self._reader()
+        found = consumer.offsets_for_times({TopicPartition(topic, 0): time_ms})[TopicPartition(topic, 0)]
+        consumer.close()
+        return found.offset if found else None
 
 
 class Aiokafka:
@@ -259,6 +347,58 @@ class Aiokafka:
             return offset
 
         return self._run(work())
+
+    def _reading(self, work, *topics, **settings):
+        """Start a consumer, have `work(consumer)` done with it, and stop it."""
+        from aiokafka import AIOKafkaConsumer
+
+        async def all_of_it():
+            consumer = AIOKafkaConsumer(
+                *topics, bootstrap_servers=self.bootstrap, isolation_level="read_committed", **settings
+            )
+            await consumer.start()
+            try:
+                return await work(consumer)
+            finally:
+                await consumer.stop()
+
+        return self._run(all_of_it())
+
+    def consume(self, group, topic, count):
+        async def work(consumer):
+            found = []
+            while len(found) < count:
+                found.append((await consumer.getone()).value)
+            await consumer.commit()
+            return found
+
+        return self._reading(
+            work,
+            topic,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            fetch_max_wait_ms=LONG_S * 1000,
+            request_timeout_ms=2 * LONG_S * 1000,
+        )
+
+    def end(self, topic):
+        from aiokafka.structs import TopicPartition
+
+        async def work(consumer):
+            return (await consumer.end_offsets([TopicPartition(topic, 0)]))[TopicPartition(topic, 0)]
+
+        return self._reading(work)
+
+    def at_time(self, topic, time_ms):
+        from aiokafka.structs import TopicPartition
+
+        async def work(consumer):
+            found = await consumer.offsets_for_times({TopicPartition(topic, 0): time_ms})
+            return found[TopicPartition(topic, 0)]
+
+        found = self._reading(work)
+        return found.offset if found else None
 
 
 DRIVERS = (Confluent, KafkaPython, Aiokafka, Java)

@@ -1,10 +1,15 @@
-"""Unmodified clients on a commit-ordered topic: both orders, every starting position, groups, exactly once."""
+"""Unmodified clients on a commit-ordered topic: both orders, every starting position, groups, times, waiting, exactly once."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
-from tests.clients.drivers import Confluent, unique
+import stablelog
+from tests.clients.drivers import LONG_S, Confluent, unique
+from tests.spark.reading import settled
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -55,26 +60,74 @@ def test_a_committed_reader_gets_commit_order_from_every_position(client, topic,
 
 
 def test_an_uncommitted_reader_gets_the_order_of_the_writes(client, topic):
-    assert [value for _, value in client.read(topic, committed=False)] == APPEND_ORDER
+    written = client.read(topic, committed=False)
+    assert [value for _, value in written] == APPEND_ORDER
+    for start in range(written[-1][0] + 2):
+        assert client.read(topic, start=start, committed=False) == [row for row in written if row[0] >= start]
 
 
-def test_a_group_goes_on_where_it_committed(stablelog_broker, topic):
-    settings = {
-        "bootstrap.servers": stablelog_broker.bootstrap,
-        "group.id": "order-resumes",
-        "auto.offset.reset": "earliest",
-        "enable.auto.commit": False,
-        "log_level": 0,
-    }
-    seen = []
-    for _ in COMMIT_ORDER:
-        consumer = Consumer(settings)
-        consumer.subscribe([topic])
-        message = consumer.poll(20)
-        seen.append(message.value())
-        consumer.commit(message, asynchronous=False)
-        consumer.close()
-    assert seen == COMMIT_ORDER
+def test_a_group_goes_on_where_it_committed_until_nothing_is_left(client, topic):
+    group = unique("order-resumes")
+    seen = [client.consume(group, topic, count) for count in (1, 3, 3)]
+    assert [value for values in seen for value in values] == COMMIT_ORDER
+    assert client.end(topic) - client.committed(group, topic) == 0
+
+
+@pytest.mark.parametrize("order", ["commit", "offset"])
+def test_a_topic_that_ends_with_a_transaction_leaves_no_more_lag_than_it_does_elsewhere(
+    stablelog_broker, client, order
+):
+    """Behind the last record stands the marker, which some clients count and none hands out."""
+    name, group = unique("order-lag"), unique("order-lag")
+    create(stablelog_broker.bootstrap, name, **{"stablelog.order": order})
+    with client.transactions(unique("order-lag")) as run:
+        run(name, [b"1", b"2", b"3"], commit=True)
+    settled(stablelog_broker.bootstrap, name)
+    assert client.consume(group, name, 3) == [b"1", b"2", b"3"]
+    assert 0 <= client.end(name) - client.committed(group, name) <= 1
+
+
+def test_a_lookup_by_time_finds_commits_by_the_time_of_their_commit(stablelog_broker, client):
+    """Both write in one go, when neither has committed: by the times of the records they could not be told apart."""
+    name = unique("order-times")
+    soon_ms = time.time_ns() // 1_000_000 + 1_800_000  # ahead of everything, as records may be by an hour
+    create(stablelog_broker.bootstrap, name)
+    with stablelog.connect(stablelog_broker.bootstrap) as native:
+        first, second = native.transaction(), native.transaction()
+        for txn in (first, second):
+            txn.write(name, None, b"v", timestamp_ms=1, partition=0)
+            txn.write(name, None, b"v", timestamp_ms=soon_ms, partition=0)
+            txn._writing._send_all()
+        second_at = second.commit().first.offset
+        (seen,) = native.read(name, wait=0)
+        while time.time_ns() // 1_000_000 <= seen.time_ms:
+            time.sleep(0.001)
+        first_at = first.commit().first.offset
+        seen, last = native.read(name, wait=0)
+    assert client.at_time(name, 0) == second_at
+    assert client.at_time(name, seen.time_ms) == second_at
+    assert client.at_time(name, seen.time_ms + 1) == first_at
+    assert client.at_time(name, last.time_ms) == first_at
+    assert client.at_time(name, last.time_ms + 1) is None
+
+
+def test_who_waits_at_the_end_gets_a_commit_at_once(stablelog_broker, client):
+    """The fetch may be held back for a minute: it is answered by the commit, not by the writes before it."""
+    name = unique("order-waits")
+    create(stablelog_broker.bootstrap, name)
+    with (
+        stablelog.connect(stablelog_broker.bootstrap) as native,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        waiting = pool.submit(client.consume, unique("order-waits"), name, 2)
+        with native.transaction(timeout=120) as txn:
+            txn.write(name, None, b"1", partition=0)
+            txn._writing._send_all()
+            txn._writing._producer.flush()
+            wait([waiting], 1)  # no reader has it meanwhile, however long that is
+            assert not waiting.done()
+            txn.write(name, None, b"2", partition=0)
+        assert waiting.result(LONG_S - 10) == [b"1", b"2"]
 
 
 def test_the_order_of_a_topic_cannot_change(stablelog_broker):

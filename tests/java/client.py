@@ -191,3 +191,33 @@ class Java:
     def committed(self, group, topic):
         """The offset that a group has committed; None if it has not."""
         return self.ask("committed", group=group, at=[topic, 0])
+
+    def consume(self, group, topic, count):
+        """The next values for a member of a group, which commits them and leaves."""
+        self._names += 1
+        name = f"{id(self)}-{self._names}"
+        settings = {
+            "group.id": group,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "max.poll.records": 1,
+            "fetch.max.wait.ms": 60_000,
+            "request.timeout.ms": 120_000,
+        }
+        self.ask("consumer", settings, name=name, topics=[topic])
+        found = []
+        while len(found) < count:
+            polled = self.ask("poll", name=name, ms=60_000, commit=True)
+            found += [decoded(row[3]) for row in polled["records"]]
+        self.ask("leave", name=name)
+        return found
+
+    def end(self, topic):
+        """Behind the last position of a committed reader."""
+        return self.ask("list_offsets", at=[topic, 0], spec="latest", committed=True)
+
+    def at_time(self, topic, time_ms):
+        """The first position of a committed reader at or after a time; None if there is none."""
+        offset = self.ask("list_offsets", at=[topic, 0], spec=str(time_ms), committed=True)
+        return offset if offset >= 0 else None

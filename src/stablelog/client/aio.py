@@ -112,8 +112,9 @@ class AsyncTransaction:
             failure. Cancelling it changes nothing for the record.
 
         Raises:
-            Refused: the transaction has ended, or the broker has ended it: then all futures have failed.
-            Unavailable: no broker took what was written within the deadline: likewise.
+            Refused: the transaction has ended, or it is aborted now, and all futures have failed: the broker has ended it,
+                or none took what was written within the deadline. Or there is no such topic, or partition of it.
+            Unavailable: no broker answers where the topic is asked for. Nothing was written.
         """
         async with self._turn:
             if self._is_ending or not self._writing.is_ready(topic):

@@ -239,9 +239,10 @@ class Cluster:
         return self._nodes[node_id]
 
     def _connection(self, address: str) -> Connection:
-        if address not in self._connections:
-            self._connections[address] = self.open_connection(address)
-        return self._connections[address]
+        known = self._connections.get(address)
+        if known is None or known.is_closed:
+            known = self._connections[address] = self.open_connection(address)
+        return known
 
     def forget_metadata(self) -> None:
         """Ask anew for who leads and coordinates what."""

@@ -33,6 +33,11 @@ class Deadlines:
         with self._changed:
             self._due.pop(writing, None)
 
+    def wake(self) -> None:
+        """Have the thread end now, if nothing is open, and not at the deadline of what was."""
+        with self._changed:
+            self._changed.notify()
+
     def _watch(self) -> None:
         while (overdue := self._wait()) is not None:
             for writing in overdue:

@@ -53,6 +53,7 @@ class Client:
             idle, self._idle = self._idle, []
         for cluster in idle:
             cluster.close()
+        self._deadlines.wake()
 
     def _lend(self) -> Cluster:
         with self._lock:

@@ -12,8 +12,8 @@ which positions the commit has put the records; in other topics a record stands 
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final, NamedTuple
@@ -26,7 +26,7 @@ from stablelog.client.cluster import Cluster, Target
 from stablelog.client.commits import describe_commits
 from stablelog.client.partitioning import partition_for
 from stablelog.client.producer import Producer
-from stablelog.errors import OffsetOutOfRange, Refused, StablelogError, Unavailable
+from stablelog.errors import OffsetOutOfRange, Refused, Unavailable
 
 BATCH_SIZE_MAX: Final = 256 << 10  # bytes of keys, values and headers; one record may have more
 BUFFERED_SIZE_MAX: Final = 8 << 20  # of all partitions
@@ -61,7 +61,7 @@ class Committed:
     last: Position | None
 
 
-Outcome = list[Position] | StablelogError
+Outcome = list[Position] | Refused
 
 
 class _State(Enum):
@@ -111,7 +111,7 @@ class Writing:
         self.turn = threading.RLock()
         self.cluster = cluster
         self.deadline = time.monotonic() + timeout_s
-        self.failure: StablelogError | None = None
+        self.failure: Refused | None = None
         self._group = group
         self._timeout_s = timeout_s
         self._on_end = on_end
@@ -203,17 +203,13 @@ class Writing:
         """Put under way what is due. May wait, while there is too much under way.
 
         Raises:
-            Refused: the broker has ended the transaction: it is aborted.
-            Unavailable: no broker took what was written within the deadline: likewise.
+            Refused: it is aborted: the broker has ended it, or none took what was written within the deadline.
         """
         with self.turn:
             self._check_open()
-            try:
+            with self._or_abort():
                 for target in self._parts if self._buffered_size >= BUFFERED_SIZE_MAX else tuple(self._due):
                     self._send(target, self._parts[target])
-            except BaseException as failure:
-                self._abandon(failure)
-                raise
             self._check_open()
 
     def _partition(self, topic: str, key: bytes | None, partition: int | None) -> int:
@@ -272,13 +268,10 @@ class Writing:
                 return self._committed
             if self._state is _State.OPEN:
                 self._check_open()
-                try:
+                with self._or_abort():
                     self._send_all()
                     if self._producer is not None:
                         self._producer.flush()
-                except BaseException as failure:
-                    self._abandon(failure)
-                    raise
                 self._check_called_off()
                 if self._producer is None:
                     return self._settle(-1, {})
@@ -410,6 +403,19 @@ class Writing:
     def _overdue(self) -> Refused:
         return _aborted(f"it was open for longer than its timeout of {self._timeout_s:g} s")
 
+    @contextmanager
+    def _or_abort(self) -> Iterator[None]:
+        """What fails in this aborts the transaction, and is told so: `Unavailable` would mean that one may ask again."""
+        try:
+            yield
+        except Unavailable as failure:
+            self._abandon(failure)
+            assert self.failure is not None
+            raise self.failure from failure
+        except BaseException as failure:
+            self._abandon(failure)
+            raise
+
     def _abandon(self, cause: BaseException | None) -> None:
         """Abort a transaction that is not committed, and never will be: at the latest, its timeout ends it."""
         if self._producer is not None and self._producer.producer_id >= 0:
@@ -417,14 +423,14 @@ class Writing:
             if not isinstance(cause, Unavailable):
                 with suppress(Refused, Unavailable):
                     joint.abort(self.cluster, self._key, 0, self._shown, group=self._group)
-        if isinstance(cause, StablelogError):
+        if isinstance(cause, Refused):
             self._fail(cause)
             return
         failure = _aborted("it was called off" if cause is None else f"{type(cause).__name__}: {cause}")
         failure.__cause__ = cause
         self._fail(failure)
 
-    def _fail(self, failure: StablelogError, state: _State = _State.ABORTED) -> None:
+    def _fail(self, failure: Refused, state: _State = _State.ABORTED) -> None:
         self._state, self.failure = state, failure
         self._end(failure)
 
