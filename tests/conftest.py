@@ -4,9 +4,14 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parents[1]
 USERS = Path(__file__).parent / "spark" / "users"
+
+# How long an example takes is the machine's affair: a loaded one would fail what is right.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def pytest_collection_modifyitems(items):

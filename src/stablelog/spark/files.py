@@ -127,6 +127,7 @@ class DirectoryLog:
         self._data = Path(options.path)
         self._files = _Files()
         self._ends: dict[Place, tuple[int, int]] = {}
+        self._offset_ordered: set[Place] = set()  # of those that were looked at
 
     def partitions(self) -> dict[Place, str]:
         """As `Log`."""
@@ -170,11 +171,13 @@ class DirectoryLog:
 
     def _of(self, place: Place) -> PartitionFiles:
         directory = self._data / f"{place[0]}-{place[1]}"
-        if self._options.isolation == "read_committed" and is_commit_ordered(directory):
-            raise InvalidConfig(
-                f"{place[0]!r} is in commit order, which a broker serves: give kafka.bootstrap.servers, or with "
-                "isolation=read_uncommitted read the order of the writes"
-            )
+        if self._options.isolation == "read_committed" and place not in self._offset_ordered:
+            if is_commit_ordered(directory):
+                raise InvalidConfig(
+                    f"{place[0]!r} is in commit order, which a broker serves: give kafka.bootstrap.servers, or with "
+                    "isolation=read_uncommitted read the order of the writes"
+                )
+            self._offset_ordered.add(place)
         return self._files.get(place, directory)
 
     def earliest(self, places: Collection[Place]) -> dict[Place, int]:

@@ -89,7 +89,7 @@ class SegmentFile:
     """
 
     base_offset: int
-    path: Path
+    path: str
     size: int
     inode: int
     sealed: bool
@@ -97,6 +97,10 @@ class SegmentFile:
     marks: list[tuple[int, int]] = field(default_factory=list)
     _index: OffsetIndex | None = None
     _txn_index: TransactionIndex | None = None
+
+    def beside(self, suffix: str) -> str:
+        """The path of another file of the segment."""
+        return self.path.removesuffix(LOG) + suffix
 
     def check(self, next_base: int | None) -> None:
         """See that this is still the file that was listed, and that nothing is missing behind it.
@@ -107,12 +111,14 @@ class SegmentFile:
         try:
             found = os.stat(self.path)
         except FileNotFoundError as error:
-            raise Gone(str(self.path)) from error
+            raise Gone(self.path) from error
         if found.st_ino != self.inode or (self.sealed and found.st_size != self.size):
-            raise Gone(str(self.path))
+            raise Gone(self.path)
         if self.summary is not None and next_base is not None and self.summary.end_offset < next_base:
             # What stablelog compacts leaves no gap between segments: a merged one is being put in place.
-            raise Gone(f"{self.path.parent}, with the offsets {self.summary.end_offset} to {next_base - 1},")
+            raise Gone(
+                f"{os.path.dirname(self.path)}, with the offsets {self.summary.end_offset} to {next_base - 1},"
+            )
 
     def locate(self, offset: int) -> Located | None:
         """The first batch that ends past `offset`; None if there is none.
@@ -177,7 +183,7 @@ class SegmentFile:
             Gone: it was removed.
             Unavailable: it cannot be read.
         """
-        return open_log_file(str(self.path))
+        return open_log_file(self.path)
 
     def _walk(self, descriptor: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
         try:
@@ -214,7 +220,7 @@ class SegmentFile:
 
     def _offset_index(self) -> OffsetIndex:
         if self._index is None:
-            content = _read_or_nothing(self.path.with_suffix(INDEX))
+            content = _read_or_nothing(self.beside(INDEX))
             index = OffsetIndex(
                 self.base_offset, content[: len(content) // INDEX_ENTRY.size * INDEX_ENTRY.size]
             )
@@ -231,14 +237,14 @@ class SegmentFile:
         """
         if self._txn_index is not None:
             return self._txn_index
-        path = self.path.with_suffix(TXNINDEX)
+        path = self.beside(TXNINDEX)
         if self.summary is not None and self.summary.txnindex_size == 0:
             content = b""
         else:
             content = _read_or_nothing(path)
             if self.summary is not None and crc32c(content) != self.summary.txnindex_crc:
-                if not self.path.exists():
-                    raise Gone(str(self.path))
+                if not os.path.exists(self.path):
+                    raise Gone(self.path)
                 raise Corrupt(
                     f"{path} is damaged, and what was aborted there is not known; its broker makes it anew when it is restarted"
                 )
@@ -311,8 +317,7 @@ class FileSpan:
             self.end,
             self.size,
             tuple(
-                Extent(str(part.segment.path), part.position, part.size, part.segment.inode)
-                for part in self.parts
+                Extent(part.segment.path, part.position, part.size, part.segment.inode) for part in self.parts
             ),
             tuple((txn.producer_id, txn.first_offset, txn.last_offset) for txn in aborted),
             self._topic_id,
@@ -424,7 +429,7 @@ class PartitionFiles:
                 f"{path} has {size} bytes, and {summary.log_size} when it was sealed: records up to offset "
                 f"{summary.end_offset - 1} are lost. Restore the file"
             )
-        return SegmentFile(base, Path(path), size, found.st_ino, sealed, summary)
+        return SegmentFile(base, path, size, found.st_ino, sealed, summary)
 
     @property
     def first_offset(self) -> int:
@@ -594,7 +599,7 @@ class PartitionFiles:
             return None
         if progress.base_offset != self.segments[-1].base_offset:
             return None
-        entries = _read_or_nothing(self.segments[-1].path.with_suffix(TXNINDEX))
+        entries = _read_or_nothing(self.segments[-1].beside(TXNINDEX))
         return crc32c(entries[: progress.txnindex_size]) == progress.txnindex_crc
 
     def _follow(
