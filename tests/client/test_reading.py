@@ -1,5 +1,6 @@
 """Whole transactions, as their writers wrote them: by partition, and over all of them from cut to cut."""
 
+import dataclasses
 import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 import stablelog
 from stablelog.client import reading
+from stablelog.client.cuts import describe_cut
 from stablelog.errors import InvalidConfig, OffsetOutOfRange, Refused
 from tests.client.faces import FACES, connected
 from tests.client.test_transaction import create
@@ -168,6 +170,34 @@ def test_what_was_removed_before_it_was_read_is_told(stablelog_broker, client, t
     with pytest.raises(OffsetOutOfRange, match="was removed"):
         next(reader)
     assert [one.records[0].key for one in client.read(topic, wait=0)].count(b"third") == 2
+
+
+def test_a_transaction_that_has_lost_a_part_in_one_topic_is_not_read_from_another(
+    stablelog_broker, client, topics
+):
+    names = {write(client, topics, f"t{number}"): f"t{number}" for number in range(4)}
+    parts = [one.records[0] for one in client.read(topics[0], wait=0) if one.records[0].partition == 1]
+    admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
+    removed = admin.delete_records([TopicPartition(topics[0], 1, parts[1].offset + 1)])
+    removed[next(iter(removed))].result(30)
+    left = list(client.read(topics, cut=True, wait=0))
+    assert [one.commit_sequence for one in left] == sorted(names)[2:]
+    for transaction in left:
+        assert_whole(transaction, names)
+
+
+def test_a_transaction_that_was_torn_before_it_was_read_is_told(client, topics, monkeypatch):
+    write(client, topics, "first")
+    reader = client.read(topics, cut=True, wait=5)
+    next(reader)
+    sequence = write(client, topics, "second")
+
+    def torn(*args, **named):
+        return dataclasses.replace(describe_cut(*args, **named), torn={(topics[0], 0): sequence})
+
+    monkeypatch.setattr(reading, "describe_cut", torn)
+    with pytest.raises(OffsetOutOfRange, match=f"up to commit sequence {sequence} something was removed"):
+        next(reader)
 
 
 def test_what_cannot_be_read_so_is_refused(stablelog_broker, client, topics):

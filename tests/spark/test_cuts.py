@@ -437,7 +437,7 @@ def test_a_transaction_that_retention_has_torn_is_lost_in_words(
 
     def torn(*args, **named):
         found = describe_cut(*args, **named)
-        return replace(found, removed={**found.removed, (topics[1], 0): sequence})
+        return replace(found, torn={**found.torn, (topics[1], 0): sequence})
 
     monkeypatch.setattr(cuts, "describe_cut", torn)
     message = f"something was removed from {topics[1]}-0"

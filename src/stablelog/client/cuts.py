@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kio.static.primitive import i64
 
 from stablelog.client.cluster import Cluster
-from stablelog.wire.extension.cut import RESOLVED, DescribeCutRequest
+from stablelog.wire.extension.cut import NOT_KNOWN, RESOLVED, DescribeCutRequest
 
 
 class Holder(NamedTuple):
@@ -31,6 +31,7 @@ class Cut:
         holders: what R waits for, if it is behind that.
         removed: by topic and partition, the greatest commit sequence of a transaction of which something may have been
             removed there; -1 if nothing was, -2 if that is not known.
+        torn: the same of those that were removed though positions before them may be left.
     """
 
     group: str
@@ -39,6 +40,12 @@ class Cut:
     last_commit_sequence: int
     holders: tuple[Holder, ...]
     removed: dict[tuple[str, int], int]
+    torn: dict[tuple[str, int], int]
+
+    def whole_after(self) -> int:
+        """The commit sequence behind which nothing was removed from any partition; R if that is not known."""
+        removed = (self.commit_sequence if one == NOT_KNOWN else one for one in self.removed.values())
+        return max([0, *removed])
 
 
 def describe_cut(
@@ -72,6 +79,11 @@ def describe_cut(
             ),
             {
                 (topic.name, p.partition_index): p.removed_commit_sequence
+                for topic in answer.topics
+                for p in topic.partitions
+            },
+            {
+                (topic.name, p.partition_index): p.torn_commit_sequence
                 for topic in answer.topics
                 for p in topic.partitions
             },

@@ -223,6 +223,13 @@ def read_cuts(
     patience = _Patience(wait_s)
     while True:
         cut = describe_cut(cluster, topics, group=group)
+        if not streams and after == 0:
+            after = cut.whole_after()  # of those before it, one partition or another has lost its part
+        elif max(cut.torn.values(), default=-1) > after:
+            raise OffsetOutOfRange(
+                f"of transactions up to commit sequence {max(cut.torn.values())} something was removed, and they were read "
+                f"up to {after}"
+            )
         added = cut.offsets.keys() - streams.keys()
         if added:
             cluster.forget_metadata()  # it may be of before they were made

@@ -9,7 +9,7 @@ partitions than they are read from: the earliest cut is the first one behind whi
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -157,7 +157,7 @@ class Cuts:
             offsets = resolve.resolve(self._options, self._log, bound, option, earliest, latest.next_offsets)
             found = self._checked(offsets, option, latest)
         if option == "startingOffsets":
-            self.check_whole(found, latest.cut.commit_sequence)
+            self.check_whole(found, found.next_offsets if bound.kind == "offsets" else ())
         return found
 
     def _first(self, place: Place, offset: int) -> Commits:
@@ -180,32 +180,40 @@ class Cuts:
         )
         return self.at(commit_sequence)
 
+    @staticmethod
+    def _bounded(removed: int, last: int) -> int:
+        return last if removed == NOT_KNOWN else min(removed, last)
+
     def _removed(self, latest: StreamOffsets) -> tuple[int, list[Place]]:
         """The commit sequence behind which nothing has been removed, and the partitions from which something was."""
         assert latest.cut is not None
         last = latest.cut.commit_sequence
         removed = {
-            place: last if sequence == NOT_KNOWN else min(sequence, last)
+            place: self._bounded(sequence, last)
             for place, sequence in self._ask(RESOLVED, latest.next_offsets).removed.items()
             if place in latest.next_offsets
         }
         return max(removed.values(), default=-1), [place for place in removed if removed[place] >= 0]
 
-    def check_whole(self, after: StreamOffsets, unknown: int = NOT_KNOWN) -> None:
+    def check_whole(self, after: StreamOffsets, known: Collection[Place] = ()) -> None:
         """Say if something was removed of a transaction behind a cut.
 
         Args:
-            after: the cut, and the partitions that are read.
-            unknown: a commit sequence that stands for what was removed where that is not known.
+            after: the cut, and the partitions that are read from there.
+            known: those of them that were read up to there before. A position that is left tells that nothing before it
+                is to be read, so only torn transactions matter.
 
         Raises:
-            Unavailable: something was removed, and failOnDataLoss is true.
+            Unavailable: something may have been removed, and failOnDataLoss is true.
         """
         assert after.cut is not None
+        cut = self._ask(RESOLVED, after.next_offsets)
         removed = {
-            place: unknown if sequence == NOT_KNOWN else sequence
-            for place, sequence in self._ask(RESOLVED, after.next_offsets).removed.items()
-            if place in after.next_offsets
+            place: cut.torn[place]
+            if place in known
+            else self._bounded(cut.removed[place], cut.commit_sequence)
+            for place in after.next_offsets
+            if place in cut.removed
         }
         torn = [place for place, sequence in removed.items() if sequence > after.cut.commit_sequence]
         if torn:

@@ -143,7 +143,8 @@ class CutStreamReader(StablelogStreamReader):
         known = replace(before, next_offsets=self._begun(before, after))
         ranges = stream_ranges(self._options, self._opened, known, after)
         if ranges:
-            self._at_cuts.check_whole(replace(before, next_offsets={one.place: one.end for one in ranges}))
+            read = replace(before, next_offsets={one.place: one.end for one in ranges})
+            self._at_cuts.check_whole(read, before.next_offsets.keys())
         spans = self._opened.spans(ranges, after.topic_ids)
         return [TaskPartition(pieces) for pieces in plan(spans, source.limits(self._options))]
 

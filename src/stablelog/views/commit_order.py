@@ -467,8 +467,12 @@ class CommitOrder:
         first = self.transactions(start, 1) if known < 0 else []
         if first:
             known = first[0].commit_sequence - 1
-        found = max(known, *(self._torn_sequence(index) for index in self._indexes))
+        found = max(known, self.torn_sequence())
         return found if found >= 0 or first else None
+
+    def torn_sequence(self) -> int:
+        """The greatest commit sequence of a torn transaction, which is gone though positions before it may be left; -1 none."""
+        return max(self._torn_sequence(index) for index in self._indexes)
 
     def _sequence_at(self, start: int) -> int:
         """The greatest commit sequence before the index that holds a position; -1 if that is not known."""

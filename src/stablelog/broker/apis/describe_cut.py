@@ -49,6 +49,7 @@ def _cut(broker: Broker, name: str, commit_sequence: int) -> CutTopic:
                 partition_index=i32(index),
                 offset=i64(partition.view.offset_after(commit_sequence)),
                 removed_commit_sequence=i64(NOT_KNOWN if removed is None else removed),
+                torn_commit_sequence=i64(partition.view.torn_sequence()),
             )
         )
     return CutTopic(name=name, partitions=tuple(partitions))

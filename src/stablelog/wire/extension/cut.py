@@ -51,6 +51,8 @@ class CutPartition:
     """The first position that is not in the cut."""
     removed_commit_sequence: i64 = field(metadata=INT64, default=i64(-1))
     """The greatest commit sequence of a transaction of which something may have been removed; -1 none, -2 not known."""
+    torn_commit_sequence: i64 = field(metadata=INT64, default=i64(-1))
+    """The greatest one of a transaction that was removed though positions before it may be left; -1 none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
