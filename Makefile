@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo demo-cuts test check bench clean
 
 setup: $(STAMP)  ## make .venv and install everything that development needs
 
@@ -22,6 +22,9 @@ $(STAMP): pyproject.toml
 
 demo: setup  ## a year of flights through the log, with crashes, and the proof that none was lost
 	$(BIN)/python -m demo
+
+demo-cuts: setup  ## a transaction is left open: who waits for it, and what Spark sees of the others
+	$(BIN)/python -m demo cuts
 
 test: setup  ## every test that needs nothing but this
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup

@@ -1,1 +1,1 @@
-"""The main job on real input: a year of flights through the log, with crashes, and the proof that none was lost."""
+"""The main job on real input, in two scenes: `crashes` shows that nothing is lost, `cuts` that all is seen whole."""

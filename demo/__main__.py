@@ -1,294 +1,53 @@
-"""`make demo`: flights through the log, with crashes, and the proof that none was lost.
-
-Three producers, one for each airport, write a transaction for each hour of departures. Some transactions are
-aborted on purpose and written again; one producer is killed with -9 in the middle of one, and its successor fences
-it; the broker itself is killed with -9 while they write. A read-committed consumer group follows all along. Then a
-Spark pipeline streams the flights from the log and back into it, and its driver is killed with -9 in the middle. What
-Spark finds in the end is put beside the source file.
-"""
+"""`make demo` and `make demo-cuts`: which scene, how much of it, and where to."""
 
 import argparse
-import contextlib
-import math
-import os
-import queue
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-import stablelog
-from demo.flights import AIRPORTS, DELAYS_TOPIC, NAMED_TOPIC, TOPIC, Totals, by_hour, read_flights, totals
-from demo.follow import Follower, Sampler
-from demo.picture import draw, read_transactions
-from demo.proof import read_back, report
-from stablelog.embedded import EmbeddedBroker
-
-KILLED_AIRPORT = "JFK"
-BROKER_KILLED_AT = 0.6  # of all rows
-SPARK_KILLED_AT = 0.4
-SPARK_BATCHES = 6
-SPARK_FAILURES_MAX = 3  # of its own: on a busy machine a worker of Spark's may come too late
-CATCH_UP_S = 30
-
-
-class Fleet:
-    """The producers: starts them, follows what they say, and replaces those that die."""
-
-    def __init__(self, bootstrap: str, row_count_max: int | None, hang_at: int) -> None:
-        self._bootstrap = bootstrap
-        self._row_count_max = row_count_max
-        self._hang_at = hang_at
-        self.said: queue.Queue[tuple[str, str, int]] = queue.Queue()
-        self._processes: dict[str, subprocess.Popen[str]] = {}
-        self.restarts = 0
-
-    def start(self, airport: str, *, hangs: bool = False) -> None:
-        """Start an airport's producer."""
-        command = [sys.executable, "-m", "demo.produce", self._bootstrap, airport]
-        if self._row_count_max is not None:
-            command += ["--rows", str(self._row_count_max)]
-        if hangs:
-            command += ["--hang-at", str(self._hang_at)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self._processes[airport] = process
-        threading.Thread(target=self._listen, args=(airport, process), daemon=True).start()
-
-    def _listen(self, airport: str, process: "subprocess.Popen[str]") -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            word, number = line.split()
-            self.said.put((airport, word, int(number)))
-        self.said.put((airport, "ended", process.wait()))
-
-    def kill(self, airport: str) -> None:
-        """Kill an airport's producer with -9."""
-        self._processes[airport].kill()
-
-    def stop(self) -> None:
-        """Kill whoever is left."""
-        for process in self._processes.values():
-            process.kill()
-            process.wait()
-
-
-def write_flights(
-    console: Console,
-    broker: EmbeddedBroker,
-    row_count: int,
-    row_count_max: int | None,
-    hang_at: int,
-    sampler: Sampler,
-) -> tuple[list[tuple[float, str]], int, int]:
-    """Have all flights written, through both crashes.
-
-    Returns:
-        What happened when, how many transactions were aborted on purpose, and how many producers had to be replaced.
-    """
-    fleet = Fleet(broker.bootstrap, row_count_max, hang_at)
-    events: list[tuple[float, str]] = []
-    aborted = 0
-    done: set[str] = set()
-    written = 0
-    broker_killed = False
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with contextlib.ExitStack() as stack:
-        stack.callback(fleet.stop)
-        progress = stack.enter_context(Progress(*columns, console=console))
-        task = progress.add_task("writing flights", total=row_count)
-        for airport in AIRPORTS:
-            fleet.start(airport, hangs=airport == KILLED_AIRPORT)
-        while len(done) < len(AIRPORTS):
-            airport, word, number = fleet.said.get(timeout=180)
-            if word == "committed":
-                written += number
-                progress.advance(task, number)
-            elif word == "aborted":
-                aborted += 1
-            elif word == "hangs":
-                events.append((sampler.now_s(), f"{airport}'s producer killed -9"))
-                fleet.kill(airport)
-            elif word == "done":
-                done.add(airport)
-            elif word == "ended" and airport not in done:
-                fleet.restarts += 1
-                progress.console.print(
-                    f"  {airport}: its producer is gone, a successor fences it and goes on"
-                )
-                fleet.start(airport)
-            elif word == "resumes" and number:
-                progress.console.print(f"  {airport}: goes on behind {number:,} committed hours")
-            if not broker_killed and written >= row_count * BROKER_KILLED_AT:
-                broker_killed = True
-                events.append((sampler.now_s(), "broker killed -9"))
-                broker.kill()
-                began = time.monotonic()
-                broker.start()
-                progress.console.print(f"  broker: killed -9, back after {time.monotonic() - began:.1f} s")
-    return events, aborted, fleet.restarts
-
-
-class Drivers:
-    """Spark drivers, each ready before it is needed: a session takes seconds to start, and one that is killed has a successor."""
-
-    def __init__(self, bootstrap: str, checkpoint: Path, row_count: int) -> None:
-        rows_per_batch = max(row_count // SPARK_BATCHES, 1)
-        self._command = [
-            *(sys.executable, "-m", "demo.pipeline"),
-            *(bootstrap, str(checkpoint), str(rows_per_batch)),
-        ]
-        self._log = checkpoint.with_name("spark.log")
-        self._waiting = [self._start()]
-
-    def _start(self) -> "subprocess.Popen[str]":
-        with self._log.open("a") as errors:
-            # A session of its own: Spark is a Java process and its Python workers, and all of them are killed.
-            return subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                start_new_session=True,
-            )
-
-    def next(self) -> "subprocess.Popen[str]":
-        """Let the next one begin, and have another wait behind it."""
-        process = self._waiting.pop()
-        self._waiting.append(self._start())
-        assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has failed; whoever waits for it is told
-            process.stdin.write("go\n")
-            process.stdin.close()
-        return process
-
-    def why_it_failed(self) -> str:
-        """What Spark has said last."""
-        return self._log.read_text()[-4000:]
-
-    def close(self) -> None:
-        """Kill whoever waits."""
-        for process in self._waiting:
-            kill_group(process)
-            process.wait()
-
-
-def kill_group(process: "subprocess.Popen[str]") -> None:
-    """Kill a process with -9, and all that it has started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def run_pipeline(console: Console, drivers: Drivers, row_count: int) -> None:
-    """Run the Spark pipeline over all flights; kill it with -9 half-way, and let another go on from its checkpoint."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("through Spark", total=row_count)
-        kill_at = row_count * SPARK_KILLED_AT
-        done = failures = 0
-        while True:
-            process = drivers.next()
-            assert process.stdout is not None
-            for line in process.stdout:
-                done += int(line.split()[1])
-                progress.update(task, completed=done)
-                if done >= kill_at:
-                    kill_at = math.inf
-                    kill_group(process)
-                    console.print(
-                        "  Spark: killed -9 in the middle, a new driver goes on from the checkpoint"
-                    )
-            if process.wait() == 0:
-                break
-            failures += process.returncode != -signal.SIGKILL
-            if failures == SPARK_FAILURES_MAX:
-                raise SystemExit(f"the pipeline failed:\n{drivers.why_it_failed()}")
-        progress.update(task, completed=row_count)
+from demo.children import Children
 
 
 def main() -> int:
-    """Run the demo; 0 if nothing was lost, duplicated, or seen though aborted."""
-    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
+    """Play a scene; 0 if it has shown what it is to show."""
+    parser = argparse.ArgumentParser(prog="python -m demo", description="Flights through the log.")
+    parser.add_argument(
+        "scene",
+        nargs="?",
+        choices=("crashes", "cuts"),
+        default="crashes",
+        help="crashes: nothing is lost, whatever is killed (the default); "
+        "cuts: an open transaction delays nobody, and none is seen in pieces",
+    )
     parser.add_argument("--rows", type=int, help="only the first rows of the file")
     parser.add_argument(
         "--data", type=Path, help="a directory to keep the log in; a temporary one if not given"
     )
-    parser.add_argument("--picture", type=Path, default=Path("flights.svg"), help="where the picture goes")
+    parser.add_argument("--picture", type=Path, help="where the picture goes; flights.svg or cuts.svg")
     arguments = parser.parse_args()
+    if arguments.scene == "crashes":
+        from demo.crashes.scene import play
+
+        picture = arguments.picture or Path("flights.svg")
+    else:
+        from demo.cuts.scene import play
+
+        picture = arguments.picture or Path("cuts.svg")
     console = Console()
     began = time.monotonic()
-    source = totals(read_flights(arguments.rows))
-    hours = len(by_hour(read_flights(arguments.rows), KILLED_AIRPORT))
-    data = arguments.data or Path(tempfile.mkdtemp(prefix="stablelog-demo-")) / "data"
-    console.print(f"[bold]{source.rows:,} flights[/bold] through a log in {data}")
-    try:
-        # Sixty segments or so: aborts and transactions that reach over their ends.
-        with stablelog.serve(data, log_segment_bytes=4 << 20) as broker:
-            ok = run(console, broker, source, arguments.rows, hours // 3, arguments.picture)
-    finally:
-        if arguments.data is None:
-            shutil.rmtree(data.parent, ignore_errors=True)
-    console.print(
-        f"  done in {time.monotonic() - began:.0f} s; the picture is in {arguments.picture}", highlight=False
-    )
+    with Children() as children:
+        data = arguments.data or Path(tempfile.mkdtemp(prefix="stablelog-demo-")) / "data"
+        try:
+            ok = play(console, children, data, arguments.rows, picture)
+        finally:
+            if arguments.data is None:
+                shutil.rmtree(data.parent, ignore_errors=True)
+    console.print(f"  done in {time.monotonic() - began:.0f} s; the picture is in {picture}", highlight=False)
     return 0 if ok else 1
-
-
-def run(
-    console: Console,
-    broker: EmbeddedBroker,
-    source: Totals,
-    row_count_max: int | None,
-    hang_at: int,
-    picture: Path,
-) -> bool:
-    """Write, follow, read back, draw. Returns whether all agrees."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
-    topics = [NewTopic(TOPIC, len(AIRPORTS), 1), NewTopic(NAMED_TOPIC, 2, 1), NewTopic(DELAYS_TOPIC, 1, 1)]
-    for created in admin.create_topics(topics).values():
-        created.result()
-    partition = AIRPORTS.index(KILLED_AIRPORT)
-    follower, sampler = Follower(broker.bootstrap), Sampler(broker.bootstrap, partition)
-    follower.start()
-    sampler.start()
-    checkpoint = broker.data.parent / "checkpoint"
-    with contextlib.closing(Drivers(broker.bootstrap, checkpoint, source.rows)) as drivers:
-        events, aborted, restarts = write_flights(
-            console, broker, source.rows, row_count_max, hang_at, sampler
-        )
-        console.print(
-            f"  {aborted:,} transactions aborted on purpose, {restarts} producers replaced", highlight=False
-        )
-        deadline = time.monotonic() + CATCH_UP_S
-        while follower.followed.count < source.rows and time.monotonic() < deadline:
-            time.sleep(0.05)
-        sampler.stop()
-        follower.stop()
-        run_pipeline(console, drivers, source.rows)
-    with console.status("reading it all back with Spark"):
-        proof = read_back(broker.bootstrap)
-    ok = report(console, source, proof, follower.followed.count, follower.followed.doomed_count)
-    transactions = read_transactions(broker.data / f"{TOPIC}-{partition}")
-    killed = next((txn for txn in transactions if not txn.committed and txn.marker_offset > 0), None)
-    centre = killed.first_offset if killed is not None else 0
-    draw(
-        picture,
-        f"Partition {TOPIC}-{partition} ({KILLED_AIRPORT}): {len(transactions):,} transactions, "
-        f"{sum(not txn.committed for txn in transactions):,} aborted",
-        transactions,
-        (max(centre - 100, 0), centre + 700),
-        sampler.samples,
-        events,
-    )
-    return ok
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The flights that left New York in 2013, and what must be true of them at the other end."""
+"""The flights that left New York in 2013, the weather there, and what must be true of them at the other end."""
 
 import csv
 import importlib.util
@@ -11,9 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 AIRPORTS = ("EWR", "JFK", "LGA")
-TOPIC = "flights"
-NAMED_TOPIC = "flights-named"  # written by the Spark pipeline: each flight with its airline's name
-DELAYS_TOPIC = "delays"  # and the sums of each carrier, as they grow
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +37,16 @@ class Flight:
             },
             separators=(",", ":"),
         ).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """The weather at an airport, at an hour."""
+
+    origin: str
+    hour: str
+    temperature: float | None
+    visibility: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,15 @@ def read_flights(row_count_max: int | None = None) -> Iterator[Flight]:
                 fields["time_hour"],
                 _number(fields["dep_delay"]),
                 _number(fields["arr_delay"]),
+            )
+
+
+def read_weather() -> Iterator[Weather]:
+    """The rows of the other file: an hour at an airport has one, or none."""
+    with (source_directory() / "weather.csv").open() as content:
+        for fields in csv.DictReader(content):
+            yield Weather(
+                fields["origin"], fields["time_hour"], _number(fields["temp"]), _number(fields["visib"])
             )
 
 

@@ -73,13 +73,13 @@ class EmbeddedBroker:
         command += [f"{name}={value}" for name, value in self._settings.items()]
         with self._log_path.open("ab") as log:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        self._process = process  # to be stopped also by who is interrupted while it starts
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith(READY_LINE):
                 self.port = int(line.removeprefix(READY_LINE).split(",")[0].rpartition(":")[2])
-                self._process = process
                 return
-        process.wait()
+        self.stop()
         raise Unavailable(f"the broker did not start:\n{self.log_tail()}")
 
     def log_tail(self, line_count: int = 20) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from demo.flights import TOPIC
+from demo.crashes import TOPIC
 
 POLL_S = 0.2
 SAMPLE_S = 0.1

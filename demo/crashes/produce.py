@@ -12,7 +12,8 @@ from typing import NoReturn
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from demo.flights import AIRPORTS, TOPIC, Flight, by_hour, read_flights
+from demo.crashes import TOPIC
+from demo.flights import AIRPORTS, Flight, by_hour, read_flights
 
 TIMEOUT_S = 60
 ABORT_EVERY = 20

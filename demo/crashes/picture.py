@@ -1,17 +1,17 @@
 """One partition in a picture: its transactions over offsets, and its watermarks over time."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-from demo.follow import Sample
+from demo.crashes.follow import Sample
+from demo.svg import BAD, FAINT, FONT, GOOD, INK, legend, ticks
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import MarkerType, read_marker
 
 WIDTH, MARGIN_LEFT, MARGIN_RIGHT = 1200, 90, 30
-COMMITTED, ABORTED, HIGH, STABLE, INK, FAINT = "#2a9d6f", "#d1495b", "#8d99ae", "#1d4e89", "#222", "#e6e6e6"
-FONT = "font-family='system-ui, Helvetica, Arial, sans-serif'"
+HIGH, STABLE = "#8d99ae", "#1d4e89"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +70,6 @@ def draw(
     path.write_text("\n".join(parts))
 
 
-def _ticks(low: float, high: float, count: int) -> list[float]:
-    span = max(high - low, 1)
-    step = 10 ** len(str(int(span / count))) / 10
-    while span / step > count:
-        step *= 2 if str(step)[0] in "15" else 2.5
-    first = -(-low // step) * step
-    return [first + i * step for i in range(int((high - first) // step) + 1)]
-
-
-def _legend(x: float, y: float, entries: Iterable[tuple[str, str]]) -> list[str]:
-    parts = []
-    for colour, label in entries:
-        parts.append(f"<rect x='{x}' y='{y - 10}' width='14' height='10' rx='2' fill='{colour}'/>")
-        parts.append(f"<text x='{x + 20}' y='{y}' font-size='13' fill='{INK}'>{escape(label)}</text>")
-        x += 40 + 7.2 * len(label)
-    return parts
-
-
 def _transactions(transactions: Sequence[Txn], window: tuple[int, int]) -> list[str]:
     top, bottom = 100, 330
     low, high = window
@@ -98,12 +80,12 @@ def _transactions(transactions: Sequence[Txn], window: tuple[int, int]) -> list[
     parts = [
         f"<text x='{MARGIN_LEFT}' y='66' font-size='14' fill='{INK}'>Transactions over offsets {low:,} to {high:,}: a bar from the first record to the marker</text>"
     ]
-    parts += _legend(
+    parts += legend(
         MARGIN_LEFT,
         88,
-        [(COMMITTED, "committed"), (ABORTED, "aborted: a read-committed reader never sees it")],
+        [(GOOD, "committed"), (BAD, "aborted: a read-committed reader never sees it")],
     )
-    for tick in _ticks(low, high, 10):
+    for tick in ticks(low, high, 10):
         parts.append(
             f"<line x1='{x(tick):.1f}' x2='{x(tick):.1f}' y1='{top}' y2='{bottom}' stroke='{FAINT}'/>"
         )
@@ -116,7 +98,7 @@ def _transactions(transactions: Sequence[Txn], window: tuple[int, int]) -> list[
     for place, txn in enumerate(shown):
         left, right = x(max(txn.first_offset, low)), x(min(txn.marker_offset + 1, high))
         y = top + (place % lanes) * height
-        colour = COMMITTED if txn.committed else ABORTED
+        colour = GOOD if txn.committed else BAD
         parts.append(
             f"<rect x='{left:.1f}' y='{y + 2:.1f}' width='{max(right - left, 1.5):.1f}' height='{height - 4:.1f}' rx='2' fill='{colour}'/>"
         )
@@ -140,7 +122,7 @@ def _watermarks(samples: Sequence[Sample], events: Sequence[tuple[float, str]]) 
         return bottom - offset / end_offset * (bottom - top)
 
     parts = [f"<text x='{MARGIN_LEFT}' y='414' font-size='14' fill='{INK}'>Watermarks over time</text>"]
-    parts += _legend(
+    parts += legend(
         MARGIN_LEFT,
         436,
         [
@@ -148,14 +130,14 @@ def _watermarks(samples: Sequence[Sample], events: Sequence[tuple[float, str]]) 
             (STABLE, "last stable offset: decided, what a read-committed reader sees"),
         ],
     )
-    for tick in _ticks(0, end_offset, 5):
+    for tick in ticks(0, end_offset, 5):
         parts.append(
             f"<line x1='{MARGIN_LEFT}' x2='{WIDTH - MARGIN_RIGHT}' y1='{y(tick):.1f}' y2='{y(tick):.1f}' stroke='{FAINT}'/>"
         )
         parts.append(
             f"<text x='{MARGIN_LEFT - 8}' y='{y(tick) + 4:.1f}' font-size='12' fill='{INK}' text-anchor='end'>{tick:,.0f}</text>"
         )
-    for tick in _ticks(0, end_s, 12):
+    for tick in ticks(0, end_s, 12):
         parts.append(
             f"<text x='{x(tick):.1f}' y='{bottom + 18}' font-size='12' fill='{INK}' text-anchor='middle'>{tick:g} s</text>"
         )
@@ -163,10 +145,10 @@ def _watermarks(samples: Sequence[Sample], events: Sequence[tuple[float, str]]) 
         near_end = x(at_s) > WIDTH * 0.75
         anchor, shift = ("end", -5) if near_end else ("start", 5)
         parts.append(
-            f"<line x1='{x(at_s):.1f}' x2='{x(at_s):.1f}' y1='{top - 12}' y2='{bottom}' stroke='{ABORTED}' stroke-dasharray='4 3'/>"
+            f"<line x1='{x(at_s):.1f}' x2='{x(at_s):.1f}' y1='{top - 12}' y2='{bottom}' stroke='{BAD}' stroke-dasharray='4 3'/>"
         )
         parts.append(
-            f"<text x='{x(at_s) + shift:.1f}' y='{top - 4 + 16 * place}' font-size='12' fill='{ABORTED}' text-anchor='{anchor}'>{escape(label)}</text>"
+            f"<text x='{x(at_s) + shift:.1f}' y='{top - 4 + 16 * place}' font-size='12' fill='{BAD}' text-anchor='{anchor}'>{escape(label)}</text>"
         )
     for colour, width, values in (
         (HIGH, 5, [(sample.at_s, sample.high_watermark) for sample in samples]),

@@ -6,8 +6,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from demo.flights import DELAYS_TOPIC, NAMED_TOPIC, TOPIC, Totals
-from demo.pipeline import FLIGHT, quiet_session
+from demo.crashes import DELAYS_TOPIC, NAMED_TOPIC, TOPIC
+from demo.crashes.pipeline import FLIGHT
+from demo.flights import Totals
+from demo.spark_session import quiet_session
 from stablelog.spark import count
 
 

@@ -10,30 +10,17 @@ choose the moment to kill it.
 import argparse
 import sys
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import functions as f
 
-from demo.flights import DELAYS_TOPIC, NAMED_TOPIC, TOPIC, airlines
-from stablelog.spark import session
+from demo.crashes import DELAYS_TOPIC, NAMED_TOPIC, TOPIC
+from demo.flights import airlines
+from demo.spark_session import quiet_session
 
 POLL_S = 0.05
 FLIGHT = "row BIGINT, carrier STRING, hour STRING, dep_delay DOUBLE, arr_delay DOUBLE, doomed BOOLEAN"
-
-
-def quiet_session(name: str) -> Any:
-    """A session for two cores that says nothing of its own."""
-    warnings.simplefilter("ignore")
-    settings = {
-        "spark_ui_showConsoleProgress": "false",
-        "spark_sql_shuffle_partitions": "2",
-        "spark_python_authenticate_socketTimeout": "60s",  # two cores may be busy with all the rest
-    }
-    spark = session(name, master="local[2]", **settings)
-    spark.sparkContext.setLogLevel("OFF")
-    return spark
 
 
 def start(spark: Any, bootstrap: str, checkpoint: Path, rows_per_batch: int) -> list[Any]:

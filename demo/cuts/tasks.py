@@ -1,0 +1,39 @@
+"""A thread whose failure is the scene's."""
+
+import threading
+from abc import abstractmethod
+
+
+class Task(threading.Thread):
+    """A thread that is asked whether it has failed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.stopping = threading.Event()
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        """Work, and keep what went wrong."""
+        try:
+            self.work()
+        except BaseException as error:  # noqa: BLE001 - it is raised where somebody looks
+            self._error = error
+
+    @abstractmethod
+    def work(self) -> None:
+        """What the thread does, until it is done or stopping."""
+
+    def is_running(self) -> bool:
+        """Whether it still is.
+
+        Raises:
+            RuntimeError: it has failed.
+        """
+        if self._error is not None:
+            raise RuntimeError(f"{self.name} failed: {self._error}") from self._error
+        return self.is_alive()
+
+    def stop(self) -> None:
+        """Stop, and wait for it."""
+        self.stopping.set()
+        self.join()

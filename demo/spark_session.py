@@ -1,0 +1,19 @@
+"""A Spark session for the scenes: two cores, and no word of its own."""
+
+import warnings
+from typing import Any
+
+from stablelog.spark import session
+
+
+def quiet_session(name: str) -> Any:
+    """A session for two cores that says nothing of its own."""
+    warnings.simplefilter("ignore")
+    settings = {
+        "spark_ui_showConsoleProgress": "false",
+        "spark_sql_shuffle_partitions": "2",
+        "spark_python_authenticate_socketTimeout": "60s",  # two cores may be busy with all the rest
+    }
+    spark = session(name, master="local[2]", **settings)
+    spark.sparkContext.setLogLevel("OFF")
+    return spark

@@ -1,0 +1,173 @@
+"""The second scene: what it writes, what it counts, and a slice of it as it stands."""
+
+import io
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from rich.console import Console
+
+from demo.cuts.hours import LATE, plan
+from demo.cuts.ledger import Ledger
+from demo.cuts.picture import draw
+from demo.cuts.scene import report
+from demo.cuts.spark_watch import BY_CUT, BY_OFFSETS, MicroBatch, summarize
+from demo.flights import AIRPORTS
+
+READERS = ("one", "other")
+
+
+def test_each_row_is_in_one_transaction_that_knows_its_size():
+    planned = plan(1500)
+    sizes = Counter()
+    for work in planned.all():
+        flights = sum(not record.is_weather for record in work.records)
+        assert {record.value["txn"] for record in work.records} == {work.name}
+        assert all(
+            record.value["sizes"] == {"flights": flights, "weather": len(work.records) - flights}
+            for record in work.records
+        )
+        sizes["flights"] += flights
+        sizes["transactions"] += 1
+    assert sizes["flights"] == 1500
+    assert len({work.name for work in planned.all()}) == sizes["transactions"]
+
+
+def test_the_late_transaction_writes_for_every_airport_what_nobody_else_writes():
+    planned = plan(1500)
+    late = {(record.airport, record.value["hour"]) for record in planned.late.records}
+    others = {
+        (record.airport, record.value["hour"])
+        for works in planned.works.values()
+        for work in works
+        for record in work.records
+    }
+    assert {airport for airport, _ in late} == set(AIRPORTS)
+    assert not late & others
+    assert planned.late.name == LATE
+
+
+def test_a_reader_is_behind_from_a_commit_until_it_has_the_last_record():
+    ledger = Ledger(READERS)
+    ledger.committed("a", 2)
+    ledger.saw("one", "a", doomed=False)
+    moment = ledger.look()
+    assert (moment.behind_count("one"), moment.behind_count("other")) == (1, 2)
+    assert "a" in ledger.sights["one"].waiting
+    ledger.saw("one", "a", doomed=False)
+    moment = ledger.look()
+    assert moment.behind_s["one"] == 0.0
+    assert len(ledger.sights["one"].delays_s) == 1
+    assert not ledger.is_all_read()
+
+
+def test_a_record_may_be_seen_before_its_writer_is_told_of_the_commit():
+    ledger = Ledger(READERS)
+    for reader in READERS:
+        ledger.saw(reader, "a", doomed=False)
+    ledger.committed("a", 1)
+    moment = ledger.look()
+    assert moment.behind_s == {"one": 0.0, "other": 0.0}
+    assert moment.behind_count("one") == 0
+    assert ledger.is_all_read()
+
+
+def test_aborted_records_that_are_seen_are_counted():
+    ledger = Ledger(READERS)
+    ledger.saw("one", "a", doomed=True)
+    assert [sight.doomed_count for sight in ledger.sights.values()] == [1, 0]
+
+
+class Spark:
+    """The Spark job, had it said this: of each query the transactions that each micro-batch has torn."""
+
+    def __init__(self, record_count: int, torn: dict[str, list[list[str]]]) -> None:
+        self.offsets_per_batch = 100
+        self._record_count = record_count
+        self._torn = torn
+
+    def batches(self, query: str) -> list[MicroBatch]:
+        torn = self._torn[query]
+        sizes = [self._record_count - len(torn) + 1, *(1 for _ in torn[1:])]
+        return [
+            MicroBatch(query, batch_id, 0.0, 1.0, size, 10, names, len(names), 0)
+            for batch_id, (size, names) in enumerate(zip(sizes, torn, strict=True))
+        ]
+
+    def summary(self, query: str):
+        return summarize(self.batches(query))
+
+
+def seen_by_all(planned) -> Ledger:
+    ledger = Ledger(READERS)
+    ledger.begin()
+    ledger.opened()
+    for work in planned.all():
+        ledger.committed(work.name, len(work.records))
+        for reader in READERS:
+            for _ in work.records:
+                ledger.saw(reader, work.name, doomed=False)
+        ledger.look()
+    ledger.closed()
+    return ledger
+
+
+def reported(torn: dict[str, list[list[str]]], *, missing_count: int = 0) -> tuple[bool, str]:
+    planned = plan(300)
+    record_count = sum(len(work.records) for work in planned.all())
+    console = Console(file=io.StringIO(), width=100)
+    ok = report(console, planned, seen_by_all(planned), Spark(record_count - missing_count, torn))
+    return ok, console.file.getvalue()
+
+
+def test_a_transaction_in_three_pieces_is_torn_once():
+    ok, said = reported({BY_OFFSETS: [["a"], ["a", "b"], ["a"]], BY_CUT: [[], []]})
+    assert ok
+    assert re.search(r"torn transactions by offsets +2 of", said)
+    assert re.search(r"torn transactions by cut +0 of", said)
+
+
+def test_the_scene_fails_if_a_cut_tears_a_transaction():
+    ok, said = reported({BY_OFFSETS: [["a"]], BY_CUT: [["JFK 2013-01-01T10:00:00Z"]]})
+    assert not ok
+    assert "by cut 1 were torn, such as JFK 2013-01-01T10:00:00Z" in said
+
+
+def test_the_scene_fails_if_records_are_missing():
+    ok, said = reported({BY_OFFSETS: [["a"]], BY_CUT: [[]]}, missing_count=1)
+    assert not ok
+    assert "Spark's query by cut saw" in said
+
+
+def test_the_scene_says_so_if_offsets_tear_nothing():
+    ok, said = reported({BY_OFFSETS: [[]], BY_CUT: [[]]})
+    assert ok
+    assert "nothing keeps them whole" in said
+
+
+def test_the_picture_is_drawn_of_whatever_was_seen(tmp_path):
+    planned = plan(300)
+    spark = Spark(1, {BY_OFFSETS: [["a <&>"]], BY_CUT: [[]]})
+    draw(tmp_path / "cuts.svg", planned, seen_by_all(planned), spark)
+    words = "".join(ET.parse(tmp_path / "cuts.svg").getroot().itertext())
+    assert "torn transactions: 1 · flights without their weather: 1" in words
+    assert "torn transactions: 0 · flights without their weather: 0" in words
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_a_slice_of_the_scene_tears_nothing_by_cut(tmp_path):
+    picture = tmp_path / "cuts.svg"
+    command = [sys.executable, "-m", "demo", "cuts", "--rows", "1000", "--picture", str(picture)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=290, cwd=Path(__file__).parents[2], check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"torn transactions by cut +0 of [1-9]", done.stdout), done.stdout
+    assert re.search(r"torn transactions by offsets +[0-9]+ of [1-9]", done.stdout), done.stdout
+    assert "the long transaction was committed after" in done.stdout
+    assert ET.parse(picture).getroot().tag.endswith("svg")
