@@ -223,7 +223,7 @@ class AsyncClient:
             timeout: seconds after which it is aborted, if it is still open.
 
         Raises:
-            InvalidConfig: the timeout is not greater than 0.
+            InvalidConfig: the timeout is not greater than 0, or no group can have this name.
         """
         return AsyncTransaction(lambda on_end: self._client.begin(group, timeout, on_end), self._pool)
 

@@ -18,6 +18,7 @@ from stablelog.client.reading import CommittedTransaction, Pause, read_cuts, rea
 from stablelog.client.transaction import Transaction
 from stablelog.client.writing import Outcome, Writing
 from stablelog.errors import InvalidConfig
+from stablelog.wire.extension.transaction_groups import NAME_RULE, is_group_name
 
 TIMEOUT_S = 30.0
 
@@ -76,7 +77,7 @@ class Client:
             timeout: seconds after which it is aborted, if it is still open.
 
         Raises:
-            InvalidConfig: the timeout is not greater than 0.
+            InvalidConfig: the timeout is not greater than 0, or no group can have this name.
         """
         return Transaction(lambda on_end: self.begin(group, timeout, on_end))
 
@@ -93,6 +94,7 @@ class Client:
         """
         if not timeout_s > 0:
             raise InvalidConfig(f"a timeout of {timeout_s} s: it must be greater than 0")
+        _check_group(group)
         writing = Writing(
             self._lend(), group=group, timeout_s=timeout_s, on_end=on_end, release=self._release
         )
@@ -129,8 +131,8 @@ class Client:
             A generator. After an exception, read again, after the last transaction that came.
 
         Raises:
-            InvalidConfig: another order.
-            Refused: a topic is not there, or not in commit order.
+            InvalidConfig: another order, no topic, or no group can have this name.
+            Refused: a topic is not there, not in commit order, or of another group.
             OffsetOutOfRange: transactions were removed before they were read.
             Unavailable: no answer within the deadline.
         """
@@ -154,6 +156,7 @@ class Client:
             )
         if not names:
             raise InvalidConfig("no topic to read")
+        _check_group(group)
         return Reading(self._lend, self._give_back, names, cut=cut, after=after, wait_s=wait_s, group=group)
 
 
@@ -192,8 +195,11 @@ class Reading:
         cluster = self._cluster = self._lend()
         try:
             after = self._after
-            if after is None:
-                after = describe_cut(cluster, self._topics, group=self._group).commit_sequence
+            if after is None or (self._group is not None and not self._cut):
+                cut = describe_cut(
+                    cluster, self._topics, group=self._group
+                )  # and refuses what is of another group
+                after = cut.commit_sequence if after is None else after
             if self._cut:
                 yield from read_cuts(cluster, self._topics, after, self._wait_s, self._group)
             else:
@@ -218,6 +224,11 @@ class Reading:
         with self._owning:
             if self._cluster is not None:
                 self._cluster.hurry()
+
+
+def _check_group(group: str | None) -> None:
+    if group is not None and not is_group_name(group):
+        raise InvalidConfig(f"a transaction group {group!r}: {NAME_RULE}, or empty for the default one")
 
 
 def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> Client:
