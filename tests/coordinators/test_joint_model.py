@@ -84,9 +84,8 @@ class JointWorld(World):
         self.attempts = 0
         self.truth: dict[tuple[JointName, int], Truth] = {}  # what is durable
         self.made_of: dict[tuple[JointName, int], str] = {}
-        self.begun: dict[
-            tuple[JointName, int], int
-        ] = {}  # the greatest order that was told that it has the version
+        # Of each key the version that was begun last, and the greatest order of its runs.
+        self.open: dict[JointName, tuple[int, int]] = {}
         self.committed_ids: dict[int, str] = {}  # producer id to the id that it has committed under
         self.late_commits: list[tuple[JointName, int, list[ChildShown], str | None]] = []
         self.told_already = self.told_refused = self.zombies_refused = self.told_digest = self.too_old = 0
@@ -143,6 +142,7 @@ class JointWorld(World):
 
     def crash(self) -> None:
         super().crash()
+        self.open.clear()  # what was not durable has not been
         for driver in self.drivers:
             driver.waiting = False
             driver.offsets = None  # the broker that worked on the request is gone
@@ -189,7 +189,12 @@ class JointWorld(World):
         )
         answer = decision.answer
         lost = self.choose(8) == 0
-        reached = self.begun.get((name, task.version), -1)
+        version, reached = self.open.get(name, (-1, -1))
+        if version != task.version:
+            reached = -1  # another version was begun meanwhile: that is what is remembered
+        if answer.error is ErrorCode.none and not answer.committed and task.driver.run is not None:
+            assert order == -1 or order >= reached, "an earlier start has taken the version"
+            self.open[name] = (task.version, max(order, reached))
 
         def answered() -> None:
             if answer.error is not ErrorCode.none:
@@ -200,8 +205,6 @@ class JointWorld(World):
                 self.check_digest(name, task.version, answer)
                 task.skipped = True
             elif not lost:
-                assert order == -1 or order >= reached, "an earlier start has taken the version"
-                self.begun[name, task.version] = max(order, self.begun.get((name, task.version), -1))
                 task.begun = True
 
         self.carry_out(decision, answered)
@@ -344,6 +347,8 @@ class JointWorld(World):
             now_ms=self.now_ms,
         )
         answer = decision.answer
+        if answer.error is ErrorCode.none and not answer.already:
+            self.open.pop(name, None)
         lost = self.choose(5) == 0
         if driver is not None:
             driver.waiting = True
