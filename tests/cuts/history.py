@@ -18,12 +18,13 @@ from stablelog.batch.header import read_header
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker import journal
 from stablelog.broker.apis import delete_records, describe_cut
+from stablelog.broker.config import TOPIC_SETTINGS
 from stablelog.log.partition import Isolation
 from stablelog.wire.extension.cut import DescribeCutRequest
 from tests.cuts.model import Model
 from tests.cuts.mutants import MUTANTS, applied
 from tests.cuts.sim import CrashingDisk, SimBroker, SimLoop
-from tests.cuts.writers import GROUP, TARGETS, TOPICS, Calls, GaveUp, JointWriter, PlainWriter, Writer
+from tests.cuts.writers import GROUPS, Calls, GaveUp, JointWriter, PlainWriter, Writer, targets_of
 
 LIFE_S = 0.35
 
@@ -39,10 +40,19 @@ class History:
         self.value = 0
         self.counts = Counter()
         self.failures = []
-        self.last_cut = None  # (R, offsets) of the reader that goes from cut to cut
+        self.last_cuts = {}  # by group, (R, offsets) of the reader that goes from cut to cut
+        self.groups = (
+            self.chance.choice((["", "other"], [""])) if "stablelog.group" in TOPIC_SETTINGS else [""]
+        )
         writers = self.chance.randint(2, 4)
-        self.writers = [Writer(self, n, version=self.chance.choice((3, 3, 5))) for n in range(writers)]
-        self.writers += [JointWriter(self, n) for n in range(self.chance.choice((0, 1, 1)))]
+        self.writers = [
+            Writer(self, n, group=self.groups[n % len(self.groups)], version=self.chance.choice((3, 3, 5)))
+            for n in range(writers)
+        ]
+        self.writers += [
+            JointWriter(self, n, group=self.chance.choice(self.groups))
+            for n in range(self.chance.choice((0, 1, 1)))
+        ]
         self.writers += [PlainWriter(self) for _ in range(self.chance.choice((0, 1)))]
         self.deletes = self.chance.random() < 0.5
         self.topic_configs = {
@@ -128,9 +138,11 @@ class History:
         """A task for each who has something to do with the broker; whoever fails ends the history."""
         self.broker = SimBroker(self.loop, self.disk, self.chance)
         self.broker.open_directory()
-        for name, count in TOPICS.items():
-            if self.broker.topics.get(name) is None:
-                self.broker.topics.create(name, count, self.topic_configs)
+        for group in self.groups:
+            for name, count in GROUPS[group].items():
+                if self.broker.topics.get(name) is None:
+                    of_group = {"stablelog.group": group} if group else {}
+                    self.broker.topics.create(name, count, self.topic_configs | of_group)
 
     def _task(self, coroutine):
         task = self.loop.create_task(coroutine)
@@ -167,11 +179,12 @@ class History:
                 except GaveUp:
                     self.counts["refused after a crash"] += 1
         await self._settled()
-        answer = await self._cut(-1)
-        assert answer.error_code is ErrorCode.none, answer.error_message
-        assert answer.commit_sequence == answer.last_commit_sequence, "R comes to the last commit"
-        assert answer.holders == ()
-        self._take(answer)
+        for group in self.groups:
+            answer = await self._cut(group)
+            assert answer.error_code is ErrorCode.none, answer.error_message
+            assert answer.commit_sequence == answer.last_commit_sequence, "R comes to the last commit"
+            assert answer.holders == ()
+            self._take(group, answer)
         self._check_views()
         self.model.check_end()
         self._rebuild_indexes()
@@ -214,11 +227,12 @@ class History:
 
     # -- beside the writers ------------------------------------------------------------------------------------
 
-    def _partitions(self):
+    def _partitions(self, group=None):
+        """All that are open, or those of a group."""
         return {
             (topic.name, index): partition
             for topic in self.broker.topics
-            if not topic.is_internal
+            if any(topic.name in GROUPS[name] for name in ([group] if group is not None else self.groups))
             for index, partition in topic.partitions.items()
         }
 
@@ -248,17 +262,17 @@ class History:
             self._tick()
 
     def _tick(self):
-        transactions = self.broker.transactions
-        transactions.apply(transactions.coordinator.tick(self.broker.now_ms()))
+        for transactions in self.broker.transaction_groups():
+            transactions.apply(transactions.coordinator.tick(self.broker.now_ms()))
 
     async def _keep_house(self):
         chance, broker = self.chance, self.broker
         while True:
             await asyncio.sleep(chance.random() * 0.06)
             self._tick()
-            transactions = broker.transactions
             if chance.random() < 0.3:
-                await broker._trim(transactions.journal, transactions.coordinator.checkpoint)
+                for transactions in broker.transaction_groups():
+                    await broker._trim(transactions.journal, transactions.coordinator.checkpoint)
             if self.deletes and chance.random() < 0.5:
                 await self._delete()
             if chance.random() < 0.1:
@@ -293,58 +307,61 @@ class History:
             self.broker.topics.write_log_starts()
         self.model.check_view(target, partition, self.chance)
 
-    async def _cut(self, commit_sequence, topics=tuple(TOPICS)):
+    async def _cut(self, group, commit_sequence=-1, topics=None):
         return await describe_cut.handle(
             self.broker,
-            DescribeCutRequest(group=GROUP, commit_sequence=commit_sequence, topics=topics),
+            DescribeCutRequest(
+                group=group, commit_sequence=commit_sequence, topics=tuple(topics or GROUPS[group])
+            ),
             None,
         )
 
     async def _read_cuts(self):
-        """A reader that goes from cut to cut, and now and then asks for one that is past."""
+        """Readers that go from cut to cut, one in each group, and now and then ask for one that is past."""
         while True:
             await asyncio.sleep(self.chance.random() * 0.04)
-            await self._look()
+            for group in self.groups:
+                await self._look(group)
             if self.chance.random() < 0.2:
                 self._check_views()
 
-    async def _look(self):
+    async def _look(self, group):
         past = -1
-        if self.last_cut is not None and self.chance.random() < 0.3:
-            past = self.chance.randint(0, self.last_cut[0])
-        topics = tuple(TOPICS) if self.chance.random() < 0.7 else (self.chance.choice(list(TOPICS)),)
-        answer = await self._cut(past, topics)
+        if group in self.last_cuts and self.chance.random() < 0.3:
+            past = self.chance.randint(0, self.last_cuts[group][0])
+        topics = None if self.chance.random() < 0.7 else [self.chance.choice(list(GROUPS[group]))]
+        answer = await self._cut(group, past, topics)
         if answer.error_code is not ErrorCode.none:
             assert self.broker.closed_partitions(), answer.error_message
-            return
-        if past >= 0:
-            self.model.check_past_cut(GROUP, past, _offsets(answer), self._partitions())
+        elif past >= 0:
+            self.model.check_past_cut(group, past, _offsets(answer), self._partitions(group))
         else:
-            self._take(answer)
+            self._take(group, answer)
 
-    def _take(self, answer):
+    def _take(self, group, answer):
         """A cut at the R of now: check it, and read from the last one to it."""
-        model, offsets, partitions = self.model, _offsets(answer), self._partitions()
+        model, offsets, partitions = self.model, _offsets(answer), self._partitions(group)
         sequence, recovering = answer.commit_sequence, bool(self.broker.closed_partitions())
-        model.check_cut(GROUP, sequence, offsets, partitions, recovering=recovering)
-        decided = self.broker.transactions._durable_sequence
+        model.check_cut(group, sequence, offsets, partitions, recovering=recovering)
+        decided = self.broker.durable_sequence(group)
         assert bool(answer.holders) == (sequence < decided), (
             f"R={sequence} of {decided}, held by {answer.holders}"
         )
-        if self.last_cut is not None and sequence < self.last_cut[0]:
+        others = {holder.topic for holder in answer.holders} - set(GROUPS[group])
+        assert not others, f"R={sequence} of group {group!r} waits for {others}"
+        before = self.last_cuts.get(group, (0, dict.fromkeys(offsets, 0)))
+        if sequence < before[0]:
             self.counts["R not known again yet"] += 1
             return
-        if len(offsets) < len(TARGETS):
+        if len(offsets) < len(targets_of(group)):
             return
-        before, self.last_cut = self.last_cut, (answer.commit_sequence, offsets)
+        self.last_cuts[group] = sequence, offsets
         starts = {t: p.visible_start(Isolation.READ_COMMITTED) for t, p in partitions.items()}
-        if before is None:
-            before = (0, dict.fromkeys(offsets, 0))
         if any(before[1][target] < starts[target] for target in offsets):
             self.counts["readers overtaken by deletion"] += 1
             return
         self.counts["slices"] += 1
-        model.check_between(before, self.last_cut, partitions, self.chance)
+        model.check_between(before, self.last_cuts[group], partitions, self.chance)
 
     def _check_views(self):
         for target, partition in self._partitions().items():

@@ -327,9 +327,10 @@ class Model:
             before = self.settled_cuts.get((target, commit_sequence))
             if before is None:
                 continue
+            # Once what stood there is deleted, the next transaction bounds the cut.
             start = partitions[target].visible_start(Isolation.READ_COMMITTED)
-            moved = start == offset or (start < offset and not self.expected(target, start, offset))
-            moved = moved and before < start
+            passed = self.expected(target, start, offset) if start < offset else []
+            moved = before < start <= offset and all(self.written[row.crc][0] is None for row in passed)
             assert offset == before or moved, (
                 f"the cut {commit_sequence} of {target} was at {before}, is at {offset}"
             )

@@ -23,9 +23,7 @@ from stablelog.wire.extension.children import child_id
 from stablelog.wire.extension.joint import BeginJointRequest, CommitJointRequest, JointChild
 from stablelog.wire.produce import PartitionRecords, ProduceRequest, TopicRecords
 
-TOPICS = {"t": 2, "u": 1}
-GROUP = ""
-TARGETS = [(topic, index) for topic, count in TOPICS.items() for index in range(count)]
+GROUPS = {"": {"t": 2, "u": 1}, "other": {"v": 2}}  # their topics, with how many partitions
 TXN_TIMEOUT_MS = 400
 RETRIABLE = (
     ErrorCode.concurrent_transactions,
@@ -36,6 +34,11 @@ RETRIABLE = (
 
 class GaveUp(Exception):
     """A writer was refused, and begins anew."""
+
+
+def targets_of(group):
+    """The partitions that its transactions write to."""
+    return [(topic, index) for topic, count in GROUPS[group].items() for index in range(count)]
 
 
 class Calls:
@@ -132,10 +135,11 @@ class Calls:
 class Writer:
     """One transactional producer. It outlives the broker."""
 
-    def __init__(self, history, number, *, version):
+    def __init__(self, history, number, *, group, version):
         self.history = history
         self.chance = history.chance
-        self.name = f"w{number}"
+        self.group = group
+        self.name = f"{group}/w{number}" if group else f"w{number}"
         self.version = version  # of EndTxn: 3, or 5 for the second dialect
         self.producer = None
         self.sequences = {}
@@ -179,9 +183,9 @@ class Writer:
             raise GaveUp(answer.error_code)
 
     async def _transaction(self, calls):
-        self.txn = txn = self.history.model.begin(GROUP)
-        chance = self.chance
-        targets = chance.sample(TARGETS, chance.randint(1, len(TARGETS)))
+        self.txn = txn = self.history.model.begin(self.group)
+        chance, targets = self.chance, targets_of(self.group)
+        targets = chance.sample(targets, chance.randint(1, len(targets)))
         if self.version < 5:
             await calls.add(self.name, self.producer, targets)
         batches = [target for target in targets for _ in range(chance.choice((1, 1, 2, 4)))]
@@ -202,7 +206,7 @@ class Writer:
             if self.version >= 5:
                 self.producer, self.sequences = (answer.producer_id, answer.producer_epoch), {}
             return
-        txn.asked_after = self.history.model.counted[GROUP]
+        txn.asked_after = self.history.model.counted[self.group]
         txn.asked = True
         self._told(txn, await calls.end(self.name, self.producer, True, version=self.version))
         self.txn = None
@@ -222,9 +226,10 @@ class Writer:
 class JointWriter:
     """Commits several children as one, version after version."""
 
-    def __init__(self, history, number):
+    def __init__(self, history, number, *, group):
         self.history = history
         self.chance = history.chance
+        self.group = group
         self.key = f"job{number}"
         self.version = 0
         self.run_number = 0
@@ -240,7 +245,9 @@ class JointWriter:
         self.run_number += 1
         run = f"r{self.run_number}"
         begun = await begin_joint.handle(
-            calls.broker, BeginJointRequest(group=GROUP, key=self.key, version=self.version, run=run), None
+            calls.broker,
+            BeginJointRequest(group=self.group, key=self.key, version=self.version, run=run),
+            None,
         )
         assert begun.error_code is ErrorCode.none, begun
         last, self.txn = self.txn, None
@@ -251,15 +258,15 @@ class JointWriter:
             return
         if last is not None:
             self.history.model.refuse(last)
-        txn = self.history.model.begin(GROUP)
+        txn = self.history.model.begin(self.group)
         self.txn = txn
         children = [await self._child(calls, txn, run, at) for at in range(self.chance.randint(1, 3))]
-        txn.asked_after = self.history.model.counted[GROUP]
+        txn.asked_after = self.history.model.counted[self.group]
         txn.asked = True
         answer = await commit_joint.handle(
             calls.broker,
             CommitJointRequest(
-                group=GROUP, key=self.key, version=self.version, run=run, children=tuple(children)
+                group=self.group, key=self.key, version=self.version, run=run, children=tuple(children)
             ),
             None,
         )
@@ -271,9 +278,9 @@ class JointWriter:
         self.txn = None
 
     async def _child(self, calls, txn, run, at):
-        name = child_id(self.key, self.version, run, at, 0, group=GROUP)
+        name = child_id(self.key, self.version, run, at, 0, group=self.group)
         producer = await calls.init(name)
-        targets = self.chance.sample(TARGETS, self.chance.randint(1, 2))
+        targets = self.chance.sample(targets_of(self.group), self.chance.randint(1, 2))
         await calls.add(name, producer, targets)
         for target in targets:
             sequence = 0
@@ -297,7 +304,7 @@ class PlainWriter:
 
     async def run(self, calls):
         while True:
-            target = self.chance.choice(TARGETS)
+            target = self.chance.choice(targets_of(self.chance.choice(list(self.history.groups))))
             crc, batch = self.history.batch(self.chance.randint(1, 3), (-1, -1), -1)
             self.history.model.wrote(crc, None, (target, ""))
             await calls.produce(target, batch)

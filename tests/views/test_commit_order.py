@@ -377,6 +377,23 @@ def test_a_cut_of_which_only_deleted_segments_knew_is_where_the_view_begins():
     assert log.partition.view.offset_after(1) == log.partition.visible_start(Isolation.READ_COMMITTED)
 
 
+def test_segments_that_are_deleted_after_the_start_has_moved_take_their_indexes_along():
+    log = Log(segment_bytes=600, file_delete_delay_ms=0)
+    for _ in range(3):
+        log.append(1)
+        log.end(1)
+    log.sync()
+    log.partition.roll(log.now_ms)  # not known to be durable yet, and not deleted
+    start = log.partition.delete_records(log.partition.last_stable_offset)
+    assert len(log.partition.segments()) > 1
+    log.sync()
+    log.partition.apply_retention(log.now_ms)
+    log.partition.remove_deleted(log.now_ms)
+    assert log.partition.visible_start(Isolation.READ_COMMITTED) == start
+    assert [index.base_offset for index in log.partition.view._indexes] == [start]
+    assert log.partition.view.offset_after(0) == start
+
+
 def test_an_index_that_does_not_agree_with_the_log_is_found():
     log = Log(segment_bytes=500)
     for _ in range(20):

@@ -101,13 +101,17 @@ class CommitOrder:
         """
         log_start = self._partition.start_offset
         if log_start != self._log_start:
-            first = self._partition.segments()[0].base_offset
-            while self._indexes[0].base_offset < first:
-                self._torn.pop(self._indexes[0].base_offset, None)
-                self._indexes.pop(0).close()
+            self.forget_deleted()
             self._start = max(self._start, log_start)
             self._log_start = log_start
         return self._start
+
+    def forget_deleted(self) -> None:
+        """Segments were deleted, which need not move the log's start: their indexes are gone with them."""
+        first = self._partition.segments()[0].base_offset
+        while self._indexes[0].base_offset < first:
+            self._torn.pop(self._indexes[0].base_offset, None)
+            self._indexes.pop(0).close()
 
     def _is_torn(self, entry: Entry) -> bool:
         """Whether retention has taken the beginning of a transaction, and with that all of it."""

@@ -103,7 +103,9 @@ class CommitOrderedPartition(Partition):
         if first_open is not None:
             count = min(count, self._segments.place_of(first_open))
         self.view.advance()  # so that it stands in a segment that stays
-        return super()._delete_segments(count, due_ms)
+        deleted = super()._delete_segments(count, due_ms)
+        self.view.forget_deleted()
+        return deleted
 
     def close(self, *, clean: bool = True) -> None:
         """Close every file."""
