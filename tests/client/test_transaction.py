@@ -13,6 +13,7 @@ import stablelog
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
 from stablelog.cli.transactions import _description_class
+from stablelog.client import writing
 from stablelog.client.cluster import EARLIEST, LATEST, Again, Cluster
 from stablelog.client.native import Client
 from stablelog.client.producer import Producer
@@ -27,10 +28,11 @@ DESCRIBE_TRANSACTIONS = 65
 PRODUCE = 0
 
 
-def create(bootstrap, order="commit", partitions=2):
+def create(bootstrap, order="commit", partitions=2, group=""):
     name = unique(order)
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    admin.create_topics([NewTopic(name, partitions, 1, config={"stablelog.order": order})])[name].result(30)
+    config = {"stablelog.order": order} | ({"stablelog.group": group} if group else {})
+    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
     return name
 
 
@@ -320,8 +322,8 @@ def through(proxy, broker, deadline_s=20):
     return Directed(proxy, broker, deadline_s)
 
 
-def write_everywhere(client, *topics):
-    txn = client.transaction(timeout=60)
+def write_everywhere(client, *topics, group=""):
+    txn = client.transaction(group=group, timeout=60)
     return txn, {
         txn.write(topic, b"k", b"%d" % n, partition=n % 2): b"%d" % n for topic in topics for n in range(4)
     }
@@ -391,8 +393,9 @@ def test_a_commit_in_doubt_is_asked_again_after_a_restart(decided, then, face):
             assert visible(broker.bootstrap, *topics) == expected
 
 
-def test_kill_at_any_moment_leaves_all_or_nothing(face):
-    with stablelog.serve() as broker, connected(face, broker.bootstrap) as client:
+def test_kill_at_any_moment_leaves_all_or_nothing():
+    """Without a proxy; `test_programs` has more, from both faces."""
+    with stablelog.serve() as broker, stablelog.connect(broker.bootstrap, deadline=20) as client:
         topics = create(broker.bootstrap), create(broker.bootstrap, "offset")
         expected, outcomes = {}, []
         for delay_s in (0, 0.01, 0.03):
@@ -419,6 +422,24 @@ def test_several_threads_share_a_client(stablelog_broker, client, topic):
         futures = [future for written in pool.map(write, range(12)) for future in written]
     assert settled(futures)
     assert set(visible(stablelog_broker.bootstrap, topic)) == {future.result() for future in futures}
+
+
+def test_several_threads_write_into_one_transaction(stablelog_broker, client, topic, monkeypatch):
+    monkeypatch.setattr(writing, "BATCH_SIZE_MAX", 200)
+    txn = client.transaction(timeout=120)
+
+    def write(number):
+        return [txn.write(topic, None, b"%d-%d" % (number, n), partition=0) for n in range(30)]
+
+    with ThreadPoolExecutor(4) as pool:
+        written = list(pool.map(write, range(4)))
+    txn.commit()
+    found = visible(stablelog_broker.bootstrap, topic)
+    for number, futures in enumerate(written):
+        positions = [future.result() for future in futures]
+        assert positions == sorted(positions)
+        assert [found.pop(position) for position in positions] == [b"%d-%d" % (number, n) for n in range(30)]
+    assert found == {}
 
 
 def test_the_commit_is_asked_of_a_broker_that_knows_joint_commits(client, topic, monkeypatch):

@@ -10,7 +10,7 @@ from stablelog.client.writing import Committed, Outcome, Position, Writing
 
 
 class Transaction:
-    """A transaction of one writer. Made by `Client.transaction`; used by one thread at a time.
+    """A transaction of one writer. Made by `Client.transaction`; several threads may write into it.
 
     As a context manager it commits when the block ends, and aborts if it ends by an exception.
 

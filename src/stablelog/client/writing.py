@@ -1,7 +1,7 @@
 """One transaction as the broker is told of it: records, batches, the decision, and where the records stand then.
 
 The two faces, `client.transaction` and `client.aio`, make futures of it. What may wait for a broker says so; the rest
-never does. One call at a time, but for `call_off` and `expire`.
+never does. Calls take turns, but for `call_off` and `expire`.
 
 The records go out in batches while the transaction is open. The commit is a joint commit of this one transaction,
 under a key of its own: the commit log remembers the key, so that a commit whose answer was lost can be asked again, and
@@ -412,6 +412,15 @@ class Writing:
             self._abandon(failure)
             assert self.failure is not None
             raise self.failure from failure
+        except Refused as refused:
+            if refused.code is not ErrorCode.topic_authorization_failed:
+                self._abandon(refused)
+                raise
+            crossing = Refused(
+                refused.code, f"the transaction was begun with group={self._group!r}: {refused}"
+            )
+            self._abandon(crossing)
+            raise crossing from refused
         except BaseException as failure:
             self._abandon(failure)
             raise
