@@ -110,6 +110,7 @@ def test_durations_have_units(text, time_ms):
         ({**READ, "startingOffsets": '{"#topics": {"x": "ab"}}'}, "no partition"),
         ({**READ, "startingTimestamp": str(2**63)}, "more than 64 bits"),
         ({**READ, "endingOffsets": "earliest"}, "read nothing"),
+        ({**READ, "startingOffsetsByTimestampStrategy": "latest"}, "a time to begin at, which is not given"),
         ({**READ, "endingOffsets": '{"x": {"0": -2}}'}, "read nothing"),
         ({**READ, "minPartitions": "0"}, "minPartitions='0' is not valid: 1 and more"),
         ({**READ, "targetBytesPerTask": "many"}, "targetBytesPerTask='many' is not valid: bytes"),
@@ -159,6 +160,7 @@ def test_a_write_has_options_of_its_own():
     [
         ({}, "say where to write"),
         ({"bootstrap": "h:1", "subscribe": "x"}, "subscribe is an option of a batch read or a stream's read"),
+        ({"bootstrap": "h:1", "batchBytes": "4g"}, "batchBytes='4g' is not valid: .*more than a request"),
         ({"bootstrap": "h:1", "txnAppId": "job"}, "txnAppId and txnVersion go together"),
         ({"bootstrap": "h:1", "txnAppId": "job", "txnVersion": "-1"}, "txnVersion='-1' is not valid"),
         ({"bootstrap": "h:1", "guarantee": "maybe"}, "exactly-once or at-least-once"),

@@ -43,6 +43,11 @@ def test_cores_are_kept_busy_where_it_pays():
 def test_as_many_tasks_as_were_asked_for():
     assert len(plan([span(0, 100, 1000)], Limits(count_min=10))) == 10
     assert len(plan([span(0, 3, 1000)], Limits(count_min=10))) == 3
+    many = plan([span(n, 8, 1000 + n) for n in range(3000)], Limits(count_min=20_000))
+    assert len(many) == 20_000
+    assert [piece.partition for pieces in many for piece in pieces] == sorted(
+        piece.partition for pieces in many for piece in pieces
+    )
 
 
 def test_no_task_has_more_offsets_than_were_asked_for():

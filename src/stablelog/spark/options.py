@@ -241,6 +241,8 @@ SCANS = ("auto", "fetch", "files")
 GUARANTEES = ("exactly-once", "at-least-once")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 TARGET_SIZE = 128 << 20
+BATCH_SIZE_MAX = 100 << 20  # Kafka's socket.request.max.bytes
+TIMES = ("timestamp", "timestamps")  # kinds of a Bound
 DURATION_MS_MAX = 2**31 - 1  # Kafka's messages have 32 bits for a timeout
 _DURATIONS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -330,6 +332,7 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
     if cut:
         check_commit_order("cut=true", isolation, bootstrap, scan)
     _check_bounds(values, at_cuts=cut)
+    starting = _bound(values, "starting", "latest" if where == STREAM else "earliest")
     return ReadOptions(
         bootstrap=bootstrap,
         path=path,
@@ -337,10 +340,10 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
         pattern=values.parsed("subscribePattern", _pattern, None),
         assigned=assigned,
         partitions=partitions,
-        starting=_bound(values, "starting", "latest" if where == STREAM else "earliest"),
+        starting=starting,
         ending=_bound(values, "ending", "latest"),
         cut=cut,
-        latest_if_late=values.choice("startingOffsetsByTimestampStrategy", ("error", "latest")) == "latest",
+        latest_if_late=_latest_if_late(values, starting),
         isolation=isolation,
         include_headers=values.boolean("includeHeaders", False),
         include_commits=include_commits,
@@ -395,7 +398,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         commit_group=commit_group,
         source_offsets=source_offsets,
         codec=values.choice("kafka.compression.type", CODECS),
-        batch_size_max=values.parsed("batchBytes", _size, 1_000_000),
+        batch_size_max=values.parsed("batchBytes", _batch_size, 1_000_000),
         checkpoint=next(
             (value for name, value in given.items() if name.lower() == "checkpointlocation"), None
         ),
@@ -527,6 +530,15 @@ def check_commit_order(what: str, isolation: str, bootstrap: str | None, scan: s
         raise InvalidConfig(f"{what} is read by the protocol: leave out scan=files")
 
 
+def _latest_if_late(values: _Values, starting: Bound) -> bool:
+    strategy = values.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
+    if values.text("startingOffsetsByTimestampStrategy") is not None and starting.kind not in TIMES:
+        raise InvalidConfig(
+            "startingOffsetsByTimestampStrategy is about a time to begin at, which is not given: startingTimestamp or startingOffsetsByTimestamp"
+        )
+    return strategy == "latest"
+
+
 def _bound(values: _Values, side: str, default: str) -> Bound:
     names = (f"{side}Offsets", f"{side}OffsetsByTimestamp", f"{side}Timestamp", f"{side}Cut")
     name = values.one_of(*names)
@@ -593,6 +605,13 @@ def _size(text: str) -> int:
     lowered = text.lower().removesuffix("b")
     unit = _SIZES.get(lowered[-1:], 1)
     return _count(lowered[:-1].strip() if unit > 1 else lowered) * unit
+
+
+def _batch_size(text: str) -> int:
+    size = _size(text)
+    if size > BATCH_SIZE_MAX:
+        raise ValueError("more than a request can hold, which is 100m")
+    return size
 
 
 def _duration(text: str) -> int:

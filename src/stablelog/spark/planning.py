@@ -5,6 +5,7 @@ record batches where the segment files are seen and by offsets otherwise. What i
 the limits only.
 """
 
+import heapq
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
@@ -211,18 +212,28 @@ def _fill(spans: Iterable[Span], target: int, offsets_max: int | None) -> list[l
     return tasks
 
 
+# Of a task: its size, negative; whether it has one span only; which half of which half it is; and itself. No two tasks
+# have one path, so tasks are never compared.
+_Sized = tuple[int, bool, tuple[int, ...], list[Span]]
+
+
 def _spread(tasks: list[list[Span]], count_min: int) -> None:
     """Halve the largest tasks until there are enough, or nothing is left to halve."""
-    while len(tasks) < count_min:
-        candidates = [
-            (len(task) > 1, sum(span.size for span in task), -place)
-            for place, task in enumerate(tasks)
-            if len(task) > 1 or task[0].end - task[0].start > 1
-        ]
-        if not candidates:
-            return
-        place = -max(candidates, key=lambda candidate: (candidate[1], candidate[0], candidate[2]))[2]
-        tasks[place : place + 1] = _halved(tasks[place])
+    whole: list[_Sized] = []  # what cannot be halved
+    heap: list[_Sized] = []  # the rest, the largest first
+
+    def add(path: tuple[int, ...], task: list[Span]) -> None:
+        can_be_halved = len(task) > 1 or task[0].end - task[0].start > 1
+        sized = (-sum(span.size for span in task), len(task) == 1, path, task)
+        heapq.heappush(heap if can_be_halved else whole, sized)
+
+    for place, task in enumerate(tasks):
+        add((place,), task)
+    while heap and len(heap) + len(whole) < count_min:
+        _, _, path, task = heapq.heappop(heap)
+        for place, half in enumerate(_halved(task)):
+            add((*path, place), half)
+    tasks[:] = [task for _, _, _, task in sorted(whole + heap, key=lambda sized: sized[2])]
 
 
 def _halved(task: Sequence[Span]) -> list[list[Span]]:
