@@ -194,10 +194,36 @@ def test_what_is_not_there_cannot_be_written(client, topic):
         with pytest.raises(Refused, match="has partitions 0 to 1, not 2"):
             txn.write(topic, b"k", b"v", partition=2)
     assert settled([future])
-    with pytest.raises(InvalidConfig):
-        client.transaction(timeout=0)
+    for timeout in (0, -1, float("nan"), float("inf"), 1e9):
+        with pytest.raises(InvalidConfig, match="a timeout of"):
+            client.transaction(timeout=timeout)
     with pytest.raises(InvalidConfig):
         stablelog.connect("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"key": 7}, TypeError),
+        ({"value": 1.5}, TypeError),
+        ({"headers": [("a", 7)]}, TypeError),
+        ({"headers": [(b"a", b"1")]}, TypeError),
+        ({"headers": [("\ud800", b"1")]}, UnicodeEncodeError),
+        ({"key": "\ud800"}, UnicodeEncodeError),
+        ({"timestamp_ms": -1}, ValueError),
+        ({"timestamp_ms": 1 << 63}, ValueError),
+    ],
+)
+def test_what_no_record_can_hold_is_refused_and_changes_nothing(
+    stablelog_broker, client, topic, wrong, error
+):
+    with client.transaction() as txn:
+        before = txn.write(topic, "k", "before", headers=[("a", "1")], partition=0)
+        with pytest.raises(error):
+            txn.write(topic, **wrong)
+        after = txn.write(topic, "k", "after", partition=0)
+    assert settled([before, after])
+    assert list(visible(stablelog_broker.bootstrap, topic).values()) == [b"before", b"after"]
 
 
 def test_after_its_timeout_it_is_aborted(stablelog_broker, client, topic):

@@ -14,7 +14,6 @@ from contextlib import closing, suppress
 from types import TracebackType
 from typing import Final, Literal, ParamSpec, Self, TypeVar
 
-from stablelog.batch.records import Header
 from stablelog.client.cluster import DEADLINE_S
 from stablelog.client.native import TIMEOUT_S, Client, Reading
 from stablelog.client.reading import CommittedTransaction, Pause
@@ -93,7 +92,7 @@ class AsyncTransaction:
         key: bytes | str | None = None,
         value: bytes | str | None = None,
         *,
-        headers: Iterable[Header] = (),
+        headers: Iterable[tuple[str, bytes | str | None]] = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> "asyncio.Future[Position]":
@@ -223,7 +222,7 @@ class AsyncClient:
             timeout: seconds after which it is aborted, if it is still open.
 
         Raises:
-            InvalidConfig: the timeout is not greater than 0, or no group can have this name.
+            InvalidConfig: the timeout is none that a transaction can have, or no group can have this name.
         """
         return AsyncTransaction(lambda on_end: self._client.begin(group, timeout, on_end), self._pool)
 

@@ -21,6 +21,7 @@ from stablelog.errors import InvalidConfig
 from stablelog.wire.extension.transaction_groups import NAME_RULE, is_group_name
 
 TIMEOUT_S = 30.0
+TIMEOUT_MAX_S = 2**31 // 1000  # what the protocol can say in milliseconds
 
 
 class Client:
@@ -77,7 +78,7 @@ class Client:
             timeout: seconds after which it is aborted, if it is still open.
 
         Raises:
-            InvalidConfig: the timeout is not greater than 0, or no group can have this name.
+            InvalidConfig: the timeout is none that a transaction can have, or no group can have this name.
         """
         return Transaction(lambda on_end: self.begin(group, timeout, on_end))
 
@@ -92,8 +93,10 @@ class Client:
         Raises:
             InvalidConfig: as in `transaction`.
         """
-        if not timeout_s > 0:
-            raise InvalidConfig(f"a timeout of {timeout_s} s: it must be greater than 0")
+        if not 0 < timeout_s <= TIMEOUT_MAX_S:
+            raise InvalidConfig(
+                f"a timeout of {timeout_s} s: it must be greater than 0, and at most {TIMEOUT_MAX_S}"
+            )
         _check_group(group)
         writing = Writing(
             self._lend(), group=group, timeout_s=timeout_s, on_end=on_end, release=self._release

@@ -5,7 +5,6 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
-from stablelog.batch.records import Header
 from stablelog.client.writing import Committed, Outcome, Position, Writing
 
 
@@ -36,7 +35,7 @@ class Transaction:
         key: bytes | str | None = None,
         value: bytes | str | None = None,
         *,
-        headers: Iterable[Header] = (),
+        headers: Iterable[tuple[str, bytes | str | None]] = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> "Future[Position]":
@@ -46,7 +45,7 @@ class Transaction:
             topic: where; it comes into being if the broker makes topics by being asked for them.
             key: text is written as UTF-8.
             value: as `key`.
-            headers: names and values.
+            headers: names and values; a value is as `key`.
             partition: by default the one that Kafka's Java producer would choose for the key; without a key, one
                 after the other.
             timestamp_ms: by default now.

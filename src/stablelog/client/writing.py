@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.batch.records import Header, Record, encode_batch
+from stablelog.batch.records import Record, encode_batch
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster, Target
 from stablelog.client.commits import describe_commits
@@ -30,6 +30,7 @@ from stablelog.errors import OffsetOutOfRange, Refused, Unavailable
 
 BATCH_SIZE_MAX: Final = 256 << 10  # bytes of keys, values and headers; one record may have more
 BUFFERED_SIZE_MAX: Final = 8 << 20  # of all partitions
+TIMESTAMP_MAX: Final = (1 << 62) - 1  # so that no two are farther apart than a record can say
 RETENTION_S: Final = 86_400  # for which the broker remembers the commit
 RUN: Final = "1"
 POLL_FIRST_S, POLL_MAX_S = 0.0005, 0.02
@@ -165,7 +166,7 @@ class Writing:
         topic: str,
         key: bytes | str | None,
         value: bytes | str | None,
-        headers: Iterable[Header],
+        headers: Iterable[tuple[str, bytes | str | None]],
         partition: int | None,
         timestamp_ms: int | None,
     ) -> None:
@@ -173,15 +174,17 @@ class Writing:
 
         Raises:
             Refused: the transaction has ended, or there is no such partition.
+            TypeError: a key, value or header that is neither bytes nor text. Nothing was put, as with the next one.
+            ValueError: a timestamp that no record can have.
         """
         with self.turn:
             self._check_state()
             record = Record(
                 0,
-                time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms,
+                time.time_ns() // 1_000_000 if timestamp_ms is None else _as_timestamp(timestamp_ms),
                 _as_bytes(key),
                 _as_bytes(value),
-                tuple(headers),
+                tuple((_as_name(name), _as_bytes(content)) for name, content in headers),
             )
             size = _size(record)
             target = (topic, self._partition(topic, record.key, partition))
@@ -521,6 +524,19 @@ def _as_bytes(content: bytes | str | None) -> bytes | None:
     if isinstance(content, str):
         return content.encode()
     raise TypeError(f"keys and values are bytes or text, not {type(content).__name__}")
+
+
+def _as_name(name: str) -> str:
+    if isinstance(name, str):
+        name.encode()  # which half a surrogate pair cannot be
+        return name
+    raise TypeError(f"names of headers are text, not {type(name).__name__}")
+
+
+def _as_timestamp(timestamp_ms: int) -> int:
+    if 0 <= timestamp_ms <= TIMESTAMP_MAX:
+        return int(timestamp_ms)
+    raise ValueError(f"a timestamp of {timestamp_ms} ms: 0 to {TIMESTAMP_MAX}")
 
 
 def _size(record: Record) -> int:
