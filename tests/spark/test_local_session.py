@@ -87,3 +87,12 @@ def test_a_session_of_another_thread_is_left_alone_as_well(spark):
         found = another.submit(session, "another", spark_sql_shuffle_partitions="7").result()
     assert found.sparkContext is spark.sparkContext
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+
+
+def test_checkpoints_are_renamed_without_a_process_for_each_look(spark, tmp_path):
+    package = spark._jvm.org.apache.spark.sql.execution.streaming.checkpointing
+    path = spark._jvm.org.apache.hadoop.fs.Path(str(tmp_path))
+    made = package.CheckpointFileManager.create(path, spark._jsparkSession.sessionState().newHadoopConf())
+    assert (
+        made.getClass().getName() == local_session.SETTINGS["spark.sql.streaming.checkpointFileManagerClass"]
+    )

@@ -24,6 +24,7 @@ done
 exec {java} "$@"
 """
 
+CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 ARROW_FLAGS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
 # Measured to pay for a Python data source, see docs/spark.md.
@@ -34,6 +35,8 @@ SETTINGS = {
     "spark.executor.extraJavaOptions": ARROW_FLAGS,
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+    # The default one renames on local disks by way of `readlink`, a process for each of 16 looks in a micro-batch.
+    "spark.sql.streaming.checkpointFileManagerClass": f"{CHECKPOINTS}.FileSystemBasedCheckpointFileManager",
     "spark.sql.python.filterPushdown.enabled": "true",
     # A state store for each shuffle partition and micro-batch: 200 of them cost a small machine seconds.
     "spark.sql.shuffle.partitions": str(min(8, os.cpu_count() or 1)),
