@@ -163,5 +163,6 @@ def run(spark: Any, run_count: int, divisor: int, *, with_connector: bool) -> li
         aborted = bench.make("aborted", SMALL_COUNT // divisor, 100, aborts=True)
         sections = [bench.beside_parquet(small, large), bench.beside_none_aborted(aborted, small)]
         if with_connector:
-            sections.append(bench.beside_connector(small))
+            fewer = bench.make("fewer", SMALL_COUNT // 4 // divisor, 100)  # the connector takes its time
+            sections.append(bench.beside_connector(fewer))
     return sections
