@@ -27,10 +27,10 @@ class Task(threading.Thread):
         """Whether it still is.
 
         Raises:
-            RuntimeError: it has failed.
+            SystemExit: it has failed, which ends the scene.
         """
         if self._error is not None:
-            raise RuntimeError(f"{self.name} failed: {self._error}") from self._error
+            raise SystemExit(f"{self.name} failed: {self._error}") from self._error
         return self.is_alive()
 
     def stop(self) -> None:

@@ -16,6 +16,7 @@ from demo.cuts.ledger import Ledger
 from demo.cuts.picture import draw
 from demo.cuts.scene import report
 from demo.cuts.spark_watch import BY_CUT, BY_OFFSETS, MicroBatch, summarize
+from demo.cuts.tasks import Task
 from demo.flights import AIRPORTS
 
 READERS = ("one", "other")
@@ -80,6 +81,19 @@ def test_aborted_records_that_are_seen_are_counted():
     ledger = Ledger(READERS)
     ledger.saw("one", "a", doomed=True)
     assert [sight.doomed_count for sight in ledger.sights.values()] == [1, 0]
+
+
+class Failing(Task):
+    def work(self) -> None:
+        raise ValueError("no room")
+
+
+def test_a_thread_that_fails_ends_the_scene_with_a_sentence():
+    task = Failing("the writer")
+    task.start()
+    task.join()
+    with pytest.raises(SystemExit, match="the writer failed: no room"):
+        task.is_running()
 
 
 class Spark:
