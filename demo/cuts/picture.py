@@ -12,6 +12,7 @@ from demo.svg import BAD, FAINT, FONT, GOOD, INK, ticks
 WIDTH, HEIGHT, LEFT, RIGHT = 1200, 860, 90, 1140
 READ_TOP, READ_BOTTOM = 176, 476
 ROW_TOPS, ROW_HEIGHT, BAR_HEIGHT_MAX = (586, 716), 90, 72
+LABELLED_WIDTH_MIN = 14
 OPEN, COMMITTED, QUIET = "#e9a23b", "#c3cad6", "#6b7280"
 ARROW_TIP = (
     "<defs><marker id='tip' viewBox='0 0 8 8' refX='7' refY='4' markerWidth='7' markerHeight='7' "
@@ -185,7 +186,7 @@ def _joins(x: Scale, ledger: Ledger, batches: dict[str, list[MicroBatch]], limit
         _text(
             LEFT,
             540,
-            f"Spark joins flights with weather, {limit:,} offsets a micro-batch at most",
+            f"Spark joins flights with weather, maxOffsetsPerTrigger {limit:,}",
             16,
             weight=600,
         ),
@@ -224,6 +225,7 @@ def _row(
         parts.append(_box(left, bottom - height, width, height, GOOD, "rx='1'"))
         if red:
             parts.append(_box(left, bottom - height, width, red, BAD, "rx='1'"))
+        if red and width > LABELLED_WIDTH_MIN:
             label = f"{len(batch.torn)}"
             parts.append(_text(left + width / 2, bottom - height - 4, label, 11, BAD, anchor="middle"))
     return parts

@@ -39,8 +39,8 @@ class Screen:
         line = Table.grid(padding=(0, 2))
         line.add_row(
             f"[bold]{hours[min(place, len(hours) - 1)][:10]}[/bold]",
-            ProgressBar(self._record_count, moment.committed_count, width=20),
-            f"{moment.committed_count:,} records in {self._ledger.commit_count:,} transactions, "
+            ProgressBar(self._record_count, moment.committed_count, width=14),
+            f"{moment.committed_count:,} records, {self._ledger.commit_count:,} transactions, "
             f"{self._ledger.abort_count} aborted",
         )
         return line
