@@ -7,11 +7,16 @@ import time
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
 
-from stablelog.errors import Corrupt, Unavailable
+from stablelog.errors import Corrupt, InvalidConfig, Refused, Unavailable
 from stablelog.spark import counting
+from stablelog.spark.options import STREAM, read_options
 from stablelog.spark.planning import Limits
+from stablelog.spark.schema import Columns
 from stablelog.spark.segments import Gone
+from stablelog.spark.source import StablelogStreamReader
 from tests.clients.drivers import Confluent, unique
 from tests.spark.histories import Writers, truth
 from tests.spark.reading import make, rows, settled, tasks
@@ -123,6 +128,45 @@ def test_a_topic_that_was_created_again_is_not_taken_for_the_old_one(stablelog_b
     Confluent(stablelog_broker.bootstrap).produce(topic, [b"new"] * 300)
     with pytest.raises(Unavailable, match=f"{topic} was deleted and created again"):
         rows(asked, "value", planned=planned)
+
+
+@pytest.mark.parametrize("told", ["by name", "by partition"])
+def test_a_stream_that_bears_losses_goes_on_without_a_topic_that_was_deleted(stablelog_broker, told, caplog):
+    stays, goes = (unique("retained") for _ in range(2))
+    for topic in (stays, goes):
+        make(stablelog_broker.bootstrap, topic, 1)
+        Confluent(stablelog_broker.bootstrap).produce(topic, [b"1"] * 5)
+    what = {"subscribe": f"{stays},{goes}"} if told == "by name" else {}
+    what = what or {"assign": f'{{"{stays}": [0], "{goes}": [0]}}'}
+
+    def reader(**more):
+        asked = {"bootstrap": stablelog_broker.bootstrap, "startingOffsets": "earliest", **what, **more}
+        return StablelogStreamReader(read_options(asked, STREAM), Columns(StructType([])))
+
+    running, everything = reader(failOnDataLoss="false"), ReadAllAvailable()
+    start = running.initialOffset()
+    middle = running.latestOffset(start, everything)
+    assert {topic for topic in middle if topic[0] != "#"} == {stays, goes}
+    admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap})
+    admin.delete_topics([goes])[goes].result(30)
+    Confluent(stablelog_broker.bootstrap).produce(stays, [b"2"] * 5)
+
+    restarted = reader(failOnDataLoss="false")
+    for again in (running, restarted):
+        end = again.latestOffset(middle, everything)
+        assert end == {"#topics": {stays: middle["#topics"][stays]}, stays: {"0": 10}}
+        assert [piece.topic for task in again.partitions(middle, end) for piece in task.pieces] == [stays]
+        # A micro-batch that was planned before, and is repeated.
+        assert [piece.topic for task in again.partitions(start, middle) for piece in task.pieces] == [stays]
+        assert again.latestOffset(end, everything) == end
+        again.stop()
+    assert f"{goes}-0 was read before and is not there any more" in caplog.text
+    assert f"{goes}-0 is not there any more, and was not read to its end" in caplog.text
+    strict = reader()
+    for ask in (lambda: strict.latestOffset(middle, everything), lambda: strict.partitions(start, middle)):
+        with pytest.raises((Refused, InvalidConfig), match=goes):
+            ask()
+    strict.stop()
 
 
 def test_a_file_that_compaction_has_put_in_place_of_another_is_noticed(stablelog_broker, tmp_path):

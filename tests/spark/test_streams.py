@@ -132,6 +132,13 @@ def test_what_is_reported_is_what_there_is(clock):
     assert made.reportLatestOffset() == offsets(20, 5)
 
 
+def test_a_limit_does_not_count_what_was_removed(clock):
+    limit, start = ReadMaxRows(3), offsets(2, 5)
+    assert reader(maxOffsetsPerTrigger="3").latestOffset(start, limit) == offsets(5, 5)
+    bearing = reader(maxOffsetsPerTrigger="3", failOnDataLoss="false")
+    assert bearing.latestOffset(start, limit) == offsets(13, 5)
+
+
 def test_offsets_come_back_as_the_text_they_were(clock):
     made = reader()
     first = json.dumps(made.latestOffset(offsets(10, 0), ReadAllAvailable()))
@@ -142,7 +149,7 @@ def test_offsets_come_back_as_the_text_they_were(clock):
 def test_offsets_of_a_topic_that_was_created_again_are_never_taken_for_the_old_ones(clock):
     made = reader()
     end = made.latestOffset(offsets(10, 0), ReadAllAvailable())
-    made._log.partitions = lambda: dict.fromkeys((A, B), "another")
+    made._log.partitions = lambda **_how: dict.fromkeys((A, B), "another")
     made._log.ends = {A: 40, B: 40}
     clock.now += 1  # less than metadata is kept for
     with pytest.raises(Unavailable, match="x was deleted and created again"):
@@ -151,7 +158,7 @@ def test_offsets_of_a_topic_that_was_created_again_are_never_taken_for_the_old_o
 
 def test_what_is_there_now_of_a_topic_that_was_created_again_ends_where_it_ends(clock):
     made = reader(failOnDataLoss="false")
-    made._log.partitions = lambda: dict.fromkeys((A, B), "another")
+    made._log.partitions = lambda **_how: dict.fromkeys((A, B), "another")
     made.prepareForTriggerAvailableNow()
     end = made.latestOffset(offsets(1000, 5), ReadAllAvailable())
     assert end == {"#topics": {"x": "another"}, "x": {"0": 20, "1": 5}}

@@ -56,13 +56,15 @@ class BrokerLog:
         self.cluster = cluster or connect(options)
         self._record_sizes: dict[Place, float] = {}
 
-    def partitions(self) -> dict[Place, str]:
+    def partitions(self, *, there_only: bool = False) -> dict[Place, str]:
         """As `Log`."""
         options = self._options
         if options.pattern is not None:
             wanted: Any = re.compile(options.pattern)
         else:
             wanted = options.topics or sorted({topic for topic, _ in options.assigned})
+            if there_only:
+                wanted = re.compile("|".join(map(re.escape, wanted)))
         topics = self.cluster.metadata(wanted)
         found = {}
         for topic in topics.values():
@@ -72,9 +74,9 @@ class BrokerLog:
                     found[topic.name, index] = topic_id
         if options.assigned:
             missing = set(options.assigned) - set(found)
-            if missing:
+            if missing and not there_only:
                 raise InvalidConfig(f"assign names {name(min(missing))}, and there is no such partition")
-            found = {place: found[place] for place in options.assigned}
+            found = {place: found[place] for place in options.assigned if place in found}
         return found
 
     def earliest(self, places: Collection[Place]) -> dict[Place, int]:

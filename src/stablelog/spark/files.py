@@ -129,19 +129,19 @@ class DirectoryLog:
         self._ends: dict[Place, tuple[int, int]] = {}
         self._offset_ordered: set[Place] = set()  # of those that were looked at
 
-    def partitions(self) -> dict[Place, str]:
+    def partitions(self, *, there_only: bool = False) -> dict[Place, str]:
         """As `Log`."""
         found = self._listed()
         options = self._options
         topics = {topic for topic, _ in found}
         missing = {*options.topics, *(topic for topic, _ in options.assigned)} - topics
-        if missing:
+        if missing and not there_only:
             raise Missing(f"there is no topic {min(missing)!r} in {self._data}")
         if options.assigned:
             gone = set(options.assigned) - set(found)
-            if gone:
+            if gone and not there_only:
                 raise InvalidConfig(f"assign names {name(min(gone))}, and there is no such partition")
-            return {place: found[place] for place in options.assigned}
+            return {place: found[place] for place in options.assigned if place in found}
         pattern = re.compile(options.pattern) if options.pattern is not None else None
 
         def is_wanted(topic: str) -> bool:
@@ -268,9 +268,9 @@ class SharedLog:
         ] = {}  # (leader, None where the files are not seen)
         self._commit_ordered: set[Place] = set()  # of those, where they are and do not serve
 
-    def partitions(self) -> dict[Place, str]:
+    def partitions(self, *, there_only: bool = False) -> dict[Place, str]:
         """As `Log`."""
-        return self.broker.partitions()
+        return self.broker.partitions(there_only=there_only)
 
     def earliest(self, places: Collection[Place]) -> dict[Place, int]:
         """As `Log`."""

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from stablelog.client.cluster import Missing
 from stablelog.errors import InvalidConfig, Unavailable
 from stablelog.spark.offsets import EARLIEST, LATEST, Bound, Place, StreamOffsets
 from stablelog.spark.options import ReadOptions
@@ -30,8 +31,11 @@ class Range(NamedTuple):
 class Log(Protocol):
     """Where a read finds its records: brokers, or a data directory."""
 
-    def partitions(self) -> dict[Place, str]:
+    def partitions(self, *, there_only: bool = False) -> dict[Place, str]:
         """Every partition that the options name, with its topic's id; an empty one where none is known.
+
+        Args:
+            there_only: pass over topics and partitions that were named and are not there.
 
         Raises:
             Refused: a topic or partition that was named is not there.
@@ -202,7 +206,17 @@ def stream_ranges(options: ReadOptions, log_: Log, start: StreamOffsets, end: St
         start_offset = 0 if known is None else known
         if start_offset < end_offset:
             ranges.append(Range(place, start_offset, end_offset))
-    earliest = log_.earliest([wanted.place for wanted in ranges]) if ranges else {}
+    try:
+        earliest = log_.earliest([wanted.place for wanted in ranges]) if ranges else {}
+    except Missing:
+        if options.fail_on_data_loss:
+            raise
+        there = log_.partitions(there_only=True)
+        gone = [wanted.place for wanted in ranges if wanted.place not in there]
+        if gone:
+            lost(options, f"{names(gone)} is not there any more, and was not read to its end")
+        ranges = [wanted for wanted in ranges if wanted.place in there]
+        earliest = log_.earliest([wanted.place for wanted in ranges])
     kept = []
     for wanted in ranges:
         first = earliest[wanted.place]

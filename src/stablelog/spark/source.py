@@ -1,5 +1,6 @@
 """The readers: topics as DataFrames, and as streams of them; committed records only unless told otherwise."""
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from stablelog.client.cluster import Missing
 from stablelog.errors import InvalidConfig
 from stablelog.spark import fetch, files
 from stablelog.spark.cuts import batch_ranges, cluster_of
@@ -27,6 +29,7 @@ from stablelog.spark.resolve import Log, Range, resolve, stream_end, stream_rang
 from stablelog.spark.schema import Columns
 from stablelog.spark.worker import tune_worker
 
+log = logging.getLogger(__name__)
 METADATA_AGE_MAX_S = 5.0
 IDLE_AGE_MAX_S = 0.1  # how old the ends of the partitions may be when nothing has come for long
 
@@ -190,6 +193,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._latest: dict[Place, int] = {}
         self._latest_at = self._changed_at = self._batch_at = float("-inf")
         self._target: StreamOffsets | None = None
+        self._missing: set[str] = set()  # topics that were named and are not there
         self._checked: set[str] = set()  # topics that have what the columns want
 
     @property
@@ -219,7 +223,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """From now on, nothing is read that is not there yet."""
-        partitions = self._opened.partitions()
+        partitions = self._there()
         self._target = StreamOffsets(self._opened.latest(partitions), _ids(partitions))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -234,8 +238,9 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             }
         if any(before.next_offsets.get(place) != offset for place, offset in latest.items()):
             # Whose offsets these are is asked after the offsets: a topic that was created again has another id.
-            self._partitions = self._opened.partitions()
+            self._partitions = self._there()
             self._partitions_at = time.monotonic()
+            latest = {place: offset for place, offset in latest.items() if place in self._partitions}
         end = stream_end(self._options, before, self._partitions, latest)
         if end == before:
             return start
@@ -249,7 +254,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         """The ends of the partitions. The longer nothing has come, the longer they are taken to be what they were."""
         now = time.monotonic()
         if now - self._partitions_at > METADATA_AGE_MAX_S:
-            self._partitions = self._opened.partitions()
+            self._partitions = self._there()
             self._partitions_at = now
             self._latest_at = float("-inf")
         idle_s = now - max(self._changed_at, self._batch_at)
@@ -257,11 +262,24 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             before.next_offsets.get(place, 0) == offset for place, offset in self._latest.items()
         )
         if not nothing_new or now - self._latest_at > min(idle_s / 20, IDLE_AGE_MAX_S):
-            latest = self._opened.latest(self._partitions)
+            try:
+                latest = self._opened.latest(self._partitions)
+            except Missing:  # a topic was deleted since its partitions were asked for
+                self._partitions = self._there()
+                latest = self._opened.latest(self._partitions)
             self._latest_at = now
             if latest != self._latest:
                 self._latest, self._changed_at = latest, now
         return self._latest
+
+    def _there(self) -> dict[Place, str]:
+        """The partitions. Of a query that bears losses, those that are left: what is gone is told by its offsets."""
+        found = self._opened.partitions(there_only=not self._options.fail_on_data_loss)
+        missing = set(self._options.topics) - {topic for topic, _ in found}
+        if missing - self._missing:
+            log.warning("there is no topic %s; going on without", ", ".join(sorted(missing)))
+        self._missing = missing
+        return found
 
     def _limited(self, start: StreamOffsets, end: StreamOffsets) -> StreamOffsets:
         options = self._options
@@ -274,6 +292,14 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             return start
         if options.trigger_offsets_max is None and options.trigger_size_max is None:
             return end
+        if not options.fail_on_data_loss:
+            # What was removed is passed over at once, not a limit's worth at a time.
+            firsts = self._opened.earliest([wanted.place for wanted in ranges])
+            ranges = [
+                wanted._replace(start=max(wanted.start, firsts[wanted.place]))
+                for wanted in ranges
+                if firsts[wanted.place] < wanted.end
+            ]
         ends = self._opened.limited(
             ranges, end.topic_ids, options.trigger_offsets_max, options.trigger_size_max
         )
