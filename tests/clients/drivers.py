@@ -17,10 +17,27 @@ IDLE_S = 1.5
 LONG_S = 60  # how long a broker may hold a fetch of `consume` back
 _names = itertools.count()
 
+# The transactions of each driver: `run(topic, values, commit=..., offsets=...)` is one, begun and ended. `topic` may be
+# several, written one after the other. What fails is aborted, as an application does it, and raised.
+
 
 def unique(word):
     """A name that no other test has."""
     return f"{word}-{next(_names)}"
+
+
+def topics_of(topic):
+    return (topic,) if isinstance(topic, str) else topic
+
+
+@contextlib.contextmanager
+def aborted_if_failed(abort):
+    try:
+        yield
+    except Exception:
+        with contextlib.suppress(Exception):  # who was fenced has nothing to abort
+            abort()
+        raise
 
 
 class Confluent:
@@ -49,10 +66,11 @@ class Confluent:
         producer = Producer(self._settings(**{"transactional.id": transactional_id}))
         producer.init_transactions(TIMEOUT_S)
 
-        def run(topic, values, *, commit, offsets=None):
-            producer.begin_transaction()
-            for value in values:
-                producer.produce(topic, value, partition=0)
+        def work(topic, values, commit, offsets):
+            for name in topics_of(topic):
+                for value in values:
+                    producer.produce(name, value, partition=0)
+                producer.flush(TIMEOUT_S)
             if offsets is not None:
                 from confluent_kafka import Consumer, TopicPartition
 
@@ -61,8 +79,12 @@ class Confluent:
                 at = [TopicPartition(source, 0, position)]
                 producer.send_offsets_to_transaction(at, consumer.consumer_group_metadata(), TIMEOUT_S)
                 consumer.close()
-            producer.flush(TIMEOUT_S)
             (producer.commit_transaction if commit else producer.abort_transaction)(TIMEOUT_S)
+
+        def run(topic, values, *, commit, offsets=None):
+            producer.begin_transaction()
+            with aborted_if_failed(lambda: producer.abort_transaction(TIMEOUT_S)):
+                work(topic, values, commit, offsets)
 
         yield run
 
@@ -168,17 +190,22 @@ class KafkaPython:
         )
         producer.init_transactions()
 
-        def run(topic, values, *, commit, offsets=None):
-            producer.begin_transaction()
-            futures = [producer.send(topic, value, partition=0) for value in values]
+        def work(topic, values, commit, offsets):
+            for name in topics_of(topic):
+                futures = [producer.send(name, value, partition=0) for value in values]
+                producer.flush()
+                for future in futures:
+                    future.get(TIMEOUT_S)
             if offsets is not None:
                 group, source, position = offsets
                 at = {TopicPartition(source, 0): OffsetAndMetadata(position, "", -1)}
                 producer.send_offsets_to_transaction(at, group)
-            producer.flush()
-            for future in futures:
-                future.get(TIMEOUT_S)
             (producer.commit_transaction if commit else producer.abort_transaction)()
+
+        def run(topic, values, *, commit, offsets=None):
+            producer.begin_transaction()
+            with aborted_if_failed(producer.abort_transaction):
+                work(topic, values, commit, offsets)
 
         yield run
         producer.close()
@@ -293,9 +320,9 @@ class Aiokafka:
         producer = self._run(start())
 
         async def work(topic, values, commit, offsets):
-            await producer.begin_transaction()
-            futures = [await producer.send(topic, value, partition=0) for value in values]
-            await asyncio.gather(*futures)
+            for name in topics_of(topic):
+                futures = [await producer.send(name, value, partition=0) for value in values]
+                await asyncio.gather(*futures)
             if offsets is not None:
                 group, source, position = offsets
                 at = {TopicPartition(source, 0): OffsetAndMetadata(position, "")}
@@ -303,7 +330,9 @@ class Aiokafka:
             await (producer.commit_transaction() if commit else producer.abort_transaction())
 
         def run(topic, values, *, commit, offsets=None):
-            self._run(work(topic, values, commit, offsets))
+            self._run(producer.begin_transaction())
+            with aborted_if_failed(lambda: self._run(producer.abort_transaction())):
+                self._run(work(topic, values, commit, offsets))
 
         yield run
         self._run(producer.stop())

@@ -4,7 +4,7 @@ import contextlib
 
 from stablelog.broker.broker import Broker
 from stablelog.broker.journal import Journal
-from stablelog.broker.transactions import Transactions
+from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.coordinators.transaction_recovery import DecisionHistory
 from stablelog.coordinators.transaction_table import TransactionTable
 from stablelog.errors import Corrupt
@@ -152,15 +152,15 @@ def _trusting(index, end_offset, _log_crc):
 
 
 MUTANTS = {
-    markers_out_of_order: (Transactions, "_write"),
-    counted_before_its_markers_are_durable: (Transactions, "_awaited_markers"),
-    counted_when_decided: (Transactions, "resolved_commit_sequence"),
-    counted_when_the_decision_is_durable: (Transactions, "resolved_commit_sequence"),
+    markers_out_of_order: (TransactionGroup, "_write"),
+    counted_before_its_markers_are_durable: (TransactionGroup, "_awaited_markers"),
+    counted_when_decided: (TransactionGroup, "resolved_commit_sequence"),
+    counted_when_the_decision_is_durable: (TransactionGroup, "resolved_commit_sequence"),
     recovered_as_decided: (TransactionTable, "resolved_sequence"),
     a_cut_one_too_far: (CommitOrder, "offset_after"),
     a_cut_one_too_short: (CommitOrder, "offset_after"),
     a_cut_forgets_a_partition: (CommitOrder, "offset_after"),
-    a_held_back_partition_is_forgotten: (Transactions, "_hold_back"),
+    a_held_back_partition_is_forgotten: (TransactionGroup, "_hold_back"),
     runs_lose_their_gaps: (Extents, "add"),
     runs_count_from_their_own_beginning: (Extents, "add"),
     torn_transactions_stay: (CommitOrder, "_is_torn"),

@@ -164,11 +164,17 @@ class Java:
 
         def run(topic, values, *, commit, offsets=None):
             self.ask("begin", name=name)
-            self.send(name, topic, values, partition=0)
-            if offsets is not None:
-                group, source, position = offsets
-                self.ask("offsets", name=name, group=group, offsets=[[source, 0, position]])
-            self.ask("commit" if commit else "abort", name=name)
+            try:
+                for one in (topic,) if isinstance(topic, str) else topic:
+                    self.send(name, one, values, partition=0)
+                if offsets is not None:
+                    group, source, position = offsets
+                    self.ask("offsets", name=name, group=group, offsets=[[source, 0, position]])
+                self.ask("commit" if commit else "abort", name=name)
+            except Refused:
+                with contextlib.suppress(Refused):  # who was fenced has nothing to abort
+                    self.ask("abort", name=name)
+                raise
 
         yield run
         self.ask("close", name=name)

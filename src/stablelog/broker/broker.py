@@ -22,7 +22,14 @@ from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
 from stablelog.broker.metrics import Metrics
-from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, Topic, Topics
+from stablelog.broker.topics import (
+    CONSUMER_OFFSETS_TOPIC,
+    Topic,
+    Topics,
+    commit_log_of,
+    group_of_log,
+    is_internal,
+)
 from stablelog.broker.transactions import Transactions
 from stablelog.broker.waiting import Waiters
 from stablelog.coordinators.groups import GroupConfig, GroupCoordinator
@@ -31,6 +38,7 @@ from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk, LocalDisk
 from stablelog.errors import InvalidConfig, StablelogError, Unavailable
 from stablelog.log.partition import Partition
+from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +161,8 @@ class Broker:
     def _open_coordinators(self) -> None:
         """The broker's own logs come first: without them nothing can be answered."""
         offsets = self._own_log(CONSUMER_OFFSETS_TOPIC)
-        commits = self._own_log(TRANSACTION_STATE_TOPIC)
+        found = {group for topic in self.topics if (group := group_of_log(topic.name)) is not None}
+        commits = {group: self._own_log(commit_log_of(group)) for group in sorted(found | {DEFAULT_GROUP})}
         config = self.config
         self.groups = Groups(
             GroupCoordinator(
@@ -176,15 +185,16 @@ class Broker:
                 two_phase_commit_enable=config["transaction.two.phase.commit.enable"],
                 strict=config["stablelog.transaction.strict"],
             ),
-            Journal(commits, self.flush, self.now_ms),
+            count_max=config["stablelog.max.transaction.groups"],
+            make_log=lambda group: self._own_log(commit_log_of(group)),
             topics=self.topics,
             groups=self.groups,
             flush=self.flush,
             now_ms=self.now_ms,
         )
         self.groups.load()
-        self.transactions.load()
-        for partition in (*offsets, *commits):
+        self.transactions.load(commits)
+        for partition in offsets:
             self.transactions.partition_opened(partition)
 
     def _own_log(self, name: str) -> list[Partition]:
@@ -232,11 +242,10 @@ class Broker:
 
     def _advanced(self, partition: Partition) -> None:
         """More of a partition is durable, or decided."""
-        if partition is self.transactions.journal.partition:
-            self.transactions.journal.settle()
-            self.transactions.write_decided()
-        elif partition is self.groups.journal.partition:
+        if partition is self.groups.journal.partition:
             self.groups.journal.settle()
+        else:
+            self.transactions.advanced(partition)
         self.waiters.wake(partition)
 
     async def create_topic(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Topic:
@@ -294,7 +303,7 @@ class Broker:
         await self.flush.idle()
         topic = self.topics.delete(name)
         for index in range(topic.partition_count):
-            self.transactions.partition_gone((name, index))
+            self.transactions.partition_gone((name, index), topic.group)
         for partition in topic.partitions.values():
             self.flush.forget(partition, Unavailable(f"topic {name} was deleted"))
             self.waiters.wake(partition)
@@ -308,8 +317,9 @@ class Broker:
         while True:
             await asyncio.sleep(overdue_s)
             try:
-                self.transactions.apply(self.transactions.coordinator.tick(self.now_ms()))
-                await self._trim(self.transactions.journal, self.transactions.coordinator.checkpoint)
+                for group in self.transactions:
+                    group.apply(group.coordinator.tick(self.now_ms()))
+                    await self._trim(group.journal, group.coordinator.checkpoint)
                 await self._trim(self.groups.journal, self.groups.coordinator.checkpoint)
                 if self.now_ms() >= retention_due_ms:
                     retention_due_ms = self.now_ms() + retention_ms
@@ -338,7 +348,7 @@ class Broker:
     async def apply_retention(self) -> None:
         """Delete what is too old or too much, in every partition."""
         for partition in self.topics.open_partitions():
-            if partition.topic in (TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC):
+            if is_internal(partition.topic):
                 partition.remove_deleted(self.now_ms())
                 continue
             deleted = partition.apply_retention(self.now_ms())

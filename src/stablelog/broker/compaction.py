@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.topics import INTERNAL_TOPICS, Topics
+from stablelog.broker.topics import Topics, is_internal
 from stablelog.errors import StablelogError
 from stablelog.log.cleaner import Cleaned, Compaction
 from stablelog.log.compaction import KEY_MEMORY_SIZE
@@ -50,7 +50,7 @@ class Compactor:
     async def compact_all(self) -> None:
         """Compact each partition that has enough to do, once."""
         for partition in list(self._topics.open_partitions()):
-            if partition.topic in INTERNAL_TOPICS:
+            if is_internal(partition.topic):
                 continue
             try:
                 await self._compact(partition)

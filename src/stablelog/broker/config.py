@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from stablelog.errors import InvalidConfig
 from stablelog.log.partition import LogConfig
-from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
+from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, NAME_RULE, is_group_name
 
 Scope = Literal["broker", "topic", "both"]
 
@@ -81,6 +81,15 @@ def _choice(*words: str) -> tuple[Callable[[str], str], str]:
         return text
 
     return parse, " or ".join(words)
+
+
+def _group_name() -> tuple[Callable[[str], str], str]:
+    def parse(text: str) -> str:
+        if not is_group_name(text):
+            raise ValueError(text)
+        return text
+
+    return parse, f"{NAME_RULE}, or empty"
 
 
 def _boolean() -> tuple[Callable[[str], bool], str]:
@@ -366,6 +375,13 @@ SETTINGS: tuple[Setting, ...] = (
         topic="stablelog.order",
     ),
     _setting(
+        "stablelog.group",
+        _group_name(),
+        "",
+        "The transaction group that a new topic belongs to; empty: the default one. Producers whose transactional id begins with its name and a slash write to it in transactions. Given at creation, it cannot change.",
+        topic="stablelog.group",
+    ),
+    _setting(
         "stablelog.snapshot.bytes",
         _integer(4096, LONG_MAX),
         "67108864",
@@ -401,6 +417,12 @@ SETTINGS: tuple[Setting, ...] = (
         _boolean(),
         "true",
         "Whether a producer may prepare a transaction that outlives it (KIP-939).",
+    ),
+    _setting(
+        "stablelog.max.transaction.groups",
+        _integer(0, 100_000),
+        "1000",
+        "Transaction groups beside the default one; each has a commit log and takes a file descriptor. One more is refused with POLICY_VIOLATION.",
     ),
     _setting(
         "stablelog.transaction.strict",
@@ -550,6 +572,15 @@ def order_of(topic_configs: Mapping[str, str]) -> str:
     return topic_configs.get("stablelog.order", "offset")
 
 
+# Topic settings that are given when a topic is created and never change; the broker's value is for new topics.
+SETTLED_AT_CREATION = ("stablelog.order", "stablelog.group")
+
+
+def default_of(name: str) -> str:
+    """The value of a broker's setting where nothing is said."""
+    return _BY_NAME[name].default
+
+
 def group_of_topic(topic_configs: Mapping[str, str]) -> str:
     """The transaction group that a topic belongs to; empty for the default one."""
     return topic_configs.get("stablelog.group", DEFAULT_GROUP)
@@ -609,6 +640,11 @@ def check_change(present: Mapping[str, str], wanted: Mapping[str, str]) -> None:
         InvalidConfig: as `check_topic_configs`, or what changes cannot change.
     """
     check_topic_configs(wanted)
+    if group_of_topic(wanted) != group_of_topic(present):
+        raise InvalidConfig(
+            f"stablelog.group={group_of_topic(present)} was given when the topic was created and cannot change: its commits "
+            "are numbered in that group"
+        )
     if order_of(wanted) != order_of(present):
         raise InvalidConfig(
             f"stablelog.order={order_of(present)} was given when the topic was created and cannot change: "

@@ -44,11 +44,15 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Age of the oldest transaction that is open in a partition.",
         ("topic", "partition"),
     ),
-    "stablelog_last_commit_sequence": ("gauge", "Commit sequence of the last commit that was decided.", ()),
+    "stablelog_last_commit_sequence": (
+        "gauge",
+        "Commit sequence of the last commit that was decided, by transaction group.",
+        ("group",),
+    ),
     "stablelog_resolved_commit_sequence": (
         "gauge",
-        "Commit sequence up to which every commit is durable with all its markers.",
-        (),
+        "Commit sequence up to which every commit is durable with all its markers, by transaction group.",
+        ("group",),
     ),
 }
 
@@ -86,8 +90,9 @@ class Metrics:
         yield "stablelog_flush_rounds", (), self._broker.flush.rounds
         yield "stablelog_connections", (), self.connection_count
         yield "stablelog_fetch_sessions", (), len(self._broker.fetch_sessions)
-        yield "stablelog_last_commit_sequence", (), self._broker.transactions.coordinator.last_commit_sequence
-        yield "stablelog_resolved_commit_sequence", (), self._broker.transactions.resolved_commit_sequence
+        for group in self._broker.transactions:
+            yield "stablelog_last_commit_sequence", (group.name,), group.coordinator.last_commit_sequence
+            yield "stablelog_resolved_commit_sequence", (group.name,), group.resolved_commit_sequence
         now_ms = self._broker.now_ms()
         for partition in self._broker.topics.open_partitions():
             labels = (partition.topic, str(partition.index))

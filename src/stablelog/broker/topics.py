@@ -19,9 +19,11 @@ from pathlib import Path
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.config import (
+    SETTLED_AT_CREATION,
     BrokerConfig,
     check_change,
     check_topic_configs,
+    default_of,
     group_of_topic,
     order_of,
 )
@@ -31,6 +33,7 @@ from stablelog.errors import Corrupt, InvalidConfig, Refused, StablelogError
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.partition import Partition
 from stablelog.views.commit_ordered import CommitOrderedPartition
+from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, is_group_name
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +44,39 @@ RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
 NAME_SIZE_MAX = 249
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<index>\d+)")
+
+
+def commit_log_of(group: str) -> str:
+    """The topic that is the commit log of a transaction group."""
+    return f"{TRANSACTION_STATE_TOPIC}.{group}" if group else TRANSACTION_STATE_TOPIC
+
+
+def group_of_log(name: str) -> str | None:
+    """The transaction group whose commit log a topic of this name is; None if it is none."""
+    if name == TRANSACTION_STATE_TOPIC:
+        return DEFAULT_GROUP
+    stem, _, group = name.partition(".")
+    return group if stem == TRANSACTION_STATE_TOPIC and group and is_group_name(group) else None
+
+
+def is_internal(name: str) -> bool:
+    """Whether the broker keeps its own state in a topic of this name."""
+    return name == CONSUMER_OFFSETS_TOPIC or group_of_log(name) is not None
+
+
+def check_not_internal(name: str) -> None:
+    """Refuse a name that the broker uses itself, now or some day.
+
+    Raises:
+        Refused: invalid_topic_exception.
+    """
+    # Names with _ for . too: metrics could not tell them apart.
+    if is_internal(name) or _without_dots(name).startswith(f"{TRANSACTION_STATE_TOPIC}_"):
+        raise Refused(ErrorCode.invalid_topic_exception, f"{name!r} is a name for the broker's own topics")
 
 
 def check_topic_name(name: str) -> None:
@@ -82,7 +113,7 @@ class Topic:
     @property
     def is_internal(self) -> bool:
         """Whether the broker keeps its own state in it."""
-        return self.name in INTERNAL_TOPICS
+        return is_internal(self.name)
 
     @property
     def group(self) -> str:
@@ -252,12 +283,12 @@ class Topics:
     # -- changing ----------------------------------------------------------------------------------------------
 
     def create(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Topic:
-        """Create a topic with open, empty partitions. Durable on return.
+        """Create a topic with open, empty partitions, one of the broker's own perhaps. Durable on return.
 
         Raises:
             Refused: the name, the count or a setting is not valid, or the topic is there; nothing changed.
         """
-        topic = self.reserve(name, partition_count, configs)
+        topic = self.reserve(name, partition_count, configs, own=is_internal(name))
         try:
             return self.publish(topic, self.make_partitions(topic, range(partition_count)))
         finally:
@@ -265,15 +296,18 @@ class Topics:
 
     # Making many partitions takes long: `create` in steps, of which the second may run in a thread.
 
-    def reserve(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Topic:
+    def reserve(
+        self, name: str, partition_count: int, configs: Mapping[str, str], *, own: bool = False
+    ) -> Topic:
         """The topic that is going to be; its name is taken until `release`.
 
         Raises:
             Refused: as `create` would.
         """
-        if self._config["stablelog.order"] != "offset" and name not in INTERNAL_TOPICS:
-            configs = {"stablelog.order": self._config["stablelog.order"], **configs}
-        self.check_new(name, partition_count, configs)
+        if not is_internal(name):
+            given = {s: self._config[s] for s in SETTLED_AT_CREATION if self._config[s] != default_of(s)}
+            configs = {**given, **configs}
+        self.check_new(name, partition_count, configs, own=own)
         self._reserved[_without_dots(name)] = partition_count
         return Topic(name, uuid.uuid4(), partition_count, dict(configs))
 
@@ -296,8 +330,10 @@ class Topics:
         """What was reserved is in the list now, or will not be."""
         del self._reserved[_without_dots(topic.name)]
 
-    def check_new(self, name: str, partition_count: int, configs: Mapping[str, str]) -> None:
-        """Whether `create` would do it.
+    def check_new(
+        self, name: str, partition_count: int, configs: Mapping[str, str], *, own: bool = False
+    ) -> None:
+        """Whether `create` would do it; `own` if it is for the broker's own state.
 
         Raises:
             Refused: as `create` would.
@@ -306,6 +342,8 @@ class Topics:
         other = self._dotless.get(_without_dots(name))
         if name in self._topics or (other is None and _without_dots(name) in self._reserved):
             raise Refused(ErrorCode.topic_already_exists, f"topic {name!r} exists already")
+        if not own:
+            check_not_internal(name)
         if other is not None:
             raise Refused(
                 ErrorCode.invalid_topic_exception,

@@ -1,306 +1,229 @@
-"""Carries out what the transaction coordinator decides.
+"""Which transaction group answers, and which there are.
 
-A decision's record goes into the commit log; once it is durable, its markers are appended to the partitions, in
-the order of the decisions and all of one partition in one write; then the client is answered. So the producer's
-next transaction never meets the last one's markers on their way.
+A group is the commit log of its name and what is built on it (`transaction_group`). The default group is always there;
+another is made when somebody first begins something in it. After a start the groups are those whose logs are found.
+
+A transaction writes to topics of its own group only, so that each partition hears of commits of one group, whose
+numbers it can be cut at. Committed offsets of consumers belong to no group.
 """
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
-from stablelog.batch.markers import Marker, MarkerType
-from stablelog.batch.records import decode_records
+from kio.schema.errors import ErrorCode
+
 from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
 from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, Topics
-from stablelog.coordinators.producer_ids import ProducerIds
+from stablelog.broker.transaction_group import TransactionGroup
+from stablelog.coordinators.producer_ids import ProducerIdSpace
 from stablelog.coordinators.transactions import (
-    REPAIR,
-    Decision,
-    MarkerOrder,
+    Description,
     OpenTransaction,
-    Record,
     TopicPartition,
     TransactionConfig,
-    TransactionCoordinator,
 )
-from stablelog.errors import Refused, Unavailable
-from stablelog.log.partition import MarkerWrite, Partition
+from stablelog.errors import Refused
+from stablelog.log.partition import Partition
+from stablelog.wire.extension.transaction_groups import (
+    DEFAULT_GROUP,
+    NAME_RULE,
+    group_in_words,
+    group_of,
+    is_group_name,
+)
 
 log = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer")
-OrderKey = tuple[str, int, int]
-
-MARKED_COUNT_MAX = 10_000  # commits of which it is noted that their markers may not be durable yet
+CROSSINGS_TOLD_MAX: Final = 1000  # pairs of a group and a topic of which the broker's log tells
 
 
 class Transactions:
-    """The transactions of one group: its coordinator, its commit log, and its markers on their way."""
+    """All transaction groups of a broker.
+
+    Args:
+        config: the coordinators' settings.
+        count_max: how many groups there may be beside the default one.
+        make_log: makes, or opens, the commit log of a group; durable on return.
+        topics: where markers go.
+        groups: the consumer groups.
+        flush: makes partitions durable.
+        now_ms: the broker's clock.
+    """
 
     def __init__(
         self,
         config: TransactionConfig,
-        journal: Journal,
         *,
+        count_max: int,
+        make_log: Callable[[str], list[Partition]],
         topics: Topics,
         groups: Groups,
         flush: GroupFlush,
         now_ms: Callable[[], int],
     ) -> None:
-        self.journal = journal
+        self._config = config
+        self._count_max = count_max
+        self._make_log = make_log
         self._topics = topics
-        self._groups = groups
+        self._consumer_groups = groups
         self._flush = flush
         self._now_ms = now_ms
-        self._decided: list[tuple[Decision[Any], asyncio.Future[None] | None]] = []
-        self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
-        self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}  # partitions that lack their marker
-        # By commit sequence, where its markers end that were not durable when they were written.
-        self._marked: dict[int, list[tuple[Partition, int]]] = {}
-        self._durable_sequence = 0  # of the last commit whose decision is durable
-        self._appended_sequence = 0
-        self._producer_ids = ProducerIds()
-        self.coordinator = TransactionCoordinator(
-            config,
-            coordinator_epoch=topics.leader_epoch,
-            producer_ids=self._producer_ids,
-            log_end=self._log_end,
+        self._id_space = ProducerIdSpace()
+        self._groups: dict[str, TransactionGroup] = {}
+        self._by_log: dict[Partition, TransactionGroup] = {}
+        self._awaited: dict[TopicPartition, set[str]] = {}  # groups that have something to settle there
+        self._crossings: set[tuple[str, str]] = set()
+
+    # -- which there are -----------------------------------------------------------------------------------
+
+    def load(self, logs: Mapping[str, list[Partition]]) -> None:
+        """Rebuild the groups from their commit logs; markers wait until their partitions are open."""
+        for name, partitions in logs.items():
+            self._open(name, partitions).load()
+        for group in self:
+            for target in group.awaited():
+                self._awaited.setdefault(target, set()).add(group.name)
+
+    def _open(self, name: str, partitions: list[Partition]) -> TransactionGroup:
+        journal = Journal(partitions, self._flush, self._now_ms)
+        group = self._groups[name] = TransactionGroup(
+            name,
+            self._config,
+            journal,
+            id_space=self._id_space,
+            topics=self._topics,
+            groups=self._consumer_groups,
+            flush=self._flush,
+            now_ms=self._now_ms,
         )
+        self._by_log[journal.partition] = group
+        return group
 
-    def _log_end(self, target: TopicPartition) -> int | None:
-        """Where a partition ends; 0 while it is not open, None if there is none."""
-        topic = self._topics.get(target[0])
-        if topic is None or target[1] >= topic.partition_count:
-            return None
-        partition = topic.partitions.get(target[1])
-        return 0 if partition is None else partition.end_offset
-
-    def load(self) -> None:
-        """Rebuild the coordinator's state from the commit log; markers wait until their partitions are open."""
-        for batch, header in self.journal.replay():
-            if not header.is_control:
-                for record in decode_records(batch):
-                    if record.key is not None:
-                        self.coordinator.replay(record.key, record.value)
-        decision = self.coordinator.loaded(self._now_ms())
-        self._append(decision)
-        done = []
-        for order in decision.markers:
-            targets = {target for target in order.partitions if self._exists(target)}
-            self._hold_back(order, targets)
-            if not targets:
-                done.append(order)
-        self._report_done(done)
-        for target in self.coordinator.unsettled():
-            if not self._exists(target):
-                self.partition_gone(target)
-
-    def _exists(self, target: TopicPartition) -> bool:
-        topic = self._topics.get(target[0])
-        return topic is not None and target[1] < topic.partition_count
-
-    def _hold_back(self, order: MarkerOrder, targets: set[TopicPartition]) -> None:
-        for target in targets:
-            self._held_back.setdefault(target, []).append(order)
-        if targets:
-            self._waiting_for[_key(order)] = targets
-
-    # -- decisions ---------------------------------------------------------------------------------------------
-
-    def apply(self, decision: Decision[Answer]) -> Answer:
-        """Append the decision's records and answer at once; its markers follow when the records are durable."""
-        self._append(decision)
-        if decision.markers:
-            self._write_when_durable(decision, None)
-        return decision.answer
-
-    async def carry_out(self, decision: Decision[Answer]) -> Answer:
-        """Append the decision's records, wait until they are durable and its markers are written, and answer."""
-        self._append(decision)
-        if decision.markers:
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._write_when_durable(decision, done)
-            await done
-        else:
-            await self.journal.settled()
-        return decision.answer
-
-    def _append(self, decision: Decision[Any]) -> None:
-        self.journal.append(decision.records)
-        sequence = self.coordinator.last_commit_sequence
-        if sequence > self._appended_sequence:
-            self._appended_sequence = sequence
-            self.journal.after(lambda: self._commits_durable(sequence))
-
-    def _commits_durable(self, sequence: int) -> None:
-        self._durable_sequence = sequence
+    def __iter__(self) -> Iterator[TransactionGroup]:
+        return iter(list(self._groups.values()))
 
     @property
-    def resolved_commit_sequence(self) -> int:
-        """The greatest number up to which every commit is durable with all its markers: no crash tears it again."""
-        unmarked = min(self._awaited_markers(), default=self._durable_sequence + 1)
-        return min(self.coordinator.resolved_commit_sequence, self._durable_sequence, unmarked - 1)
+    def default(self) -> TransactionGroup:
+        """The default group."""
+        return self._groups[DEFAULT_GROUP]
 
-    def unresolved(self) -> list[tuple[int, str, str, int]]:
-        """What that number waits for: (commit sequence, transactional id, topic, partition) of each marker, in order.
+    def get(self, name: str) -> TransactionGroup | None:
+        """The group of this name, if anything was ever begun in it."""
+        return self._groups.get(name)
 
-        The id is empty where the transaction was complete but for the disk; after a start, where the partition is not
-        open yet and a crash may have taken the marker.
+    def made(self, name: str) -> TransactionGroup:
+        """The group of this name. If it is not there yet, it is made now, with an empty log that is durable.
+
+        Raises:
+            Refused: no group can have the name, or there are too many.
         """
-        held = {
-            (order.commit_sequence, order.transactional_id, *target)
-            for target, orders in self._held_back.items()
-            for order in orders
-            if order.commit_sequence >= 0
-        }
-        awaited = {
-            (sequence, "", partition.topic, partition.index)
-            for sequence, ends in self._awaited_markers().items()
-            for partition, _ in ends
-        }
-        unsettled = {
-            (sequence, "", *target)
-            for target, sequence in self.coordinator.unsettled().items()
-            if sequence >= 0 and all(order[2:] != target for order in held)
-        }
-        return sorted(held | awaited | unsettled)
+        group = self._groups.get(name)
+        if group is not None:
+            return group
+        if not is_group_name(name):
+            raise Refused(
+                ErrorCode.invalid_request, f"{name!r} is no name of a transaction group: {NAME_RULE}"
+            )
+        if len(self._groups) > self._count_max:
+            refused = Refused(
+                ErrorCode.policy_violation,
+                f"{group_in_words(name)} would be one more than stablelog.max.transaction.groups={self._count_max}; it "
+                "is named before the first slash of a transactional id",
+            )
+            log.warning("%s", refused)
+            raise refused
+        group = self._open(name, self._make_log(name))
+        log.info("made %s", group_in_words(name))
+        return group
 
-    def _awaited_markers(self) -> dict[int, list[tuple[Partition, int]]]:
-        return {
-            sequence: left
-            for sequence, ends in list(self._marked.items())
-            if (left := [(partition, end) for partition, end in ends if self._is_awaited(partition, end)])
-        }
+    def of_id(self, transactional_id: str) -> TransactionGroup:
+        """The group of a transactional id whose producer has begun before.
 
-    def _is_awaited(self, partition: Partition, end: int) -> bool:
-        topic = self._topics.get(partition.topic)
-        is_there = topic is not None and topic.partitions.get(partition.index) is partition
-        return is_there and partition.high_watermark < end
+        Raises:
+            Refused: the group is not there, so that nobody has the id.
+        """
+        group = self._groups.get(group_of(transactional_id))
+        if group is None:
+            raise Refused(
+                ErrorCode.invalid_producer_id_mapping, f"no producer has the id {transactional_id!r}"
+            )
+        return group
 
-    def _write_when_durable(self, decision: Decision[Any], done: "asyncio.Future[None] | None") -> None:
-        self.journal.after(lambda: self._decided.append((decision, done)))
-        self.write_decided()  # there is something only if nothing had to be waited for
+    def describe(self, transactional_id: str) -> Description | None:
+        """What is known of an id; None if nothing is.
 
-    def write_decided(self) -> None:
-        """Write the markers of all decisions that became durable: one append for each partition."""
-        if not self._decided:
+        The default group has ids of others from before there were others.
+        """
+        group = self._groups.get(group_of(transactional_id), self.default)
+        found = group.coordinator.describe(transactional_id)
+        return found if found is not None else self.default.coordinator.describe(transactional_id)
+
+    # -- whose a topic is ----------------------------------------------------------------------------------
+
+    def check_topic(self, transactional_id: str, name: str) -> None:
+        """Refuse to write to a topic of another group in a transaction.
+
+        The code is the one that every client takes for the end of the transaction, and not of the producer; it names
+        the topic. The sentence goes where the protocol has room for it, and once into the broker's log.
+
+        Raises:
+            Refused: topic_authorization_failed.
+        """
+        topic = self._topics.get(name)
+        own = group_of(transactional_id)
+        if topic is None or topic.group == own or name == CONSUMER_OFFSETS_TOPIC:
             return
-        decided, self._decided = self._decided, []
-        by_partition: dict[TopicPartition, list[MarkerOrder]] = {}
-        for decision, _ in decided:
-            for order in decision.markers:
-                for target in order.partitions:
-                    by_partition.setdefault(target, []).append(order)
-        for target, orders in by_partition.items():
-            self._write_or_hold_back(target, orders)
-        for _, done in decided:
-            if done is not None and not done.done():
-                done.set_result(None)
-        # Clients are answered first; before any of them can ask again, its transaction is noted as complete.
-        orders = [order for decision, _ in decided for order in decision.markers]
-        asyncio.get_running_loop().call_soon(self._report_written, orders)
+        fitting_id = f"that begins with {topic.group + '/'!r}" if topic.group else "without a slash"
+        refused = Refused(
+            ErrorCode.topic_authorization_failed,
+            f"transactional id {transactional_id!r} belongs to {group_in_words(own)} by what stands before its first slash, "
+            f"and topic {name!r} to {group_in_words(topic.group)}: a transaction writes to topics of its own group. Use an "
+            f"id {fitting_id}, or a topic made with stablelog.group={own or chr(39) * 2}",
+        )
+        if (own, name) not in self._crossings and len(self._crossings) < CROSSINGS_TOLD_MAX:
+            self._crossings.add((own, name))
+            log.warning("%s", refused)
+        raise refused
 
-    def _report_written(self, orders: Iterable[MarkerOrder]) -> None:
-        self._report_done([order for order in orders if _key(order) not in self._waiting_for])
+    # -- partitions ----------------------------------------------------------------------------------------
 
-    def _write_or_hold_back(self, target: TopicPartition, orders: list[MarkerOrder]) -> None:
-        if not self._exists(target):
-            return  # the topic was deleted, and the transaction's records with it
-        topic = self._topics.get(target[0])
-        partition = topic.partitions.get(target[1]) if topic is not None else None
-        if partition is None:
-            for order in orders:
-                self._held_back.setdefault(target, []).append(order)
-                self._waiting_for.setdefault(_key(order), set()).add(target)
-        else:
-            self._write(partition, orders)
-
-    def _write(self, partition: Partition, orders: list[MarkerOrder]) -> None:
-        """Write markers to a partition, in their order and with one append."""
-        if not orders:
-            return
-        writes = [_marker_write(order) for order in orders]
-        try:
-            outcomes = partition.append_markers(writes, now_ms=self._now_ms())
-        except Unavailable as error:
-            self._flush.fail(error)  # they are written when the partition is opened again
-            raise
-        self._flush.dirty(partition)
-        end = partition.end_offset
-        for order, outcome in zip(orders, outcomes, strict=True):
-            if isinstance(outcome, Refused):
-                # Whoever has a higher epoch, or a later coordinator, has ended the transaction already.
-                log.warning(
-                    "the marker of producer %d for %s-%d is not needed: %s",
-                    order.producer_id,
-                    partition.topic,
-                    partition.index,
-                    outcome,
-                )
-            if order.commit_sequence >= 0 and partition.high_watermark < end:
-                self._marked.setdefault(order.commit_sequence, []).append((partition, end))
-            if partition.topic == CONSUMER_OFFSETS_TOPIC:
-                self._groups.transaction_ended(order.producer_id, commit=order.type is MarkerType.COMMIT)
-
-    def _report_done(self, orders: Iterable[MarkerOrder]) -> None:
-        """The markers of these orders stand everywhere: what follows goes into the commit log as one batch."""
-        records: list[Record] = []
-        for order in orders:
-            if order.transactional_id != REPAIR:
-                records += self.coordinator.markers_done(
-                    order.transactional_id, order.producer_id, order.producer_epoch, now_ms=self._now_ms()
-                ).records
-        self.journal.append(records)
-        if len(self._marked) > MARKED_COUNT_MAX:
-            self._marked = self._awaited_markers()
+    def advanced(self, partition: Partition) -> None:
+        """More of a partition is durable: if it is a commit log, what waited for it goes on."""
+        group = self._by_log.get(partition)
+        if group is not None:
+            group.journal.settle()
+            group.write_decided()
 
     def partition_opened(self, partition: Partition) -> None:
         """A partition can be written: settle what is open in it before anyone else writes to it."""
         target = (partition.topic, partition.index)
         for producer in partition.producers():
-            self._producer_ids.skip_past(producer.producer_id)
+            self._id_space.skip_past(producer.producer_id)
         found = [
             OpenTransaction(txn.producer_id, txn.producer_epoch, txn.first_offset, txn.leader_epoch)
             for txn in partition.open_transactions()
         ]
-        self._settle(target, found, partition)
+        topic = self._topics.get(partition.topic)
+        own_name = DEFAULT_GROUP if topic is None else topic.group
+        own = self._groups.get(own_name, self.default)
+        for group in self._concerned(target, own_name):
+            if group is not own:
+                theirs = [txn for txn in found if group.coordinator.knows(target, txn.producer_id)]
+                found = [txn for txn in found if txn not in theirs]
+                group.settle(target, theirs, partition)
+        own.settle(target, found, partition)  # and what nobody knows
 
-    def partition_gone(self, target: TopicPartition) -> None:
-        """A partition was deleted: nobody waits for its markers any more."""
-        self._settle(target, [], None)
+    def partition_gone(self, target: TopicPartition, group_name: str) -> None:
+        """A partition of this group was deleted: nobody waits for its markers any more."""
+        for group in self._concerned(target, group_name):
+            group.settle(target, [], None)
 
-    def _settle(
-        self, target: TopicPartition, found: list[OpenTransaction], partition: Partition | None
-    ) -> None:
-        """Compare what is open in a partition with what was decided, and write the markers that it lacks."""
-        held = self._held_back.pop(target, [])
-        decision = self.coordinator.reconcile(target, found, held=held, now_ms=self._now_ms())
-        self._append(decision)
-        if partition is not None:
-            self._write(partition, decision.markers)
-        done = []
-        for order in held:
-            left = self._waiting_for.get(_key(order), set())
-            left.discard(target)
-            if not left and self._waiting_for.pop(_key(order), None) is not None:
-                done.append(order)
-        self._report_done(done)
-
-
-def _key(order: MarkerOrder) -> OrderKey:
-    return order.transactional_id, order.producer_id, order.producer_epoch
-
-
-def _marker_write(order: MarkerOrder) -> MarkerWrite:
-    marker = Marker(
-        type=order.type,
-        coordinator_epoch=order.coordinator_epoch,
-        group=order.group if order.type is MarkerType.COMMIT else None,
-        commit_sequence=order.commit_sequence,
-        low_watermark=order.low_watermark,
-    )
-    return MarkerWrite(order.producer_id, order.producer_epoch, marker, order.transaction_version)
+    def _concerned(self, target: TopicPartition, group_name: str) -> list[TransactionGroup]:
+        """The groups that may have something to settle in a partition of this group. Then they have not any more."""
+        if target[0] == CONSUMER_OFFSETS_TOPIC:
+            return list(self)
+        names = self._awaited.pop(target, set()) | {group_name}
+        return [self._groups[name] for name in sorted(names) if name in self._groups]

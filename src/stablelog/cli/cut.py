@@ -4,6 +4,7 @@ from stablelog.cli.output import print_json, print_table
 from stablelog.client.cluster import Cluster
 from stablelog.client.cuts import describe_cut
 from stablelog.wire.extension.cut import RESOLVED
+from stablelog.wire.extension.transaction_groups import group_in_words
 
 
 def cut(bootstrap: str, topics: list[str], at: int | None, *, as_json: bool) -> None:
@@ -25,7 +26,7 @@ def cut(bootstrap: str, topics: list[str], at: int | None, *, as_json: bool) -> 
         )
         return
     rows = [[topic, partition, offset] for (topic, partition), offset in found.offsets.items()]
-    title = f"Every commit up to {found.commit_sequence} is whole before these offsets; the last one is {found.last_commit_sequence}"
+    title = f"In {group_in_words(found.group)} every commit up to {found.commit_sequence} is whole before these offsets; the last one is {found.last_commit_sequence}"
     print_table(title, ["topic", "partition", "offset"], rows)
     if found.holders:
         waits = [list(holder) for holder in found.holders]

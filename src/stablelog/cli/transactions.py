@@ -16,6 +16,7 @@ from stablelog.cli.admin import cluster, known_topic
 from stablelog.cli.output import done, fail, show
 from stablelog.client.connection import Connection, check
 from stablelog.wire.extension.children import child_of
+from stablelog.wire.extension.transaction_groups import group_of
 from stablelog.wire.messages import message_class
 
 INIT_PRODUCER_ID, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = (
@@ -67,10 +68,17 @@ def list_transactions(bootstrap: str, state: str | None, longer_than_ms: int, *,
     with Connection(bootstrap) as client:
         found = _listed(client, (state,) if state else (), longer_than_ms)
     rows = [
-        (txn.transactional_id, txn.producer_id, txn.transaction_state, _part_of(txn.transactional_id))
+        (
+            txn.transactional_id,
+            group_of(txn.transactional_id),
+            txn.producer_id,
+            txn.transaction_state,
+            _part_of(txn.transactional_id),
+        )
         for txn in sorted(found, key=lambda txn: txn.transactional_id)
     ]
-    show("transactions", ("transactional id", "producer id", "state", "part of"), rows, as_json=as_json)
+    columns = ("transactional id", "group", "producer id", "state", "part of")
+    show("transactions", columns, rows, as_json=as_json)
 
 
 def _part_of(transactional_id: str) -> str | None:
@@ -122,6 +130,7 @@ def describe(bootstrap: str, transactional_id: str, *, as_json: bool) -> None:
     partitions = [f"{topic.topic}-{index}" for topic in found.topics for index in topic.partitions]
     row = (
         found.transactional_id,
+        group_of(found.transactional_id),
         found.transaction_state,
         found.producer_id,
         found.producer_epoch,
@@ -134,6 +143,7 @@ def describe(bootstrap: str, transactional_id: str, *, as_json: bool) -> None:
     )
     columns = (
         "transactional id",
+        "group",
         "state",
         "producer id",
         "epoch",

@@ -40,11 +40,11 @@ from stablelog.coordinators.transaction_states import Event, State, next_state
 from stablelog.coordinators.transaction_table import TransactionTable
 from stablelog.errors import Refused
 from stablelog.wire.extension.children import VERSION_MAX, Child, JointName, child_id, child_of
+from stablelog.wire.extension.transaction_groups import is_group_name
 
 KEY_SIZE_MAX: Final = 255  # bytes, so that ids made of it stay below the size of a transactional id
 RUN_SIZE_MAX: Final = 100
 DIGEST_SIZE_MAX: Final = 100
-GROUP_SIZE_MAX: Final = 100
 SUPERSEDED_MAX: Final = 100  # an older one could begin again; it would be superseded again
 OFFSETS_TIMEOUT_MS: Final = 60_000
 OFFSETS_PART: Final = "offsets"
@@ -437,7 +437,7 @@ def _check_names(name: JointName, version: int, run: str | None) -> None:
         raise Refused(ErrorCode.invalid_request, f"the key of a joint commit has 1 to {KEY_SIZE_MAX} bytes")
     if not 0 <= version <= VERSION_MAX:
         raise Refused(ErrorCode.invalid_request, f"version {version}; versions begin at 0")
-    if "/" in name.group or len(name.group.encode()) > GROUP_SIZE_MAX:
+    if not is_group_name(name.group):
         raise Refused(ErrorCode.invalid_request, f"{name.group!r} is no transaction group")
     if run is not None and len(run.encode()) > RUN_SIZE_MAX:
         raise Refused(ErrorCode.invalid_request, f"the name of a run has at most {RUN_SIZE_MAX} bytes")

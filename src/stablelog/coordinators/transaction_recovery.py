@@ -71,6 +71,10 @@ class DecisionHistory:
 
         return of
 
+    def knows(self, partition: TopicPartition, producer_id: int) -> bool:
+        """Whether something was decided in a partition for this producer, and not taken out."""
+        return producer_id in self._partitions.get(partition, ())
+
     def records(self) -> Iterator[Record]:
         """What has not been taken out, as records in order: a trimmed commit log has to keep it."""
         decisions = {

@@ -70,7 +70,9 @@ class Event(Enum):
     ADD = "a partition becomes part of the transaction"
     COMMIT = "the producer commits"
     ABORT = "the producer aborts"
-    ABORT_NOTHING = "a producer of the second dialect aborts without an open transaction, for a new epoch"
+    ABORT_NOTHING = (
+        "a producer aborts without an open transaction: for a new epoch, or because it was turned away"
+    )
     COMMIT_AGAIN = "the producer asks again for the commit that it asked for last"
     ABORT_AGAIN = "the producer asks again for the abort that it asked for last"
     FENCE = "the coordinator aborts: the time is up, a successor has come, or by hand"

@@ -44,9 +44,11 @@ from stablelog.coordinators.transaction_ending import (
     completed,
     end_unknown,
 )
+from stablelog.coordinators.transaction_partitions import Comparison, with_partitions
 from stablelog.coordinators.transaction_records import (
     NO_EPOCH,
     NO_PRODUCER_ID,
+    NO_SEQUENCE,
     TWO_PHASE_TIMEOUT_MS,
     Identity,
     LogEnd,
@@ -54,7 +56,6 @@ from stablelog.coordinators.transaction_records import (
     TopicPartition,
     Transaction,
 )
-from stablelog.coordinators.transaction_recovery import markers_for
 from stablelog.coordinators.transaction_refusals import (
     INIT_KNOWS_FENCED,
     TXN_KNOWS_FENCED,
@@ -125,8 +126,9 @@ class TransactionCoordinator:
         )
         self._ending = Ending(self._table, group, coordinator_epoch, log_end)
         self.joint = JointCommits(self._table, self._ending, coordinator_epoch)
-        # Partitions to be added to an id's next transaction as soon as the last one is complete.
-        self._adoptions: dict[str, set[TopicPartition]] = {}
+        self._comparison = Comparison(self._table, self._ending)
+        # Producers whose transaction was refused its first partition, so that none has begun here.
+        self._turned_away: dict[str, Identity] = {}
 
     # -- producers -----------------------------------------------------------------------------------------
 
@@ -301,53 +303,55 @@ class TransactionCoordinator:
         """
         wanted = frozenset(partitions)
         records: list[Record] = []
+        markers: list[MarkerOrder] = []
         code = ErrorCode.none
         try:
             txn = self._of_producer(transactional_id, Identity(producer_id, producer_epoch))
             if self.config.strict and transaction_version < SECOND_DIALECT:
                 raise dialect_refused()
-            if wanted:
-                self._add(transactional_id, txn, wanted, records, version=transaction_version, now_ms=now_ms)
+            if self._is_turned_away(transactional_id, txn) and txn.state is State.ONGOING:
+                markers = self._abort_abandoned(transactional_id, txn, records, now_ms=now_ms)
+                code = ErrorCode.concurrent_transactions
+            elif wanted:
+                value = with_partitions(transactional_id, txn, wanted, transaction_version, now_ms)
+                if value is not txn:
+                    self._table.put(transactional_id, value, records)
+            self._turned_away.pop(transactional_id, None)
         except Refused as refused:
             code = for_version(refused.code, api_version, TXN_KNOWS_FENCED)
             if transaction_version >= SECOND_DIALECT:
                 code = without_fenced(code)  # it goes into an answer to Produce or TxnOffsetCommit
-        return Decision(dict.fromkeys(wanted, code), records)
+        return Decision(dict.fromkeys(wanted, code), records, markers)
 
-    def _add(
-        self,
-        transactional_id: str,
-        txn: Transaction,
-        wanted: frozenset[TopicPartition],
-        records: list[Record],
-        *,
-        version: int,
-        now_ms: int,
-    ) -> None:
-        state = next_state(txn.state, Event.ADD)
-        assert state is State.ONGOING
-        if txn.is_kept:
-            raise Refused(
-                ErrorCode.invalid_txn_state,
-                f"{transactional_id} has a transaction that was kept; commit or abort it before the next one",
-            )
-        if txn.state is state and wanted <= txn.partitions:
-            return
-        begun = txn.state is state
-        value = Transaction(
-            txn.producer_id,
-            txn.producer_epoch,
-            txn.timeout_ms,
-            state,
-            txn.partitions | wanted,
-            update_ms=now_ms,
-            start_ms=txn.start_ms if begun else now_ms,
-            previous_producer_id=txn.previous_producer_id,
-            last_producer_epoch=txn.last_producer_epoch,
-            transaction_version=version,
-            settled_epoch=txn.settled_epoch,
+    def turn_away(self, transactional_id: str, producer_id: int, producer_epoch: int) -> None:
+        """A partition was refused to the producer's transaction, before the coordinator was asked: it can only abort.
+
+        What clients of the first dialect make of that would end badly. librdkafka aborts also a transaction that has not
+        begun here; that looks like an abort of the one before, whose refusal ends the producer. aiokafka does not abort
+        what it had written to other partitions, and would commit it with its next transaction. So the first is heeded
+        (`end`), and whatever the producer begins next aborts what was left (`add_partitions`).
+        """
+        txn = self._table.get(transactional_id)
+        if txn is not None and txn.client == (producer_id, producer_epoch):
+            self._turned_away[transactional_id] = txn.client
+
+    def _is_turned_away(self, transactional_id: str, txn: Transaction) -> bool:
+        return self._turned_away.get(transactional_id) == txn.client
+
+    def _abort_abandoned(
+        self, transactional_id: str, txn: Transaction, records: list[Record], *, now_ms: int
+    ) -> list[MarkerOrder]:
+        _, markers = self._ending.decide(
+            transactional_id,
+            txn,
+            next_state(txn.state, Event.ABORT) or txn.state,
+            records,
+            version=txn.transaction_version,
+            raise_epoch=txn.transaction_version >= SECOND_DIALECT,
+            owner_may_ask=True,
+            now_ms=now_ms,
         )
-        self._table.put(transactional_id, value, records)
+        return markers
 
     def verify_partitions(
         self,
@@ -428,9 +432,21 @@ class TransactionCoordinator:
         except Refused as refused:
             return Decision(EndAnswer(for_version(refused.code, api_version, TXN_KNOWS_FENCED)))
         assert state is not None
+        self._turned_away.pop(transactional_id, None)
         records: list[Record] = []
         markers: list[MarkerOrder] = []
-        if event not in _AGAIN:
+        if event is Event.ABORT_NOTHING and version < SECOND_DIALECT:
+            txn = replace(
+                txn,
+                state=state,
+                update_ms=now_ms,
+                start_ms=now_ms,
+                commit_sequence=NO_SEQUENCE,
+                settled_epoch=self.coordinator_epoch,
+                unknown_tags=(),
+            )
+            self._table.put(transactional_id, txn, records)
+        elif event not in _AGAIN:
             txn, markers = self._ending.decide(
                 transactional_id,
                 txn,
@@ -469,6 +485,13 @@ class TransactionCoordinator:
                     ErrorCode.concurrent_transactions,
                     f"the last transaction of {transactional_id} is being completed",
                 )
+            if self._is_turned_away(transactional_id, txn) and commit == (txn.state is State.ONGOING):
+                if not commit:
+                    return Event.ABORT_NOTHING
+                raise Refused(
+                    ErrorCode.invalid_txn_state,
+                    f"the transaction of {transactional_id} was refused a partition: it can only be aborted",
+                )
             if ended and version < SECOND_DIALECT:
                 return again  # a new transaction would have begun with a partition
             if commit:
@@ -499,14 +522,18 @@ class TransactionCoordinator:
         assert state is not None
         value = completed(txn, state, now_ms)
         self._table.put(transactional_id, value, records)
-        adopted = self._adoptions.pop(transactional_id, None)
+        adopted = self._comparison.take_adopted(transactional_id)
         if adopted:
-            version = txn.transaction_version
-            self._add(transactional_id, value, frozenset(adopted), records, version=version, now_ms=now_ms)
+            value = with_partitions(transactional_id, value, adopted, txn.transaction_version, now_ms)
+            self._table.put(transactional_id, value, records)
         elif self._table.joints.is_over(transactional_id):
             records.clear()  # that it is forgotten says that it is complete
-            self._table.forget(transactional_id, records)
+            self._forget(transactional_id, records)
         return Decision(None, records)
+
+    def _forget(self, transactional_id: str, records: list[Record]) -> None:
+        self._turned_away.pop(transactional_id, None)
+        self._table.forget(transactional_id, records)
 
     # -- time and hands ------------------------------------------------------------------------------------
 
@@ -520,7 +547,7 @@ class TransactionCoordinator:
         for transactional_id, txn in self._table.overdue(now_ms, count_max):
             markers += self._ending.fence(transactional_id, txn, records, owner_may_ask=True, now_ms=now_ms)
         for transactional_id in self._table.expired(now_ms, count_max):
-            self._table.forget(transactional_id, records)
+            self._forget(transactional_id, records)
         self._table.joints.forget_expired(now_ms, count_max, records)
         return Decision(None, records, markers)
 
@@ -645,56 +672,11 @@ class TransactionCoordinator:
             now_ms: broker time.
         """
         open_in_it = [OpenTransaction(*txn) for txn in found]
-        history = self._table.history
-        past = history.take(target, lambda txn: self._ending.order(REPAIR, txn))
-        markers, unexplained = markers_for(target, open_in_it, past, held, history.end_rank)
-        records: list[Record] = []
-        aborts: list[MarkerOrder] = []
-        for txn in unexplained:
-            self._table.met_producer(txn.producer_id)
-            if not self._adopt(target, txn, records, now_ms=now_ms):
-                aborts.append(self._ending.abort_of_unknown(target, txn))
-        return Decision(None, records, aborts + markers)
+        return self._comparison.reconcile(target, open_in_it, held, now_ms=now_ms)
 
-    def _adopt(
-        self, target: TopicPartition, found: OpenTransaction, records: list[Record], *, now_ms: int
-    ) -> bool:
-        """Take what fits no decision for the current transaction of its producer, if it can be that."""
-        transactional_id = self._table.owner(found.producer_id)
-        txn = None if transactional_id is None else self._table.get(transactional_id)
-        if transactional_id is None or txn is None:
-            return False
-        shown = (found.producer_id, found.producer_epoch)
-        if 0 <= found.leader_epoch < txn.settled_epoch:
-            return False  # of an earlier transaction, which was decided without it
-        if txn.state is State.ONGOING:
-            if shown != (txn.producer_id, txn.producer_epoch):
-                return False
-            if target not in txn.partitions:
-                self._table.put(transactional_id, replace(txn, partitions=txn.partitions | {target}), records)
-            return True
-        if txn.state.is_decided:
-            return self._adopt_later(transactional_id, txn, target, found)
-        if shown != txn.client:
-            return False
-        version = txn.transaction_version
-        self._add(transactional_id, txn, frozenset({target}), records, version=version, now_ms=now_ms)
-        return True
-
-    def _adopt_later(
-        self, transactional_id: str, txn: Transaction, target: TopicPartition, found: OpenTransaction
-    ) -> bool:
-        """The producer's last transaction is decided: what is open is that one, or the next."""
-        shown = (found.producer_id, found.producer_epoch)
-        if not self._table.is_repeated(transactional_id):
-            # Decided since the start: its marker is on the way, or it was decided without these records.
-            return target in txn.partitions and shown == (txn.producer_id, txn.transaction_epoch)
-        if shown != txn.client or (
-            target not in txn.partitions and 0 <= found.leader_epoch < txn.decided_under
-        ):
-            return False
-        self._adoptions.setdefault(transactional_id, set()).add(target)
-        return True
+    def knows(self, target: TopicPartition, producer_id: int) -> bool:
+        """Whether an open transaction of this producer in the partition may be one of this group."""
+        return self._table.owner(producer_id) is not None or self._table.history.knows(target, producer_id)
 
     def checkpoint(self) -> list[Record]:
         """Records that hold the whole live state.

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, group_of_log
 from stablelog.coordinators import group_records, transaction_records
 from stablelog.coordinators.group_membership import CONSUMER_PROTOCOL
 from stablelog.coordinators.group_records import GroupValue, MemberValue, OffsetKey
@@ -26,10 +26,9 @@ ABSENT = -1  # of ids, epochs, numbers and times
 def describer_of(directory: str) -> Describe | None:
     """What tells of the records in a partition's directory; None if they are not a coordinator's."""
     topic, _, _ = directory.rpartition("-")
-    return {
-        TRANSACTION_STATE_TOPIC: describe_commit_record,
-        CONSUMER_OFFSETS_TOPIC: describe_offsets_record,
-    }.get(topic)
+    if group_of_log(topic) is not None:
+        return describe_commit_record
+    return describe_offsets_record if topic == CONSUMER_OFFSETS_TOPIC else None
 
 
 def describe_commit_record(key: bytes, value: bytes | None) -> Told | None:

@@ -190,7 +190,7 @@ async def look(disk, told, what):
         await desk.durable()
         assert open_count(desk) == 0, what
         assert [desk.values("t", partition) for partition in range(2)] == values, what
-        broker = desk.broker.transactions
+        broker = desk.broker.transactions.default
         assert broker.resolved_commit_sequence == broker.coordinator.last_commit_sequence, what
         return found.committed
 
@@ -294,7 +294,10 @@ def test_offsets_of_a_client_that_has_gone_are_dropped_at_once():
             await desk.durable()
             assert (open_count(desk), committed_offset(desk)) == (0, -1)
             assert (
-                desk.broker.transactions.coordinator.list_transactions(states=["Ongoing"], now_ms=0)[0] == []
+                desk.broker.transactions.default.coordinator.list_transactions(states=["Ongoing"], now_ms=0)[
+                    0
+                ]
+                == []
             )
 
     run(conversation)
@@ -402,8 +405,8 @@ def test_a_child_whose_time_is_up_is_aborted_and_named():
             one, slow = await child(desk), await child(desk, part=1)
             await one.write(b"a")
             await slow.write(b"b")
-            coordinator = desk.broker.transactions.coordinator
-            desk.broker.transactions.apply(coordinator.tick(desk.broker.now_ms() + 60_000))
+            coordinator = desk.broker.transactions.default.coordinator
+            desk.broker.transactions.default.apply(coordinator.tick(desk.broker.now_ms() + 60_000))
             answer = await commit(desk, [one, slow])
             assert answer.error_code is ErrorCode.producer_fenced
             assert one.id in answer.error_message
@@ -423,7 +426,7 @@ def test_a_commit_is_resolved_when_its_markers_are_durable_everywhere():
             one, two = await child(desk), await child(desk, part=1)
             await one.write(b"a", 0)
             await two.write(b"b", 1)
-            transactions = desk.broker.transactions
+            transactions = desk.broker.transactions.default
             seen = []
             advance = desk.broker.flush._on_advance
 
@@ -494,7 +497,7 @@ def test_in_commit_order_a_joint_commit_is_one_piece_and_a_cut_takes_it_whole():
             await desk.durable()
             assert desk.values("c") == [b"p", b"2", b"4", b"1", b"3"]
             view, other = topic.partitions[0].view, topic.partitions[1].view
-            resolved = desk.broker.transactions.resolved_commit_sequence
+            resolved = desk.broker.transactions.default.resolved_commit_sequence
             assert resolved == 3
             cuts = [(view.offset_after(g), other.offset_after(g)) for g in range(resolved + 1)]
             assert cuts[1] == (cuts[0][0] + 2, cuts[0][1]), "the plain transaction and its marker"

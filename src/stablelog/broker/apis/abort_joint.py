@@ -9,23 +9,26 @@ from typing import Any
 from kio.static.primitive import i64
 
 from stablelog.broker.broker import Broker
-from stablelog.coordinators.joint import ChildShown
+from stablelog.coordinators.joint import AbortAnswer, ChildShown
+from stablelog.errors import Refused
 from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import AbortJointRequest, AbortJointResponse
 
 
 async def handle(broker: Broker, request: AbortJointRequest, _context: Any) -> AbortJointResponse:
     """Answer."""
-    transactions = broker.transactions
-    answer = await transactions.carry_out(
-        transactions.coordinator.joint.abort(
-            JointName(request.group, request.key),
-            request.version,
-            [ChildShown(c.transactional_id, c.producer_id, c.producer_epoch) for c in request.children],
-            run=request.run,
-            now_ms=broker.now_ms(),
+    name = JointName(request.group, request.key)
+    children = [ChildShown(c.transactional_id, c.producer_id, c.producer_epoch) for c in request.children]
+    try:
+        group = broker.transactions.made(request.group)
+    except Refused as refused:
+        answer = AbortAnswer(refused.code, str(refused))
+    else:
+        answer = await group.carry_out(
+            group.coordinator.joint.abort(
+                name, request.version, children, run=request.run, now_ms=broker.now_ms()
+            )
         )
-    )
     return AbortJointResponse(
         error_code=answer.error,
         error_message=answer.message,

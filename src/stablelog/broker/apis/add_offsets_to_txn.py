@@ -1,4 +1,7 @@
-"""AddOffsetsToTxn (25): the transaction is about to commit a group's offsets; the offsets log becomes part of it."""
+"""AddOffsetsToTxn (25): the transaction is about to commit a group's offsets; the offsets log becomes part of it.
+
+Behaviour: committed offsets belong to no transaction group, so that every transaction may commit them.
+"""
 
 from typing import Any
 
@@ -9,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
 from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC
+from stablelog.errors import Refused
 
 OFFSETS_PARTITION = (CONSUMER_OFFSETS_TOPIC, 0)
 
@@ -17,8 +21,12 @@ async def handle(broker: Broker, request: AddOffsetsToTxnRequest, context: Any) 
     """Answer."""
     if not request.group_id:
         return AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.invalid_group_id)
-    codes = broker.transactions.apply(
-        broker.transactions.coordinator.add_partitions(
+    try:
+        group = broker.transactions.of_id(request.transactional_id)
+    except Refused as refused:
+        return AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=refused.code)
+    codes = group.apply(
+        group.coordinator.add_partitions(
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,

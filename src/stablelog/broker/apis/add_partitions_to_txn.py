@@ -1,6 +1,7 @@
 """AddPartitionsToTxn (24): the partitions that a transaction is about to write to.
 
-Behaviour: a partition that does not exist is refused, and then none is added. The answer does not wait for the
+Behaviour: a partition that does not exist is refused, or whose topic belongs to another transaction group, and then
+none is added. The answer does not wait for the
 disk: an acknowledged batch of the transaction does, for both logs.
 Version notes: v4+ is for brokers: several transactions, and `verifyOnly`.
 """
@@ -18,14 +19,24 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
-from stablelog.broker.topics import INTERNAL_TOPICS
+from stablelog.broker.topics import is_internal
+from stablelog.errors import Refused
+from stablelog.wire.extension.transaction_groups import group_of
 
 TopicPartition = tuple[str, int]
 
 
 def _exists(broker: Broker, name: str, index: int) -> bool:
     topic = broker.topics.get(name)
-    return topic is not None and 0 <= index < topic.partition_count and name not in INTERNAL_TOPICS
+    return topic is not None and 0 <= index < topic.partition_count and not is_internal(name)
+
+
+def _is_refused(broker: Broker, transactional_id: str, name: str) -> bool:
+    try:
+        broker.transactions.check_topic(transactional_id, name)
+    except Refused:
+        return True
+    return False
 
 
 def _add(broker: Broker, asked: Any, api_version: int) -> dict[TopicPartition, ErrorCode]:
@@ -38,12 +49,27 @@ def _add(broker: Broker, asked: Any, api_version: int) -> dict[TopicPartition, E
             else ErrorCode.operation_not_attempted
             for target in targets
         }
-    coordinator = broker.transactions.coordinator
+    crossing = {name for name, _ in targets if _is_refused(broker, asked.transactional_id, name)}
+    if crossing:
+        group = broker.transactions.get(group_of(asked.transactional_id))
+        if group is not None:
+            group.coordinator.turn_away(asked.transactional_id, asked.producer_id, asked.producer_epoch)
+        return {
+            target: ErrorCode.topic_authorization_failed
+            if target[0] in crossing
+            else ErrorCode.operation_not_attempted
+            for target in targets
+        }
+    try:
+        group = broker.transactions.of_id(asked.transactional_id)
+    except Refused as refused:
+        return dict.fromkeys(targets, refused.code)
+    coordinator = group.coordinator
     if asked.verify_only:
         return coordinator.verify_partitions(
             asked.transactional_id, asked.producer_id, asked.producer_epoch, targets
         )
-    return broker.transactions.apply(
+    return group.apply(
         coordinator.add_partitions(
             asked.transactional_id,
             asked.producer_id,

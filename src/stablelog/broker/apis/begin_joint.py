@@ -11,22 +11,25 @@ from typing import Any
 from kio.static.primitive import i64
 
 from stablelog.broker.broker import Broker
+from stablelog.coordinators.joint import BeginAnswer
+from stablelog.errors import Refused
 from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import BeginJointRequest, BeginJointResponse
 
 
 async def handle(broker: Broker, request: BeginJointRequest, _context: Any) -> BeginJointResponse:
     """Answer."""
-    transactions = broker.transactions
-    answer = await transactions.carry_out(
-        transactions.coordinator.joint.begin(
-            JointName(request.group, request.key),
-            request.version,
-            request.run,
-            order=request.order,
-            now_ms=broker.now_ms(),
+    name = JointName(request.group, request.key)
+    try:
+        group = broker.transactions.made(request.group)
+    except Refused as refused:
+        answer = BeginAnswer(refused.code, str(refused))
+    else:
+        answer = await group.carry_out(
+            group.coordinator.joint.begin(
+                name, request.version, request.run, order=request.order, now_ms=broker.now_ms()
+            )
         )
-    )
     return BeginJointResponse(
         error_code=answer.error,
         error_message=answer.message,

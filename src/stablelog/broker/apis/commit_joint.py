@@ -14,6 +14,7 @@ from kio.static.primitive import i64
 
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.broker.broker import Broker
+from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.coordinators.groups import OffsetCommit, TopicPartition
 from stablelog.coordinators.joint import ChildShown, CommitAnswer
 from stablelog.errors import Refused
@@ -53,17 +54,17 @@ def _offset_records(broker: Broker, request: CommitJointRequest) -> list[tuple[b
     return records
 
 
-async def _write_offsets(broker: Broker, request: CommitJointRequest, name: JointName) -> ChildShown:
+async def _write_offsets(
+    broker: Broker, group: TransactionGroup, request: CommitJointRequest, name: JointName
+) -> ChildShown:
     """Write the offsets as a child of our own, and wait until they are durable."""
-    transactions, groups = broker.transactions, broker.groups
-    child = transactions.apply(
-        transactions.coordinator.joint.open_offsets(
-            name, request.version, OFFSETS_PARTITION, now_ms=broker.now_ms()
-        )
+    groups = broker.groups
+    child = group.apply(
+        group.coordinator.joint.open_offsets(name, request.version, OFFSETS_PARTITION, now_ms=broker.now_ms())
     )
     try:
-        await transactions.journal.settled()
-        codes = transactions.coordinator.verify_partitions(*child, [OFFSETS_PARTITION])
+        await group.journal.settled()
+        codes = group.coordinator.verify_partitions(*child, [OFFSETS_PARTITION])
         # If it is over by now, the version was decided meanwhile: the commit will say so.
         if codes[OFFSETS_PARTITION] is ErrorCode.none:
             records = _offset_records(broker, request)
@@ -72,24 +73,23 @@ async def _write_offsets(broker: Broker, request: CommitJointRequest, name: Join
             groups.set_timer()
             await groups.journal.settled()
     except BaseException:  # also if the client has gone: the offsets must not stay undecided until a timeout
-        _drop(broker, child)
+        _drop(broker, group, child)
         raise
     return child
 
 
-def _drop(broker: Broker, child: ChildShown) -> None:
-    transactions = broker.transactions
-    transactions.apply(transactions.coordinator.force_abort(child.transactional_id, now_ms=broker.now_ms()))
+def _drop(broker: Broker, group: TransactionGroup, child: ChildShown) -> None:
+    group.apply(group.coordinator.force_abort(child.transactional_id, now_ms=broker.now_ms()))
 
 
 async def _commit(broker: Broker, request: CommitJointRequest) -> CommitAnswer:
-    transactions = broker.transactions
-    joint = transactions.coordinator.joint
+    group = broker.transactions.made(request.group)
+    joint = group.coordinator.joint
     name = JointName(request.group, request.key)
     children = [ChildShown(c.transactional_id, c.producer_id, c.producer_epoch) for c in request.children]
     offsets: ChildShown | None = None
     if request.group_offsets and joint.check_commit(name, request.version, request.run) is None:
-        offsets = await _write_offsets(broker, request, name)
+        offsets = await _write_offsets(broker, group, request, name)
         children.append(offsets)
     decision = joint.commit(
         name,
@@ -101,8 +101,8 @@ async def _commit(broker: Broker, request: CommitJointRequest) -> CommitAnswer:
         now_ms=broker.now_ms(),
     )
     if offsets is not None and decision.answer.error is not ErrorCode.none:
-        _drop(broker, offsets)
-    return await transactions.carry_out(decision)
+        _drop(broker, group, offsets)
+    return await group.carry_out(decision)
 
 
 async def handle(broker: Broker, request: CommitJointRequest, _context: Any) -> CommitJointResponse:

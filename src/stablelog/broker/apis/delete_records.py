@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
-from stablelog.broker.topics import INTERNAL_TOPICS
+from stablelog.broker.topics import is_internal
 from stablelog.errors import Refused, Unavailable
 
 HIGH_WATERMARK = -1
@@ -26,7 +26,7 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Any) -
 
     def delete(name: str, asked: Any) -> DeleteRecordsPartitionResult:
         try:
-            if name in INTERNAL_TOPICS:
+            if is_internal(name):
                 raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own")
             partition = broker.topics.partition(name, asked.partition_index)
             before = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, in_turns
 from stablelog.broker.broker import Broker
-from stablelog.broker.config import FIXED_TOPIC_SETTINGS, SETTINGS, TOPIC_SETTINGS
+from stablelog.broker.config import FIXED_TOPIC_SETTINGS, SETTINGS, SETTLED_AT_CREATION, TOPIC_SETTINGS
 from stablelog.errors import Refused
 
 TOPIC, BROKER = 2, 4
@@ -46,11 +46,12 @@ def topic_config_values(broker: Broker, own: Mapping[str, str]) -> list[ConfigVa
     for name, setting in TOPIC_SETTINGS.items():
         if name in own:
             text, source = own[name], FROM_TOPIC
-        elif setting.name in broker.config.given:
+        elif setting.name in broker.config.given and name not in SETTLED_AT_CREATION:
             text, source = broker.config.text(setting.name), FROM_FILE
         else:
             text, source = setting.default, FROM_DEFAULT
-        values.append(ConfigValue(name, text, source, False, setting.doc, _type_of(text)))
+        is_settled = name in SETTLED_AT_CREATION
+        values.append(ConfigValue(name, text, source, is_settled, setting.doc, _type_of(text)))
     for name, fixed in FIXED_TOPIC_SETTINGS.items():
         if fixed is not None:
             values.append(ConfigValue(name, fixed, FROM_DEFAULT, True, "Always so here.", _type_of(fixed)))

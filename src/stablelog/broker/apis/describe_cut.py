@@ -78,17 +78,18 @@ def _group(broker: Broker, request: DescribeCutRequest) -> str:
 
 async def handle(broker: Broker, request: DescribeCutRequest, _context: Any) -> DescribeCutResponse:
     """Answer. Nothing is awaited, so that R and all offsets are of one moment."""
-    resolved = broker.transactions.resolved_commit_sequence
-    wanted = resolved if request.commit_sequence == RESOLVED else request.commit_sequence
-    last = broker.transactions.coordinator.last_commit_sequence
     try:
         group = _group(broker, request)
+        numbers = broker.transactions.get(group)
+        resolved = 0 if numbers is None else numbers.resolved_commit_sequence
+        last = 0 if numbers is None else numbers.coordinator.last_commit_sequence
+        wanted = resolved if request.commit_sequence == RESOLVED else request.commit_sequence
         if not 0 <= wanted <= resolved:
             # What was resolved before a restart is again, as soon as the partitions are open.
-            is_recovering = wanted <= last and bool(broker.transactions.coordinator.unsettled())
+            is_recovering = wanted <= last and numbers is not None and bool(numbers.coordinator.unsettled())
             raise Refused(
                 ErrorCode.leader_not_available if is_recovering else ErrorCode.invalid_request,
-                f"commit sequence {wanted} is not resolved: {resolved} is the last one that is",
+                f"commit sequence {wanted} is not resolved in {group_in_words(group)}: {resolved} is the last one that is",
             )
         topics = tuple(_cut(broker, name, wanted) for name in request.topics)
     except Refused as refused:
@@ -100,7 +101,7 @@ async def handle(broker: Broker, request: DescribeCutRequest, _context: Any) -> 
             topic=topic,
             partition_index=i32(partition),
         )
-        for sequence, transactional_id, topic, partition in broker.transactions.unresolved()
+        for sequence, transactional_id, topic, partition in (() if numbers is None else numbers.unresolved())
     )
     return DescribeCutResponse(
         error_code=ErrorCode.none,

@@ -18,7 +18,7 @@ NEVER = datetime.fromtimestamp(-0.001, UTC)  # -1 on the wire
 
 
 def _describe(broker: Broker, transactional_id: str) -> TransactionState:
-    found = broker.transactions.coordinator.describe(transactional_id)
+    found = broker.transactions.describe(transactional_id)
     if found is None:
         return TransactionState(
             error_code=ErrorCode.transactional_id_not_found,

@@ -12,13 +12,17 @@ from kio.schema.end_txn.v5.response import EndTxnResponse
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
+from stablelog.errors import Refused
 
 
 async def handle(broker: Broker, request: EndTxnRequest, context: Any) -> EndTxnResponse:
     """Answer."""
-    transactions = broker.transactions
-    answer = await transactions.carry_out(
-        transactions.coordinator.end(
+    try:
+        group = broker.transactions.of_id(request.transactional_id)
+    except Refused as refused:
+        return EndTxnResponse(throttle_time=NO_THROTTLE, error_code=refused.code)
+    answer = await group.carry_out(
+        group.coordinator.end(
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,

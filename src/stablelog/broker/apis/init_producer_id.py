@@ -12,25 +12,46 @@ from kio.schema.init_producer_id.v6.response import InitProducerIdResponse
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
+from stablelog.coordinators.transactions import InitAnswer
+from stablelog.errors import Refused
+from stablelog.wire.extension.transaction_groups import group_of
 
 MILLISECOND = timedelta(milliseconds=1)
 
 
-async def handle(broker: Broker, request: InitProducerIdRequest, context: Any) -> InitProducerIdResponse:
-    """Answer."""
-    transactions = broker.transactions
-    answer = await transactions.carry_out(
-        transactions.coordinator.init_producer_id(
-            request.transactional_id,
+async def _end_inherited(broker: Broker, transactional_id: str) -> None:
+    """Abort what an id of another group has open in the default one, from before there were others."""
+    default = broker.transactions.default
+    known = default.coordinator.describe(transactional_id)
+    if group_of(transactional_id) != default.name and known is not None:
+        await default.carry_out(default.coordinator.force_abort(transactional_id, now_ms=broker.now_ms()))
+
+
+async def _answer(broker: Broker, request: InitProducerIdRequest, api_version: int) -> InitAnswer:
+    transactional_id = request.transactional_id
+    group = broker.transactions.made(group_of(transactional_id or ""))
+    if transactional_id is not None:
+        await _end_inherited(broker, transactional_id)
+    return await group.carry_out(
+        group.coordinator.init_producer_id(
+            transactional_id,
             request.transaction_timeout // MILLISECOND,
             request.producer_id,
             request.producer_epoch,
             enable_two_phase=request.enable2_pc,
             keep_prepared=request.keep_prepared_txn,
-            api_version=context.api_version,
+            api_version=api_version,
             now_ms=broker.now_ms(),
         )
     )
+
+
+async def handle(broker: Broker, request: InitProducerIdRequest, context: Any) -> InitProducerIdResponse:
+    """Answer."""
+    try:
+        answer = await _answer(broker, request, context.api_version)
+    except Refused as refused:
+        answer = InitAnswer(refused.code)
     return InitProducerIdResponse(
         throttle_time=NO_THROTTLE,
         error_code=answer.error,

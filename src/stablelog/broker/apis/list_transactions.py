@@ -9,21 +9,26 @@ from kio.schema.errors import ErrorCode
 from kio.schema.list_transactions.v2.request import ListTransactionsRequest
 from kio.schema.list_transactions.v2.response import ListTransactionsResponse, TransactionState
 
-from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.apis import NO_THROTTLE, in_turns
 from stablelog.broker.broker import Broker
+from stablelog.coordinators.transactions import Description
 from stablelog.errors import Refused
 
 
 async def handle(broker: Broker, request: ListTransactionsRequest, _context: Any) -> ListTransactionsResponse:
-    """Answer."""
+    """Answer, for all transaction groups."""
+    listed: list[Description] = []
+    unknown: list[str] = []
     try:
-        listed, unknown = broker.transactions.coordinator.list_transactions(
-            states=request.state_filters,
-            producer_ids=request.producer_id_filters,
-            duration_ms=request.duration_filter,
-            id_pattern=request.transactional_id_pattern,
-            now_ms=broker.now_ms(),
-        )
+        async for group in in_turns(broker.transactions):
+            of_group, unknown = group.coordinator.list_transactions(
+                states=request.state_filters,
+                producer_ids=request.producer_id_filters,
+                duration_ms=request.duration_filter,
+                id_pattern=request.transactional_id_pattern,
+                now_ms=broker.now_ms(),
+            )
+            listed += of_group
     except Refused as refused:
         return ListTransactionsResponse(
             throttle_time=NO_THROTTLE, error_code=refused.code, transaction_states=()

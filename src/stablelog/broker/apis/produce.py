@@ -4,7 +4,8 @@ Behaviour: a partition's batch is appended or refused as a whole, whatever happe
 acks=1 are answered when the batch is durable (see `stablelog.flush`), acks=0 not at all. Every batch of a
 transaction needs the coordinator's word that the producer holds the open transaction: one that is decided, or kept
 for a successor to decide, takes nothing more, also where it has written before. A client of the first dialect must
-have added the partition; for one of the second (v12+) it is added on the spot.
+have added the partition; for one of the second (v12+) it is added on the spot. A transaction writes to topics of its own
+transaction group; TOPIC_AUTHORIZATION_FAILED for others, with a sentence.
 Version notes: v3 transactional id; v8 error per record; v11 TRANSACTION_ABORTABLE; v12 the second dialect.
 """
 
@@ -16,9 +17,10 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import BatchHeader
 from stablelog.broker.broker import Broker
-from stablelog.broker.topics import INTERNAL_TOPICS
+from stablelog.broker.topics import is_internal
 from stablelog.errors import Corrupt, Refused, Unavailable
 from stablelog.log.partition import Appended, Partition
+from stablelog.wire.extension.transaction_groups import group_of
 from stablelog.wire.guard import Buffer
 from stablelog.wire.produce import (
     PartitionRecords,
@@ -42,10 +44,10 @@ def _transaction_check(
             raise Refused(
                 ErrorCode.invalid_txn_state, "a transactional batch in a request without a transactional id"
             )
-        coordinator = broker.transactions.coordinator
+        group = broker.transactions.of_id(transactional_id)
         if api_version >= SECOND_DIALECT_VERSION:
-            code = broker.transactions.apply(
-                coordinator.add_partitions(
+            code = group.apply(
+                group.coordinator.add_partitions(
                     transactional_id,
                     header.producer_id,
                     header.producer_epoch,
@@ -56,7 +58,7 @@ def _transaction_check(
                 )
             )[target]
         else:
-            code = coordinator.verify_partitions(
+            code = group.coordinator.verify_partitions(
                 transactional_id,
                 header.producer_id,
                 header.producer_epoch,
@@ -74,11 +76,14 @@ def _transaction_check(
 def _append(
     broker: Broker, request: ProduceRequest, api_version: int, name: str, asked: PartitionRecords
 ) -> tuple[Partition, Appended]:
-    if name in INTERNAL_TOPICS:
+    if is_internal(name):
         raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own")
     partition = broker.topics.partition(name, asked.index)
     if not asked.records:
         raise Refused(ErrorCode.invalid_record, f"no records for {name}-{asked.index}")
+    if request.transactional_id:
+        # Before the log looks at sequences: aiokafka goes on to send what it was refused, with those that come next.
+        broker.transactions.check_topic(request.transactional_id, name)
     appended = partition.append(
         asked.records,
         now_ms=broker.now_ms(),
@@ -152,9 +157,10 @@ async def handle(broker: Broker, request: ProduceRequest, context: Any) -> list[
                 if partition.error is not ErrorCode.none:
                     raise Refused(partition.error, f"an append with acks=0 was refused: {partition.message}")
         return None
-    if request.transactional_id is not None and waits:
+    group = broker.transactions.get(group_of(request.transactional_id or ""))
+    if request.transactional_id is not None and group is not None and waits:
         # What is acknowledged in a transaction is known to its coordinator after any crash.
-        journal = broker.transactions.journal.partition
+        journal = group.journal.partition
         future = broker.flush.durable(journal, journal.end_offset)
         if future is not None:
             waits.append(future)

@@ -21,6 +21,7 @@ from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.broker.apis.offset_commit import offsets_asked
 from stablelog.broker.broker import Broker
+from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.coordinators.groups import Membership, TopicPartition
 from stablelog.errors import Refused
 
@@ -36,18 +37,20 @@ _IN_WORDS_OF_GROUPS = {
 }
 
 
-def _check_transaction(broker: Broker, request: TxnOffsetCommitRequest, api_version: int) -> ErrorCode:
+def _check_transaction(
+    group: TransactionGroup, now_ms: int, request: TxnOffsetCommitRequest, api_version: int
+) -> ErrorCode:
     """Whether the producer's open transaction takes in the offsets log."""
-    coordinator = broker.transactions.coordinator
+    coordinator = group.coordinator
     who = (request.transactional_id, request.producer_id, request.producer_epoch)
     if api_version >= SECOND_DIALECT_VERSION:
-        codes = broker.transactions.apply(
+        codes = group.apply(
             coordinator.add_partitions(
                 *who,
                 [OFFSETS_PARTITION],
                 api_version=api_version,
                 transaction_version=2,
-                now_ms=broker.now_ms(),
+                now_ms=now_ms,
             )
         )
     else:
@@ -56,7 +59,7 @@ def _check_transaction(broker: Broker, request: TxnOffsetCommitRequest, api_vers
 
 
 def _commit(
-    broker: Broker, request: TxnOffsetCommitRequest, api_version: int
+    broker: Broker, group: TransactionGroup, request: TxnOffsetCommitRequest, api_version: int
 ) -> dict[TopicPartition, ErrorCode]:
     commits, codes_of_others = offsets_asked(broker, request.topics)
     if not request.group_id:
@@ -69,7 +72,7 @@ def _commit(
     codes = dict(decision.answer) | codes_of_others
     if not decision.records:
         return codes
-    error = _check_transaction(broker, request, api_version)
+    error = _check_transaction(group, broker.now_ms(), request, api_version)
     if error is ErrorCode.none:
         try:
             groups.journal.append_transactional(decision.records, request.producer_id, request.producer_epoch)
@@ -86,9 +89,15 @@ def _commit(
 
 async def handle(broker: Broker, request: TxnOffsetCommitRequest, context: Any) -> TxnOffsetCommitResponse:
     """Commit, and answer once both logs are durable."""
-    codes = _commit(broker, request, context.api_version)
-    await broker.transactions.journal.settled()
-    await broker.groups.journal.settled()
+    try:
+        group = broker.transactions.of_id(request.transactional_id)
+    except Refused as refused:
+        commits, codes = offsets_asked(broker, request.topics)
+        codes |= dict.fromkeys(commits, refused.code)
+    else:
+        codes = _commit(broker, group, request, context.api_version)
+        await group.journal.settled()
+        await broker.groups.journal.settled()
     return TxnOffsetCommitResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(

@@ -11,9 +11,11 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
+from stablelog.wire.extension.transaction_groups import NAME_PATTERN
+
 PREFIX: Final = "joint:"
 VERSION_MAX: Final = 2**63 - 1
-_CHILD: Final = re.compile(r"(?:([^/]*)/)?joint:([^:/]+):(\d{1,19}):([^:/]*):([^:/]+):([^:/]+)")
+_CHILD: Final = re.compile(rf"(?:({NAME_PATTERN})/)?joint:([^:/]+):(\d{{1,19}}):([^:/]*):([^:/]+):([^:/]+)")
 
 
 class JointName(NamedTuple):

@@ -1,0 +1,315 @@
+"""Carries out what the coordinator of one transaction group decides.
+
+A decision's record goes into the commit log; once it is durable, its markers are appended to the partitions, in
+the order of the decisions and all of one partition in one write; then the client is answered. So the producer's
+next transaction never meets the last one's markers on their way.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from stablelog.batch.markers import Marker, MarkerType
+from stablelog.batch.records import decode_records
+from stablelog.broker.flush import GroupFlush
+from stablelog.broker.groups import Groups
+from stablelog.broker.journal import Journal
+from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, Topics
+from stablelog.coordinators.producer_ids import ProducerIds, ProducerIdSpace
+from stablelog.coordinators.transactions import (
+    REPAIR,
+    Decision,
+    MarkerOrder,
+    OpenTransaction,
+    Record,
+    TopicPartition,
+    TransactionConfig,
+    TransactionCoordinator,
+)
+from stablelog.errors import Refused, Unavailable
+from stablelog.log.partition import MarkerWrite, Partition
+
+log = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
+OrderKey = tuple[str, int, int]
+
+MARKED_COUNT_MAX = 10_000  # commits of which it is noted that their markers may not be durable yet
+
+
+class TransactionGroup:
+    """The transactions of one group: its coordinator, its commit log, and its markers on their way.
+
+    Args:
+        name: of the group; empty for the default one.
+        config: the coordinator's settings.
+        journal: the commit log.
+        id_space: what is known of producer ids in all groups.
+        topics: where markers go.
+        groups: the consumer groups, whose offsets a transaction may commit.
+        flush: makes partitions durable.
+        now_ms: the broker's clock.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        config: TransactionConfig,
+        journal: Journal,
+        *,
+        id_space: ProducerIdSpace,
+        topics: Topics,
+        groups: Groups,
+        flush: GroupFlush,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self.name = name
+        self.journal = journal
+        self._topics = topics
+        self._groups = groups
+        self._flush = flush
+        self._now_ms = now_ms
+        self._decided: list[tuple[Decision[Any], asyncio.Future[None] | None]] = []
+        self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
+        self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}  # partitions that lack their marker
+        # By commit sequence, where its markers end that were not durable when they were written.
+        self._marked: dict[int, list[tuple[Partition, int]]] = {}
+        self._durable_sequence = 0  # of the last commit whose decision is durable
+        self._appended_sequence = 0
+        self.coordinator = TransactionCoordinator(
+            config,
+            group=name,
+            coordinator_epoch=topics.leader_epoch,
+            producer_ids=ProducerIds(space=id_space),
+            log_end=self._log_end,
+        )
+
+    def _log_end(self, target: TopicPartition) -> int | None:
+        """Where a partition ends; 0 while it is not open, None if there is none."""
+        topic = self._topics.get(target[0])
+        if topic is None or target[1] >= topic.partition_count:
+            return None
+        partition = topic.partitions.get(target[1])
+        return 0 if partition is None else partition.end_offset
+
+    def load(self) -> None:
+        """Rebuild the coordinator's state from the commit log; markers wait until their partitions are open."""
+        for batch, header in self.journal.replay():
+            if not header.is_control:
+                for record in decode_records(batch):
+                    if record.key is not None:
+                        self.coordinator.replay(record.key, record.value)
+        decision = self.coordinator.loaded(self._now_ms())
+        self._append(decision)
+        done = []
+        for order in decision.markers:
+            targets = {target for target in order.partitions if self._exists(target)}
+            self._hold_back(order, targets)
+            if not targets:
+                done.append(order)
+        self._report_done(done)
+        for target in self.coordinator.unsettled():
+            if not self._exists(target):
+                self.settle(target, [], None)
+
+    def awaited(self) -> set[TopicPartition]:
+        """Partitions that are to be opened before all that was decided before the start is settled."""
+        return {*self.coordinator.unsettled(), *self._held_back}
+
+    def _exists(self, target: TopicPartition) -> bool:
+        topic = self._topics.get(target[0])
+        return topic is not None and target[1] < topic.partition_count
+
+    def _hold_back(self, order: MarkerOrder, targets: set[TopicPartition]) -> None:
+        for target in targets:
+            self._held_back.setdefault(target, []).append(order)
+        if targets:
+            self._waiting_for[_key(order)] = targets
+
+    # -- decisions ---------------------------------------------------------------------------------------------
+
+    def apply(self, decision: Decision[Answer]) -> Answer:
+        """Append the decision's records and answer at once; its markers follow when the records are durable."""
+        self._append(decision)
+        if decision.markers:
+            self._write_when_durable(decision, None)
+        return decision.answer
+
+    async def carry_out(self, decision: Decision[Answer]) -> Answer:
+        """Append the decision's records, wait until they are durable and its markers are written, and answer."""
+        self._append(decision)
+        if decision.markers:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._write_when_durable(decision, done)
+            await done
+        else:
+            await self.journal.settled()
+        return decision.answer
+
+    def _append(self, decision: Decision[Any]) -> None:
+        self.journal.append(decision.records)
+        sequence = self.coordinator.last_commit_sequence
+        if sequence > self._appended_sequence:
+            self._appended_sequence = sequence
+            self.journal.after(lambda: self._commits_durable(sequence))
+
+    def _commits_durable(self, sequence: int) -> None:
+        self._durable_sequence = sequence
+
+    @property
+    def resolved_commit_sequence(self) -> int:
+        """The greatest number up to which every commit is durable with all its markers: no crash tears it again."""
+        unmarked = min(self._awaited_markers(), default=self._durable_sequence + 1)
+        return min(self.coordinator.resolved_commit_sequence, self._durable_sequence, unmarked - 1)
+
+    def unresolved(self) -> list[tuple[int, str, str, int]]:
+        """What that number waits for: (commit sequence, transactional id, topic, partition) of each marker, in order.
+
+        The id is empty where the transaction was complete but for the disk; after a start, where the partition is not
+        open yet and a crash may have taken the marker.
+        """
+        held = {
+            (order.commit_sequence, order.transactional_id, *target)
+            for target, orders in self._held_back.items()
+            for order in orders
+            if order.commit_sequence >= 0
+        }
+        awaited = {
+            (sequence, "", partition.topic, partition.index)
+            for sequence, ends in self._awaited_markers().items()
+            for partition, _ in ends
+        }
+        unsettled = {
+            (sequence, "", *target)
+            for target, sequence in self.coordinator.unsettled().items()
+            if sequence >= 0 and all(order[2:] != target for order in held)
+        }
+        return sorted(held | awaited | unsettled)
+
+    def _awaited_markers(self) -> dict[int, list[tuple[Partition, int]]]:
+        return {
+            sequence: left
+            for sequence, ends in list(self._marked.items())
+            if (left := [(partition, end) for partition, end in ends if self._is_awaited(partition, end)])
+        }
+
+    def _is_awaited(self, partition: Partition, end: int) -> bool:
+        topic = self._topics.get(partition.topic)
+        is_there = topic is not None and topic.partitions.get(partition.index) is partition
+        return is_there and partition.high_watermark < end
+
+    def _write_when_durable(self, decision: Decision[Any], done: "asyncio.Future[None] | None") -> None:
+        self.journal.after(lambda: self._decided.append((decision, done)))
+        self.write_decided()  # there is something only if nothing had to be waited for
+
+    def write_decided(self) -> None:
+        """Write the markers of all decisions that became durable: one append for each partition."""
+        if not self._decided:
+            return
+        decided, self._decided = self._decided, []
+        by_partition: dict[TopicPartition, list[MarkerOrder]] = {}
+        for decision, _ in decided:
+            for order in decision.markers:
+                for target in order.partitions:
+                    by_partition.setdefault(target, []).append(order)
+        for target, orders in by_partition.items():
+            self._write_or_hold_back(target, orders)
+        for _, done in decided:
+            if done is not None and not done.done():
+                done.set_result(None)
+        # Clients are answered first; before any of them can ask again, its transaction is noted as complete.
+        orders = [order for decision, _ in decided for order in decision.markers]
+        asyncio.get_running_loop().call_soon(self._report_written, orders)
+
+    def _report_written(self, orders: Iterable[MarkerOrder]) -> None:
+        self._report_done([order for order in orders if _key(order) not in self._waiting_for])
+
+    def _write_or_hold_back(self, target: TopicPartition, orders: list[MarkerOrder]) -> None:
+        if not self._exists(target):
+            return  # the topic was deleted, and the transaction's records with it
+        topic = self._topics.get(target[0])
+        partition = topic.partitions.get(target[1]) if topic is not None else None
+        if partition is None:
+            for order in orders:
+                self._held_back.setdefault(target, []).append(order)
+                self._waiting_for.setdefault(_key(order), set()).add(target)
+        else:
+            self._write(partition, orders)
+
+    def _write(self, partition: Partition, orders: list[MarkerOrder]) -> None:
+        """Write markers to a partition, in their order and with one append."""
+        if not orders:
+            return
+        writes = [_marker_write(order) for order in orders]
+        try:
+            outcomes = partition.append_markers(writes, now_ms=self._now_ms())
+        except Unavailable as error:
+            self._flush.fail(error)  # they are written when the partition is opened again
+            raise
+        self._flush.dirty(partition)
+        end = partition.end_offset
+        for order, outcome in zip(orders, outcomes, strict=True):
+            if isinstance(outcome, Refused):
+                # Whoever has a higher epoch, or a later coordinator, has ended the transaction already.
+                log.warning(
+                    "the marker of producer %d for %s-%d is not needed: %s",
+                    order.producer_id,
+                    partition.topic,
+                    partition.index,
+                    outcome,
+                )
+            if order.commit_sequence >= 0 and partition.high_watermark < end:
+                self._marked.setdefault(order.commit_sequence, []).append((partition, end))
+            if partition.topic == CONSUMER_OFFSETS_TOPIC:
+                self._groups.transaction_ended(order.producer_id, commit=order.type is MarkerType.COMMIT)
+
+    def _report_done(self, orders: Iterable[MarkerOrder]) -> None:
+        """The markers of these orders stand everywhere: what follows goes into the commit log as one batch."""
+        records: list[Record] = []
+        for order in orders:
+            if order.transactional_id != REPAIR:
+                records += self.coordinator.markers_done(
+                    order.transactional_id, order.producer_id, order.producer_epoch, now_ms=self._now_ms()
+                ).records
+        self.journal.append(records)
+        if len(self._marked) > MARKED_COUNT_MAX:
+            self._marked = self._awaited_markers()
+
+    def settle(
+        self, target: TopicPartition, found: Sequence[OpenTransaction], partition: Partition | None
+    ) -> None:
+        """Compare what is open in a partition with what was decided, and write the markers that it lacks.
+
+        Args:
+            target: the partition's name.
+            found: what is open in it, of this group.
+            partition: can be written, and nobody else has written yet; None if it is gone.
+        """
+        held = self._held_back.pop(target, [])
+        decision = self.coordinator.reconcile(target, found, held=held, now_ms=self._now_ms())
+        self._append(decision)
+        if partition is not None:
+            self._write(partition, decision.markers)
+        done = []
+        for order in held:
+            left = self._waiting_for.get(_key(order), set())
+            left.discard(target)
+            if not left and self._waiting_for.pop(_key(order), None) is not None:
+                done.append(order)
+        self._report_done(done)
+
+
+def _key(order: MarkerOrder) -> OrderKey:
+    return order.transactional_id, order.producer_id, order.producer_epoch
+
+
+def _marker_write(order: MarkerOrder) -> MarkerWrite:
+    marker = Marker(
+        type=order.type,
+        coordinator_epoch=order.coordinator_epoch,
+        group=order.group if order.type is MarkerType.COMMIT else None,
+        commit_sequence=order.commit_sequence,
+        low_watermark=order.low_watermark,
+    )
+    return MarkerWrite(order.producer_id, order.producer_epoch, marker, order.transaction_version)

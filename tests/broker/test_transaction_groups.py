@@ -1,0 +1,574 @@
+"""Transaction groups: each with its own commit log, numbers and cuts, through crashes and restarts."""
+
+import asyncio
+import itertools
+import logging
+import random
+from collections import defaultdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.header import headers_in
+from stablelog.batch.markers import MarkerType, read_marker
+from stablelog.batch.records import decode_records
+from stablelog.errors import Refused
+from stablelog.log.partition import Isolation
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.wire.extension.cut import DESCRIBE_CUT
+from stablelog.wire.extension.joint import BEGIN_JOINT
+from stablelog.wire.extension.transaction_groups import group_of
+from tests.broker.desk import ABORT, COMMIT, batch, opened, part
+
+NONE = ErrorCode.none
+REFUSED = ErrorCode.topic_authorization_failed
+GROUPS = ("", "a", "b")
+PARTITIONS = 2
+
+
+def run(conversation):
+    return asyncio.run(asyncio.wait_for(conversation(), 120))
+
+
+def topic_of(group):
+    return f"t{group}"
+
+
+def create(desk):
+    for group in GROUPS:
+        if desk.broker.topics.get(topic_of(group)) is None:
+            configs = {"stablelog.order": "commit", "stablelog.group": group}
+            desk.broker.topics.create(topic_of(group), PARTITIONS, configs)
+
+
+def named(group, word):
+    return f"{group}/{word}" if group else word
+
+
+async def cut(desk, group):
+    answer = await desk.ask(DESCRIBE_CUT, 0, group=None, commit_sequence=-1, topics=(topic_of(group),))
+    assert (answer.error_code, answer.group) == (NONE, group), answer.error_message
+    return answer
+
+
+# -- any history ---------------------------------------------------------------------------------------------
+
+
+class World:
+    """Writers of several groups on one broker after the other, and what may be expected of them.
+
+    A transaction writes its own number to each of its partitions.
+    """
+
+    def __init__(self):
+        self.disk = SimDisk()
+        self.desk = None
+        self.producers = {}  # transactional id -> (producer id and epoch, sequences by target)
+        self.targets = {}  # transaction -> its partitions
+        self.committed = defaultdict(list)  # group -> transactions whose commit was answered, in order
+        self.aborted = set()
+        self.numbers = itertools.count()
+        self.ids_told = {}  # producer id -> whose
+        self.outlives = None  # a transaction that is to end after the restart
+
+    async def live(self, steps):
+        """Take the steps; brokers come and go as they say."""
+        steps = list(steps)
+        while True:
+            async with opened(self.disk, topics=()) as self.desk:
+                create(self.desk)
+                await self.desk.durable()
+                await self.check()
+                if self.outlives is not None:
+                    outlives, self.outlives = self.outlives, None
+                    await self.hold_back(*outlives)
+                after = None
+                while steps and after is None:
+                    kind, *how = steps.pop(0)
+                    after = await getattr(self, kind)(*how)
+                await self.desk.durable()
+                await self.check()
+                if after is None:
+                    return
+            if isinstance(after, SimDisk):
+                self.disk = after
+            self.producers.clear()
+
+    async def begun(self, group, writer):
+        name = named(group, f"w{writer}")
+        if name not in self.producers:
+            for _ in range(50):
+                answer = await self.desk.ask(22, 4, **_init(name))
+                if answer.error_code is not ErrorCode.concurrent_transactions:
+                    break
+            assert answer.error_code is NONE
+            assert self.ids_told.setdefault(answer.producer_id, name) == name, "an id was told twice"
+            self.producers[name] = ((answer.producer_id, answer.producer_epoch), defaultdict(int))
+        return name, *self.producers[name]
+
+    async def write(self, group, writer, indexes):
+        name, producer, sequences = await self.begun(group, writer)
+        txn = b"%d" % next(self.numbers)
+        targets = [(topic_of(group), index) for index in indexes]
+        self.targets[txn] = set(targets)
+        assert set(await self.desk.add(name, producer, *targets)) == {NONE}
+        for target in targets:
+            records = batch(txn, producer=producer, sequence=sequences[target])
+            answer = await self.desk.produce(
+                records, topic=target[0], partition=target[1], transactional_id=name
+            )
+            assert answer.error_code is NONE
+            sequences[target] += 1
+        return name, producer, txn
+
+    async def transaction(self, group, writer, indexes, outcome):
+        name, producer, txn = await self.write(group, writer, indexes)
+        if outcome == "open":
+            self.aborted.add(txn)  # the next producer of the id, or the end of time, aborts it
+            del self.producers[name]
+            return
+        assert (await self.desk.end(name, producer, outcome == "commit")).error_code is NONE
+        self.committed[group].append(txn) if outcome == "commit" else self.aborted.add(txn)
+
+    async def marker_held_back(self, group, other):
+        """A transaction outlives a restart, after which one of its partitions does not open."""
+        self.outlives = (group, other, *await self.write(group, 0, (0, 1)))
+        return "in order"
+
+    async def hold_back(self, group, other, name, producer, txn):
+        """Its marker is due and cannot be written: only its own group waits."""
+        topic = self.desk.broker.topics.get(topic_of(group))
+        closed = topic.partitions.pop(0)
+        assert (await self.desk.end(name, producer, COMMIT)).error_code is NONE
+        self.committed[group].append(txn)
+        if other != group:
+            await self.transaction(other, 1, (0,), "commit")
+        await asyncio.gather(self.desk.durable(), *self._durable([closed]))
+        held = await self.desk.ask(DESCRIBE_CUT, 0, group=group, commit_sequence=-1, topics=())
+        assert held.commit_sequence < held.last_commit_sequence
+        assert {(h.topic, h.partition_index) for h in held.holders} == {(topic_of(group), 0)}
+        for free in set(GROUPS) - {group}:
+            answer = await cut(self.desk, free)
+            assert (answer.commit_sequence, answer.holders) == (answer.last_commit_sequence, ())
+        topic.partitions[0] = closed
+        self.desk.broker.partition_opened(closed)
+
+    def _durable(self, partitions):
+        waits = [self.desk.broker.flush.durable(p, p.end_offset) for p in partitions]
+        return [wait for wait in waits if wait is not None]
+
+    async def restart(self):
+        return "in order"
+
+    async def crash(self, seed):
+        return self.disk.crash(random.Random(seed))
+
+    async def crash_while_deciding(self, group, turns, commit, seed):
+        """Nobody learns whether it was decided."""
+        name, producer, _ = await self.write(group, 2, (0, 1))
+        ending = asyncio.ensure_future(self.desk.end(name, producer, commit))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        left = self.disk.crash(random.Random(seed))
+        await ending
+        return left
+
+    async def trim(self, group):
+        transactions = self.desk.broker.transactions.get(group)
+        if transactions is not None:
+            await self.desk.durable()
+            before = transactions.journal.partition.end_offset
+            transactions.journal.append(transactions.coordinator.checkpoint())
+            await self.desk.durable()
+            transactions.journal.trim(before)
+
+    async def check(self):
+        for group in GROUPS:
+            found = self.seen(group)
+            last = (await cut(self.desk, group)).last_commit_sequence
+            assert sorted(found) == list(range(1, last + 1)), f"{group!r}: numbers have no gaps"
+            order = []
+            for g in sorted(found):
+                ((txn, targets),) = found[g].items()
+                assert targets == self.targets[txn], "whole, and in its own group"
+                assert txn not in self.aborted
+                order.append(txn)
+            answered = self.committed[group]
+            assert [txn for txn in order if txn in answered] == answered, f"{group!r}: in order, and kept"
+
+    def seen(self, group):
+        """By number of the commit: its transactions, and where each stands."""
+        found = defaultdict(lambda: defaultdict(set))
+        for index in range(PARTITIONS):
+            target = (topic_of(group), index)
+            partition = self.desk.broker.topics.partition(*target)
+            data = b"".join(partition.read(0, 1 << 30, Isolation.LOG_END).buffers)
+            wrote = {}
+            for at, header in headers_in(data):
+                marker = read_marker(data, at) if header.is_control else None
+                if not header.is_control:
+                    wrote[header.producer_id] = [r.value for r in decode_records(data, at)]
+                elif marker is not None and marker.type is MarkerType.COMMIT:
+                    assert marker.group == group
+                    for txn in wrote.pop(header.producer_id):
+                        found[marker.commit_sequence][txn].add(target)
+                else:
+                    wrote.pop(header.producer_id, None)
+        return found
+
+
+def _init(name):
+    from tests.broker.desk import init_fields
+
+    return init_fields(4, name)
+
+
+groups = st.sampled_from(GROUPS)
+indexes = st.sampled_from([(0,), (1,), (0, 1)])
+seeds = st.integers(0, 2**32)
+steps = st.one_of(
+    st.tuples(
+        st.just("transaction"),
+        groups,
+        st.integers(0, 1),
+        indexes,
+        st.sampled_from(["commit", "commit", "abort", "open"]),
+    ),
+    st.tuples(st.just("marker_held_back"), groups, groups),
+    st.tuples(st.just("restart")),
+    st.tuples(st.just("crash"), seeds),
+    st.tuples(st.just("crash_while_deciding"), groups, st.integers(0, 12), st.booleans(), seeds),
+    st.tuples(st.just("trim"), groups),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(steps, max_size=12))
+def test_every_group_keeps_its_own_numbers_through_any_history(history):
+    run(lambda: World().live(history))
+
+
+def test_the_groups_of_a_long_history_stay_apart():
+    """As above, and surely with all that can happen."""
+    chance = random.Random(7)
+
+    def step():
+        group, other = chance.choice(GROUPS), chance.choice(GROUPS)
+        indexes = chance.choice([(0,), (1,), (0, 1)])
+        outcome = chance.choice(["commit", "commit", "abort", "open"])
+        often = ("transaction", group, chance.randint(0, 1), indexes, outcome)
+        rare = [
+            ("marker_held_back", group, other),
+            ("restart",),
+            ("crash", chance.random()),
+            ("crash_while_deciding", group, chance.randint(0, 12), chance.random() < 0.5, chance.random()),
+            ("trim", group),
+        ]
+        return often if chance.random() < 0.6 else chance.choice(rare)
+
+    world = World()
+    run(lambda: world.live([step() for _ in range(150)]))
+    assert min(len(world.committed[group]) for group in GROUPS) > 10
+
+
+# -- crossing ------------------------------------------------------------------------------------------------
+
+
+async def added(desk, name, producer, *targets):
+    return dict(zip(targets, await desk.add(name, producer, *targets), strict=True))
+
+
+def test_a_topic_of_another_group_is_refused_and_nothing_is_added(caplog):
+    async def conversation():
+        async with opened(topics=()) as desk:
+            create(desk)
+            who = await desk.init("a/me")
+            with caplog.at_level(logging.WARNING, "stablelog"):
+                for _ in range(3):
+                    assert await added(desk, "a/me", who, ("ta", 0), ("tb", 0)) == {
+                        ("ta", 0): ErrorCode.operation_not_attempted,
+                        ("tb", 0): REFUSED,
+                    }
+            (told,) = [r.getMessage() for r in caplog.records if "belongs to" in r.getMessage()]
+            assert "'a/me' belongs to transaction group 'a'" in told
+            assert "topic 'tb' to transaction group 'b'" in told
+            assert "id that begins with 'b/'" in told
+            assert "stablelog.group=a" in told
+            described = desk.broker.transactions.describe("a/me")
+            assert (described.state, described.partitions) == ("Empty", frozenset())
+            assert await added(desk, "a/me", who, ("ta", 0)) == {("ta", 0): NONE}
+
+    run(conversation)
+
+
+@pytest.mark.parametrize("version", [9, 12])
+def test_a_batch_for_a_topic_of_another_group_is_refused_with_a_sentence(version):
+    """In both dialects, whatever its sequence is."""
+
+    async def conversation():
+        async with opened(topics=()) as desk:
+            create(desk)
+            who = await desk.init("a/me")
+            for sequence in (0, 3):
+                records = batch(b"never", producer=who, sequence=sequence)
+                answer = await desk.produce(records, topic="t", transactional_id="a/me", version=version)
+                assert answer.error_code is REFUSED
+                assert "'t' to the default transaction group" in answer.error_message
+                assert "an id without a slash" in answer.error_message
+            assert desk.values("t", isolation=Isolation.READ_UNCOMMITTED) == []
+            outside = batch(b"plain", producer=(-1, -1))
+            assert (await desk.produce(outside, topic="t")).error_code is NONE
+
+    run(conversation)
+
+
+async def write(desk, name, who, value, topic, sequence=0, *, adds=True):
+    if adds:
+        for _ in range(20):  # what was left of the last transaction is being aborted
+            (code,) = await desk.add(name, who, (topic, 0))
+            if code is not ErrorCode.concurrent_transactions:
+                break
+        assert code is NONE
+    records = batch(value, producer=who, sequence=sequence)
+    assert (await desk.produce(records, topic=topic, transactional_id=name)).error_code is NONE
+
+
+@pytest.mark.parametrize("before", ["nothing", COMMIT, ABORT])
+def test_a_transaction_that_was_refused_its_first_partition_can_be_aborted(before):
+    """librdkafka aborts it though nothing has begun, and takes a refusal for the end of its producer."""
+
+    async def conversation():
+        async with opened(topics=()) as desk:
+            create(desk)
+            who = await desk.init("me")
+            if before != "nothing":
+                await write(desk, "me", who, b"before", "t")
+                await desk.end("me", who, before)
+            assert await desk.add("me", who, ("ta", 0)) == [REFUSED]
+            assert (await desk.end("me", who, ABORT)).error_code is NONE
+            assert (await desk.end("me", who, ABORT)).error_code is NONE  # asked again
+            await write(desk, "me", who, b"next", "t", 0 if before == "nothing" else 1)
+            assert (await desk.end("me", who, COMMIT)).error_code is NONE
+            await desk.durable()
+            assert desk.values("t") == ([b"before"] if before is COMMIT else []) + [b"next"]
+            # An abort that nobody was turned away for is what it was.
+            assert (await desk.end("me", who, ABORT)).error_code is ErrorCode.invalid_txn_state
+
+    run(conversation)
+
+
+def test_what_was_written_before_a_refusal_is_never_committed():
+    """aiokafka does not abort it, and goes on with its next transaction."""
+
+    async def conversation():
+        async with opened(topics=()) as desk:
+            create(desk)
+            who = await desk.init("me")
+            await write(desk, "me", who, b"torn", "t")
+            assert await desk.add("me", who, ("ta", 0)) == [REFUSED]
+            assert (await desk.end("me", who, COMMIT)).error_code is ErrorCode.invalid_txn_state
+            await write(desk, "me", who, b"next", "t", 1)
+            assert (await desk.end("me", who, COMMIT)).error_code is NONE
+            await desk.durable()
+            assert desk.values("t") == [b"next"]
+
+    run(conversation)
+
+
+def test_offsets_are_committed_in_transactions_of_any_group():
+    async def conversation():
+        async with opened(topics=()) as desk:
+            create(desk)
+            for name, source in (("a/me", "tb"), ("me", "ta")):
+                who = await desk.init(name)
+                fields = {"transactional_id": name, "producer_id": who[0], "producer_epoch": who[1]}
+                answer = await desk.ask(25, 3, group_id=f"readers of {source}", **fields)
+                assert answer.error_code is NONE
+                at = part(
+                    28,
+                    3,
+                    "request",
+                    "TxnOffsetCommitRequestPartition",
+                    partition_index=0,
+                    committed_offset=7,
+                    committed_leader_epoch=-1,
+                    committed_metadata="",
+                )
+                topic = part(28, 3, "request", "TxnOffsetCommitRequestTopic", name=source, partitions=(at,))
+                answer = await desk.ask(28, 3, group_id=f"readers of {source}", topics=(topic,), **fields)
+                assert answer.topics[0].partitions[0].error_code is NONE
+                assert (await desk.end(name, who, COMMIT)).error_code is NONE
+                await desk.durable()
+                told = desk.broker.groups.coordinator.fetch_offsets(f"readers of {source}", [(source, 0)])
+                assert told.answer[source, 0].offset == 7
+
+    run(conversation)
+
+
+# -- which groups there are ----------------------------------------------------------------------------------
+
+
+def test_a_group_is_made_by_whoever_begins_something_in_it_and_not_by_others():
+    async def conversation():
+        async with opened(topics=()) as desk:
+            create(desk)
+            transactions = desk.broker.transactions
+            assert [group.name for group in transactions] == [""]
+            assert (
+                await desk.end("a/me", (0, 0), COMMIT)
+            ).error_code is ErrorCode.invalid_producer_id_mapping
+            assert await desk.add("a/me", (0, 0), ("ta", 0)) == [ErrorCode.invalid_producer_id_mapping]
+            records = batch(b"v", producer=(0, 0), sequence=0)
+            answer = await desk.produce(records, topic="ta", transactional_id="a/me")
+            assert answer.error_code is ErrorCode.invalid_producer_id_mapping
+            assert (await cut(desk, "a")).commit_sequence == 0
+            assert [group.name for group in transactions] == [""]
+            await desk.init("a/me")
+            await desk.ask(BEGIN_JOINT, 0, group="b", key="k", version=0, run="r")
+            assert sorted(group.name for group in transactions) == ["", "a", "b"]
+            assert desk.broker.topics.get("__transaction_state.a").is_internal
+
+    run(conversation)
+
+
+def test_there_are_no_more_groups_than_are_allowed():
+    disk = SimDisk()
+
+    async def conversation():
+        async with opened(disk, topics=(), **{"stablelog.max.transaction.groups": 2}) as desk:
+            await desk.init("a/1")
+            await desk.init("b/1")
+            await desk.init("a/2")
+            answer = await desk.ask(22, 4, **_init("c/1"))
+            assert answer.error_code is ErrorCode.policy_violation
+            answer = await desk.ask(BEGIN_JOINT, 0, group="c", key="k", version=0, run="r")
+            assert answer.error_code is ErrorCode.policy_violation
+            assert "stablelog.max.transaction.groups=2" in answer.error_message
+            answer = await desk.ask(BEGIN_JOINT, 0, group="c/d", key="k", version=0, run="r")
+            assert answer.error_code is ErrorCode.invalid_request
+            assert "1 to 100 characters" in answer.error_message
+            assert sorted(group.name for group in desk.broker.transactions) == ["", "a", "b"]
+
+    run(conversation)
+    run(conversation)  # and those that are found count
+
+
+def test_names_of_commit_logs_are_not_for_clients():
+    async def conversation():
+        async with opened() as desk:
+            for name in ("__transaction_state.a", "__transaction_state_a", "__transaction_state.a.b"):
+                with pytest.raises(Refused, match="broker's own topics"):
+                    desk.broker.topics.check_new(name, 1, {})
+                with pytest.raises(Refused, match="broker's own topics"):
+                    await desk.broker.create_topic(name, 1, {})
+            await desk.init("a/me")
+            records = batch(b"v")
+            answer = await desk.produce(records, topic="__transaction_state.a")
+            assert answer.error_code is ErrorCode.invalid_topic_exception
+            with pytest.raises(Refused):
+                await desk.broker.delete_topic("__transaction_state.a")
+
+    run(conversation)
+
+
+def test_what_an_id_had_open_in_the_one_log_of_before_is_ended_by_its_successor():
+    """Ids with slashes were the default group's, when there were no others."""
+    disk = SimDisk()
+
+    async def before():
+        async with opened(disk) as desk:
+            default = desk.broker.transactions.default
+            told = default.apply(
+                default.coordinator.init_producer_id(
+                    "a/me", 60_000, api_version=4, now_ms=desk.broker.now_ms()
+                )
+            )
+            who = (told.producer_id, told.producer_epoch)
+            default.apply(
+                default.coordinator.add_partitions(
+                    "a/me", *who, [("t", 0)], api_version=3, now_ms=desk.broker.now_ms()
+                )
+            )
+            partition = desk.broker.topics.partition("t", 0)
+            partition.append(batch(b"open", producer=who, sequence=0), now_ms=desk.broker.now_ms())
+            desk.broker.flush.dirty(partition)
+            await desk.durable()
+            return who
+
+    async def afterwards():
+        async with opened(disk) as desk:
+            assert len(desk.broker.topics.partition("t", 0).open_transactions()) == 1
+            assert desk.broker.transactions.describe("a/me").state == "Ongoing"
+            told = await desk.init("a/me")
+            assert told[0] != old[0]
+            assert desk.broker.topics.partition("t", 0).open_transactions() == []
+            assert group_of("a/me") == "a"
+            assert await desk.add("a/me", told, ("t", 0)) == [REFUSED]
+
+    old = run(before)
+    run(afterwards)
+
+
+def test_topics_of_two_groups_have_no_cut():
+    async def conversation():
+        async with opened(topics=()) as desk:
+            create(desk)
+            answer = await desk.ask(DESCRIBE_CUT, 0, group=None, commit_sequence=-1, topics=("ta", "tb"))
+            assert answer.error_code is ErrorCode.invalid_request
+            assert (
+                "'tb' belongs to transaction group 'b', not to transaction group 'a'" in answer.error_message
+            )
+            answer = await desk.ask(DESCRIBE_CUT, 0, group="", commit_sequence=-1, topics=("ta",))
+            assert answer.error_code is ErrorCode.invalid_request
+
+    run(conversation)
+
+
+def test_a_topic_made_again_in_another_group_begins_anew():
+    """What the old one's group has decided for the name is no matter of the new one's."""
+    disk = SimDisk()
+
+    async def conversation():
+        async with opened(disk, topics=()) as desk:
+            create(desk)
+            who = await desk.init("a/me")
+            await write(desk, "a/me", who, b"old", "ta")
+            await desk.end("a/me", who, COMMIT)
+            await desk.durable()
+            await desk.broker.delete_topic("ta")
+            desk.broker.topics.create("ta", 1, {"stablelog.group": "b", "stablelog.order": "commit"})
+            other = await desk.init("b/me")
+            await write(desk, "b/me", other, b"new", "ta")
+            await desk.end("b/me", other, COMMIT)
+            await desk.durable()
+
+    async def afterwards():
+        async with opened(disk, topics=()) as desk:
+            await desk.durable()
+            assert desk.values("ta") == [b"new"]
+            for name in ("a", "b"):
+                group = desk.broker.transactions.get(name)
+                assert group.resolved_commit_sequence == group.coordinator.last_commit_sequence == 1
+
+    run(conversation)
+    run(afterwards)
+
+
+def test_metrics_tell_of_each_group():
+    async def conversation():
+        async with opened(topics=()) as desk:
+            create(desk)
+            who = await desk.init("a/me")
+            await write(desk, "a/me", who, b"v", "ta")
+            await desk.end("a/me", who, COMMIT)
+            await desk.durable()
+            told = {
+                labels: value
+                for name, labels, value in desk.broker.metrics.values()
+                if name == "stablelog_resolved_commit_sequence"
+            }
+            assert told == {("",): 0, ("a",): 1}
+
+    run(conversation)
