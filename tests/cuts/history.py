@@ -18,7 +18,6 @@ from stablelog.batch.header import read_header
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker import journal
 from stablelog.broker.apis import delete_records, describe_cut
-from stablelog.broker.config import TOPIC_SETTINGS
 from stablelog.log.partition import Isolation
 from stablelog.wire.extension.cut import DescribeCutRequest
 from tests.cuts.model import Model
@@ -41,9 +40,7 @@ class History:
         self.counts = Counter()
         self.failures = []
         self.last_cuts = {}  # by group, (R, offsets) of the reader that goes from cut to cut
-        self.groups = (
-            self.chance.choice((["", "other"], [""])) if "stablelog.group" in TOPIC_SETTINGS else [""]
-        )
+        self.groups = self.chance.choice((["", "other"], [""]))
         writers = self.chance.randint(2, 4)
         self.writers = [
             Writer(self, n, group=self.groups[n % len(self.groups)], version=self.chance.choice((3, 3, 5)))

@@ -171,11 +171,9 @@ class SimBroker(Broker):
         return topic.partitions[index]
 
     def transaction_groups(self):
-        return list(self.transactions) if hasattr(self.transactions, "default") else [self.transactions]
+        return list(self.transactions)
 
     def durable_sequence(self, group):
         """Of the last commit whose decision is durable."""
-        if not hasattr(self.transactions, "default"):
-            return self.transactions._durable_sequence
         found = self.transactions.get(group)
         return 0 if found is None else found._durable_sequence
