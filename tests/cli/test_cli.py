@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from confluent_kafka import Producer
@@ -130,6 +131,37 @@ def test_a_cut_says_where_whole_transactions_end(stablelog_broker):
     refused = run("cut", ordinary, bootstrap=at)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "stablelog.order=commit" in refused.stderr
+
+
+def test_a_transaction_group_is_seen_everywhere(stablelog_broker):
+    at, name, group = stablelog_broker.bootstrap, unique("paid"), unique("payments")
+    configs = ("--config", f"stablelog.group={group}", "--config", "stablelog.order=commit")
+    answer("topics", "create", name, *configs, bootstrap=at)
+    described = answer("topics", "describe", name, bootstrap=at)[0]
+    assert described["configs"]["stablelog.group"] == group
+    writer = f"{group}/{unique('me')}"
+    assert answer("produce", name, "--transactional-id", writer, bootstrap=at, given="one\ntwo\n")
+    listed = {
+        row["transactional_id"]: row["group"] for row in answer("transactions", "list", bootstrap=at)[0]
+    }
+    assert listed[writer] == group
+    assert answer("transactions", "describe", writer, bootstrap=at)[0][0]["group"] == group
+    cut = answer("cut", name, bootstrap=at)[0]
+    assert (cut["group"], cut["commit_sequence"]) == (group, 1)
+    shown = run("inspect", str(stablelog_broker.data / f"__transaction_state.{group}-0"), "--records")
+    assert f"transactional_id={writer}" in shown.stdout
+    shown = run("inspect", str(stablelog_broker.data / f"{name}-0"))
+    assert f"COMMIT {group}#1" in shown.stdout
+    done = run("verify", str(stablelog_broker.data))
+    assert (done.returncode, done.stderr) == (0, "")
+    began_s = time.monotonic()
+    refused = run("produce", name, "--transactional-id", unique("me"), bootstrap=at, given="never\n")
+    assert refused.returncode == 2
+    assert "authoriz" in refused.stderr.lower()
+    assert time.monotonic() - began_s < 60, "it does not try for ever"
+    changed = run("topics", "alter", name, "--config", "stablelog.group=", bootstrap=at)
+    assert (changed.returncode, changed.stderr.count("\n")) == (2, 1)
+    assert "cannot change" in changed.stderr
 
 
 def test_a_directory_can_be_verified_and_inspected_while_its_broker_runs(stablelog_broker):

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablelog.coordinators.producer_ids import ProducerIds
+from stablelog.coordinators.producer_ids import ProducerIds, ProducerIdSpace
 
 
 def take(ids: ProducerIds) -> int:
@@ -65,3 +65,40 @@ def test_no_id_is_told_twice(steps: list[tuple[str, int]]) -> None:
             ids.skip_past(number)
             told |= set(range(number + 1))
             durable.append(number + 1)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["take", "take", "lose", "meet"]), st.integers(0, 2), st.integers(0, 60)),
+        max_size=60,
+    )
+)
+def test_no_id_is_told_twice_by_groups_that_share_them(steps: list[tuple[str, int, int]]) -> None:
+    """Each writes its blocks into a log of its own, and a crash takes from one what it leaves another."""
+    space = ProducerIdSpace()
+    groups = [ProducerIds(4, space) for _ in range(3)]
+    durable: list[list[int]] = [[], [], []]
+    pending: list[list[int]] = [[], [], []]
+    told: set[int] = set()
+    for what, which, number in steps:
+        if what == "take":
+            ids = groups[which]
+            if ids.needs_block:
+                pending[which].append(ids.reserve())
+            taken = ids.take()
+            if number % 3:  # told, and so durable; or the client has gone before
+                durable[which] += pending[which]
+                pending[which].clear()
+                assert taken not in told
+                told.add(taken)
+        elif what == "lose":
+            space = ProducerIdSpace()
+            groups = [ProducerIds(4, space) for _ in range(3)]
+            pending = [[], [], []]
+            for ids, ends in zip(groups, durable, strict=True):
+                for end in ends:
+                    ids.replay(end)
+        else:
+            groups[which].skip_past(number)
+            told |= set(range(number + 1))
+            durable[which].append(number + 1)

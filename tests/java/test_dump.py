@@ -21,7 +21,7 @@ from tests.java.load import (
 
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
-TOPIC, EXAMPLE, IN_COMMIT_ORDER = "everything", "worked-example", "in-commit-order"
+TOPIC, EXAMPLE, IN_COMMIT_ORDER, IN_A_GROUP = "everything", "worked-example", "in-commit-order", "in-a-group"
 TRANSACTION_STATUS = (
     "Empty",
     "Ongoing",
@@ -47,6 +47,11 @@ def written(kafka_jars, tmp_path_factory):
         write_worked_example(broker.bootstrap, EXAMPLE)
         create_topic(broker.bootstrap, IN_COMMIT_ORDER, {**SMALL, "stablelog.order": "commit"})
         write_everything(broker.bootstrap, IN_COMMIT_ORDER, leave_open=False)
+        create_topic(broker.bootstrap, IN_A_GROUP, {"stablelog.group": "payments"})
+        one = producer(broker.bootstrap, **{"transactional.id": "payments/one"})
+        one.begin_transaction()
+        send(one, IN_A_GROUP, [b"paid"])
+        one.commit_transaction(30)
         broker.kill()
         broker.start()
         send(producer(broker.bootstrap), TOPIC, [b"after the crash"] * 3)
@@ -204,6 +209,20 @@ def test_its_index_checks_pass(written):
     files = [path for path in files_of(written / f"{TOPIC}-0") if path.suffix in (".index", ".timeindex")]
     for option in ("--index-sanity-check", "--verify-index-only"):
         assert dump(*files, options=(option,)).complaints == [], option
+
+
+def test_the_commit_log_of_a_group_is_one_too(written):
+    log = written / "__transaction_state.payments-0"
+    found = dump(*files_of(log), options=("--transaction-log-decoder",))
+    assert found.complaints == []
+    rows = [json.loads(row["payload"])["data"] for row in found.records() if row["key"].startswith("{")]
+    assert [TRANSACTION_STATUS[row["transactionStatus"]] for row in rows] == [
+        "Empty",
+        "Ongoing",
+        "PrepareCommit",
+        "CompleteCommit",
+    ]
+    assert dump(*files_of(written / f"{IN_A_GROUP}-0")).complaints == []
 
 
 def test_the_commit_log_is_a_transaction_log_of_kafka(written):

@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 META_FILE = "meta.properties"
 RECOVERY_THREADS = 2
+LOG_THREADS = 8
+FEW_LOGS = 8  # are opened one after the other
 INTERNAL_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
 
 
@@ -161,6 +163,7 @@ class Broker:
     def _open_coordinators(self) -> None:
         """The broker's own logs come first: without them nothing can be answered."""
         offsets = self._own_log(CONSUMER_OFFSETS_TOPIC)
+        self._open_many_logs()
         found = {group for topic in self.topics if (group := group_of_log(topic.name)) is not None}
         commits = {group: self._own_log(commit_log_of(group)) for group in sorted(found | {DEFAULT_GROUP})}
         config = self.config
@@ -196,6 +199,14 @@ class Broker:
         self.transactions.load(commits)
         for partition in offsets:
             self.transactions.partition_opened(partition)
+
+    def _open_many_logs(self) -> None:
+        """Where there are many transaction groups, open their logs several at once: each waits for the disk."""
+        logs = [topic for topic in self.topics if group_of_log(topic.name) is not None]
+        missing = [(topic, index) for topic in logs for index in range(topic.partition_count)]
+        if len(missing) > FEW_LOGS:
+            with ThreadPoolExecutor(LOG_THREADS, thread_name_prefix="commit logs") as threads:
+                list(threads.map(lambda at: self.topics.open_partition(*at), missing))
 
     def _own_log(self, name: str) -> list[Partition]:
         topic = self.topics.get(name)

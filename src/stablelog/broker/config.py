@@ -422,7 +422,7 @@ SETTINGS: tuple[Setting, ...] = (
         "stablelog.max.transaction.groups",
         _integer(0, 100_000),
         "1000",
-        "Transaction groups beside the default one; each has a commit log and takes a file descriptor. One more is refused with POLICY_VIOLATION.",
+        "Transaction groups beside the default one; each has a commit log, which takes four file descriptors. One more is refused with POLICY_VIOLATION.",
     ),
     _setting(
         "stablelog.transaction.strict",

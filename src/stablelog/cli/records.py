@@ -65,13 +65,23 @@ def run_produce(
                 advance(PROGRESS_COUNT)
         left = producer.flush(60)
     if failures or left:
+        why = _reason(producer, failures[0]) if failures else f"no broker answers at {bootstrap}"
         if transactional_id is not None:
             producer.abort_transaction(TIMEOUT_S)
-        why = failures[0].str() if failures else f"no broker answers at {bootstrap}"
         fail(f"{len(failures) + left} of {count} records were not written to {topic}: {why}")
     if transactional_id is not None:
         ask(bootstrap, lambda: producer.commit_transaction(TIMEOUT_S), "committing")
     done(f"wrote {count} records to {topic}", as_json=as_json, topic=topic, records=count)
+
+
+def _reason(producer: Producer, failure: KafkaError) -> str:
+    """Why a record was not written. Of a transaction that has failed, librdkafka says so to who commits it."""
+    if failure.code() == KafkaError._PURGE_QUEUE:  # noqa: SLF001 - its public name
+        try:
+            producer.commit_transaction(TIMEOUT_S)
+        except KafkaException as error:
+            return str(error.args[0].str())
+    return str(failure.str())
 
 
 def _send(
