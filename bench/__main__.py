@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 from rich.console import Console
 
-from bench import aborts, limits, loads
+from bench import aborts, commit_order, limits, loads
 from bench.contestants import (
     KAFKA,
     OURS,
@@ -27,7 +27,16 @@ from bench.contestants import (
 from bench.report import Section, print_tables, write_document
 
 SPARK_PARTS = ("spark-read", "spark-write", "spark-plan")
-PARTS = ("throughput", "transactions", "end-to-end", "start", "aborts", "columns", *SPARK_PARTS)
+PARTS = (
+    "throughput",
+    "transactions",
+    "end-to-end",
+    "start",
+    "aborts",
+    "commit-order",
+    "columns",
+    *SPARK_PARTS,
+)
 THROUGHPUT = ((100, 500_000), (1_000, 300_000))  # size of a record, records
 RECORDS_IN_A_TRANSACTION = (1, 10, 1_000)
 TRANSACTIONS_S = 2.0  # of each size
@@ -163,14 +172,14 @@ def measure_start(plan: Plan, best: limits.Limits, *, with_kafka: bool) -> Secti
 def measure_aborts(plan: Plan) -> Section:
     """Look up aborted transactions among more and more segments."""
     count = plan.count(ABORT_COUNT)
-    section = Section(f"Lookup of the aborts that touch a fetch, {count:,} of them in the partition")
+    section = Section("Lookup of the aborts that touch a fetch", beside="")
     with (
         console.status(f"{count:,} aborts in {SEGMENT_COUNTS} segments"),
         aborts.filled(SEGMENT_COUNTS, count) as logs,
     ):
         for segment_count, directory in logs.items():
-            again = section.row(f"in {segment_count:,} segments, µs")
-            opening = section.row(f"in {segment_count:,} segments, index not open, µs")
+            again = section.row(f"{count:,} aborts in {segment_count:,} segments, µs")
+            opening = section.row(f"{count:,} aborts in {segment_count:,} segments, index not open, µs")
             for _ in range(plan.run_count):
                 found = aborts.look_up(directory, segment_count)
                 again.add(OURS, found.us)
@@ -247,6 +256,9 @@ def main() -> None:
         sections.append(measure_start(plan, best, with_kafka=missing is None))
     if "aborts" in plan.parts:
         sections.append(measure_aborts(plan))
+    if "commit-order" in plan.parts:
+        with console.status("commit order") as status:
+            sections += commit_order.run(plan.run_count, plan.divisor, best, status.update)
     if plan.parts & {"columns", *SPARK_PARTS}:
         sections += measure_columns_and_spark(plan)
     if asked.json:

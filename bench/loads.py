@@ -110,23 +110,24 @@ def fetch_undecoded(bootstrap: str, topic: Topic) -> float:
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
         began = time.perf_counter()
         while offset < topic.record_count:
-            connection.sendall(_fetch_request(name, offset))
-            _receive(connection, answer[:4])
+            connection.sendall(fetch_request(name, offset))
+            receive(connection, answer[:4])
             size = int.from_bytes(answer[:4], "big")
-            _receive(connection, answer[:size])
+            receive(connection, answer[:size])
             offset = _end_of_records(answer[:size], len(name), offset)
         return topic.megabytes / (time.perf_counter() - began)
 
 
-def _fetch_request(name: bytes, offset: int) -> bytes:
+def fetch_request(name: bytes, offset: int, size_max: int = READ_SIZE_MAX) -> bytes:
     """Fetch v4, read committed: a partition from an offset."""
     body = struct.pack(">hhih", 1, 4, 0, -1)  # Fetch, version 4, correlation id, no client id
-    body += struct.pack(">iiiib", -1, 500, 1, READ_SIZE_MAX, 1)  # replica, wait ms, bytes min, max, isolation
-    body += struct.pack(">ih", 1, len(name)) + name + struct.pack(">iiqi", 1, 0, offset, READ_SIZE_MAX)
+    body += struct.pack(">iiiib", -1, 500, 1, size_max, 1)  # replica, wait ms, bytes min, max, isolation
+    body += struct.pack(">ih", 1, len(name)) + name + struct.pack(">iiqi", 1, 0, offset, size_max)
     return struct.pack(">i", len(body)) + body
 
 
-def _receive(connection: socket.socket, into: memoryview) -> None:
+def receive(connection: socket.socket, into: memoryview) -> None:
+    """Fill a buffer from a connection."""
     at = 0
     while at < len(into):
         count = connection.recv_into(into[at:])

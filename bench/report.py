@@ -66,7 +66,8 @@ class Row:
     def ratio(self) -> float | None:
         """Ours as a multiple of the other's: the median over runs that were made one after the other."""
         pairs = list(zip(self.runs.get(OURS, ()), self.runs.get(self.beside, ()), strict=False))
-        return statistics.median(ours / theirs for ours, theirs in pairs) if pairs else None
+        ratios = [ours / theirs for ours, theirs in pairs if theirs]
+        return statistics.median(ratios) if ratios else None
 
     @property
     def reached(self) -> bool | None:

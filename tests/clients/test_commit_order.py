@@ -151,3 +151,24 @@ def test_consume_transform_produce_is_exactly_once(stablelog_broker, client, top
             offset, value = client.read(topic, start=position)[0]
             run(out, [value], commit=attempt % 2 == 1, offsets=(group, topic, offset + 1))
     assert [value for _, value in client.read(out)] == COMMIT_ORDER
+
+
+def test_what_others_commit_is_read_while_a_transaction_stays_open(stablelog_broker, client):
+    name = unique("never-waits")
+    create(stablelog_broker.bootstrap, name)
+    settings = {"bootstrap.servers": stablelog_broker.bootstrap, "linger.ms": 0, "log_level": 0}
+    neighbour, writer = (Producer(settings | {"transactional.id": unique("waits")}) for _ in range(2))
+    for producer in (neighbour, writer):
+        producer.init_transactions()
+    neighbour.begin_transaction()
+    neighbour.produce(name, b"undecided")
+    neighbour.flush()
+    written = []
+    for number in range(3):
+        written.append(b"decided %d" % number)
+        writer.begin_transaction()
+        writer.produce(name, written[-1])
+        writer.commit_transaction()
+        assert [value for _, value in client.read(name)] == written
+    neighbour.commit_transaction()
+    assert [value for _, value in client.read(name)] == [*written, b"undecided"]

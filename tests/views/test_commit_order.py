@@ -288,6 +288,7 @@ def test_a_transaction_of_gigabytes_takes_little_memory(tmp_path):
         assert len(extents._kept) <= EXTENTS_KEPT * EXTENT.size
     pieces = list(extents.rows())
     assert max(map(len, pieces)) <= COPY_SIZE < count * EXTENT.size
+    assert all(len(piece) % EXTENT.size == 0 for piece in pieces)
     index.add(
         1,
         10 * count,

@@ -6,7 +6,8 @@ import pytest
 
 from stablelog.batch.header import headers_in
 from stablelog.log.model import Isolation
-from stablelog.views import gather
+from stablelog.testing.sim_disk import SimFile
+from stablelog.views import commit_order, gather
 from tests.views.test_commit_order import Log
 
 
@@ -73,3 +74,38 @@ def test_small_batches_take_little_memory_until_the_reader_has_them(monkeypatch)
     read = log.partition.read(0, 1 << 30, Isolation.READ_COMMITTED)
     assert read.size < 10_000 + 8 * 600
     assert log.read_all(0, 1 << 30) == log.expected()
+
+
+def test_of_a_transaction_among_a_hundred_only_its_own_bytes_are_asked_of_the_disk(monkeypatch):
+    asked = []
+    monkeypatch.setattr(SimFile, "will_need", lambda _self, position, size: asked.append((position, size)))
+    log = Log()
+    for _ in range(10):
+        for writer in range(100):
+            log.append(writer, size=5_000)
+    for writer in range(100):
+        log.end(writer)
+    log.sync()
+    start = log.expected()[500][0]
+    read = log.partition.read(start, 10 * 5_100, Isolation.READ_COMMITTED)
+    assert read.size >= 9 * 5_000
+    assert read.size <= sum(size for _, size in asked) <= 1.2 * read.size
+
+
+def test_for_a_reader_who_goes_on_the_system_reads_ahead(monkeypatch):
+    log = a_log_of_many_writers(7)
+    end = log.partition.read(0, 20_000, Isolation.READ_COMMITTED).end_offset
+    asked = []
+    monkeypatch.setattr(SimFile, "will_need", lambda _self, position, size: asked.append((position, size)))
+    assert log.fetched(end, 20_000)[0]
+    assert asked == []
+    assert log.fetched(log.expected()[0][0], 20_000)[0]
+    assert asked != []
+
+
+def test_so_many_readers_are_known_and_no_more(monkeypatch):
+    monkeypatch.setattr(commit_order, "READERS", 3)
+    log = a_log_of_many_writers(7)
+    for position, _ in log.expected():
+        log.fetched(position, 1)
+    assert len(log.partition.view._ends) == 3

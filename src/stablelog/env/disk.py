@@ -46,6 +46,10 @@ class File(Protocol):
         """
         ...
 
+    def will_need(self, position: int, size: int) -> None:
+        """These bytes are wanted next, and not what lies around them. Returns at once; nothing depends on it."""
+        ...
+
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes, or extend it by zeros. Durable after `sync`."""
         ...
@@ -164,6 +168,11 @@ class LocalFile:
             self._map = memoryview(mmap.mmap(self._fd, self._size, prot=mmap.PROT_READ))
         return self._map[position:end]
 
+    def will_need(self, position: int, size: int) -> None:
+        """Have the bytes read where they are not in the page cache: a fault would bring in megabytes around them."""
+        if _advise is not None:
+            _advise(self._fd, position, size, os.POSIX_FADV_WILLNEED)
+
     def truncate(self, size: int) -> None:
         """Cut or extend."""
         self._map = None
@@ -186,6 +195,7 @@ class LocalFile:
 
 
 _sync_data = getattr(os, "fdatasync", os.fsync)
+_advise = getattr(os, "posix_fadvise", None)
 
 
 class LocalDisk:

@@ -58,6 +58,9 @@ class SimFile:
         assert position + size <= self.size
         return memoryview(self.read(position, size))
 
+    def will_need(self, position: int, size: int) -> None:
+        """Nothing to do: all of it is in memory."""
+
     def truncate(self, size: int) -> None:
         """Cut or extend."""
         self._disk.step(f"truncate {self._path.name}")

@@ -156,6 +156,7 @@ class Rows:
 
     def append(self, rows: Buffer) -> None:
         """Add rows."""
+        assert len(rows) % self._row.size == 0, "a row stands in the file or in memory as a whole"
         self._tail += rows
         self.crc = crc32c(rows, self.crc)
         if len(self._tail) >= TAIL_SIZE:

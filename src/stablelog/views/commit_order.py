@@ -34,6 +34,7 @@ from stablelog.views.gather import Gathered
 SPILL_SUFFIX = ".openextents"
 TORN = -1  # stands for the first offset of a transaction that has lost its beginning
 EXTENTS_AT_ONCE = 64  # of a transaction, looked up together
+READERS = 256  # who are known to go on where they were
 INDEXES_OPEN = 16  # sealed commit indexes that hold files open, of each view
 
 
@@ -85,6 +86,7 @@ class CommitOrder:
         self._reached = 0  # everything below this offset was walked
         self._position = 0  # and this is where it stands in the last segment
         self._log_start = -1
+        self._ends: dict[int, bool] = {}  # where the last reads ended, oldest first
         self._start = 0
         self._torn: dict[
             int, tuple[int, int, int]
@@ -349,11 +351,19 @@ class CommitOrder:
                 f"position {start} of {self._partition.topic}-{self._partition.index} is not in "
                 f"[{self.start_offset}, {self.end_offset}]"
             )
-        gathered = Gathered(start, size_max, at_least_one=at_least_one)
+        goes_on = self._ends.pop(start, False)
+        gathered = Gathered(start, size_max, at_least_one=at_least_one, goes_on=goes_on)
         for index in self._indexes[self._place_of(start) :]:
             for entry in index.entries_from(index.place_of(start)):
                 if not self._is_torn(entry) and not self._gather(gathered, index, entry):
-                    return gathered.slice()
+                    return self._read_to(gathered)
+        return self._read_to(gathered)
+
+    def _read_to(self, gathered: Gathered) -> Slice:
+        """What was gathered; and remember where it ends, for there its reader goes on."""
+        self._ends[gathered.end] = True
+        if len(self._ends) > READERS:
+            del self._ends[next(iter(self._ends))]
         return gathered.slice()
 
     def _gather(self, gathered: Gathered, index: CommitIndex, entry: Entry) -> bool:

@@ -50,10 +50,21 @@ class Gathered:
         end: the position behind the last batch; `start` as long as there is none.
     """
 
-    def __init__(self, start: int, size_max: int, *, at_least_one: bool) -> None:
+    def __init__(self, start: int, size_max: int, *, at_least_one: bool, goes_on: bool) -> None:
+        """Begin with nothing.
+
+        Args:
+            start: the first position that is wanted.
+            size_max: bytes.
+            at_least_one: whether a first batch of more is handed out.
+            goes_on: whether the reader goes on where it was. Then it is about to read what lies between the
+                transaction's batches as well, and it is left to the system to read ahead. Of another only the
+                transactions' own bytes are read from the disk.
+        """
         self.start = self.end = start
         self._room = size_max
         self._wants_one = at_least_one
+        self._goes_on = goes_on
         self._buffers: list[Buffer] = []
         self._small: list[Buffer] = []  # pieces of small batches, to be copied together
         self._copied_size = 0
@@ -77,6 +88,13 @@ class Gathered:
         """
         room, leader_epoch, pack = self._room, entry.leader_epoch, PREFIX.pack
         first, (_, last, last_sized, _) = extents[0][1], extents[-1]
+        if not self._goes_on:
+            wanted_size = 0
+            for _, position, sized, _ in extents:
+                log.will_need(position, sized & SIZE)
+                wanted_size += sized & SIZE
+                if wanted_size >= room:
+                    break
         data = log.view(first, last + (last_sized & SIZE) - first)
         for base_offset, end_offset, at, size in self._batches(data, first, extents, before_end, entry):
             if size > room and not (self._wants_one and self.end == self.start):
