@@ -335,7 +335,7 @@ class Connection(asyncio.BufferedProtocol):
             elif self._answers and self._answers[0].done:
                 buffers = self._answers.popleft().buffers
                 if buffers is not None:
-                    size = sum(len(buffer) for buffer in buffers)
+                    size = sum(map(len, buffers))
                     if size <= WRITE_SIZE:
                         transport.writelines([LENGTH.pack(size), *buffers])
                     else:

@@ -38,6 +38,7 @@ LOOKED_AT = struct.Struct(
     "q"  # producer id
 )
 LENGTH_MIN = HEADER.size - LENGTH_AND_OFFSET_SIZE
+LENGTH_LESS = ONE_BATCH + LENGTH_AND_OFFSET_SIZE  # of `Extent.sized`, for the length of its only batch
 SIZE = ~ONE_BATCH  # the bits of `Extent.sized` that are the size
 KIND = TRANSACTIONAL | CONTROL
 
@@ -96,6 +97,20 @@ class Gathered:
                 if wanted_size >= room:
                     break
         data = log.view(first, last + (last_sized & SIZE) - first)
+        if entry.start + extents[0][3] >= self.start:
+            target = self._target_of_all([extent[2] for extent in extents])
+            if target is not None:
+                # As nearly always where many write: each stands alone, and there is room for all.
+                target += [
+                    piece
+                    for _, position, sized, before_count in extents
+                    for piece in (
+                        pack(entry.start + before_count, sized - LENGTH_LESS, leader_epoch),
+                        data[position - first + PREFIX.size : position - first + (sized & SIZE)],
+                    )
+                ]
+                self.end = entry.start + before_end
+                return self._room > 0
         for base_offset, end_offset, at, size in self._batches(data, first, extents, before_end, entry):
             if size > room and not (self._wants_one and self.end == self.start):
                 self._room = 0
@@ -116,6 +131,25 @@ class Gathered:
                     room = 0
         self._room = room
         return room > 0
+
+    def _target_of_all(self, sizes: list[int]) -> list[Buffer] | None:
+        """Where the pieces of batches go that stand alone, all small or all large, if there is room for them; else None.
+
+        The room is taken then.
+        """
+        least, size = min(sizes), sum(sizes) - len(sizes) * ONE_BATCH
+        if least < ONE_BATCH or size > self._room:
+            return None
+        if least - ONE_BATCH > SMALL_SIZE_MAX:
+            self._copy()
+            self._room -= size
+            return self._buffers
+        if max(sizes) - ONE_BATCH > SMALL_SIZE_MAX or self._copied_size >= COPIED_SIZE_MAX:
+            return None
+        if len(self._small) >= COPIED_TOGETHER:
+            self._copy()
+        self._room -= size
+        return self._small
 
     def _batches(
         self, data: memoryview, first: int, extents: Sequence[tuple[int, ...]], before_end: int, entry: Entry

@@ -49,7 +49,7 @@ class FetchedPartition:
     @property
     def size(self) -> int:
         """Bytes of records."""
-        return sum(len(piece) for piece in self.records)
+        return sum(map(len, self.records))
 
 
 @dataclass(slots=True)
