@@ -1,6 +1,8 @@
 """Streams at cuts: whole transactions over all topics in every micro-batch, whatever is done to the query."""
 
 import json
+import os
+import random
 import time
 from dataclasses import replace
 
@@ -29,6 +31,7 @@ def topics(stablelog_broker):
     return ordered(stablelog_broker.bootstrap)
 
 
+SEEDS = int(os.environ.get("STABLELOG_SEEDS", "2"))  # of long histories
 QUERIES = []
 
 
@@ -51,7 +54,7 @@ def query(broker, topics, *names, **given):
     return QUERIES[-1]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_transfers_sum_to_zero_in_every_micro_batch(stablelog_broker, topics, seed):
     writers = Writers(stablelog_broker.bootstrap, topics, seed=seed)
     writers.hang()
@@ -76,6 +79,35 @@ def test_transfers_sum_to_zero_in_every_micro_batch(stablelog_broker, topics, se
     sequences = [offset["#cut"]["commitSequence"] for offset in reading.planned]
     assert sequences == sorted(sequences)
     writers.close()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS // 2))
+def test_transfers_sum_to_zero_though_the_broker_is_killed(tmp_path, seed):
+    chance = random.Random(seed)
+    with stablelog.serve(tmp_path / "data") as broker:
+        topics = ordered(broker.bootstrap, 3)
+        writers = Writers(broker.bootstrap, topics, seed=seed, count=4)
+        writers.hang()
+        limit = str(chance.choice([3, 10, 40]))
+        reading = query(broker, topics, maxOffsetsPerTrigger=limit).start()
+        seen = []
+        for _ in range(2):
+            writers.write(chance.randrange(20, 60))
+            is_planned = chance.random() < 0.5 and reading.plan()
+            broker.kill()
+            broker.start()
+            if chance.random() < 0.5:
+                reading.start()
+            if is_planned:
+                seen += names_in(reading.batch())
+            writers.write(chance.randrange(5))
+        writers.finish()
+        for found in reading.batches():
+            seen += names_in(found)
+        assert sorted(seen) == sorted(writers.committed)
+        writers.close()
+        QUERIES.remove(reading)
+        reading.stop()
 
 
 def test_without_cuts_the_same_is_torn(stablelog_broker, topics):
