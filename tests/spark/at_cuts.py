@@ -44,7 +44,14 @@ class Writers:
 
     def _producer(self):
         settings = {"bootstrap.servers": self.bootstrap, "linger.ms": 0, "log_level": 0}
-        made = Producer({**settings, "transactional.id": unique("bank"), "error_cb": lambda _: None})
+        made = Producer(
+            {
+                **settings,
+                "transactional.id": unique("bank"),
+                "transaction.timeout.ms": 900_000,  # of a machine that is slow
+                "error_cb": lambda _: None,
+            }
+        )
         made.init_transactions(TIMEOUT_S)
         return made
 

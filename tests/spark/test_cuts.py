@@ -353,6 +353,20 @@ def test_offsets_are_taken_if_they_are_a_cut(stablelog_broker, client, topics):
         between(stablelog_broker, [one], endingOffsets=json.dumps({one: {"0": -1, "1": 0}}))
 
 
+def test_offsets_of_a_query_begin_another(stablelog_broker, topics):
+    writers = Writers(stablelog_broker.bootstrap, topics)
+    writers.write(60)
+    first = query(stablelog_broker, topics, maxOffsetsPerTrigger="7").start()
+    seen = [name for _ in range(3) for name in names_in(first.batch() or [])]
+    writers.write(20)
+    second = query(stablelog_broker, topics, startingOffsets=json.dumps(first.planned[-1])).start()
+    assert second.planned == first.planned[-1:]
+    writers.finish()
+    seen += [name for found in second.batches() for name in names_in(found)]
+    assert sorted(seen) == sorted(writers.committed)
+    writers.close()
+
+
 def test_a_time_lies_before_the_first_transaction_that_was_committed_at_it(stablelog_broker, client, topics):
     places = [(topics[0], 0), (topics[1], 1)]
     for number in range(4):
