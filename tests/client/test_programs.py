@@ -117,7 +117,7 @@ def end(txn, commit):
             return None
 
 
-def run(client, broker, topics, chance, model):
+def run(client, broker, topics, group, chance, model):
     """A program of so many steps. Returns what is still open."""
     opened = {}
     for number in range(STEPS):
@@ -127,7 +127,7 @@ def run(client, broker, topics, chance, model):
         if step == "begin" or not opened:
             if len(opened) < OPEN_MAX:
                 name = f"t{number}"
-                opened[name] = client.transaction(timeout=120)
+                opened[name] = client.transaction(group=group, timeout=120)
                 model.values[name], model.futures[name] = [], []
             continue
         name = chance.choice(list(opened))
@@ -170,13 +170,16 @@ def broker():
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
 @pytest.mark.parametrize("seed", range(PROGRAMS))
 def test_whatever_happens_each_transaction_is_there_whole_or_not_at_all(broker, face, seed):
-    in_commit_order, ordinary = create(broker.bootstrap), create(broker.bootstrap, "offset")
+    group = f"group-{seed}" if seed % 2 else ""
+    in_commit_order, ordinary = (
+        create(broker.bootstrap, order, group=group) for order in ("commit", "offset")
+    )
     chance, model, weather = random.Random(seed), Model(), Weather(broker, seed)
     with (
         Proxy((broker.host, broker.port), weather.lose, weather.spoil) as proxy,
         face(through(proxy, broker, 30)) as client,
     ):
-        left = run(client, broker, (in_commit_order, ordinary), chance, model)
+        left = run(client, broker, (in_commit_order, ordinary), group, chance, model)
         weather.is_calm = True
         for name, txn in left.items():
             model.end(name, end(txn, chance.random() < 0.5))
