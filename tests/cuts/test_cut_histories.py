@@ -12,7 +12,7 @@ import pytest
 
 from tests.cuts.mutants import MUTANTS
 
-COUNT = int(os.environ.get("STABLELOG_HISTORIES", "120"))
+COUNT = int(os.environ.get("STABLELOG_HISTORIES", "200"))
 ROOT = Path(__file__).parents[2]
 
 

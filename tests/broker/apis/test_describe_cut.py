@@ -8,6 +8,8 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
+from stablelog.broker.topics import Topics
+from stablelog.errors import Corrupt
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.extension.cut import DESCRIBE_CUT
@@ -215,3 +217,36 @@ def test_a_cut_says_which_marker_it_waits_for():
             assert (answer.commit_sequence, answer.holders) == (1, ())
 
     run(conversation)
+
+
+def test_after_a_start_a_cut_waits_for_partitions_that_are_not_open_and_says_so(monkeypatch):
+    disk = SimDisk()
+
+    async def written():
+        async with opened(disk, topics=()) as desk:
+            create(desk)
+            await desk.end("me", await write_one(desk), True)
+            await desk.durable()
+            assert (await ask(desk)).commit_sequence == 1
+
+    async def with_one_closed():
+        async with opened(disk, topics=()) as desk:
+            answer = await ask(desk, topics=("u",))
+            assert (answer.commit_sequence, answer.last_commit_sequence) == (0, 1)
+            assert [(one.commit_sequence, one.topic, one.partition_index) for one in answer.holders] == [
+                (1, "t", 0)
+            ]
+            assert (await ask(desk, 1, topics=("u",))).error_code is ErrorCode.leader_not_available
+            assert (await ask(desk, 2, topics=("u",))).error_code is ErrorCode.invalid_request
+
+    open_partition = Topics.open_partition
+
+    def all_but_one(self, topic, index, progress=None):
+        if (topic.name, index) == ("t", 0):
+            raise Corrupt("as if it were damaged")
+        open_partition(self, topic, index, progress)
+
+    run(written)
+    with monkeypatch.context() as patch:
+        patch.setattr(Topics, "open_partition", all_but_one)
+        run(with_one_closed)
