@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import os
 import random
+import struct
 import sys
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from stablelog.batch.header import read_header
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker import journal
 from stablelog.broker.apis import delete_records, describe_cut
+from stablelog.errors import StablelogError
 from stablelog.log.partition import Isolation
 from stablelog.wire.extension.cut import DescribeCutRequest
 from tests.cuts.model import Model
@@ -420,7 +422,7 @@ def hunt(names, seeds):
 def _finds(seed):
     try:
         run(seed)
-    except Exception as failure:
+    except (AssertionError, StablelogError, OSError, struct.error) as failure:
         return f"found by seed {seed}: {type(failure).__name__}: {str(failure)[:100]}"
     return None
 

@@ -12,7 +12,7 @@ from stablelog.log.partition import Partition
 from stablelog.views.commit_index import CommitIndex, CommitSummary
 from stablelog.views.commit_order import CommitOrder
 from stablelog.views.commit_ordered import CommitOrderedPartition
-from stablelog.views.extents import Extents
+from stablelog.views.extents import ONE_BATCH, Extents
 
 
 def markers_out_of_order(write):
@@ -59,7 +59,7 @@ def runs_lose_their_gaps(add):
         last = self._last
         add(self, segment, position, size, record_count)
         if last is not None and self._last.position == last.position:
-            self._last = self._last._replace(size=last.size + size)
+            self._last = self._last._replace(sized=(last.sized & ~ONE_BATCH) + size)
 
     return mutant
 
