@@ -8,10 +8,8 @@ from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.coordinators.transaction_recovery import DecisionHistory
 from stablelog.coordinators.transaction_table import TransactionTable
 from stablelog.errors import Corrupt
-from stablelog.log.partition import Partition
 from stablelog.views.commit_index import CommitIndex, CommitSummary
 from stablelog.views.commit_order import CommitOrder
-from stablelog.views.commit_ordered import CommitOrderedPartition
 from stablelog.views.extents import ONE_BATCH, Extents
 
 
@@ -76,17 +74,6 @@ def runs_count_from_their_own_beginning(add):
 
 def torn_transactions_stay(_is_torn):
     return lambda self, entry: False
-
-
-def retention_takes_what_lacks_a_durable_marker(_delete_segments):
-    def mutant(self, count, due_ms):
-        first_open = self._producers.first_open_offset()
-        if first_open is not None:
-            count = min(count, self._segments.place_of(first_open))
-        self.view.advance()
-        return Partition._delete_segments(self, count, due_ms)
-
-    return mutant
 
 
 def deletions_are_not_rounded(_whole_from):
@@ -164,7 +151,6 @@ MUTANTS = {
     runs_lose_their_gaps: (Extents, "add"),
     runs_count_from_their_own_beginning: (Extents, "add"),
     torn_transactions_stay: (CommitOrder, "_is_torn"),
-    retention_takes_what_lacks_a_durable_marker: (CommitOrderedPartition, "_delete_segments"),
     deletions_are_not_rounded: (CommitOrder, "whole_from"),
     deletions_forget_open_transactions: (CommitOrder, "first_needed_offset"),
     effects_before_the_journal_is_durable: (Journal, "after"),

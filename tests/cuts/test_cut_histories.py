@@ -40,7 +40,7 @@ def test_no_cut_shows_a_part_of_a_transaction():
 @pytest.mark.parametrize("half", [0, 1])
 def test_the_histories_find_every_fault_that_is_made_on_purpose(half):
     names = [mutant.__name__ for mutant in MUTANTS][half::2]
-    done = run("--seeds", "0:200", "--mutants", *names, timeout_s=290)
+    done = run("--seeds", "0:400", "--mutants", *names, timeout_s=290)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(": found by seed ") == len(names)
