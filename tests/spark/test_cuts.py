@@ -491,3 +491,24 @@ def test_a_transaction_that_retention_has_torn_is_lost_in_words(
         reading.batch()
     with pytest.raises(Unavailable, match=message):
         reading.start().batch()  # planned from what was written down
+
+
+def test_a_group_of_its_own_has_its_own_commits(stablelog_broker):
+    configs = {"stablelog.group": unique("group")}
+    topics = ordered(stablelog_broker.bootstrap, **configs)
+    group = configs["stablelog.group"]
+    reading = query(stablelog_broker, topics, "value", "transactionGroup", "commitSequence").start()
+    with stablelog.connect(stablelog_broker.bootstrap) as client:
+        for _ in range(2):
+            with client.transaction(group=group) as txn:
+                txn.write(topics[0], None, json.dumps(["a", 2, 5]), partition=0)
+                txn.write(topics[1], None, json.dumps(["a", 2, -5]), partition=0)
+    found = reading.batch()
+    assert sorted(row[1:] for row in found) == [(group, 1), (group, 1), (group, 2), (group, 2)]
+    assert reading.planned[1]["#cut"] == {"commitSequence": 2, "group": group}
+    reading.planned[1]["#cut"]["group"] = "another"
+    with pytest.raises(InvalidConfig, match="the checkpoint is of transaction group 'another'"):
+        reading.batch()
+    ungrouped = ordered(stablelog_broker.bootstrap, 1)
+    with pytest.raises(InvalidConfig, match=r"cut=true: .* belongs to .*transaction group"):
+        query(stablelog_broker, [*topics, *ungrouped]).start()
