@@ -27,6 +27,8 @@ def test_both_disks_keep_the_same_promises(disk_and_root):
     assert file.append(b"one", memoryview(b"two")) == 0
     assert file.append(b"three") == 6
     assert (file.size, file.read(3, 3), file.read(9, 99)) == (11, b"two", b"ee")
+    file.will_need(0, 6)
+    file.will_need(6, 1_000)  # more than there is
     view = file.view(6, 5)
     file.append(b"more")
     assert bytes(view) == b"three"
