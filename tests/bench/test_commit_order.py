@@ -33,7 +33,7 @@ def test_the_same_transactions_are_read_and_weighed_in_both_orders(tmp_path, bes
     figures = {row.what.split(": ")[1]: row.median(OURS) for row in section.rows}
     # An entry of 64 bytes, three extents of 24, and its part of the summary.
     assert 64 + 3 * 24 <= figures["on disk, B per transaction"] < 200
-    assert figures["one transaction, cold"] > 0
+    assert figures["one transaction, cold"] >= 0  # none where the directory is in memory
     assert all(row.ratio is not None for row in section.rows if "fetch" in row.what)
 
 
