@@ -29,6 +29,14 @@ def counted_when_the_decision_is_durable(_resolved):
     return property(lambda self: self._durable_sequence)
 
 
+def counted_when_no_group_waits_for_anything(resolved):
+    def mutant(self):
+        behind = any(one.high_watermark < one.end_offset for one in self._topics.open_partitions())
+        return 0 if behind else resolved.fget(self)
+
+    return property(mutant)
+
+
 def recovered_as_decided(_resolved):
     return property(lambda self: next(iter(self._unmarked), self._next_sequence) - 1)
 
@@ -143,6 +151,7 @@ MUTANTS = {
     counted_before_its_markers_are_durable: (TransactionGroup, "_awaited_markers"),
     counted_when_decided: (TransactionGroup, "resolved_commit_sequence"),
     counted_when_the_decision_is_durable: (TransactionGroup, "resolved_commit_sequence"),
+    counted_when_no_group_waits_for_anything: (TransactionGroup, "resolved_commit_sequence"),
     recovered_as_decided: (TransactionTable, "resolved_sequence"),
     a_cut_one_too_far: (CommitOrder, "offset_after"),
     a_cut_one_too_short: (CommitOrder, "offset_after"),
