@@ -124,6 +124,10 @@ class Life(RuleBasedStateMachine):
         if answer.generation > self.newest_generation:
             self.newest_generation = answer.generation
             self.places.clear()
+        # Work is also for static members who have not joined this time: whoever takes their place gets it.
+        for member in answer.members:
+            if member.group_instance_id is not None:
+                self.places.setdefault(member.group_instance_id, member.member_id)
         if client.instance_id is not None:
             former = self.places.get(client.instance_id)
             if former is not None and former != answer.member_id:
@@ -476,6 +480,26 @@ class GroupLife(Life):
         )
         if codes[which] is ErrorCode.none and client.generation >= 0:
             assert client.generation == self.newest_generation
+
+
+def test_a_static_member_that_missed_a_generation_gets_its_work_when_it_starts_anew():
+    life = GroupLife()
+    dynamic, static = 1, 3
+    for _ in range(2):
+        life.behave({dynamic, static}, 6, 1_000)
+    life.heartbeat(static)
+    life.join(dynamic, "range,sticky", anew=False)
+    life.advance(9_000)  # the join phase ends without the static member, whose session goes on
+    assert life.newest_generation == life.clients[dynamic].generation > life.clients[static].generation
+    former = life.clients[static].member_id
+    assert former in life.clients[dynamic].members
+    life.sync(dynamic, forgetful=False)
+    life.start_anew(static)
+    life.sync(static, forgetful=False)
+    anew = life.clients[static].member_id
+    assert life.assigned[life.newest_generation][anew].endswith(former.encode())
+    life.the_log_says_what_is_in_memory()
+    life.groups_are_consistent()
 
 
 def offset_in(history: list[Entry], group: str, partition: tuple[str, int]) -> tuple[int, bool]:
