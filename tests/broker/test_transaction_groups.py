@@ -377,6 +377,46 @@ def test_what_was_written_before_a_refusal_is_never_committed():
     run(conversation)
 
 
+def test_the_commit_of_a_transaction_that_was_refused_its_first_partition_is_not_that_of_the_one_before():
+    async def conversation():
+        async with opened(topics=()) as desk:
+            create(desk)
+            who = await desk.init("me")
+            await write(desk, "me", who, b"before", "t")
+            await desk.end("me", who, COMMIT)
+            assert await desk.add("me", who, ("ta", 0)) == [REFUSED]
+            assert (await desk.end("me", who, COMMIT)).error_code is ErrorCode.invalid_txn_state
+            assert (await desk.end("me", who, ABORT)).error_code is NONE
+
+    run(conversation)
+
+
+def test_to_ask_whether_a_partition_of_another_group_is_part_of_a_transaction_changes_nothing():
+    async def conversation():
+        async with opened(topics=()) as desk:
+            create(desk)
+            who = await desk.init("me")
+            await write(desk, "me", who, b"whole", "t")
+            topic = part(24, 4, "request", "AddPartitionsToTxnTopic", name="ta", partitions=(0,))
+            asked = part(
+                24,
+                4,
+                "request",
+                "AddPartitionsToTxnTransaction",
+                transactional_id="me",
+                producer_id=who[0],
+                producer_epoch=who[1],
+                verify_only=True,
+                topics=(topic,),
+            )
+            answer = await desk.ask(24, 4, transactions=(asked,))
+            (result,) = answer.results_by_transaction[0].topic_results[0].results_by_partition
+            assert result.partition_error_code is REFUSED
+            assert (await desk.end("me", who, COMMIT)).error_code is NONE
+
+    run(conversation)
+
+
 def test_offsets_are_committed_in_transactions_of_any_group():
     async def conversation():
         async with opened(topics=()) as desk:
@@ -453,6 +493,70 @@ def test_there_are_no_more_groups_than_are_allowed():
 
     run(conversation)
     run(conversation)  # and those that are found count
+
+
+def test_groups_whose_names_differ_only_by_dots_are_two():
+    disk = SimDisk()
+
+    async def conversation():
+        async with opened(disk, topics=()) as desk:
+            names = ("a.b", "a_b", "..", "a-0", "x" * 100)
+            for name in names:
+                await desk.init(f"{name}/me")
+            assert sorted(group.name for group in desk.broker.transactions) == sorted(["", *names])
+
+    run(conversation)
+    run(conversation)
+
+
+def test_a_group_for_which_there_is_no_room_is_refused_with_a_sentence(caplog):
+    async def conversation():
+        async with opened(topics=(), **{"stablelog.max.partitions": 2}) as desk:
+            with caplog.at_level(logging.WARNING, "stablelog"):
+                answer = await desk.ask(22, 4, **_init("c/1"))
+            assert answer.error_code is ErrorCode.policy_violation
+            assert any("group 'c' cannot be made" in r.getMessage() for r in caplog.records)
+            assert [group.name for group in desk.broker.transactions] == [""]
+
+    run(conversation)
+
+
+def test_markers_by_hand_are_not_for_commit_logs_and_commit_nothing_in_commit_order():
+    async def conversation():
+        async with opened(topics=()) as desk:
+            create(desk)
+            who = await desk.init("a/me")
+            await write(desk, "a/me", who, b"v", "ta")
+            logs = ("__transaction_state", "__transaction_state.a")
+            ends = [desk.broker.topics.partition(name, 0).end_offset for name in logs]
+            told = {}
+            for name in (*logs, "ta"):
+                for outcome in (COMMIT, ABORT):
+                    topic = part(
+                        27, 1, "request", "WritableTxnMarkerTopic", name=name, partition_indexes=(0,)
+                    )
+                    marker = part(
+                        27,
+                        1,
+                        "request",
+                        "WritableTxnMarker",
+                        producer_id=who[0],
+                        producer_epoch=who[1],
+                        transaction_result=outcome,
+                        topics=(topic,),
+                        coordinator_epoch=99,
+                    )
+                    answer = await desk.ask(27, 1, markers=(marker,))
+                    told[name, outcome] = answer.markers[0].topics[0].partitions[0].error_code
+            internal = ErrorCode.invalid_topic_exception
+            assert told == {
+                **{(name, outcome): internal for name in logs for outcome in (COMMIT, ABORT)},
+                ("ta", COMMIT): ErrorCode.invalid_request,
+                ("ta", ABORT): NONE,
+            }
+            assert [desk.broker.topics.partition(name, 0).end_offset for name in logs] == ends
+
+    run(conversation)
 
 
 def test_names_of_commit_logs_are_not_for_clients():

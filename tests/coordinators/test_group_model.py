@@ -482,7 +482,7 @@ class GroupLife(Life):
             assert client.generation == self.newest_generation
 
 
-def test_a_static_member_that_missed_a_generation_gets_its_work_when_it_starts_anew():
+def test_a_static_member_that_missed_a_generation_gets_its_work_when_it_starts_anew() -> None:
     life = GroupLife()
     dynamic, static = 1, 3
     for _ in range(2):

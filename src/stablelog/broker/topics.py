@@ -344,7 +344,7 @@ class Topics:
             raise Refused(ErrorCode.topic_already_exists, f"topic {name!r} exists already")
         if not own:
             check_not_internal(name)
-        if other is not None:
+        if other is not None and not own:  # groups a.b and a_b are two
             raise Refused(
                 ErrorCode.invalid_topic_exception,
                 f"{name!r} and {other!r} differ only by . and _, which metrics cannot tell apart",

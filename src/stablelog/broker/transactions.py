@@ -128,16 +128,16 @@ class Transactions:
                 ErrorCode.invalid_request, f"{name!r} is no name of a transaction group: {NAME_RULE}"
             )
         if len(self._groups) > self._count_max:
-            refused = Refused(
-                ErrorCode.policy_violation,
+            raise _not_made(
                 f"{group_in_words(name)} would be one more than stablelog.max.transaction.groups={self._count_max}; it "
-                "is named before the first slash of a transactional id",
+                "is named before the first slash of a transactional id"
             )
-            log.warning("%s", refused)
-            raise refused
-        group = self._open(name, self._make_log(name))
+        try:
+            partitions = self._make_log(name)
+        except Refused as why:
+            raise _not_made(f"{group_in_words(name)} cannot be made: {why}") from why
         log.info("made %s", group_in_words(name))
-        return group
+        return self._open(name, partitions)
 
     def of_id(self, transactional_id: str) -> TransactionGroup:
         """The group of a transactional id whose producer has begun before.
@@ -227,3 +227,9 @@ class Transactions:
             return list(self)
         names = self._awaited.pop(target, set()) | {group_name}
         return [self._groups[name] for name in sorted(names) if name in self._groups]
+
+
+def _not_made(why: str) -> Refused:
+    """The refusal of a group that is not there; InitProducerId has no room for the sentence, and the log has."""
+    log.warning("%s", why)
+    return Refused(ErrorCode.policy_violation, why)

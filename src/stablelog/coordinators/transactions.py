@@ -485,10 +485,10 @@ class TransactionCoordinator:
                     ErrorCode.concurrent_transactions,
                     f"the last transaction of {transactional_id} is being completed",
                 )
-            if self._is_turned_away(transactional_id, txn) and commit == (txn.state is State.ONGOING):
+            if self._is_turned_away(transactional_id, txn) and (commit or txn.state is not State.ONGOING):
                 if not commit:
                     return Event.ABORT_NOTHING
-                raise Refused(
+                raise Refused(  # also where nothing has begun: its commit is not that of the one before
                     ErrorCode.invalid_txn_state,
                     f"the transaction of {transactional_id} was refused a partition: it can only be aborted",
                 )

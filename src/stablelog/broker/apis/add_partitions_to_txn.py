@@ -52,7 +52,7 @@ def _add(broker: Broker, asked: Any, api_version: int) -> dict[TopicPartition, E
     crossing = {name for name, _ in targets if _is_refused(broker, asked.transactional_id, name)}
     if crossing:
         group = broker.transactions.get(group_of(asked.transactional_id))
-        if group is not None:
+        if group is not None and not asked.verify_only:
             group.coordinator.turn_away(asked.transactional_id, asked.producer_id, asked.producer_epoch)
         return {
             target: ErrorCode.topic_authorization_failed

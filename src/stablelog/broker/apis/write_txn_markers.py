@@ -1,7 +1,8 @@
 """WriteTxnMarkers (27): write markers as they are given. It is how an administrator ends a hanging transaction.
 
 Behaviour: the markers go to the partitions that are named, past the coordinator; a marker older than what the
-partition knows is refused. Answered when they are durable.
+partition knows is refused, and so is one for a coordinator's own log, and a commit in a commit-ordered topic: it would
+have no number, and no cut could be made there. Answered when they are durable.
 Version notes: v2 the transaction version, by which the epoch is judged.
 """
 
@@ -19,9 +20,10 @@ from kio.schema.write_txn_markers.v2.response import (
 
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.broker.broker import Broker
-from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC
+from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, group_of_log
 from stablelog.errors import Refused
 from stablelog.log.partition import MarkerWrite
+from stablelog.views.commit_ordered import CommitOrderedPartition
 
 
 def _write(
@@ -34,8 +36,12 @@ def _write(
         commit_sequence=-1,
         low_watermark=-1,
     )
+    if group_of_log(name) is not None:
+        return ErrorCode.invalid_topic_exception  # no transaction ever writes to a commit log
     try:
         partition = broker.topics.partition(name, index)
+        if asked.transaction_result and isinstance(partition, CommitOrderedPartition):
+            return ErrorCode.invalid_request
         write = MarkerWrite(asked.producer_id, asked.producer_epoch, marker, asked.transaction_version)
         outcome = partition.append_markers([write], now_ms=broker.now_ms())[0]
     except Refused as refused:
