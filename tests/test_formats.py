@@ -36,7 +36,7 @@ def test_a_table_says_what_the_struct_does(name, table):
 )
 def test_the_examples_are_read(example):
     from stablelog.batch.header import crc_holds, read_header
-    from stablelog.coordinators.joint_records import JointState, decode_joint
+    from stablelog.coordinators.joint.records import JointState, decode_joint
     from stablelog.log.offset_index import OffsetIndex
     from stablelog.log.snapshots import decode_snapshot
     from stablelog.log.time_index import TimeIndex

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablelog.coordinators.group_alarms import COMPACT_SIZE_MIN, Alarm, Alarms
+from stablelog.coordinators.consumer_groups.alarms import COMPACT_SIZE_MIN, Alarm, Alarms
 
 
 def nothing() -> None:

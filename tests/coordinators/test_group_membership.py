@@ -1,7 +1,14 @@
 import pytest
 
-from stablelog.coordinators.group_alarms import Alarm
-from stablelog.coordinators.group_membership import TRANSITIONS, Group, IllegalStepError, Member, State, Step
+from stablelog.coordinators.consumer_groups.alarms import Alarm
+from stablelog.coordinators.consumer_groups.membership import (
+    TRANSITIONS,
+    Group,
+    IllegalStepError,
+    Member,
+    State,
+    Step,
+)
 
 
 def nothing() -> None:

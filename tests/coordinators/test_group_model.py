@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.group_answers import (
+from stablelog.coordinators.consumer_groups.answers import (
     GroupConfig,
     GroupDecision,
     JoinAnswer,
@@ -28,9 +28,14 @@ from stablelog.coordinators.group_answers import (
     SyncAnswer,
     SyncRequest,
 )
-from stablelog.coordinators.group_membership import State
-from stablelog.coordinators.group_records import OffsetKey, read_group_value, read_key, read_offset_value
-from stablelog.coordinators.groups import GroupCoordinator
+from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
+from stablelog.coordinators.consumer_groups.membership import State
+from stablelog.coordinators.consumer_groups.records import (
+    OffsetKey,
+    read_group_value,
+    read_key,
+    read_offset_value,
+)
 
 CONFIG = GroupConfig(initial_rebalance_delay_ms=1_000, group_size_max=5, offsets_retention_ms=10**12)
 NO_DELAY = GroupConfig(initial_rebalance_delay_ms=0, group_size_max=5, offsets_retention_ms=10**12)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablelog.coordinators.group_records import (
+from stablelog.coordinators.consumer_groups.records import (
     GroupKey,
     GroupValue,
     MemberValue,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.group_answers import (
+from stablelog.coordinators.consumer_groups.answers import (
     GroupConfig,
     GroupDecision,
     JoinAnswer,
@@ -24,8 +24,13 @@ from stablelog.coordinators.group_answers import (
     SyncAnswer,
     SyncRequest,
 )
-from stablelog.coordinators.group_records import GroupKey, read_group_value, read_key, read_offset_value
-from stablelog.coordinators.groups import GroupCoordinator
+from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
+from stablelog.coordinators.consumer_groups.records import (
+    GroupKey,
+    read_group_value,
+    read_key,
+    read_offset_value,
+)
 
 SCRIPTS = Path(__file__).parent / "group_scripts"
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.group_answers import (
+from stablelog.coordinators.consumer_groups.answers import (
     GroupConfig,
     GroupDecision,
     JoinAnswer,
@@ -14,7 +14,12 @@ from stablelog.coordinators.group_answers import (
     SyncAnswer,
     SyncRequest,
 )
-from stablelog.coordinators.group_records import (
+from stablelog.coordinators.consumer_groups.coordinator import (
+    TICK_ALARMS_MAX,
+    TICK_RECORDS_MAX,
+    GroupCoordinator,
+)
+from stablelog.coordinators.consumer_groups.records import (
     GroupValue,
     OffsetValue,
     encode_group_key,
@@ -22,7 +27,6 @@ from stablelog.coordinators.group_records import (
     encode_offset_key,
     encode_offset_value,
 )
-from stablelog.coordinators.groups import TICK_ALARMS_MAX, TICK_RECORDS_MAX, GroupCoordinator
 from stablelog.errors import Corrupt
 
 T0, T1 = ("t", 0), ("t", 1)

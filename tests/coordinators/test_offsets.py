@@ -1,5 +1,5 @@
-from stablelog.coordinators.group_records import OffsetValue
-from stablelog.coordinators.offsets import Offsets
+from stablelog.coordinators.consumer_groups.offsets import Offsets
+from stablelog.coordinators.consumer_groups.records import OffsetValue
 
 T0, T1 = ("t", 0), ("t", 1)
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablelog.coordinators.producer_ids import ProducerIds, ProducerIdSpace
+from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
 
 
 def take(ids: ProducerIds) -> int:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablelog.coordinators.transaction_clock import Deadlines, OpenProducers
+from stablelog.coordinators.transactions.clock import Deadlines, OpenProducers
 
 
 def test_what_is_due_comes_out_once_and_in_order() -> None:

@@ -5,8 +5,8 @@ import time
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.transaction_listing import id_matcher, states_named
-from stablelog.coordinators.transaction_states import State
+from stablelog.coordinators.transactions.listing import id_matcher, states_named
+from stablelog.coordinators.transactions.states import State
 from stablelog.errors import Refused
 
 

@@ -12,7 +12,7 @@ from kio.serial import entity_reader
 from kio.static.constants import EntityType
 from kio.static.primitive import i8, i16, i32, i64
 
-from stablelog.coordinators.transaction_records import (
+from stablelog.coordinators.transactions.records import (
     COMMIT_SEQUENCE_TAG,
     GroupKey,
     GroupState,
@@ -30,7 +30,7 @@ from stablelog.coordinators.transaction_records import (
     read_key,
     transaction_key,
 )
-from stablelog.coordinators.transaction_states import State
+from stablelog.coordinators.transactions.states import State
 from stablelog.errors import Corrupt
 from stablelog.wire.extension.children import JointName
 

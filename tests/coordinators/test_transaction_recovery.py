@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from stablelog.batch.markers import MarkerType
-from stablelog.coordinators.transaction_decisions import REPAIR, MarkerOrder, OpenTransaction
-from stablelog.coordinators.transaction_records import LogEnd, Transaction, encode_transaction
-from stablelog.coordinators.transaction_recovery import DecisionHistory, Ranked, markers_for
-from stablelog.coordinators.transaction_states import State
+from stablelog.coordinators.transactions.decisions import REPAIR, MarkerOrder, OpenTransaction
+from stablelog.coordinators.transactions.records import LogEnd, Transaction, encode_transaction
+from stablelog.coordinators.transactions.recovery import DecisionHistory, Ranked, markers_for
+from stablelog.coordinators.transactions.states import State
 
 T0 = ("t", 0)
 T1 = ("t", 1)

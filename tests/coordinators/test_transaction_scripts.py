@@ -16,10 +16,18 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.joint import BeginAnswer, ChildShown, CommitAnswer
-from stablelog.coordinators.joint_records import decode_joint
-from stablelog.coordinators.producer_ids import ProducerIds
-from stablelog.coordinators.transaction_records import (
+from stablelog.coordinators.joint.coordinator import BeginAnswer, ChildShown, CommitAnswer
+from stablelog.coordinators.joint.records import decode_joint
+from stablelog.coordinators.transactions.coordinator import (
+    Decision,
+    MarkerOrder,
+    OpenTransaction,
+    TopicPartition,
+    TransactionConfig,
+    TransactionCoordinator,
+)
+from stablelog.coordinators.transactions.producer_ids import ProducerIds
+from stablelog.coordinators.transactions.records import (
     GroupKey,
     JointKey,
     decode_group,
@@ -27,14 +35,6 @@ from stablelog.coordinators.transaction_records import (
     encode_transaction,
     read_key,
     transaction_key,
-)
-from stablelog.coordinators.transactions import (
-    Decision,
-    MarkerOrder,
-    OpenTransaction,
-    TopicPartition,
-    TransactionConfig,
-    TransactionCoordinator,
 )
 from stablelog.errors import Refused
 from stablelog.wire.extension.children import JointName, child_id

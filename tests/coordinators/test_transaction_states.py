@@ -3,7 +3,7 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.transaction_states import LABELS, TRANSITIONS, Event, State, next_state
+from stablelog.coordinators.transactions.states import LABELS, TRANSITIONS, Event, State, next_state
 from stablelog.errors import Refused
 
 

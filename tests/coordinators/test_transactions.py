@@ -7,10 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
-from stablelog.coordinators.producer_ids import ProducerIds, ProducerIdSpace
-from stablelog.coordinators.transaction_records import decode_transaction, group_key, transaction_key
-from stablelog.coordinators.transaction_states import State
-from stablelog.coordinators.transactions import (
+from stablelog.coordinators.transactions.coordinator import (
     Decision,
     EndAnswer,
     InitAnswer,
@@ -18,6 +15,9 @@ from stablelog.coordinators.transactions import (
     TransactionConfig,
     TransactionCoordinator,
 )
+from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
+from stablelog.coordinators.transactions.records import decode_transaction, group_key, transaction_key
+from stablelog.coordinators.transactions.states import State
 
 T0 = ("t", 0)
 T1 = ("t", 1)

@@ -17,12 +17,8 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
-from stablelog.coordinators import transaction_ending
-from stablelog.coordinators.producer_ids import ProducerIds
-from stablelog.coordinators.transaction_ending import EPOCH_MAX
-from stablelog.coordinators.transaction_records import TransactionKey, decode_transaction, read_key
-from stablelog.coordinators.transaction_states import State
-from stablelog.coordinators.transactions import (
+from stablelog.coordinators.transactions import ending as transaction_ending
+from stablelog.coordinators.transactions.coordinator import (
     Decision,
     MarkerOrder,
     OpenTransaction,
@@ -30,6 +26,10 @@ from stablelog.coordinators.transactions import (
     TransactionConfig,
     TransactionCoordinator,
 )
+from stablelog.coordinators.transactions.ending import EPOCH_MAX
+from stablelog.coordinators.transactions.producer_ids import ProducerIds
+from stablelog.coordinators.transactions.records import TransactionKey, decode_transaction, read_key
+from stablelog.coordinators.transactions.states import State
 
 PARTITIONS: tuple[TopicPartition, ...] = (("t", 0), ("t", 1), ("__consumer_offsets", 0))
 IDS = ("a", "b")

@@ -5,8 +5,8 @@ import contextlib
 from stablelog.broker.broker import Broker
 from stablelog.broker.journal import Journal
 from stablelog.broker.transaction_group import TransactionGroup
-from stablelog.coordinators.transaction_recovery import DecisionHistory
-from stablelog.coordinators.transaction_table import TransactionTable
+from stablelog.coordinators.transactions.recovery import DecisionHistory
+from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.errors import Corrupt
 from stablelog.views.commit_index import CommitIndex, CommitSummary
 from stablelog.views.commit_order import CommitOrder

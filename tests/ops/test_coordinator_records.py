@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from stablelog.batch.records import Record, encode_batch
-from stablelog.coordinators.group_records import (
+from stablelog.coordinators.consumer_groups.records import (
     GroupValue,
     MemberValue,
     OffsetValue,
@@ -14,8 +14,8 @@ from stablelog.coordinators.group_records import (
     encode_offset_key,
     encode_offset_value,
 )
-from stablelog.coordinators.joint_records import JointState, encode_joint
-from stablelog.coordinators.transaction_records import (
+from stablelog.coordinators.joint.records import JointState, encode_joint
+from stablelog.coordinators.transactions.records import (
     GroupState,
     LogEnd,
     Transaction,
@@ -25,7 +25,7 @@ from stablelog.coordinators.transaction_records import (
     joint_key,
     transaction_key,
 )
-from stablelog.coordinators.transaction_states import State
+from stablelog.coordinators.transactions.states import State
 from stablelog.log.partition import LogConfig, Partition
 from stablelog.ops.coordinator_records import describe_commit_record, describe_offsets_record, describer_of
 from stablelog.ops.inspect import inspect_file

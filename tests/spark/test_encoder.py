@@ -15,7 +15,7 @@ from stablelog.errors import InvalidConfig
 from stablelog.spark.columns import HEADER_TYPE
 from stablelog.spark.decoder import Decoder
 from stablelog.spark.encoder import Encoder
-from stablelog.spark.kernels_encode import hash_key
+from stablelog.spark.kernels.encode import hash_key
 from tests.clients.drivers import unique
 
 COUNTS = {"a": 3, "b": 1, "c": 40}

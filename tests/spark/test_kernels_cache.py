@@ -7,9 +7,12 @@ import sys
 import numpy as np
 import pytest
 
-from stablelog.spark import kernels_build, kernels_cache, kernels_decode, places
+from stablelog.spark import places
+from stablelog.spark.kernels import build as kernels_build
+from stablelog.spark.kernels import cache as kernels_cache
+from stablelog.spark.kernels import decode as kernels_decode
 
-MODULE = "stablelog.spark.kernels_encode_source"
+MODULE = "stablelog.spark.kernels.encode_source"
 
 
 @pytest.fixture
@@ -105,7 +108,7 @@ def test_workers_that_start_at_once_compile_once_and_need_no_numba(tmp_path):
     """Real processes and the real compiler: one compiles, the others wait and load, all get the same answer."""
     code = (
         "import sys, pyarrow as pa\n"
-        "from stablelog.spark.kernels_encode import hash_key\n"
+        "from stablelog.spark.kernels.encode import hash_key\n"
         "key = pa.py_buffer(b'foobar')\n"
         "print(hash_key(key.address, 6), 'numba' in sys.modules)\n"
     )

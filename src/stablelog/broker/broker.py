@@ -32,8 +32,8 @@ from stablelog.broker.topics import (
 )
 from stablelog.broker.transactions import Transactions
 from stablelog.broker.waiting import Waiters
-from stablelog.coordinators.groups import GroupConfig, GroupCoordinator
-from stablelog.coordinators.transactions import TransactionConfig
+from stablelog.coordinators.consumer_groups.coordinator import GroupConfig, GroupCoordinator
+from stablelog.coordinators.transactions.coordinator import TransactionConfig
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk, LocalDisk
 from stablelog.errors import InvalidConfig, StablelogError, Unavailable

@@ -11,7 +11,7 @@ from typing import Any
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import decode_records
 from stablelog.broker.journal import Journal
-from stablelog.coordinators.groups import GroupCoordinator, GroupDecision
+from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator, GroupDecision
 
 Token = asyncio.Future[Any]
 

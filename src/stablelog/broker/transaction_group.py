@@ -16,8 +16,7 @@ from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
 from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, Topics
-from stablelog.coordinators.producer_ids import ProducerIds, ProducerIdSpace
-from stablelog.coordinators.transactions import (
+from stablelog.coordinators.transactions.coordinator import (
     REPAIR,
     Decision,
     MarkerOrder,
@@ -27,6 +26,7 @@ from stablelog.coordinators.transactions import (
     TransactionConfig,
     TransactionCoordinator,
 )
+from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
 from stablelog.errors import Refused, Unavailable
 from stablelog.log.partition import MarkerWrite, Partition
 

@@ -18,13 +18,13 @@ from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
 from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, Topics
 from stablelog.broker.transaction_group import TransactionGroup
-from stablelog.coordinators.producer_ids import ProducerIdSpace
-from stablelog.coordinators.transactions import (
+from stablelog.coordinators.transactions.coordinator import (
     Description,
     OpenTransaction,
     TopicPartition,
     TransactionConfig,
 )
+from stablelog.coordinators.transactions.producer_ids import ProducerIdSpace
 from stablelog.errors import Refused
 from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import (

@@ -1,1 +1,1 @@
-"""Who decides: transactions and consumer groups. Events in, decisions out; pure."""
+"""Who decides: transactions, joint commits and consumer groups. Events in, decisions out; pure."""

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, group_of_log
-from stablelog.coordinators import group_records, transaction_records
-from stablelog.coordinators.group_membership import CONSUMER_PROTOCOL
-from stablelog.coordinators.group_records import GroupValue, MemberValue, OffsetKey
-from stablelog.coordinators.joint_records import decode_joint
-from stablelog.coordinators.transaction_records import JointKey, TopicPartition, Transaction, TransactionKey
+from stablelog.coordinators.consumer_groups import records as group_records
+from stablelog.coordinators.consumer_groups.membership import CONSUMER_PROTOCOL
+from stablelog.coordinators.consumer_groups.records import GroupValue, MemberValue, OffsetKey
+from stablelog.coordinators.joint.records import decode_joint
+from stablelog.coordinators.transactions import records as transaction_records
+from stablelog.coordinators.transactions.records import JointKey, TopicPartition, Transaction, TransactionKey
 from stablelog.errors import Corrupt
 
 Fields = dict[str, Any]

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stablelog.spark import kernels_decode as k
 from stablelog.spark.columns import HEADER_TYPE, TYPES, checked_schema
+from stablelog.spark.kernels import decode as k
 
 ROWS_MAX = 50_000
 BYTES_MAX = 8 << 20

@@ -2,7 +2,7 @@
 
 Raw record batches go in, Arrow batches come out, and no Python object is made per record. What is done for each batch
 is done here: its CRC, whether its transaction was aborted, its codec. What is done for each record is compiled
-(`kernels_decode`).
+(`kernels.decode`).
 
 Which transactions were aborted is told with the bytes, as a Fetch answer tells it, and the filter is the one of
 Kafka's consumer: at each batch, every aborted transaction that begins at or before the batch's last offset is in
@@ -25,9 +25,9 @@ from stablelog.batch.compression import SIZE_MAX, decompress
 from stablelog.batch.header import CODEC_MASK, CONTROL, CRC_START, TRANSACTIONAL, Buffer, Codec, headers_in
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.errors import Corrupt
-from stablelog.spark import kernels_decode as k
 from stablelog.spark.columns import arrow_schema
 from stablelog.spark.columns_builder import BYTES_MAX, ROWS_MAX, ColumnBuilder
+from stablelog.spark.kernels import decode as k
 
 SCAN_COUNT_MAX = 1024  # batches whose headers are read at once
 UNPACKED_SIZE_MAX = 16 << 20  # bytes of unpacked records held at once; a single batch may be larger

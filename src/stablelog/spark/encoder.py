@@ -1,6 +1,6 @@
 """How rows become record batches: columns in, one batch for each partition and about a megabyte out.
 
-No Python object is made per row: rows are written by compiled code (`kernels_encode`) into the buffer of their
+No Python object is made per row: rows are written by compiled code (`kernels.encode`) into the buffer of their
 partition's batch; what is done per batch (codec, header, CRC) is done here. The batches have base offset 0 and no
 producer yet: whoever sends them says whose they are, in place (`client.producing.stamp`), and makes the CRC.
 
@@ -30,7 +30,7 @@ from stablelog.batch.header import (
 )
 from stablelog.client.buffers import Buffers
 from stablelog.errors import InvalidConfig
-from stablelog.spark import kernels_encode as k
+from stablelog.spark.kernels import encode as k
 
 BATCH_BYTES_MAX = 1_000_000
 MESSAGE_BYTES_MAX = 1_048_588  # the default of max.message.bytes

@@ -36,9 +36,9 @@ from kio.schema.offset_fetch.v9.request import (
 from kio.schema.sync_group.v5.request import SyncGroupRequest, SyncGroupRequestAssignment
 from kio.serial import entity_reader, entity_writer
 
-from stablelog.coordinators.group_answers import GroupConfig, GroupDecision, OffsetCommit
-from stablelog.coordinators.group_records import read_offset_value
-from stablelog.coordinators.groups import GroupCoordinator
+from stablelog.coordinators.consumer_groups.answers import GroupConfig, GroupDecision, OffsetCommit
+from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
+from stablelog.coordinators.consumer_groups.records import read_offset_value
 from stablelog.wire.messages import API_VERSIONS, decode_request, encode_response, message_class
 from stablelog.wire.versions import adapt
 

@@ -9,7 +9,7 @@ from typing import Any
 from kio.static.primitive import i64
 
 from stablelog.broker.broker import Broker
-from stablelog.coordinators.joint import AbortAnswer, ChildShown
+from stablelog.coordinators.joint.coordinator import AbortAnswer, ChildShown
 from stablelog.errors import Refused
 from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import AbortJointRequest, AbortJointResponse

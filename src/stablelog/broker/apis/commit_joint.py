@@ -15,8 +15,8 @@ from kio.static.primitive import i64
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.broker.broker import Broker
 from stablelog.broker.transaction_group import TransactionGroup
-from stablelog.coordinators.groups import OffsetCommit, TopicPartition
-from stablelog.coordinators.joint import ChildShown, CommitAnswer
+from stablelog.coordinators.consumer_groups.coordinator import OffsetCommit, TopicPartition
+from stablelog.coordinators.joint.coordinator import ChildShown, CommitAnswer
 from stablelog.errors import Refused
 from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import CommitJointRequest, CommitJointResponse

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
-from stablelog.coordinators.group_answers import DescribedGroup as Description
+from stablelog.coordinators.consumer_groups.answers import DescribedGroup as Description
 
 NOT_FOUND_VERSION = 6
 NOT_ASKED = -(2**31)

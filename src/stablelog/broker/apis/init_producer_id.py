@@ -12,7 +12,7 @@ from kio.schema.init_producer_id.v6.response import InitProducerIdResponse
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
-from stablelog.coordinators.transactions import InitAnswer
+from stablelog.coordinators.transactions.coordinator import InitAnswer
 from stablelog.errors import Refused
 from stablelog.wire.extension.transaction_groups import group_of
 

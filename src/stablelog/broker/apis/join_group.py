@@ -15,7 +15,7 @@ from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupRespon
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
-from stablelog.coordinators.group_answers import JoinAnswer, JoinRequest
+from stablelog.coordinators.consumer_groups.answers import JoinAnswer, JoinRequest
 
 MEMBER_ID_REQUIRED_VERSION = 4
 SKIP_ASSIGNMENT_VERSION = 9

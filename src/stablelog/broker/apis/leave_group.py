@@ -10,7 +10,7 @@ from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberRespons
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
-from stablelog.coordinators.group_answers import LeaveAnswer, LeavingMember
+from stablelog.coordinators.consumer_groups.answers import LeaveAnswer, LeavingMember
 
 
 async def handle(broker: Broker, request: LeaveGroupRequest, _context: Any) -> LeaveGroupResponse:

@@ -11,7 +11,7 @@ from kio.schema.list_transactions.v2.response import ListTransactionsResponse, T
 
 from stablelog.broker.apis import NO_THROTTLE, in_turns
 from stablelog.broker.broker import Broker
-from stablelog.coordinators.transactions import Description
+from stablelog.coordinators.transactions.coordinator import Description
 from stablelog.errors import Refused
 
 

@@ -17,7 +17,7 @@ from kio.schema.offset_commit.v9.response import (
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
-from stablelog.coordinators.group_answers import (
+from stablelog.coordinators.consumer_groups.answers import (
     RETENTION_OF_BROKER,
     CodeByPartition,
     Membership,

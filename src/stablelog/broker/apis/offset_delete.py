@@ -12,7 +12,7 @@ from kio.schema.offset_delete.v0.response import (
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
-from stablelog.coordinators.group_answers import DeleteOffsetsAnswer
+from stablelog.coordinators.consumer_groups.answers import DeleteOffsetsAnswer
 
 
 async def handle(broker: Broker, request: OffsetDeleteRequest, _context: Any) -> OffsetDeleteResponse:

@@ -17,7 +17,7 @@ from kio.schema.offset_fetch.v9.response import (
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
-from stablelog.coordinators.group_answers import FetchedOffsets
+from stablelog.coordinators.consumer_groups.answers import FetchedOffsets
 
 
 def _group(group_id: str, fetched: FetchedOffsets) -> OffsetFetchResponseGroup:

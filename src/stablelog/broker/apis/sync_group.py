@@ -11,7 +11,7 @@ from kio.schema.sync_group.v5.response import SyncGroupResponse
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
-from stablelog.coordinators.group_answers import SyncAnswer, SyncRequest
+from stablelog.coordinators.consumer_groups.answers import SyncAnswer, SyncRequest
 
 
 async def handle(broker: Broker, request: SyncGroupRequest, _context: Any) -> SyncGroupResponse:

@@ -22,7 +22,7 @@ from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.broker.apis.offset_commit import offsets_asked
 from stablelog.broker.broker import Broker
 from stablelog.broker.transaction_group import TransactionGroup
-from stablelog.coordinators.groups import Membership, TopicPartition
+from stablelog.coordinators.consumer_groups.coordinator import Membership, TopicPartition
 from stablelog.errors import Refused
 
 SECOND_DIALECT_VERSION = 5

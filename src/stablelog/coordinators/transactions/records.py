@@ -23,7 +23,7 @@ says what belongs to the whole transaction group. Kafka skips kinds of keys that
 
     i16 version (0) · i64 producer_ids_end · i64 commit_sequence_next
 
-Key kind 10001 is a joint commit's key (`joint_records`). 10002 to 10099 are kept free for what else a group must
+Key kind 10001 is a joint commit's key (`joint.records`). 10002 to 10099 are kept free for what else a group must
 remember.
 
 Format: docs/formats.md, "Commit log".  Source: Kafka's TransactionLogKey and TransactionLogValue; KIP-890, KIP-915,
@@ -35,7 +35,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from stablelog.coordinators.transaction_states import State
+from stablelog.coordinators.transactions.states import State
 from stablelog.errors import Corrupt
 from stablelog.wire.extension.children import JointName
 
@@ -132,7 +132,7 @@ class Transaction:
         transaction_epoch: once decided, the epoch of the transaction's records; -1 otherwise.
         ends: where the partitions ended at the decision, for decisions that leave the producer's epoch as it is.
         settled_epoch: what the producer began with the same epoch, in partitions that then had a lower leader epoch
-            than this, is over; -1 if there can be no such thing. See `transaction_recovery`.
+            than this, is over; -1 if there can be no such thing. See `transactions.recovery`.
         unknown_tags: tagged fields of other versions.
     """
 

@@ -14,8 +14,8 @@ Source: KIP-98, KIP-447; Kafka's OffsetMetadataManager.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from stablelog.coordinators.group_answers import TopicPartition
-from stablelog.coordinators.group_records import OffsetValue
+from stablelog.coordinators.consumer_groups.answers import TopicPartition
+from stablelog.coordinators.consumer_groups.records import OffsetValue
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ Memory for an id is a fixed size and the partitions of its open transaction, how
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from stablelog.coordinators.joint_table import JointTable
-from stablelog.coordinators.producer_ids import ProducerIds
-from stablelog.coordinators.transaction_clock import Deadlines, OpenProducers
-from stablelog.coordinators.transaction_decisions import Description
-from stablelog.coordinators.transaction_listing import id_matcher, states_named
-from stablelog.coordinators.transaction_records import (
+from stablelog.coordinators.joint.table import JointTable
+from stablelog.coordinators.transactions.clock import Deadlines, OpenProducers
+from stablelog.coordinators.transactions.decisions import Description
+from stablelog.coordinators.transactions.listing import id_matcher, states_named
+from stablelog.coordinators.transactions.producer_ids import ProducerIds
+from stablelog.coordinators.transactions.records import (
     NO_SEQUENCE,
     GroupKey,
     GroupState,
@@ -30,8 +30,8 @@ from stablelog.coordinators.transaction_records import (
     read_key,
     transaction_key,
 )
-from stablelog.coordinators.transaction_recovery import DecisionHistory
-from stablelog.coordinators.transaction_states import Event, State, next_state
+from stablelog.coordinators.transactions.recovery import DecisionHistory
+from stablelog.coordinators.transactions.states import Event, State, next_state
 
 FIRST_SEQUENCE: Final = 1  # so that 0 is the cut before the first commit
 

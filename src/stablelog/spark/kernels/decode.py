@@ -2,16 +2,16 @@
 
 `scan_batches` reads headers into a table of a row per batch; `decode_batches` reads the records of the batches in such
 a table into the buffers of Arrow columns, and stops when the buffers are full, to go on where it was. Both get every
-address and every size in arrays of 64-bit integers. What they do is in `kernels_decode_source`; this module knows no
+address and every size in arrays of 64-bit integers. What they do is in `kernels.decode_source`; this module knows no
 Numba, whose import would cost more than the rest of a worker's start.
 """
 
 import numpy as np
 import numpy.typing as npt
 
-from stablelog.spark.kernels_cache import kernel
+from stablelog.spark.kernels.cache import kernel
 
-SOURCE = "stablelog.spark.kernels_decode_source"
+SOURCE = "stablelog.spark.kernels.decode_source"
 
 # The columns of the table of batches.
 POSITION, SIZE, BASE_OFFSET, ATTRIBUTES, LAST_DELTA, BASE_TIMESTAMP, MAX_TIMESTAMP = range(7)

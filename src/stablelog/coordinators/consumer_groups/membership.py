@@ -24,9 +24,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 
-from stablelog.coordinators.group_alarms import Alarm
-from stablelog.coordinators.group_answers import JoinedMember, Protocols, Token
-from stablelog.coordinators.group_records import GroupValue, MemberValue, subscribed_topics
+from stablelog.coordinators.consumer_groups.alarms import Alarm
+from stablelog.coordinators.consumer_groups.answers import JoinedMember, Protocols, Token
+from stablelog.coordinators.consumer_groups.records import GroupValue, MemberValue, subscribed_topics
 
 CONSUMER_PROTOCOL = "consumer"
 CLASSIC_TYPE = "classic"
@@ -100,7 +100,7 @@ class Member:
 
 
 class Group:
-    """One group. Its methods keep the membership consistent; when they are called is `group_rebalance`'s
+    """One group. Its methods keep the membership consistent; when they are called is `consumer_groups.rebalance`'s
     decision.
 
     Attributes:

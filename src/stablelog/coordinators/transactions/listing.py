@@ -12,7 +12,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.transaction_states import KAFKA_ONLY_LABELS, LABELS, State
+from stablelog.coordinators.transactions.states import KAFKA_ONLY_LABELS, LABELS, State
 from stablelog.errors import Refused
 
 PATTERN_SIZE_MAX: Final = 255

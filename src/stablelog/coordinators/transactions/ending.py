@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Final
 
 from stablelog.batch.markers import MarkerType
-from stablelog.coordinators.transaction_decisions import REPAIR, MarkerOrder, OpenTransaction
-from stablelog.coordinators.transaction_records import (
+from stablelog.coordinators.transactions.decisions import REPAIR, MarkerOrder, OpenTransaction
+from stablelog.coordinators.transactions.records import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
@@ -23,8 +23,8 @@ from stablelog.coordinators.transaction_records import (
     TopicPartition,
     Transaction,
 )
-from stablelog.coordinators.transaction_states import Event, State, next_state
-from stablelog.coordinators.transaction_table import TransactionTable
+from stablelog.coordinators.transactions.states import Event, State, next_state
+from stablelog.coordinators.transactions.table import TransactionTable
 
 EPOCH_MAX: Final = 2**15 - 1  # of a marker
 CLIENT_EPOCH_MAX: Final = EPOCH_MAX - 1  # so that whoever has it can still be fenced

@@ -1,7 +1,7 @@
 """Where a machine keeps its compiled kernels, and how a process gets at them.
 
 Numba compiles the kernels of a module in some seconds; the machine code is a few kilobytes that need nothing of Numba
-(`kernels_build`). So each machine compiles once, and every other process loads the code in milliseconds, without the
+(`kernels.build`). So each machine compiles once, and every other process loads the code in milliseconds, without the
 half second and the memory that importing Numba takes.
 
 The code lies in a directory of the user's own (`places`), not in the package, which may be read-only; or in one that
@@ -54,7 +54,7 @@ def _digest(module_name: str) -> str:
     for library in ("numba", "llvmlite"):
         with contextlib.suppress(PackageNotFoundError):
             digest.update(version(library).encode())
-    for path in sorted(Path(__file__).parent.glob("kernels*.py")):
+    for path in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:24]
 
@@ -88,7 +88,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _build(module_name: str) -> dict[str, bytes]:
-    from stablelog.spark.kernels_build import build
+    from stablelog.spark.kernels.build import build
 
     return build(module_name)
 
@@ -139,12 +139,12 @@ def kernel(module_name: str, name: str) -> Callable[..., int]:
     return call
 
 
-SOURCES = ("stablelog.spark.kernels_decode_source", "stablelog.spark.kernels_encode_source")
+SOURCES = ("stablelog.spark.kernels.decode_source", "stablelog.spark.kernels.encode_source")
 
 
 def compile_all() -> None:
     """Compile what this machine has not compiled yet: for images, so that no worker has to."""
-    from stablelog.spark.kernels_build import names_in
+    from stablelog.spark.kernels.build import names_in
 
     for source in SOURCES:
         for name in names_in(source):

@@ -2,15 +2,15 @@
 
 `encode_rows` appends each row to the batch of its partition, in buffers that the encoder owns, and stops at a row that
 does not fit into its partition's buffer, to go on there once there is room. What it does is in
-`kernels_encode_source`; this module knows no Numba, whose import would cost more than the rest of a worker's start.
+`kernels.encode_source`; this module knows no Numba, whose import would cost more than the rest of a worker's start.
 """
 
 import numpy as np
 import numpy.typing as npt
 
-from stablelog.spark.kernels_cache import kernel
+from stablelog.spark.kernels.cache import kernel
 
-SOURCE = "stablelog.spark.kernels_encode_source"
+SOURCE = "stablelog.spark.kernels.encode_source"
 
 # The state: where the encoder is and what the rows are.
 ROW, ROW_COUNT, NOW, SLOT, NEEDED, IS_STICKY, RECORD_SIZE_MAX = range(7)

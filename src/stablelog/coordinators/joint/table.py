@@ -1,14 +1,14 @@
 """What is known of each key of joint commits, and which children are there?
 
-A part of the commit log in memory, as `transaction_table` is the rest of it. A key is remembered for ever, unless its
+A part of the commit log in memory, as `transactions.table` is the rest of it. A key is remembered for ever, unless its
 writer has said otherwise or nothing was ever committed under it.
 """
 
 from collections.abc import Iterator
 
-from stablelog.coordinators.joint_records import FOR_EVER, NO_VERSION, JointState, decode_joint, encode_joint
-from stablelog.coordinators.transaction_clock import Deadlines
-from stablelog.coordinators.transaction_records import Record, joint_key
+from stablelog.coordinators.joint.records import FOR_EVER, NO_VERSION, JointState, decode_joint, encode_joint
+from stablelog.coordinators.transactions.clock import Deadlines
+from stablelog.coordinators.transactions.records import Record, joint_key
 from stablelog.wire.extension.children import Child, JointName, child_of
 
 UNKNOWN = JointState()

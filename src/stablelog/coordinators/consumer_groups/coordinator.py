@@ -27,8 +27,8 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.group_alarms import Alarm, Alarms
-from stablelog.coordinators.group_answers import (
+from stablelog.coordinators.consumer_groups.alarms import Alarm, Alarms
+from stablelog.coordinators.consumer_groups.answers import (
     RETENTION_OF_BROKER,
     CodeByPartition,
     DeleteOffsetsAnswer,
@@ -51,9 +51,21 @@ from stablelog.coordinators.group_answers import (
     Token,
     TopicPartition,
 )
-from stablelog.coordinators.group_membership import CLASSIC_TYPE, CONSUMER_PROTOCOL, Group, State, Step
-from stablelog.coordinators.group_rebalance import STRING_SIZE_MAX, Rebalances, check_generation, check_member
-from stablelog.coordinators.group_records import (
+from stablelog.coordinators.consumer_groups.membership import (
+    CLASSIC_TYPE,
+    CONSUMER_PROTOCOL,
+    Group,
+    State,
+    Step,
+)
+from stablelog.coordinators.consumer_groups.offsets import CommittedOffset, Offsets
+from stablelog.coordinators.consumer_groups.rebalance import (
+    STRING_SIZE_MAX,
+    Rebalances,
+    check_generation,
+    check_member,
+)
+from stablelog.coordinators.consumer_groups.records import (
     GroupKey,
     OffsetValue,
     encode_group_key,
@@ -63,7 +75,6 @@ from stablelog.coordinators.group_records import (
     read_key,
     read_offset_value,
 )
-from stablelog.coordinators.offsets import CommittedOffset, Offsets
 from stablelog.errors import Corrupt, Refused
 
 # What one tick may do; the rest is due again at once.

@@ -1,7 +1,7 @@
 """What does the commit log say of a joint commit's key, byte for byte?
 
 The latest record of a key is all that is known of it: which version was committed last, with which commit sequence,
-and who has begun the next one. Its key is of a kind of our own (`transaction_records.JOINT_KIND`), which Kafka skips:
+and who has begun the next one. Its key is of a kind of our own (`transactions.records.JOINT_KIND`), which Kafka skips:
 
     i16 10001 · string transaction group · string key
 
@@ -19,7 +19,7 @@ import struct
 from dataclasses import dataclass, replace
 from typing import Final
 
-from stablelog.coordinators.transaction_records import NO_SEQUENCE, NO_TIME, FieldReader, string
+from stablelog.coordinators.transactions.records import NO_SEQUENCE, NO_TIME, FieldReader, string
 from stablelog.errors import Corrupt
 
 VALUE_VERSION: Final = 1

@@ -15,8 +15,8 @@ Source: docs/decisions/0003-transactions.md, "Markers that a crash took back".
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from stablelog.coordinators.transaction_decisions import MarkerOrder, OpenTransaction
-from stablelog.coordinators.transaction_records import (
+from stablelog.coordinators.transactions.decisions import MarkerOrder, OpenTransaction
+from stablelog.coordinators.transactions.records import (
     NO_SEQUENCE,
     Record,
     TopicPartition,

@@ -1,4 +1,4 @@
-"""What the records of a batch say: record batches to columns, as compiled code. `kernels_decode` says how it is called.
+"""What the records of a batch say: record batches to columns, as compiled code. `kernels.decode` says how it is called.
 
 Whatever the bytes are, nothing is read outside of the batch and nothing written outside of the buffers. A kernel
 raises nothing: it returns a status, and the decoder makes the error of it.
@@ -8,9 +8,9 @@ Format: docs/formats.md, "Record batch" and "Record".
 
 from typing import Any
 
-from stablelog.spark import kernels_decode as k
-from stablelog.spark.kernels_build import inlined
-from stablelog.spark.kernels_memory import (
+from stablelog.spark.kernels import decode as k
+from stablelog.spark.kernels.build import inlined
+from stablelog.spark.kernels.memory import (
     copy_bytes,
     entry_at,
     load_byte,

@@ -25,19 +25,19 @@ from typing import Final, NamedTuple, TypedDict
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.joint_records import FOR_EVER, NO_ORDER, NO_VERSION, JointState
-from stablelog.coordinators.joint_table import UNKNOWN, JointTable
-from stablelog.coordinators.transaction_decisions import Decision, MarkerOrder
-from stablelog.coordinators.transaction_ending import SECOND_DIALECT, Ending
-from stablelog.coordinators.transaction_records import (
+from stablelog.coordinators.joint.records import FOR_EVER, NO_ORDER, NO_VERSION, JointState
+from stablelog.coordinators.joint.table import UNKNOWN, JointTable
+from stablelog.coordinators.transactions.decisions import Decision, MarkerOrder
+from stablelog.coordinators.transactions.ending import SECOND_DIALECT, Ending
+from stablelog.coordinators.transactions.records import (
     NO_SEQUENCE,
     Identity,
     Record,
     TopicPartition,
     Transaction,
 )
-from stablelog.coordinators.transaction_states import Event, State, next_state
-from stablelog.coordinators.transaction_table import TransactionTable
+from stablelog.coordinators.transactions.states import Event, State, next_state
+from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.errors import Refused
 from stablelog.wire.extension.children import VERSION_MAX, Child, JointName, child_id, child_of
 from stablelog.wire.extension.transaction_groups import is_group_name

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.group_alarms import Alarm, Alarms
-from stablelog.coordinators.group_answers import (
+from stablelog.coordinators.consumer_groups.alarms import Alarm, Alarms
+from stablelog.coordinators.consumer_groups.answers import (
     GroupConfig,
     GroupDecision,
     JoinAnswer,
@@ -27,8 +27,8 @@ from stablelog.coordinators.group_answers import (
     SyncRequest,
     Token,
 )
-from stablelog.coordinators.group_membership import Group, Member, State, Step
-from stablelog.coordinators.group_records import MemberValue, encode_group_key, encode_group_value
+from stablelog.coordinators.consumer_groups.membership import Group, Member, State, Step
+from stablelog.coordinators.consumer_groups.records import MemberValue, encode_group_key, encode_group_value
 from stablelog.errors import Refused
 
 PROTOCOLS_SIZE_MAX = 4 << 20  # of one member

@@ -1,6 +1,6 @@
 """What becomes of a transaction: the coordinator of one transaction group.
 
-Events go in, with the time as an argument; decisions come out (`transaction_decisions`). Nothing is read or
+Events go in, with the time as an argument; decisions come out (`transactions.decisions`). Nothing is read or
 written here. Rules that the caller keeps:
 
 - The records of a decision go into the commit log in the order of the decisions, each decision's in one batch.
@@ -12,8 +12,8 @@ written here. Rules that the caller keeps:
 - On start: `replay` each record, then `loaded` once; its markers are held back for each partition. When a
   partition has been opened, `reconcile` it with what is held back for it, before anyone else writes to it.
 
-Which event is legal in which state is in `transaction_states`, what is kept in which bytes in
-`transaction_records`, and what is kept at all in `transaction_table`. A producer shows its id and epoch with each
+Which event is legal in which state is in `transactions.states`, what is kept in which bytes in
+`transactions.records`, and what is kept at all in `transactions.table`. A producer shows its id and epoch with each
 request; who shows the wrong ones is refused. Whatever is refused leaves everything as it was.
 
 Source: KIP-98, KIP-360, KIP-664, KIP-890, KIP-939; docs/decisions/0003-transactions.md.
@@ -25,9 +25,8 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.joint import JointCommits
-from stablelog.coordinators.producer_ids import ProducerIds
-from stablelog.coordinators.transaction_decisions import (
+from stablelog.coordinators.joint.coordinator import JointCommits
+from stablelog.coordinators.transactions.decisions import (
     REPAIR,
     Decision,
     Description,
@@ -37,15 +36,16 @@ from stablelog.coordinators.transaction_decisions import (
     OpenTransaction,
     TransactionConfig,
 )
-from stablelog.coordinators.transaction_ending import (
+from stablelog.coordinators.transactions.ending import (
     FIRST_DIALECT,
     SECOND_DIALECT,
     Ending,
     completed,
     end_unknown,
 )
-from stablelog.coordinators.transaction_partitions import Comparison, with_partitions
-from stablelog.coordinators.transaction_records import (
+from stablelog.coordinators.transactions.partitions import Comparison, with_partitions
+from stablelog.coordinators.transactions.producer_ids import ProducerIds
+from stablelog.coordinators.transactions.records import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
@@ -56,7 +56,7 @@ from stablelog.coordinators.transaction_records import (
     TopicPartition,
     Transaction,
 )
-from stablelog.coordinators.transaction_refusals import (
+from stablelog.coordinators.transactions.refusals import (
     INIT_KNOWS_FENCED,
     TXN_KNOWS_FENCED,
     dialect_refused,
@@ -66,8 +66,8 @@ from stablelog.coordinators.transaction_refusals import (
     mapping_lost,
     without_fenced,
 )
-from stablelog.coordinators.transaction_states import Event, State, next_state
-from stablelog.coordinators.transaction_table import TransactionTable
+from stablelog.coordinators.transactions.states import Event, State, next_state
+from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.errors import Refused
 from stablelog.wire.extension.children import child_of
 

@@ -1,4 +1,4 @@
-"""What rows look like as records: columns to record batches, as compiled code. `kernels_encode` says how it is called.
+"""What rows look like as records: columns to record batches, as compiled code. `kernels.encode` says how it is called.
 
 Arrow's arrays are trusted to be what Arrow defines; the partitions and topics in them are checked.
 
@@ -7,9 +7,9 @@ Format: docs/formats.md, "Record".  Source: the default partitioner of Kafka's J
 
 from typing import Any
 
-from stablelog.spark import kernels_encode as k
-from stablelog.spark.kernels_build import inlined
-from stablelog.spark.kernels_memory import copy_bytes, entry_at, load_byte, load_native32, store_byte
+from stablelog.spark.kernels import encode as k
+from stablelog.spark.kernels.build import inlined
+from stablelog.spark.kernels.memory import copy_bytes, entry_at, load_byte, load_native32, store_byte
 
 
 @inlined

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 import numba
 from llvmlite import binding
 
-from stablelog.spark.kernels_cache import native_machine
-from stablelog.spark.kernels_memory import POINTER
+from stablelog.spark.kernels.cache import native_machine
+from stablelog.spark.kernels.memory import POINTER
 
 Part = TypeVar("Part", bound=Callable[..., Any])
 

@@ -9,7 +9,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.group_records import OffsetValue
+from stablelog.coordinators.consumer_groups.records import OffsetValue
 
 Entry = tuple[bytes, bytes | None]
 Token = Hashable

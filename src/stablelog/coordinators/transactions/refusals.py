@@ -4,7 +4,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.transaction_records import Identity, Transaction
+from stablelog.coordinators.transactions.records import Identity, Transaction
 from stablelog.errors import Refused
 
 INIT_KNOWS_FENCED: Final = 4  # PRODUCER_FENCED from this version on, INVALID_PRODUCER_EPOCH below

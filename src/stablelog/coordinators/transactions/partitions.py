@@ -11,12 +11,12 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.transaction_decisions import REPAIR, Decision, MarkerOrder, OpenTransaction
-from stablelog.coordinators.transaction_ending import Ending
-from stablelog.coordinators.transaction_records import Record, TopicPartition, Transaction
-from stablelog.coordinators.transaction_recovery import markers_for
-from stablelog.coordinators.transaction_states import Event, State, next_state
-from stablelog.coordinators.transaction_table import TransactionTable
+from stablelog.coordinators.transactions.decisions import REPAIR, Decision, MarkerOrder, OpenTransaction
+from stablelog.coordinators.transactions.ending import Ending
+from stablelog.coordinators.transactions.records import Record, TopicPartition, Transaction
+from stablelog.coordinators.transactions.recovery import markers_for
+from stablelog.coordinators.transactions.states import Event, State, next_state
+from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.errors import Refused
 
 

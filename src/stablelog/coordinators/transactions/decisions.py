@@ -11,7 +11,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
-from stablelog.coordinators.transaction_records import (
+from stablelog.coordinators.transactions.records import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     LogEnd,

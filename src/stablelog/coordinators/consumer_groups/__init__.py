@@ -1,0 +1,1 @@
+"""Who decides consumer groups: members, rebalances, and the offsets they commit."""

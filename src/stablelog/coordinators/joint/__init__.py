@@ -1,0 +1,1 @@
+"""Several transactions decided as one, once for each key and version."""

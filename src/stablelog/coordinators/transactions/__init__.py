@@ -1,0 +1,1 @@
+"""Who decides transactions: producers, their epochs, and what becomes of what they have written."""
