@@ -200,6 +200,51 @@ def test_a_transaction_that_was_torn_before_it_was_read_is_told(client, topics, 
         next(reader)
 
 
+@pytest.mark.parametrize("cut", [True, False], ids=["cut", "partitions"])
+def test_who_comes_back_is_told_of_what_was_removed_meanwhile(stablelog_broker, client, topics, cut):
+    sequences = [write(client, topics, f"t{number}") for number in range(4)]
+    parts = [one.records[0] for one in client.read(topics[0], wait=0) if one.records[0].partition == 1]
+    admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
+    removed = admin.delete_records([TopicPartition(topics[0], 1, parts[2].offset)])
+    removed[next(iter(removed))].result(30)
+    with pytest.raises(OffsetOutOfRange, match=f"behind {sequences[1]} all are whole"):
+        next(client.read(topics, cut=cut, after=sequences[0], wait=0))
+    left = list(client.read(topics, cut=cut, after=sequences[1], wait=0))
+    assert {one.commit_sequence for one in left} == set(sequences[2:])
+
+
+def test_who_comes_back_is_told_of_segments_that_are_gone(client, topics, monkeypatch):
+    """They leave nothing behind that is torn."""
+    sequences = [write(client, topics, f"t{number}") for number in range(3)]
+
+    def gone(*args, **named):
+        return dataclasses.replace(describe_cut(*args, **named), removed={(topics[0], 0): sequences[1]})
+
+    monkeypatch.setattr(reading, "describe_cut", gone)
+    with pytest.raises(OffsetOutOfRange, match=f"behind {sequences[1]} all are whole"):
+        next(client.read(topics, cut=True, after=sequences[0], wait=0))
+    assert [one.commit_sequence for one in client.read(topics, cut=True, wait=0)] == sequences[2:]
+
+
+def test_what_was_removed_from_a_partition_that_was_seen_empty_is_told(stablelog_broker, client, topics):
+    topic = topics[0]
+    with client.transaction() as txn:
+        txn.write(topic, "k", "first", partition=0)
+    reader = client.read(topic, wait=30)
+    next(reader)
+    admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
+    with client.transaction() as txn:
+        txn.write(topic, "k", "second", partition=0)
+    next(reader)  # by now the other partition was seen, and nothing was in it
+    with client.transaction() as txn:
+        place = txn.write(topic, "k", "third", partition=1)
+        txn.write(topic, "k", "third", partition=1)
+    removed = admin.delete_records([TopicPartition(topic, 1, place.result().offset + 1)])
+    removed[next(iter(removed))].result(30)
+    with pytest.raises(OffsetOutOfRange, match="was removed"):
+        next(reader)
+
+
 def test_what_cannot_be_read_so_is_refused(stablelog_broker, client, topics):
     ordinary = create(stablelog_broker.bootstrap, "offset")
     for cut in (True, False):

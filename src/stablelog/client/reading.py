@@ -18,7 +18,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import Header, Record, decode_records
 from stablelog.client.cluster import Cluster, Target
 from stablelog.client.commits import Commit, describe_commits
-from stablelog.client.cuts import describe_cut
+from stablelog.client.cuts import Cut, describe_cut
 from stablelog.errors import OffsetOutOfRange
 
 LISTED_MAX: Final = 200  # transactions that are asked for at once
@@ -66,7 +66,7 @@ class _Stream:
         self._cluster = cluster
         self._target = target
         self._after = after
-        self._position = 0  # every transaction that ends before it has been listed
+        self._position = -1  # what ends before it has been listed; -1 if nothing was asked for yet
         self._listed: deque[Commit] = deque()
         self._known = -1  # a commit sequence up to which all is listed
         self._fetched: deque[Record] = deque()
@@ -85,11 +85,11 @@ class _Stream:
             found = describe_commits(
                 self._cluster,
                 *self._target,
-                offset=self._position,
+                offset=max(0, self._position),
                 commit_sequence=self._after + 1,
                 count_max=LISTED_MAX,
             )
-            if 0 < self._position < found.start_offset:
+            if 0 <= self._position < found.start_offset:
                 raise OffsetOutOfRange(
                     f"{self._target[0]}-{self._target[1]} begins at {found.start_offset}, and was read up to "
                     f"{self._position}: what stood between was removed"
@@ -180,6 +180,9 @@ def read_partitions(
         Unavailable: no answer within the deadline.
     """
     found = cluster.metadata(topics)
+    if after > 0:
+        for topic in topics:  # each may be of another group
+            _check_nothing_removed(describe_cut(cluster, (topic,)), after)
     streams = [
         _Stream(cluster, (topic, partition), after)
         for topic in topics
@@ -200,6 +203,21 @@ def read_partitions(
             if pause is None:
                 return
             yield pause
+
+
+def _check_nothing_removed(cut: Cut, after: int) -> None:
+    """Before anything is read after a commit: is all of it still there?
+
+    Raises:
+        OffsetOutOfRange: something may have been removed. Where whole segments were, no more may be known than that it
+            was before the first transaction that is left.
+    """
+    whole_after = min(cut.whole_after(), cut.commit_sequence)
+    if whole_after > after:
+        raise OffsetOutOfRange(
+            f"of transactions after commit sequence {after} something may have been removed: behind {whole_after} all "
+            "are whole"
+        )
 
 
 def read_cuts(
@@ -223,8 +241,10 @@ def read_cuts(
     patience = _Patience(wait_s)
     while True:
         cut = describe_cut(cluster, topics, group=group)
-        if not streams and after == 0:
-            after = cut.whole_after()  # of those before it, one partition or another has lost its part
+        if not streams:
+            if after == 0:
+                after = cut.whole_after()  # of those before it, one partition or another has lost its part
+            _check_nothing_removed(cut, after)
         elif max(cut.torn.values(), default=-1) > after:
             raise OffsetOutOfRange(
                 f"of transactions up to commit sequence {max(cut.torn.values())} something was removed, and they were read "
