@@ -14,7 +14,7 @@ from stablelog.client.aio import AsyncClient
 from stablelog.client.cluster import METADATA
 from stablelog.client.native import Client
 from stablelog.errors import InvalidConfig, Refused, Unavailable
-from stablelog.wire.extension.joint import COMMIT_JOINT
+from stablelog.wire.extension.joint import ABORT_JOINT, COMMIT_JOINT
 from tests.client.faults import Proxy
 from tests.client.test_transaction import create, state_of, through, visible
 
@@ -253,6 +253,65 @@ def test_what_is_cancelled_is_over(stablelog_broker, run, topic, moment, block):
         assert len(visible(stablelog_broker.bootstrap, topic, ordinary)) == (2 if is_committed else 0)
 
     with Proxy((stablelog_broker.host, stablelog_broker.port), gate) as proxy:
+        run(conversation(proxy))
+
+
+def test_a_commit_that_is_cancelled_before_its_turn_aborts(stablelog_broker, run, topic):
+    gate = Gate(METADATA)
+
+    async def conversation(proxy):
+        async with behind(proxy, stablelog_broker) as client:
+            txn = client.transaction(timeout=TIMEOUT_S)
+            write = asyncio.create_task(txn.write(topic, b"k", b"v"))
+            await until(gate.reached)
+            commit = asyncio.create_task(txn.commit())
+            await asyncio.sleep(0)  # it waits for the write
+            commit.cancel()
+            await asyncio.sleep(0)
+            gate.opened.set()
+            with pytest.raises(asyncio.CancelledError):
+                await commit
+            with pytest.raises(Refused, match="called off"):
+                await write
+            with pytest.raises(Refused, match="called off"):
+                await txn.commit()
+
+    with Proxy((stablelog_broker.host, stablelog_broker.port), gate) as proxy:
+        run(conversation(proxy))
+
+
+def test_the_loop_goes_on_while_a_block_is_left_and_another_task_writes(stablelog_broker, run, topic):
+    another = create(stablelog_broker.bootstrap)
+    asking, aborting = Gate(METADATA), Gate(ABORT_JOINT)
+    asking.key = None  # not yet
+
+    def gates(key, count):
+        asking(key, count)
+        aborting(key, count)
+
+    async def conversation(proxy):
+        async with behind(proxy, stablelog_broker) as client:
+            txn = client.transaction(timeout=TIMEOUT_S)
+            first = await txn.write(topic, b"k", b"v")
+            await asyncio.to_thread(txn._writing._send_all)  # so that there is something to abort
+            asking.key = METADATA
+            write = asyncio.create_task(txn.write(another, b"k", b"v"))
+            await until(asking.reached)
+            leaving = asyncio.create_task(txn.__aexit__(KeyError, KeyError("mine"), None))
+            await asyncio.sleep(0)
+            asking.opened.set()
+            await until(aborting.reached)
+            for _ in range(20):
+                await asyncio.sleep(0.001)
+            assert not leaving.done()
+            aborting.opened.set()
+            await leaving
+            with pytest.raises(Refused, match="KeyError"):
+                await write
+            with pytest.raises(Refused, match="KeyError"):
+                await first
+
+    with Proxy((stablelog_broker.host, stablelog_broker.port), gates) as proxy:
         run(conversation(proxy))
 
 

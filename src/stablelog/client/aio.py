@@ -116,7 +116,8 @@ class AsyncTransaction:
             Unavailable: no broker answers where the topic is asked for. Nothing was written.
         """
         async with self._turn:
-            if self._is_ending or not self._writing.is_ready(topic):
+            # Asked again after each wait: who leaves meanwhile has its thread, which the loop must not wait for.
+            while self._is_ending or not self._writing.is_ready(topic):
                 await self._wait(self._writing.make_ready, topic)
             self._writing.put(topic, key, value, headers, partition, timestamp_ms)
             future = self._loop.create_future()
@@ -152,10 +153,17 @@ class AsyncTransaction:
         await self._end(self._writing.abort)
 
     async def _end(self, call: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """After the writes that were begun before."""
-        async with self._turn:
+        """After the writes that were begun before; cancelled while it waits for them, too, it aborts."""
+        try:
+            await self._turn.acquire()
+        except asyncio.CancelledError as cancelled:
+            await self._leave(cancelled)
+            raise
+        try:
             self._is_ending = True
             return await self._wait(call, *args, **kwargs)
+        finally:
+            self._turn.release()
 
     async def _leave(self, error: BaseException) -> None:
         """Abort, whoever is writing."""
