@@ -169,3 +169,22 @@ def test_a_lent_connection_is_lent_again_unless_it_broke_or_waits(cluster, stabl
     second.close()
     cluster.give_back(second)
     assert cluster.lend_connection(address) is not second
+
+
+@pytest.mark.parametrize("step", ["_send_all", "_receive_exactly"])
+def test_a_connection_that_was_interrupted_in_the_middle_is_not_lent_again(
+    cluster, stablelog_broker, step, monkeypatch
+):
+    """Half a request may be sent, or half an answer read."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Connection, step, interrupted)
+        connection = cluster.lend_connection(stablelog_broker.bootstrap)
+        with pytest.raises(KeyboardInterrupt):
+            assert connection.versions
+    assert connection.is_closed
+    cluster.give_back(connection)
+    assert cluster.lend_connection(stablelog_broker.bootstrap).versions

@@ -199,6 +199,9 @@ class Connection:
         except OSError as error:
             self.close()
             raise Unavailable(f"{self.address} did not take {_name(api_key)}: {error}") from error
+        except BaseException:  # Ctrl-C in the middle: whoever asks next must not find half a request sent
+            self.close()
+            raise
         self._awaited.append((self._correlation_id, api_key))
 
     def _send_all(self, pieces: list[Buffer]) -> None:
@@ -232,6 +235,9 @@ class Connection:
         except OSError as error:
             self.close()
             raise Unavailable(f"{self.address} did not answer {_name(api_key)}: {error}") from error
+        except BaseException:  # nor half an answer read
+            self.close()
+            raise
         return frame[CORRELATION_ID.size + (1 if flexible and api_key != API_VERSIONS_KEY else 0) :]
 
     def _receive_exactly(self, size: int) -> memoryview:
