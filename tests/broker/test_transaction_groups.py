@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import decode_records
-from stablelog.errors import Refused
+from stablelog.errors import Corrupt, Refused
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.extension.cut import DESCRIBE_CUT
@@ -557,6 +557,25 @@ def test_markers_by_hand_are_not_for_commit_logs_and_commit_nothing_in_commit_or
             assert [desk.broker.topics.partition(name, 0).end_offset for name in logs] == ends
 
     run(conversation)
+
+
+@pytest.mark.parametrize("at", [7, 70, 130])
+def test_a_damaged_commit_log_keeps_the_broker_from_starting_and_is_named(at):
+    """Also after an orderly stop, where nothing is recovered: what was decided is not guessed at."""
+    disk = SimDisk()
+
+    async def conversation():
+        async with opened(disk, topics=()) as desk:
+            await desk.init("a/me")
+            await desk.init("a/you")
+            return desk.broker.topics.partition("__transaction_state.a", 0).directory
+
+    path = run(conversation) / f"{0:020d}.log"
+    content = bytearray(disk.read_bytes(path))
+    content[at] ^= 64
+    disk.write_atomic(path, bytes(content))
+    with pytest.raises(Corrupt, match=r"__transaction_state\.a-0/0+\.log is damaged at offset"):
+        run(conversation)
 
 
 def test_names_of_commit_logs_are_not_for_clients():

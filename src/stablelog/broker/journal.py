@@ -7,10 +7,10 @@ back, so every answer and every marker waits until the log is durable up to wher
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from stablelog.batch.header import BatchHeader, headers_in
+from stablelog.batch.header import BatchHeader, crc_holds, headers_in
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.flush import GroupFlush
-from stablelog.errors import Unavailable
+from stablelog.errors import Corrupt, Unavailable
 from stablelog.log.partition import Appended, Isolation, Origin, Partition
 
 Entry = tuple[bytes, bytes | None]
@@ -91,9 +91,19 @@ class Journal:
             self._effects.popleft()[1]()
 
     def replay(self) -> Iterator[tuple[memoryview, BatchHeader]]:
-        """Every batch of the log; those with the same key oldest first."""
+        """Every batch of the log; those with the same key oldest first.
+
+        Raises:
+            Corrupt: a batch is damaged. What a coordinator has decided is not guessed at.
+        """
         for partition in (*self._older, self.partition):
-            yield from batches_of(partition)
+            next_offset = 0  # Kafka's compaction leaves gaps
+            for batch, header in batches_of(partition):
+                in_order = next_offset <= header.base_offset < header.next_offset <= partition.end_offset
+                if not in_order or not crc_holds(batch, 0, header):
+                    raise _damaged(partition, next_offset)
+                next_offset = header.next_offset
+                yield batch, header
 
     def checkpoint_if_grown(self, live: Callable[[], Iterable[Entry]]) -> int | None:
         """Append the whole live state again, once the log has outgrown it.
@@ -139,5 +149,16 @@ def batches_of(partition: Partition) -> Iterator[tuple[memoryview, BatchHeader]]
             if header.next_offset > position:
                 yield data[at : at + header.size], header
                 reached = header.next_offset
-        assert reached > position, f"no progress at offset {position} of {partition.topic}-{partition.index}"
+        if reached <= position:
+            raise _damaged(partition, position)
         position = reached
+
+
+def _damaged(partition: Partition, offset: int) -> Corrupt:
+    """What to say of a log that is not read on from this offset."""
+    bases = [segment.base_offset for segment in partition.segments()]
+    base_offset = max((base for base in bases if base <= offset), default=bases[0])
+    return Corrupt(
+        f"{partition.directory / f'{base_offset:020d}.log'} is damaged at offset {offset} or behind it: the broker "
+        "could not hold to what it had decided. Restore the directory"
+    )

@@ -477,7 +477,9 @@ class Topics:
         """
         directory = self._directory / f"{topic.name}-{index}"
         if not self._disk.is_dir(directory):
-            raise Corrupt(f"{directory} is gone: restore it, or delete the topic")
+            raise Corrupt(
+                f"{directory} is gone: restore it{'' if topic.is_internal else ', or delete the topic'}"
+            )
         partition = self._open(topic, index, directory, clean=self.clean, progress=progress)
         if read_partition_metadata(self._disk, directory) is None:
             write_partition_metadata(self._disk, directory, topic.topic_id)
