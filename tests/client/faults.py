@@ -9,24 +9,18 @@ LENGTH = struct.Struct(">i")
 HEAD = struct.Struct(">hhi")
 
 
-def free_port():
-    """A port that nobody has now, for a broker that has to be told of before it starts."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 class Proxy:
     """Passes frames between clients and a broker.
 
     Args:
-        target: the broker's (host, port).
+        target: the broker's (host, port). May be set later: a broker that is to name the proxy starts after it.
         lose: called with (api key, count of that key so far) for each request: "answer" to drop the connection
             instead of answering, "request" to drop it instead of passing the request on; else None.
         spoil: called with (api key, the answer as a frame): what the client gets instead.
     """
 
     def __init__(self, target, lose, spoil=lambda _key, answer: answer):
-        self._target = target
+        self.target = target
         self._lose = lose
         self._spoil = spoil
         self._counts = {}
@@ -58,7 +52,7 @@ class Proxy:
             except OSError:
                 return
             try:
-                broker = socket.create_connection(self._target)
+                broker = socket.create_connection(self.target)
             except OSError:
                 client.close()
                 continue

@@ -262,12 +262,14 @@ def test_a_commit_that_is_cancelled_before_its_turn_aborts(stablelog_broker, run
     async def conversation(proxy):
         async with behind(proxy, stablelog_broker) as client:
             txn = client.transaction(timeout=TIMEOUT_S)
+            called_off, call_off = threading.Event(), txn._writing.call_off
+            txn._writing.call_off = lambda: (call_off(), called_off.set())
             write = asyncio.create_task(txn.write(topic, b"k", b"v"))
             await until(gate.reached)
             commit = asyncio.create_task(txn.commit())
             await asyncio.sleep(0)  # it waits for the write
             commit.cancel()
-            await asyncio.sleep(0)
+            await until(called_off)
             gate.opened.set()
             with pytest.raises(asyncio.CancelledError):
                 await commit

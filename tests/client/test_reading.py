@@ -67,9 +67,11 @@ def test_from_cut_to_cut_transactions_are_whole_while_they_are_written(client, t
 
     with ThreadPoolExecutor(4) as pool:
         writing = [pool.submit(write_some, writer) for writer in range(3)]
-        live = list(client.read(topics, cut=True, wait=2))
+        reader = client.read(topics, cut=True, wait=60)
+        live = [next(reader) for _ in range(3 * 12)]
         for future in writing:
             future.result()
+    reader.close()
     for transaction in live:
         assert_whole(transaction, names)
     assert [transaction.commit_sequence for transaction in live] == sorted(names)
@@ -133,17 +135,17 @@ def test_aborted_open_and_other_records_are_passed_over(stablelog_broker, client
 def test_from_now_on_and_until_another_comes(client, topics):
     write(client, topics, "before")
     assert list(client.read(topics, cut=True, after=None, wait=0)) == []
-    reader = client.read(topics, cut=True, after=write(client, topics, "known"), wait=20)
+    reader = client.read(topics, cut=True, after=write(client, topics, "known"), wait=60)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(next, reader)
         names = {write(client, topics, "new"): "new"}
-        assert_whole(waiting.result(20), names)
+        assert_whole(waiting.result(60), names)
     reader.close()
 
 
 def test_partitions_that_are_added_are_in_the_next_cut(stablelog_broker, client, topics):
     names = {write(client, topics, "old"): "old"}
-    reader = client.read(topics, cut=True, wait=5)
+    reader = client.read(topics, cut=True, wait=60)
     assert_whole(next(reader), names)
     admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
     admin.create_partitions([NewPartitions(topics[0], 3)])[topics[0]].result(30)
@@ -158,7 +160,7 @@ def test_partitions_that_are_added_are_in_the_next_cut(stablelog_broker, client,
 def test_what_was_removed_before_it_was_read_is_told(stablelog_broker, client, topics):
     topic = topics[0]
     write(client, [topic], "first")
-    reader = client.read(topic, cut=True, wait=5)
+    reader = client.read(topic, cut=True, wait=60)
     next(reader)
     assert list(client.read(topic, cut=True, wait=0))
     write(client, [topic], "second")
@@ -188,7 +190,7 @@ def test_a_transaction_that_has_lost_a_part_in_one_topic_is_not_read_from_anothe
 
 def test_a_transaction_that_was_torn_before_it_was_read_is_told(client, topics, monkeypatch):
     write(client, topics, "first")
-    reader = client.read(topics, cut=True, wait=5)
+    reader = client.read(topics, cut=True, wait=60)
     next(reader)
     sequence = write(client, topics, "second")
 
@@ -230,7 +232,7 @@ def test_what_was_removed_from_a_partition_that_was_seen_empty_is_told(stablelog
     topic = topics[0]
     with client.transaction() as txn:
         txn.write(topic, "k", "first", partition=0)
-    reader = client.read(topic, wait=30)
+    reader = client.read(topic, wait=60)
     next(reader)
     admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
     with client.transaction() as txn:

@@ -30,7 +30,7 @@ from stablelog.spark.sink import (
     commit_parts,
     write_part,
 )
-from tests.client.faults import Proxy, free_port
+from tests.client.faults import Proxy
 from tests.client.test_producer import committed, made
 from tests.clients.drivers import unique
 
@@ -163,10 +163,10 @@ def test_a_task_that_fails_leaves_nothing_open(stablelog_broker, topic, options,
 
 @pytest.mark.parametrize("fate", ["answer", "request"])
 def test_a_lost_commit_is_asked_for_again(part, fate):
-    port = free_port()
-    with Proxy(("127.0.0.1", port), lambda key, n: fate if key == COMMIT_JOINT and n < 3 else None) as proxy:
+    with Proxy(None, lambda key, n: fate if key == COMMIT_JOINT and n < 3 else None) as proxy:
         listeners = f"PLAINTEXT://{proxy.bootstrap}"
-        with stablelog.serve(port=port, advertised_listeners=listeners) as broker:
+        with stablelog.serve(advertised_listeners=listeners) as broker:
+            proxy.target = broker.host, broker.port
             made(broker.bootstrap, "t")
             options = write_options({"bootstrap": proxy.bootstrap, "topic": "t"})
             commit_parts(options, [write_part(options, part, Task(0), rows("a"))], None)

@@ -12,7 +12,7 @@ import stablelog
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.errors import Refused
-from tests.client.faults import Proxy, free_port
+from tests.client.faults import Proxy
 from tests.client.test_producer import committed, made
 from tests.clients.drivers import Confluent, unique
 from tests.spark.faulty import FaultySource
@@ -227,13 +227,11 @@ def test_the_earlier_of_two_drivers_fails_and_says_why(spark, tmp_path, stablelo
 
 
 def test_a_commit_whose_answer_is_lost_is_not_undone_by_sparks_abort(spark, tmp_path):
-    port = free_port()
     losing = [True]
-    with Proxy(
-        ("127.0.0.1", port), lambda key, n: "answer" if key == COMMIT_JOINT and losing else None
-    ) as proxy:
+    with Proxy(None, lambda key, n: "answer" if key == COMMIT_JOINT and losing else None) as proxy:
         listeners = f"PLAINTEXT://{proxy.bootstrap}"
-        with stablelog.serve(port=port, advertised_listeners=listeners) as broker:
+        with stablelog.serve(advertised_listeners=listeners) as broker:
+            proxy.target = broker.host, broker.port
             made(broker.bootstrap, "t")
             pipeline = Pipeline(spark, tmp_path, proxy.bootstrap, "t", **{"kafka.request.timeout.ms": "500"})
             pipeline.add("a", "b")
