@@ -624,6 +624,11 @@ def test_what_an_id_had_open_in_the_one_log_of_before_is_ended_by_its_successor(
         async with opened(disk) as desk:
             assert len(desk.broker.topics.partition("t", 0).open_transactions()) == 1
             assert desk.broker.transactions.describe("a/me").state == "Ongoing"
+            desk.broker.transactions._count_max = 0  # who cannot go on can be ended all the same
+            refused = (await desk.ask(22, 4, **_init("a/me"))).error_code
+            assert refused is ErrorCode.policy_violation
+            assert desk.broker.topics.partition("t", 0).open_transactions() == []
+            desk.broker.transactions._count_max = 1
             told = await desk.init("a/me")
             assert told[0] != old[0]
             assert desk.broker.topics.partition("t", 0).open_transactions() == []

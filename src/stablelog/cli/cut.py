@@ -1,5 +1,6 @@
 """`stablelog cut`: up to which commit everything is whole, where that is in each partition, and what it waits for."""
 
+from stablelog.cli.admin import known_topic
 from stablelog.cli.output import print_json, print_table
 from stablelog.client.cluster import Cluster
 from stablelog.client.cuts import describe_cut
@@ -9,6 +10,8 @@ from stablelog.wire.extension.transaction_groups import group_in_words
 
 def cut(bootstrap: str, topics: list[str], at: int | None, *, as_json: bool) -> None:
     """Print the cut through these topics."""
+    for topic in topics:
+        known_topic(bootstrap, topic)  # says at once if there is none; a reader would wait for it
     with Cluster(bootstrap) as cluster:
         found = describe_cut(cluster, topics, RESOLVED if at is None else at)
     if as_json:

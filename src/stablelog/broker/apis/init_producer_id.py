@@ -29,9 +29,9 @@ async def _end_inherited(broker: Broker, transactional_id: str) -> None:
 
 async def _answer(broker: Broker, request: InitProducerIdRequest, api_version: int) -> InitAnswer:
     transactional_id = request.transactional_id
-    group = broker.transactions.made(group_of(transactional_id or ""))
     if transactional_id is not None:
-        await _end_inherited(broker, transactional_id)
+        await _end_inherited(broker, transactional_id)  # also if there is no room for its group
+    group = broker.transactions.made(group_of(transactional_id or ""))
     return await group.carry_out(
         group.coordinator.init_producer_id(
             transactional_id,
