@@ -22,9 +22,7 @@ def test_a_module_is_tidy(path):
     parsed = tree(path)
     assert ast.get_docstring(parsed), "the first line of a module says which question it answers"
     assert len(text.splitlines()) <= LINES_MAX, "a module of this length is a room: make it one"
-    assert not re.search(r"\b(FIXME|TODO|XXX)\b", text), (
-        "what is not done is no part of the code"
-    )
+    assert not re.search(r"\b(FIXME|TODO|XXX)\b", text), "what is not done is no part of the code"
     assert not re.search(r"/work/|/home/|/tmp/", text), "no machine's paths"
     for node in ast.walk(parsed):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
