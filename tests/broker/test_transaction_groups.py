@@ -664,13 +664,21 @@ def test_a_topic_made_again_in_another_group_begins_anew():
             who = await desk.init("a/me")
             await write(desk, "a/me", who, b"old", "ta")
             await desk.end("a/me", who, COMMIT)
+            await write(desk, "a/me", who, b"open", "ta", 1)
             await desk.durable()
             await desk.broker.delete_topic("ta")
             desk.broker.topics.create("ta", 1, {"stablelog.group": "b", "stablelog.order": "commit"})
             other = await desk.init("b/me")
             await write(desk, "b/me", other, b"new", "ta")
+            late = batch(b"late", producer=who, sequence=2)
+            assert (await desk.produce(late, topic="ta", transactional_id="a/me")).error_code is REFUSED
+            assert (await desk.end("a/me", who, COMMIT)).error_code is NONE  # what is left of it: nothing
             await desk.end("b/me", other, COMMIT)
             await desk.durable()
+            partition = desk.broker.topics.partition("ta", 0)
+            data = b"".join(partition.read(0, 1 << 30, Isolation.LOG_END).buffers)
+            markers = [read_marker(data, at) for at, header in headers_in(data) if header.is_control]
+            assert [marker.group for marker in markers] == ["b"]
 
     async def afterwards():
         async with opened(disk, topics=()) as desk:
@@ -678,7 +686,8 @@ def test_a_topic_made_again_in_another_group_begins_anew():
             assert desk.values("ta") == [b"new"]
             for name in ("a", "b"):
                 group = desk.broker.transactions.get(name)
-                assert group.resolved_commit_sequence == group.coordinator.last_commit_sequence == 1
+                last = group.coordinator.last_commit_sequence
+                assert group.resolved_commit_sequence == last == (2 if name == "a" else 1)
 
     run(conversation)
     run(afterwards)

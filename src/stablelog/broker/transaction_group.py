@@ -229,6 +229,8 @@ class TransactionGroup:
         if not self._exists(target):
             return  # the topic was deleted, and the transaction's records with it
         topic = self._topics.get(target[0])
+        if topic is not None and topic.group != self.name and topic.name != CONSUMER_OFFSETS_TOPIC:
+            return  # it was deleted likewise, and made again in another group, which has it for itself
         partition = topic.partitions.get(target[1]) if topic is not None else None
         if partition is None:
             for order in orders:
