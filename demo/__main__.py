@@ -25,10 +25,18 @@ def main() -> int:
     )
     parser.add_argument("--rows", type=int, help="only the first rows of the file")
     parser.add_argument(
-        "--data", type=Path, help="a directory to keep the log in; a temporary one if not given"
+        "--data",
+        type=Path,
+        help="a new or empty directory to keep everything in; a temporary one if not given",
     )
     parser.add_argument("--picture", type=Path, help="where the picture goes; flights.svg or cuts.svg")
     arguments = parser.parse_args()
+    if arguments.rows is not None and arguments.rows < 1:
+        parser.error("--rows: at least 1")
+    if arguments.data is not None:
+        arguments.data.mkdir(parents=True, exist_ok=True)
+        if any(arguments.data.iterdir()):  # topics and checkpoints of an earlier run would not fit this one
+            parser.error(f"--data: {arguments.data} is not empty")
     if arguments.scene == "crashes":
         from demo.crashes.scene import play
 
@@ -40,12 +48,12 @@ def main() -> int:
     console = Console()
     began = time.monotonic()
     with Children() as children:
-        data = arguments.data or Path(tempfile.mkdtemp(prefix="stablelog-demo-")) / "data"
+        home = arguments.data or Path(tempfile.mkdtemp(prefix="stablelog-demo-"))
         try:
-            ok = play(console, children, data, arguments.rows, picture)
+            ok = play(console, children, home / "data", arguments.rows, picture)
         finally:
             if arguments.data is None:
-                shutil.rmtree(data.parent, ignore_errors=True)
+                shutil.rmtree(home, ignore_errors=True)
     console.print(f"  done in {time.monotonic() - began:.0f} s; the picture is in {picture}", highlight=False)
     return 0 if ok else 1
 
