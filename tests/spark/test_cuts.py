@@ -15,7 +15,7 @@ from stablelog.client.cluster import Cluster
 from stablelog.client.commits import describe_commits
 from stablelog.client.connection import Connection
 from stablelog.client.cuts import describe_cut
-from stablelog.errors import InvalidConfig, Unavailable
+from stablelog.errors import InvalidConfig, Refused, Unavailable
 from stablelog.spark import cuts, source, source_at_cuts
 from stablelog.spark.counting import count
 from stablelog.spark.options import BATCH, read_options
@@ -238,6 +238,41 @@ def test_a_topic_that_was_created_again_is_lost(stablelog_broker, admin, client,
     with pytest.raises(Unavailable, match="was deleted and created again"):
         reading.start().batch()
     assert names_in(reading.start(failOnDataLoss="false").batch()) == ["new"]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_stream_that_bears_losses_goes_on_without_a_topic_that_was_deleted(
+    stablelog_broker, admin, client, topics, is_restarted
+):
+    reading = query(stablelog_broker, topics, failOnDataLoss="false").start()
+    transfer(client, (topics[0], 0), (topics[1], 0))
+    assert len(names_in(reading.batch())) == 1
+    admin.delete_topics([topics[0]])[topics[0]].result(60)
+    if is_restarted:
+        reading.start()
+    assert not reading.batch()
+    with stablelog.connect(stablelog_broker.bootstrap) as other:
+        transfer(other, (topics[1], 0), (topics[1], 1), name="later")
+    assert [names_in(rows) for rows in reading.batches() if rows] == [["later"]]
+    with pytest.raises(Refused, match="there is no topic"):
+        reading.start(failOnDataLoss="true").batch()
+
+
+def test_a_cut_that_is_behind_after_a_start_is_no_loss(stablelog_broker, client, topics, monkeypatch):
+    reading = query(stablelog_broker, topics).start()
+    transfer(client, (topics[0], 0), (topics[1], 0))
+    reading.batch()
+    ask = cuts.describe_cut
+
+    def behind(cluster, names, commit_sequence):
+        return ask(cluster, names, 0 if commit_sequence == cuts.RESOLVED else commit_sequence)
+
+    reading.start()
+    monkeypatch.setattr(cuts, "describe_cut", behind)
+    assert reading.batch() is None
+    monkeypatch.undo()
+    transfer(client, (topics[0], 0), (topics[1], 0), name="later")
+    assert [names_in(rows) for rows in reading.batches()] == [["later"]]
 
 
 def test_what_was_removed_is_lost_and_the_earliest_cut_lies_behind_it(

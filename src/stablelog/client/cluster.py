@@ -271,6 +271,7 @@ class Cluster:
 
         Raises:
             Again: not now.
+            Missing: a topic is not there.
             Refused: the broker does not know the API, or does not do what is asked; says why.
             Unavailable: no answer.
         """
@@ -281,7 +282,9 @@ class Cluster:
             )
         answer = self.ask(connection, request)
         # The broker that has a topic answers for it: one that it does not know will not come by waiting.
-        if answer.error_code in PASSING - {ErrorCode.unknown_topic_or_partition}:
+        if answer.error_code is ErrorCode.unknown_topic_or_partition:
+            raise Missing(answer.error_message or answer.error_code.name)
+        if answer.error_code in PASSING:
             raise Again(answer.error_message or answer.error_code.name)
         if answer.error_code is not ErrorCode.none:
             raise Refused(answer.error_code, answer.error_message or answer.error_code.name)

@@ -9,13 +9,13 @@ partitions than they are read from: the earliest cut is the first one behind whi
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.cluster import Cluster
+from stablelog.client.cluster import Cluster, Missing
 from stablelog.client.commits import Commit, Commits, describe_commits
 from stablelog.client.cuts import Cut, describe_cut
 from stablelog.errors import InvalidConfig, Refused, Unavailable
@@ -47,11 +47,19 @@ class Cuts:
         options: of the read.
         log_: says which partitions there are.
         cluster: is asked.
+        there: the partitions by now, if not simply those of the log: a stream may bear that some are gone.
     """
 
-    def __init__(self, options: ReadOptions, log_: Log, cluster: Cluster) -> None:
+    def __init__(
+        self,
+        options: ReadOptions,
+        log_: Log,
+        cluster: Cluster,
+        there: Callable[[], dict[Place, str]] | None = None,
+    ) -> None:
         self._options = options
         self._log = log_
+        self._there = log_.partitions if there is None else there
         self._cluster = cluster
         self._partitions: dict[Place, str] = {}
         self._listings: dict[Place, _Listing] = {}
@@ -66,7 +74,7 @@ class Cuts:
                 asked: commits in other topics are none of this read's.
         """
         if known is None or not self._partitions:
-            self._partitions = self._log.partitions()
+            self._partitions = self._there()
         cut = self._ask(RESOLVED)
         if known is not None and self._chosen(cut) == known.next_offsets:
             return known
@@ -74,7 +82,7 @@ class Cuts:
 
     def settled(self) -> StreamOffsets:
         """The last cut, with every commit that was answered before this call."""
-        self._partitions = self._log.partitions()
+        self._partitions = self._there()
         cut = first = self._ask(RESOLVED)
         deadline = time.monotonic() + SETTLING_S
         while cut.commit_sequence < first.last_commit_sequence:
@@ -93,14 +101,28 @@ class Cuts:
     def at(self, commit_sequence: int) -> StreamOffsets:
         """The cut at a commit sequence that is resolved."""
         if not self._partitions:
-            self._partitions = self._log.partitions()
+            self._partitions = self._there()
         return self._through(self._ask(commit_sequence))
+
+    def regained(self, commit_sequence: int) -> StreamOffsets | None:
+        """The cut at a commit sequence that was resolved before, and is not now; None if it never will be.
+
+        After a start of the broker commits are resolved again as their partitions are opened: that is waited for.
+        """
+        try:
+            return self.at(commit_sequence)
+        except InvalidConfig:
+            return None
 
     def _ask(self, commit_sequence: int, places: Iterable[Place] | None = None) -> Cut:
         topics = {topic for topic, _ in (self._partitions if places is None else places)}
         try:
             return describe_cut(self._cluster, sorted(topics), commit_sequence)
         except Refused as refused:
+            if isinstance(refused, Missing) and places is None:
+                before, self._partitions = self._partitions, self._there()  # says so, if that is not borne
+                if self._partitions.keys() != before.keys():
+                    return self._ask(commit_sequence)
             if refused.code is ErrorCode.invalid_request:
                 raise InvalidConfig(f"cut=true: {refused}") from refused
             raise
@@ -111,7 +133,7 @@ class Cuts:
         A topic that came into being meanwhile may be in transactions of the cut, so it is looked for afterwards.
         """
         for _ in range(TRIES):
-            before, self._partitions = self._partitions, self._log.partitions()
+            before, self._partitions = self._partitions, self._there()
             if _ids(before) == _ids(self._partitions):
                 break
             cut = self._ask(cut.commit_sequence)

@@ -37,7 +37,7 @@ class CutStreamReader(StablelogStreamReader):
     @property
     def _at_cuts(self) -> Cuts:
         if self._cuts is None:
-            self._cuts = Cuts(self._options, self._opened, cluster_of(self._opened))
+            self._cuts = Cuts(self._options, self._opened, cluster_of(self._opened), self._there)
         return self._cuts
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -52,7 +52,7 @@ class CutStreamReader(StablelogStreamReader):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The cut up to which the next micro-batch reads; `start` itself if there is nothing to read."""
         before = source.read_offsets(start, at_cuts=True)
-        last = self._target or self._look_at_cut(before)
+        last = self._not_before(before, self._target or self._look_at_cut(before))
         _check_history(self._options, before, last)
         partitions = {place: last.topic_ids.get(place[0], "") for place in last.next_offsets}
         end = replace(stream_end(self._options, before, partitions, last.next_offsets), cut=last.cut)
@@ -63,6 +63,18 @@ class CutStreamReader(StablelogStreamReader):
         if end != before:
             self._batch_at = time.monotonic()
         return end.to_json()
+
+    def _not_before(self, before: StreamOffsets, last: StreamOffsets) -> StreamOffsets:
+        """The last cut; where the broker has been started meanwhile, not before what was read."""
+        assert before.cut is not None
+        assert last.cut is not None
+        if before.next_offsets and last.cut < before.cut and last.cut.group == before.cut.group:
+            found = self._at_cuts.regained(before.cut.commit_sequence)
+            if found is not None:
+                self._last = found
+                self._target = self._target and found
+                return found
+        return last
 
     def _look_at_cut(self, before: StreamOffsets) -> StreamOffsets:
         """The last cut. The longer nothing has come, the longer it is taken to be what it was."""
@@ -163,8 +175,8 @@ def _check_history(options: ReadOptions, before: StreamOffsets, last: StreamOffs
     """
     assert before.cut is not None
     assert last.cut is not None
-    if not before.next_offsets:
-        return  # of which group the topics would be was not known yet
+    if not before.next_offsets or not last.next_offsets:
+        return  # of no topics: of which group they would be is not known
     if before.cut.group != last.cut.group:
         raise InvalidConfig(
             f"the checkpoint is of transaction group {before.cut.group!r}, and the topics are of {last.cut.group!r} by now: "
