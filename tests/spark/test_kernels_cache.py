@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pytest
@@ -13,6 +14,14 @@ from stablelog.spark.kernels import cache as kernels_cache
 from stablelog.spark.kernels import decode as kernels_decode
 
 MODULE = "stablelog.spark.kernels.encode_source"
+
+
+@pytest.fixture(autouse=True)
+def no_other_places(monkeypatch, tmp_path):
+    """What other tests have compiled in this user's own places is not found: root's are an image's, too."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
 
 
 @pytest.fixture
@@ -112,7 +121,12 @@ def test_workers_that_start_at_once_compile_once_and_need_no_numba(tmp_path):
         "key = pa.py_buffer(b'foobar')\n"
         "print(hash_key(key.address, 6), 'numba' in sys.modules)\n"
     )
-    environment = {"STABLELOG_CACHE_DIR": str(tmp_path), "PYTHONPATH": ":".join(filter(None, sys.path))}
+    home = str(tmp_path / "home")
+    environment = {
+        "STABLELOG_CACHE_DIR": str(tmp_path),
+        "HOME": home,
+        "PYTHONPATH": ":".join(filter(None, sys.path)),
+    }
     workers = [
         subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
         for _ in range(3)
