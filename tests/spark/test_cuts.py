@@ -431,7 +431,7 @@ class Clock:
         return self.now
 
 
-def test_an_idle_stream_asks_seldom_and_commits_elsewhere_are_nothing_to_it(
+def test_an_idle_stream_asks_one_thing_and_commits_elsewhere_are_nothing_to_it(
     stablelog_broker, client, topics, monkeypatch
 ):
     clock, calls = Clock(), []
@@ -442,16 +442,14 @@ def test_an_idle_stream_asks_seldom_and_commits_elsewhere_are_nothing_to_it(
     transfer(client, (topics[0], 0), (topics[0], 1))
     assert len(reading.batch()) == 2
     calls.clear()
-    for _ in range(1000):  # ten seconds of what Spark does
+    for _ in range(100):  # a second of what Spark does
         clock.now += 0.01
         assert not reading.plan()
-    assert len(calls) < 150
+    assert len(calls) < 120
     transfer(client, (topics[1], 0))
-    clock.now += 1
     assert not reading.plan()
     clock.now += 2 * source_at_cuts.METADATA_AGE_MAX_S  # then everything is asked anew
     assert not reading.plan()
-    clock.now += 1
     transfer(client, (topics[0], 0))
     assert len(names_in(reading.batch())) == 1
     reported = reading.reader.reportLatestOffset()

@@ -31,7 +31,6 @@ from stablelog.spark.worker import tune_worker
 
 log = logging.getLogger(__name__)
 METADATA_AGE_MAX_S = 5.0
-IDLE_AGE_MAX_S = 0.1  # how old the ends of the partitions may be when nothing has come for long
 
 
 class TaskPartition(InputPartition):
@@ -191,7 +190,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._partitions: dict[Place, str] = {}
         self._partitions_at = float("-inf")
         self._latest: dict[Place, int] = {}
-        self._latest_at = self._changed_at = self._batch_at = float("-inf")
+        self._batch_at = float("-inf")
         self._target: StreamOffsets | None = None
         self._missing: set[str] = set()  # topics that were named and are not there
         self._checked: set[str] = set()  # topics that have what the columns want
@@ -229,7 +228,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Up to where the next micro-batch reads; `start` itself if there is nothing to read."""
         before = read_offsets(start, at_cuts=False)
-        latest = self._look(before)
+        latest = self._look()
         if self._target is not None:
             latest = {
                 place: min(offset, max(self._target.next_offsets[place], before.next_offsets.get(place, 0)))
@@ -250,26 +249,17 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._batch_at = time.monotonic()
         return end.to_json()
 
-    def _look(self, before: StreamOffsets) -> dict[Place, int]:
-        """The ends of the partitions. The longer nothing has come, the longer they are taken to be what they were."""
+    def _look(self) -> dict[Place, int]:
+        """The ends of the partitions, asked for each time: who has written and calls `processAllAvailable` means that, too."""
         now = time.monotonic()
         if now - self._partitions_at > METADATA_AGE_MAX_S:
             self._partitions = self._there()
             self._partitions_at = now
-            self._latest_at = float("-inf")
-        idle_s = now - max(self._changed_at, self._batch_at)
-        nothing_new = all(
-            before.next_offsets.get(place, 0) == offset for place, offset in self._latest.items()
-        )
-        if not nothing_new or now - self._latest_at > min(idle_s / 20, IDLE_AGE_MAX_S):
-            try:
-                latest = self._opened.latest(self._partitions)
-            except Missing:  # a topic was deleted since its partitions were asked for
-                self._partitions = self._there()
-                latest = self._opened.latest(self._partitions)
-            self._latest_at = now
-            if latest != self._latest:
-                self._latest, self._changed_at = latest, now
+        try:
+            self._latest = self._opened.latest(self._partitions)
+        except Missing:  # a topic was deleted since its partitions were asked for
+            self._partitions = self._there()
+            self._latest = self._opened.latest(self._partitions)
         return self._latest
 
     def _there(self) -> dict[Place, str]:

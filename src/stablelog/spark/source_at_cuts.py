@@ -22,7 +22,7 @@ from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import plan
 from stablelog.spark.resolve import Range, lost, stream_end, stream_ranges
 from stablelog.spark.schema import Columns
-from stablelog.spark.source import IDLE_AGE_MAX_S, METADATA_AGE_MAX_S, StablelogStreamReader, TaskPartition
+from stablelog.spark.source import METADATA_AGE_MAX_S, StablelogStreamReader, TaskPartition
 
 
 class CutStreamReader(StablelogStreamReader):
@@ -52,7 +52,7 @@ class CutStreamReader(StablelogStreamReader):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The cut up to which the next micro-batch reads; `start` itself if there is nothing to read."""
         before = source.read_offsets(start, at_cuts=True)
-        last = self._not_before(before, self._target or self._look_at_cut(before))
+        last = self._not_before(before, self._target or self._look_at_cut())
         _check_history(self._options, before, last)
         partitions = {place: last.topic_ids.get(place[0], "") for place in last.next_offsets}
         end = replace(stream_end(self._options, before, partitions, last.next_offsets), cut=last.cut)
@@ -76,26 +76,17 @@ class CutStreamReader(StablelogStreamReader):
                 return found
         return last
 
-    def _look_at_cut(self, before: StreamOffsets) -> StreamOffsets:
-        """The last cut. The longer nothing has come, the longer it is taken to be what it was."""
+    def _look_at_cut(self) -> StreamOffsets:
+        """The last cut, asked for each time: who has written and calls `processAllAvailable` means that, too."""
         now = time.monotonic()
-        idle_s = now - max(self._changed_at, self._batch_at)
-        known = self._last
-        if known is not None and now - self._partitions_at > METADATA_AGE_MAX_S:
-            known = None
-        is_idle = known is not None and known.next_offsets == before.next_offsets
-        if known is None or not is_idle or now - self._latest_at > min(idle_s / 20, IDLE_AGE_MAX_S):
-            found = self._at_cuts.latest(known)
-            self._latest_at = now
-            if found is not known:
-                self._partitions_at = now
-            if self._last is None or found.next_offsets != self._last.next_offsets:
-                self._changed_at = now
-            if self._last is not None and found.topic_ids != self._last.topic_ids:
-                self._at_cuts.forget()
-            self._last = found
-        assert self._last is not None
-        return self._last
+        known = self._last if now - self._partitions_at <= METADATA_AGE_MAX_S else None
+        found = self._at_cuts.latest(known)
+        if found is not known:
+            self._partitions_at = now
+        if self._last is not None and found.topic_ids != self._last.topic_ids:
+            self._at_cuts.forget()
+        self._last = found
+        return found
 
     def _limited(self, start: StreamOffsets, end: StreamOffsets) -> StreamOffsets:
         assert end.cut is not None
