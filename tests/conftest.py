@@ -21,6 +21,25 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group("spark"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_broker_has_a_fault():
+    """What a broker logs as its own fault fails the tests, also where the clients have borne it."""
+    from stablelog.embedded import EmbeddedBroker
+
+    end, faults = EmbeddedBroker._end, {}
+
+    def watched(broker, number):
+        end(broker, number)
+        log = broker._log_path.read_text(errors="replace") if broker._log_path.exists() else ""
+        if "Traceback (most recent call last)" in log:
+            faults[broker._log_path] = log
+
+    EmbeddedBroker._end = watched
+    yield
+    EmbeddedBroker._end = end
+    assert not faults, "\n\n".join(f"{path}:\n{log}" for path, log in faults.items())
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
     from stablelog.spark.local_session import session

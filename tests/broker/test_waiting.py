@@ -3,6 +3,8 @@
 import asyncio
 import itertools
 
+import uvloop
+
 from stablelog.broker.waiting import Waiters
 from stablelog.log.partition import Isolation
 from tests.broker.jump import run, settle
@@ -94,3 +96,14 @@ def test_who_has_gone_is_not_kept():
         assert not waiters._waiting
 
     run(conversation())
+
+
+def test_a_poll_of_less_than_a_millisecond_ends_on_the_loop_that_serves():
+    """uvloop takes so short a time for none, and its handle knows no time."""
+
+    async def conversation():
+        wait = poll(Waiters(), Partition(), timeout_s=0.0002)
+        assert await wait is False
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(conversation())

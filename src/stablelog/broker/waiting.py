@@ -14,7 +14,7 @@ class Waiters:
     """Long polls by partition."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Partition, set[asyncio.Future[None]]] = {}
+        self._waiting: dict[Partition, set[asyncio.Future[bool]]] = {}
 
     async def wait_for_more(
         self, seen: Iterable[tuple[Partition, int]], isolation: Isolation, timeout_s: float
@@ -38,14 +38,14 @@ class Waiters:
         return True
 
     async def _woken(self, partitions: list[Partition], timeout_s: float) -> bool:
+        """Whether it was woken; False when the time ran out before."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        timer = loop.call_later(timeout_s, _finish, future)
+        future: asyncio.Future[bool] = loop.create_future()
+        timer = loop.call_later(timeout_s, _finish, future, False)
         for partition in partitions:
             self._waiting.setdefault(partition, set()).add(future)
         try:
-            await future
-            return loop.time() < timer.when()
+            return await future
         finally:
             timer.cancel()
             for partition in partitions:
@@ -58,9 +58,9 @@ class Waiters:
     def wake(self, partition: Partition) -> None:
         """The partition shows more, or is gone: let its waiters look again."""
         for future in self._waiting.pop(partition, ()):
-            _finish(future)
+            _finish(future, True)
 
 
-def _finish(future: "asyncio.Future[None]") -> None:
+def _finish(future: "asyncio.Future[bool]", is_woken: bool) -> None:
     if not future.done():
-        future.set_result(None)
+        future.set_result(is_woken)
