@@ -36,41 +36,27 @@ def _load_byte(_: Any, address: Any) -> Any:
 load_byte: Load = _intrinsic(_load_byte)
 
 
-def _big_endian(bits: int) -> Load:
-    def load(_: Any, address: Any) -> Any:
-        def generate(__: Any, builder: Any, ___: Any, args: Any) -> Any:
-            loaded = builder.bswap(builder.load(_pointer(builder, args[0], bits), align=1))
-            return loaded if bits == 64 else builder.sext(loaded, ir.IntType(64))
-
-        return types.int64(types.int64), generate
-
-    load.__doc__ = f"The signed {bits}-bit integer at an address, most significant byte first."
-    load.__name__ = f"load_int{bits}"
-    function: Load = _intrinsic(load)
-    return function
-
-
-load_int16 = _big_endian(16)
-load_int32 = _big_endian(32)
-load_int64 = _big_endian(64)
-
-
-def _native_load(bits: int) -> Load:
+def _load_integer(bits: int, *, swapped: bool) -> Load:
     def load(_: Any, address: Any) -> Any:
         def generate(__: Any, builder: Any, ___: Any, args: Any) -> Any:
             loaded = builder.load(_pointer(builder, args[0], bits), align=1)
+            if swapped:
+                loaded = builder.bswap(loaded)
             return loaded if bits == 64 else builder.sext(loaded, ir.IntType(64))
 
         return types.int64(types.int64), generate
 
-    load.__doc__ = f"The signed {bits}-bit integer at an address, in the machine's own order."
-    load.__name__ = f"load_native{bits}"
+    order = "most significant byte first" if swapped else "in the machine's own order"
+    load.__doc__ = f"The signed {bits}-bit integer at an address, {order}."
+    load.__name__ = f"load_int{bits}" if swapped else f"load_native{bits}"
     function: Load = _intrinsic(load)
     return function
 
 
-load_native32 = _native_load(32)
-load_native64 = _native_load(64)
+load_int16 = _load_integer(16, swapped=True)
+load_int32 = _load_integer(32, swapped=True)
+load_int64 = _load_integer(64, swapped=True)
+load_native32 = _load_integer(32, swapped=False)
 
 
 def _native_store(bits: int) -> Store:
