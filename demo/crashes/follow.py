@@ -18,7 +18,6 @@ class Followed:
 
     count: int = 0
     doomed_count: int = 0
-    out_of_order_count: int = 0
     last_offsets: dict[int, int] = field(default_factory=dict)
 
 

@@ -13,7 +13,6 @@ import itertools
 from tests.java.client import Java
 
 TIMEOUT_S = 30
-IDLE_S = 1.5
 LONG_S = 60  # how long a broker may hold a fetch of `consume` back
 _names = itertools.count()
 

@@ -20,8 +20,6 @@ ROWS_MAX = 50_000
 BYTES_MAX = 8 << 20
 BYTES_LIMIT = 1 << 30  # offsets in a column of bytes are 32 bits
 
-BytesColumn = tuple[pa.Buffer, pa.Buffer, pa.Buffer]  # offsets, validity, content
-
 
 @lru_cache(maxsize=64)
 def _topic_column(topic: str, count: int) -> pa.Array:

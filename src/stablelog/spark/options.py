@@ -240,7 +240,6 @@ ISOLATIONS = ("read_committed", "read_uncommitted")
 SCANS = ("auto", "fetch", "files")
 GUARANTEES = ("exactly-once", "at-least-once")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-TARGET_SIZE = 128 << 20
 BATCH_SIZE_MAX = 100 << 20  # Kafka's socket.request.max.bytes
 TIMES = ("timestamp", "timestamps")  # kinds of a Bound
 DURATION_MS_MAX = 2**31 - 1  # Kafka's messages have 32 bits for a timeout
