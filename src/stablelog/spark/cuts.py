@@ -22,7 +22,7 @@ from stablelog.errors import InvalidConfig, Refused, Unavailable
 from stablelog.spark import fetch, resolve
 from stablelog.spark.offsets import Bound, CutPoint, Place, StreamOffsets
 from stablelog.spark.options import ReadOptions
-from stablelog.spark.resolve import Log, Range, lost, name, names
+from stablelog.spark.resolve import Log, Range, lost, name, names, ranges_between
 from stablelog.wire.extension.commits import COUNT_MAX
 from stablelog.wire.extension.cut import NOT_KNOWN, RESOLVED
 
@@ -389,12 +389,7 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
             f"what is to be read begins behind commit sequence {start.cut.commit_sequence} and ends behind "
             f"{end.cut.commit_sequence}, which is before it"
         )
-    ranges = [
-        Range(place, start.next_offsets.get(place, 0), offset)
-        for place, offset in sorted(end.next_offsets.items())
-        if start.next_offsets.get(place, 0) < offset
-    ]
-    return ranges, dict(end.topic_ids)
+    return ranges_between(start.next_offsets, end.next_offsets), dict(end.topic_ids)
 
 
 def _ids(partitions: Mapping[Place, str]) -> dict[str, str]:

@@ -89,6 +89,15 @@ def names(places: Iterable[Place]) -> str:
     return ", ".join(shown[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
+def ranges_between(starts: Mapping[Place, int], ends: Mapping[Place, int]) -> list[Range]:
+    """What is to be read, partition by partition; one that has no start is read from its beginning."""
+    return [
+        Range(place, starts.get(place, 0), end)
+        for place, end in sorted(ends.items())
+        if starts.get(place, 0) < end
+    ]
+
+
 def lost(options: ReadOptions, message: str) -> None:
     """Say that records are gone.
 

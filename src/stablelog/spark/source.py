@@ -25,7 +25,7 @@ from stablelog.spark.filters import Hook, Narrowing
 from stablelog.spark.offsets import Place, StreamOffsets
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Limits, Piece, Span, plan
-from stablelog.spark.resolve import Log, Range, resolve, stream_end, stream_ranges
+from stablelog.spark.resolve import Log, Range, ranges_between, resolve, stream_end, stream_ranges
 from stablelog.spark.schema import Columns
 from stablelog.spark.worker import tune_worker
 
@@ -241,13 +241,15 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             self._partitions_at = time.monotonic()
             latest = {place: offset for place, offset in latest.items() if place in self._partitions}
         end = stream_end(self._options, before, self._partitions, latest)
-        if end == before:
-            return start
+        return start if end == before else self._admitted(before, end, limit).to_json()
+
+    def _admitted(self, start: StreamOffsets, end: StreamOffsets, limit: ReadLimit) -> StreamOffsets:
+        """Up to where the next micro-batch reads of what could be read; `start` if it waits for more."""
         if not isinstance(limit, ReadAllAvailable):
-            end = self._limited(before, end)
-        if end != before:
+            end = self._limited(start, end)
+        if end != start:
             self._batch_at = time.monotonic()
-        return end.to_json()
+        return end
 
     def _look(self) -> dict[Place, int]:
         """The ends of the partitions, asked for each time: who has written and calls `processAllAvailable` means that, too."""
@@ -273,11 +275,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _limited(self, start: StreamOffsets, end: StreamOffsets) -> StreamOffsets:
         options = self._options
-        ranges = [
-            Range(place, start.next_offsets.get(place, 0), offset)
-            for place, offset in end.next_offsets.items()
-            if start.next_offsets.get(place, 0) < offset
-        ]
+        ranges = ranges_between(start.next_offsets, end.next_offsets)
         if self._waits(lambda: sum(wanted.end - wanted.start for wanted in ranges)):
             return start
         if options.trigger_offsets_max is None and options.trigger_size_max is None:

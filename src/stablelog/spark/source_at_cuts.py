@@ -5,12 +5,11 @@ transaction group moves the last cut and nothing that is read, so it makes no mi
 """
 
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit
+from pyspark.sql.streaming.datasource import ReadLimit
 
 from stablelog.errors import InvalidConfig
 from stablelog.spark import source
@@ -20,7 +19,7 @@ from stablelog.spark.fetch import RECORD_SIZE_GUESS, record_size
 from stablelog.spark.offsets import Place, StreamOffsets
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import plan
-from stablelog.spark.resolve import Range, lost, stream_end, stream_ranges
+from stablelog.spark.resolve import Range, lost, ranges_between, stream_end, stream_ranges
 from stablelog.spark.schema import Columns
 from stablelog.spark.source import METADATA_AGE_MAX_S, StablelogStreamReader, TaskPartition
 
@@ -58,11 +57,7 @@ class CutStreamReader(StablelogStreamReader):
         end = replace(stream_end(self._options, before, partitions, last.next_offsets), cut=last.cut)
         if (end.next_offsets, end.topic_ids) == (before.next_offsets, before.topic_ids):
             return start
-        if not isinstance(limit, ReadAllAvailable):
-            end = self._limited(before, end)
-        if end != before:
-            self._batch_at = time.monotonic()
-        return end.to_json()
+        return self._admitted(before, end, limit).to_json()
 
     def _not_before(self, before: StreamOffsets, last: StreamOffsets) -> StreamOffsets:
         """The last cut; where the broker has been started meanwhile, not before what was read."""
@@ -91,7 +86,7 @@ class CutStreamReader(StablelogStreamReader):
     def _limited(self, start: StreamOffsets, end: StreamOffsets) -> StreamOffsets:
         assert end.cut is not None
         options = self._options
-        ranges = _ranges(self._begun(start, end), end)
+        ranges = ranges_between(self._begun(start, end), end.next_offsets)
         if self._waits(
             lambda: count_up_to(ranges, self._at_cuts.commits(ranges), options.trigger_offsets_min or 0)
         ):
@@ -179,11 +174,3 @@ def _check_history(options: ReadOptions, before: StreamOffsets, last: StreamOffs
             f"commit sequence {last.cut.commit_sequence} is the last one, and was read up to {before.cut.commit_sequence} "
             "before: the commit log has begun anew",
         )
-
-
-def _ranges(begun: Mapping[Place, int], end: StreamOffsets) -> list[Range]:
-    return [
-        Range(place, begun.get(place, 0), offset)
-        for place, offset in sorted(end.next_offsets.items())
-        if begun.get(place, 0) < offset
-    ]
