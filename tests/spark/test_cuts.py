@@ -258,6 +258,21 @@ def test_a_stream_that_bears_losses_goes_on_without_a_topic_that_was_deleted(
         reading.start(failOnDataLoss="true").batch()
 
 
+def test_a_topic_that_was_deleted_before_its_first_micro_batch_is_borne(
+    stablelog_broker, admin, client, topics
+):
+    transfer(client, (topics[0], 0), (topics[1], 0), name="old")
+    reading = query(stablelog_broker, topics[:1], startingOffsets="latest", failOnDataLoss="false").start()
+    transfer(client, (topics[0], 0), (topics[1], 0), name="new")
+    reading.start(subscribe=",".join(topics))
+    assert reading.plan()  # written down, and not read before the topic was deleted
+    admin.delete_topics([topics[1]])[topics[1]].result(60)
+    with pytest.raises(Refused, match="there is no topic"):
+        reading.start(failOnDataLoss="true").batch()
+    assert {name for name, _, _ in values(reading.start(failOnDataLoss="false").batch())} == {"new"}
+    assert [rows for rows in reading.batches() if rows] == []
+
+
 def test_a_cut_that_is_behind_after_a_start_is_no_loss(stablelog_broker, client, topics, monkeypatch):
     reading = query(stablelog_broker, topics).start()
     transfer(client, (topics[0], 0), (topics[1], 0))

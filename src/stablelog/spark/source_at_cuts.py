@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
+from stablelog.client.cluster import Missing
 from stablelog.errors import InvalidConfig
 from stablelog.spark import source
 from stablelog.spark.admission import NO_LIMIT, TriggerLimits, admit, count_up_to
@@ -127,7 +128,11 @@ class CutStreamReader(StablelogStreamReader):
             elif known is not None and not (is_other and topic in start.topic_ids):
                 begun[place] = known
             elif start.cut.commit_sequence <= end.cut.commit_sequence and end.next_offsets[place] > 0:
-                begun[place] = self._at_cuts.begins(place, start.cut)
+                try:
+                    begun[place] = self._at_cuts.begins(place, start.cut)
+                except Missing:
+                    if self._options.fail_on_data_loss:
+                        raise
         return begun
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
