@@ -7,6 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
+from stablelog.coordinators.joint.coordinator import ChildShown
 from stablelog.coordinators.transactions.coordinator import (
     Decision,
     EndAnswer,
@@ -18,6 +19,7 @@ from stablelog.coordinators.transactions.coordinator import (
 from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
 from stablelog.coordinators.transactions.records import decode_transaction, group_key, transaction_key
 from stablelog.coordinators.transactions.states import State
+from stablelog.wire.extension.children import JointName, child_id
 
 T0 = ("t", 0)
 T1 = ("t", 1)
@@ -326,6 +328,18 @@ def test_memory_for_an_id_does_not_grow_with_its_transactions() -> None:
     assert len(table._expiries) <= 2
     assert len(table._open._heap) <= 1
     assert (len(table._owners), len(table._decided), len(table._unmarked)) == (1, 0, 0)
+
+
+def test_a_child_that_was_turned_away_leaves_nothing_when_it_is_forgotten() -> None:
+    c = coordinator()
+    for attempt in range(20):
+        name = child_id("k", 0, "run", "task", f"{attempt}", group="")
+        who = init(c, name)
+        c.turn_away(name, who.producer_id, who.producer_epoch)
+        child = ChildShown(name, who.producer_id, who.producer_epoch)
+        c.joint.abort(JointName("", "k"), 0, [child], now_ms=0)
+        assert c.describe(name) is None
+    assert len(c._table.turned_away) == 0
 
 
 def test_the_holder_of_a_producer_id_is_known() -> None:

@@ -36,7 +36,7 @@ from stablelog.coordinators.transactions.records import (
     TopicPartition,
     Transaction,
 )
-from stablelog.coordinators.transactions.states import Event, State, next_state
+from stablelog.coordinators.transactions.states import Event, State
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.errors import Refused
 from stablelog.wire.extension.children import VERSION_MAX, Child, JointName, child_id, child_of
@@ -225,7 +225,15 @@ class JointCommits:
         self._joints.put(name, value, records)
         for transactional_id, txn in chosen:
             if txn.state is State.ONGOING:
-                markers += self._commit_child(transactional_id, txn, g, records, now_ms=now_ms)
+                markers += self._ending.end(
+                    transactional_id,
+                    txn,
+                    Event.COMMIT,
+                    records,
+                    owner_may_ask=False,
+                    commit_sequence=g,
+                    now_ms=now_ms,
+                )
         # What is left of this version and of earlier ones can never be committed.
         for transactional_id, child in self._joints.children(name):
             if child.version <= version:
@@ -368,24 +376,6 @@ class JointCommits:
                 f"child {transactional_id} has no open transaction: it is in state {txn.state.label}",
             )
         return txn
-
-    def _commit_child(
-        self, transactional_id: str, txn: Transaction, g: int, records: list[Record], *, now_ms: int
-    ) -> list[MarkerOrder]:
-        state = next_state(txn.state, Event.COMMIT)
-        assert state is not None
-        _, markers = self._ending.decide(
-            transactional_id,
-            txn,
-            state,
-            records,
-            version=txn.transaction_version,
-            raise_epoch=True,
-            owner_may_ask=False,
-            commit_sequence=g,
-            now_ms=now_ms,
-        )
-        return markers
 
     def _dismiss(
         self,

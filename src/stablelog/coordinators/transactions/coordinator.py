@@ -127,8 +127,6 @@ class TransactionCoordinator:
         self._ending = Ending(self._table, group, coordinator_epoch, log_end)
         self.joint = JointCommits(self._table, self._ending, coordinator_epoch)
         self._comparison = Comparison(self._table, self._ending)
-        # Producers whose transaction was refused its first partition, so that none has begun here.
-        self._turned_away: dict[str, Identity] = {}
 
     # -- producers -----------------------------------------------------------------------------------------
 
@@ -310,13 +308,21 @@ class TransactionCoordinator:
             if self.config.strict and transaction_version < SECOND_DIALECT:
                 raise dialect_refused()
             if self._is_turned_away(transactional_id, txn) and txn.state is State.ONGOING:
-                markers = self._abort_abandoned(transactional_id, txn, records, now_ms=now_ms)
+                markers = self._ending.end(
+                    transactional_id,
+                    txn,
+                    Event.ABORT,
+                    records,
+                    raise_epoch=txn.transaction_version >= SECOND_DIALECT,
+                    owner_may_ask=True,
+                    now_ms=now_ms,
+                )
                 code = ErrorCode.concurrent_transactions
             elif wanted:
                 value = with_partitions(transactional_id, txn, wanted, transaction_version, now_ms)
                 if value is not txn:
                     self._table.put(transactional_id, value, records)
-            self._turned_away.pop(transactional_id, None)
+            self._table.turned_away.pop(transactional_id, None)
         except Refused as refused:
             code = for_version(refused.code, api_version, TXN_KNOWS_FENCED)
             if transaction_version >= SECOND_DIALECT:
@@ -333,25 +339,10 @@ class TransactionCoordinator:
         """
         txn = self._table.get(transactional_id)
         if txn is not None and txn.client == (producer_id, producer_epoch):
-            self._turned_away[transactional_id] = txn.client
+            self._table.turned_away[transactional_id] = txn.client
 
     def _is_turned_away(self, transactional_id: str, txn: Transaction) -> bool:
-        return self._turned_away.get(transactional_id) == txn.client
-
-    def _abort_abandoned(
-        self, transactional_id: str, txn: Transaction, records: list[Record], *, now_ms: int
-    ) -> list[MarkerOrder]:
-        _, markers = self._ending.decide(
-            transactional_id,
-            txn,
-            next_state(txn.state, Event.ABORT) or txn.state,
-            records,
-            version=txn.transaction_version,
-            raise_epoch=txn.transaction_version >= SECOND_DIALECT,
-            owner_may_ask=True,
-            now_ms=now_ms,
-        )
-        return markers
+        return self._table.turned_away.get(transactional_id) == txn.client
 
     def verify_partitions(
         self,
@@ -432,7 +423,7 @@ class TransactionCoordinator:
         except Refused as refused:
             return Decision(EndAnswer(for_version(refused.code, api_version, TXN_KNOWS_FENCED)))
         assert state is not None
-        self._turned_away.pop(transactional_id, None)
+        self._table.turned_away.pop(transactional_id, None)
         records: list[Record] = []
         markers: list[MarkerOrder] = []
         if event is Event.ABORT_NOTHING and version < SECOND_DIALECT:
@@ -528,12 +519,8 @@ class TransactionCoordinator:
             self._table.put(transactional_id, value, records)
         elif self._table.joints.is_over(transactional_id):
             records.clear()  # that it is forgotten says that it is complete
-            self._forget(transactional_id, records)
+            self._table.forget(transactional_id, records)
         return Decision(None, records)
-
-    def _forget(self, transactional_id: str, records: list[Record]) -> None:
-        self._turned_away.pop(transactional_id, None)
-        self._table.forget(transactional_id, records)
 
     # -- time and hands ------------------------------------------------------------------------------------
 
@@ -547,7 +534,7 @@ class TransactionCoordinator:
         for transactional_id, txn in self._table.overdue(now_ms, count_max):
             markers += self._ending.fence(transactional_id, txn, records, owner_may_ask=True, now_ms=now_ms)
         for transactional_id in self._table.expired(now_ms, count_max):
-            self._forget(transactional_id, records)
+            self._table.forget(transactional_id, records)
         self._table.joints.forget_expired(now_ms, count_max, records)
         return Decision(None, records, markers)
 

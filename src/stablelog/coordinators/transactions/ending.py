@@ -158,6 +158,38 @@ class Ending:
             settled_epoch=txn.settled_epoch,
         )
 
+    def end(
+        self,
+        transactional_id: str,
+        txn: Transaction,
+        event: Event,
+        records: list[Record],
+        *,
+        raise_epoch: bool = True,
+        owner_may_ask: bool,
+        commit_sequence: int | None = None,
+        now_ms: int,
+    ) -> list[MarkerOrder]:
+        """End the open transaction without its producer's asking, in the dialect that it was begun in: see `decide`.
+
+        Raises:
+            Refused: none is open. Nothing was changed.
+        """
+        state = next_state(txn.state, event)
+        assert state is not None
+        _, markers = self.decide(
+            transactional_id,
+            txn,
+            state,
+            records,
+            version=txn.transaction_version,
+            raise_epoch=raise_epoch,
+            owner_may_ask=owner_may_ask,
+            commit_sequence=commit_sequence,
+            now_ms=now_ms,
+        )
+        return markers
+
     def fence(
         self,
         transactional_id: str,
@@ -172,19 +204,9 @@ class Ending:
         Raises:
             Refused: none is open. Nothing was changed.
         """
-        state = next_state(txn.state, Event.FENCE)
-        assert state is not None
-        _, markers = self.decide(
-            transactional_id,
-            txn,
-            state,
-            records,
-            version=txn.transaction_version,
-            raise_epoch=True,
-            owner_may_ask=owner_may_ask,
-            now_ms=now_ms,
+        return self.end(
+            transactional_id, txn, Event.FENCE, records, owner_may_ask=owner_may_ask, now_ms=now_ms
         )
-        return markers
 
     def abort_of_unknown(self, target: TopicPartition, found: OpenTransaction) -> MarkerOrder:
         """An abort for what nobody can go on with.

@@ -18,6 +18,7 @@ from stablelog.coordinators.transactions.records import (
     NO_SEQUENCE,
     GroupKey,
     GroupState,
+    Identity,
     JointKey,
     Record,
     Transaction,
@@ -43,6 +44,9 @@ class TransactionTable:
         group: the transaction group.
         expiration_ms: after so long without use an id is forgotten.
         producer_ids: where producer ids come from.
+
+    Attributes:
+        turned_away: by id, the producer to whose transaction a partition was refused. In memory only.
     """
 
     def __init__(self, group: str, expiration_ms: int, producer_ids: ProducerIds) -> None:
@@ -57,9 +61,9 @@ class TransactionTable:
         self._timeouts = Deadlines()
         self._expiries = Deadlines()
         self._next_sequence = FIRST_SEQUENCE
-        self._decided: dict[
-            str, None
-        ] = {}  # ids with a decision and markers to come, in order of the decisions
+        self.turned_away: dict[str, Identity] = {}
+        # Ids with a decision and markers to come, in the order of the decisions.
+        self._decided: dict[str, None] = {}
         self._unmarked: dict[int, set[str]] = {}  # the same for commits, by sequence, rising
         self._repeated: set[str] = set()  # those of them whose decision is from before the start
 
@@ -154,6 +158,7 @@ class TransactionTable:
         assert next_state(txn.state, Event.EXPIRE) is None
         self._withdraw(transactional_id, txn)
         self.joints.withdraw(transactional_id)
+        self.turned_away.pop(transactional_id, None)
         records.append((transaction_key(transactional_id), None))
 
     def take_producer_id(self, records: list[Record]) -> int:
