@@ -3,7 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
+from stablelog.coordinators.transactions.producer_ids import (
+    GIVEN_ID_MAX,
+    PRODUCER_ID_MAX,
+    ProducerIds,
+    ProducerIdSpace,
+)
 
 
 def take(ids: ProducerIds) -> int:
@@ -36,6 +41,15 @@ def test_an_id_that_someone_has_is_skipped_with_those_below() -> None:
     assert take(ids) == 11
     ids.skip_past(5)
     assert take(ids) == 12
+
+
+def test_an_id_that_someone_made_up_does_not_use_up_all_others() -> None:
+    ids = ProducerIds(block_size=3)
+    ids.skip_past(7)
+    ids.skip_past(PRODUCER_ID_MAX)
+    assert take(ids) == 8
+    ids.skip_past(GIVEN_ID_MAX)
+    assert [take(ids) for _ in range(4)] == [GIVEN_ID_MAX + 1 + i for i in range(4)]
 
 
 @given(

@@ -11,6 +11,7 @@ from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import CRC_START, HEADER, LENGTH_AND_OFFSET_SIZE, MAGIC
+from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import batch, frame, opened, part, read_answer
 
 NONE = ErrorCode.none
@@ -218,5 +219,20 @@ def test_many_names_do_not_take_long():
             answer, _ = read_answer(19, 2, await raw(desk, data))
             assert {topic.error_code for topic in answer.topics} == {ErrorCode.invalid_partitions}
             assert time.process_time() - began < 10
+
+    run(conversation)
+
+
+@pytest.mark.parametrize("made_up", [2**63 - 1, 2**62, 2**62 - 1])
+def test_a_producer_id_that_was_made_up_leaves_others_to_be_given(made_up):
+    async def conversation():
+        disk = SimDisk()
+        async with opened(disk) as desk:
+            records = batch(b"v", producer=(made_up, 0), sequence=0, transactional=False)
+            assert (await desk.produce(records)).error_code is NONE
+        async with opened(disk) as desk:
+            given = [await desk.init(name) for name in ("a", "payments/a", "b", "payments/b")]
+            assert len(set(given)) == len(given)
+            assert (made_up, 0) not in given
 
     run(conversation)

@@ -14,6 +14,7 @@ from typing import Final
 
 BLOCK_SIZE: Final = 1000
 PRODUCER_ID_MAX: Final = 2**63 - 1
+GIVEN_ID_MAX: Final = 2**62 - 1  # nobody lives to be given a greater one: whoever shows one has made it up
 
 
 class ProducerIdSpace:
@@ -33,9 +34,13 @@ class ProducerIdSpace:
         self.reserved_end = max(self.reserved_end, reserved_end)
 
     def skip_past(self, producer_id: int) -> None:
-        """A producer has been met that has this id, whoever gave it: it and those below are not handed out any more."""
-        self.met_end = max(self.met_end, producer_id + 1)
-        self.reserved_to(self.met_end)
+        """A producer has been met that has this id, whoever gave it: it and those below are not handed out any more.
+
+        One that nobody can have been given is passed over: behind the last of all there would be none to hand out.
+        """
+        if producer_id <= GIVEN_ID_MAX:
+            self.met_end = max(self.met_end, producer_id + 1)
+            self.reserved_to(self.met_end)
 
 
 class ProducerIds:
