@@ -397,5 +397,4 @@ class Broker:
 
 
 def _new_cluster_id() -> str:
-
     return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

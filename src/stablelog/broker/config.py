@@ -7,13 +7,11 @@ holds that list to this table.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from stablelog.errors import InvalidConfig
 from stablelog.log.partition import LogConfig
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, NAME_RULE, is_group_name
-
-Scope = Literal["broker", "topic", "both"]
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -43,15 +41,6 @@ class Setting:
     doc: str
     topic_name: str | None = None
     dynamic: bool = False
-
-    @property
-    def scope(self) -> Scope:
-        """Who may set it."""
-        if self.topic_name is None:
-            return "broker"
-        return (
-            "topic" if self.name == self.topic_name and self.name.startswith("stablelog.topic.") else "both"
-        )
 
 
 def _integer(low: int, high: int) -> tuple[Callable[[str], int], str]:

@@ -177,11 +177,12 @@ class Transactions:
         if topic is None or topic.group == own or name == CONSUMER_OFFSETS_TOPIC:
             return
         fitting_id = f"that begins with {topic.group + '/'!r}" if topic.group else "without a slash"
+        fitting_group = own or "''"
         refused = Refused(
             ErrorCode.topic_authorization_failed,
             f"transactional id {transactional_id!r} belongs to {group_in_words(own)} by what stands before its first slash, "
             f"and topic {name!r} to {group_in_words(topic.group)}: a transaction writes to topics of its own group. Use an "
-            f"id {fitting_id}, or a topic made with stablelog.group={own or chr(39) * 2}",
+            f"id {fitting_id}, or a topic made with stablelog.group={fitting_group}",
         )
         if (own, name) not in self._crossings and len(self._crossings) < CROSSINGS_TOLD_MAX:
             self._crossings.add((own, name))

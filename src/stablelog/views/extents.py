@@ -15,7 +15,6 @@ from stablelog.env.disk import Buffer, File
 GAP_SIZE_MAX = 4096  # a page: it is read from disk as a whole
 RUN_SIZE_MAX = 128 << 10  # a reader in the middle of a transaction passes over no more than this
 EXTENTS_KEPT = 2048  # in memory, for each open transaction
-POSITION_MAX = 2**32 - 1  # a segment is smaller than this
 ONE_BATCH = (
     1 << 31
 )  # set in `sized` where nothing but one batch of the transaction is there: it need not be looked at

@@ -13,8 +13,7 @@ from kio.schema.offset_commit.v9.request import OffsetCommitRequest
 
 from stablelog.wire.versions import adapt as adapt_to
 
-PRODUCE, OFFSET_FETCH, FIND_COORDINATOR, LEAVE_GROUP, DELETE_TOPICS = 0, 9, 10, 13, 20
-INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 22, 24, 25, 26, 28
+PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 0, 22, 24, 25, 26, 28
 
 RETENTION_UNIT = timedelta(milliseconds=1)
 

@@ -1,8 +1,7 @@
 """AddPartitionsToTxn (24): the partitions that a transaction is about to write to.
 
 Behaviour: a partition that does not exist is refused, or whose topic belongs to another transaction group, and then
-none is added. The answer does not wait for the
-disk: an acknowledged batch of the transaction does, for both logs.
+none is added. The answer does not wait for the disk: an acknowledged batch of the transaction does, for both logs.
 Version notes: v4+ is for brokers: several transactions, and `verifyOnly`.
 """
 

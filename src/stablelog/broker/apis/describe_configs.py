@@ -18,8 +18,8 @@ from stablelog.broker.config import FIXED_TOPIC_SETTINGS, SETTINGS, SETTLED_AT_C
 from stablelog.errors import Refused
 
 TOPIC, BROKER = 2, 4
-FROM_TOPIC, FROM_DYNAMIC, FROM_FILE, FROM_DEFAULT = 1, 2, 4, 5
-STRING, INT, LONG, BOOLEAN, LIST = 2, 3, 5, 1, 7
+FROM_TOPIC, FROM_FILE, FROM_DEFAULT = 1, 4, 5
+BOOLEAN, STRING, LONG = 1, 2, 5
 
 
 @dataclass(frozen=True, slots=True)

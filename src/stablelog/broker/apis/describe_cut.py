@@ -1,8 +1,9 @@
 """DescribeCut (10004): where in every partition of some topics the transactions up to a commit sequence end.
 
 Behaviour: every commit up to R has all its markers durable everywhere, so that no reader between two cuts sees a part
-of a transaction. R can be asked for by number, as long as it is resolved. Commits are numbered in each transaction group, so the topics are of one. Records outside transactions that stand
-before the first later commit count as in the cut; they promise nothing together.
+of a transaction. R can be asked for by number, as long as it is resolved. Commits are numbered in each transaction
+group, so the topics are of one. Records outside transactions that stand before the first later commit count as in the
+cut; they promise nothing together.
 """
 
 from typing import Any

@@ -1,8 +1,9 @@
 """What stablelog speaks beside Kafka's protocol.
 
-Kafka has no message for a joint commit (`joint`), a cut (`cut`) or the bounds of transactions (`commits`), so these are our own, with numbers from a range that
-Kafka does not use. They are written as kio writes Kafka's, and go the same way: same headers, same guard against counts
-that cannot be true, same reader and writer. All are flexible and have one version, 0.
+Kafka has no message for a joint commit (`joint`), a cut (`cut`) or the bounds of transactions (`commits`), so these
+are our own, with numbers from a range that Kafka does not use. They are written as kio writes Kafka's, and go the same
+way: same headers, same guard against counts that cannot be true, same reader and writer. All are flexible and have one
+version, 0.
 """
 
 from collections.abc import Mapping

@@ -8,9 +8,8 @@ import re
 from typing import Final
 
 DEFAULT_GROUP: Final = ""
-NAME_PATTERN: Final = (
-    r"[a-zA-Z0-9._-]{1,100}"  # what a topic's name is made of, so that a log can be called after it
-)
+# What a topic's name is made of, so that a log can be called after it.
+NAME_PATTERN: Final = r"[a-zA-Z0-9._-]{1,100}"
 NAME_RULE: Final = "1 to 100 characters from a-z A-Z 0-9 . _ -"
 _OF_ID: Final = re.compile(f"({NAME_PATTERN})/")
 _NAME: Final = re.compile(NAME_PATTERN)
