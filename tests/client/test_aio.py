@@ -16,7 +16,7 @@ from stablelog.client.native import Client
 from stablelog.errors import InvalidConfig, Refused, Unavailable
 from stablelog.wire.extension.joint import ABORT_JOINT, COMMIT_JOINT
 from tests.client.faults import Proxy
-from tests.client.test_transaction import create, state_of, through, visible
+from tests.client.transactions import create, state_of, through, visible
 
 PRODUCE, INIT_PRODUCER_ID = 0, 22
 TIMEOUT_S = 60

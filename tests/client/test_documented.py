@@ -7,7 +7,7 @@ import pytest
 
 from stablelog.client.aio import AsyncClient
 from stablelog.client.native import Client
-from tests.client.test_transaction import visible
+from tests.client.transactions import visible
 
 PAGE = Path(__file__).parents[2] / "docs" / "client.md"
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

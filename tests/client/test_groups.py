@@ -6,20 +6,8 @@ from kio.schema.errors import ErrorCode
 import stablelog
 from stablelog.errors import InvalidConfig, Refused
 from stablelog.wire.extension.joint import COMMIT_JOINT
-from tests.client.faces import FACES, connected
 from tests.client.faults import Proxy
-from tests.client.test_transaction import assert_failed, create, settled, through, visible, write_everywhere
-
-
-@pytest.fixture(params=FACES, ids=lambda face: face.name)
-def face(request):
-    return request.param
-
-
-@pytest.fixture
-def client(face, stablelog_broker):
-    with connected(face, stablelog_broker.bootstrap) as client:
-        yield client
+from tests.client.transactions import assert_failed, create, settled, through, visible, write_everywhere
 
 
 def write(client, topics, value, group=""):

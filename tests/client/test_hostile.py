@@ -20,7 +20,7 @@ from stablelog.client.producer import Producer
 from stablelog.errors import StablelogError, Unavailable
 from stablelog.wire.messages import API_VERSIONS, message_class
 from tests.client.faults import LENGTH, Proxy, _frame
-from tests.client.test_transaction import create
+from tests.client.transactions import create
 
 FETCH, METADATA, API_VERSIONS_KEY = 1, 3, 18
 

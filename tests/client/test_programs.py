@@ -20,7 +20,7 @@ from stablelog.wire.extension.commits import DESCRIBE_COMMITS
 from stablelog.wire.extension.joint import ABORT_JOINT, COMMIT_JOINT
 from tests.client.faces import FACES
 from tests.client.faults import Proxy
-from tests.client.test_transaction import create, settled, through, visible
+from tests.client.transactions import create, settled, through, visible
 
 PROGRAMS = int(os.environ.get("STABLELOG_PROGRAMS", "3"))
 PRODUCE, INIT_PRODUCER_ID = 0, 22

@@ -14,15 +14,8 @@ import stablelog
 from stablelog.client import reading
 from stablelog.client.cuts import describe_cut
 from stablelog.errors import InvalidConfig, OffsetOutOfRange, Refused
-from tests.client.faces import FACES, connected
-from tests.client.test_transaction import create
+from tests.client.transactions import create
 from tests.clients.drivers import Confluent
-
-
-@pytest.fixture(params=FACES, ids=lambda face: face.name)
-def client(request, stablelog_broker):
-    with connected(request.param, stablelog_broker.bootstrap) as client:
-        yield client
 
 
 @pytest.fixture

@@ -3,48 +3,30 @@
 import contextlib
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
 import stablelog
-from stablelog.batch.header import headers_in
-from stablelog.batch.records import decode_records
-from stablelog.cli.transactions import _description_class
 from stablelog.client import writing
-from stablelog.client.cluster import EARLIEST, LATEST, Again, Cluster
-from stablelog.client.native import Client
+from stablelog.client.cluster import Cluster
 from stablelog.client.producer import Producer
-from stablelog.client.writing import BATCH_SIZE_MAX, Committed, Position
+from stablelog.client.writing import BATCH_SIZE_MAX, Committed
 from stablelog.errors import InvalidConfig, Refused, Unavailable
 from stablelog.wire.extension.joint import COMMIT_JOINT
-from tests.client.faces import FACES, connected
 from tests.client.faults import Proxy
-from tests.clients.drivers import unique
+from tests.client.transactions import (
+    assert_failed,
+    create,
+    settled,
+    state_of,
+    through,
+    visible,
+    write_everywhere,
+)
 
-DESCRIBE_TRANSACTIONS = 65
 PRODUCE = 0
-
-
-def create(bootstrap, order="commit", partitions=2, group=""):
-    name = unique(order)
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    config = {"stablelog.order": order} | ({"stablelog.group": group} if group else {})
-    admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)
-    return name
-
-
-@pytest.fixture(params=FACES, ids=lambda face: face.name)
-def face(request):
-    return request.param
-
-
-@pytest.fixture
-def client(face, stablelog_broker):
-    with connected(face, stablelog_broker.bootstrap) as client:
-        yield client
 
 
 @pytest.fixture
@@ -55,52 +37,6 @@ def topic(stablelog_broker):
 @pytest.fixture
 def ordinary(stablelog_broker):
     return create(stablelog_broker.bootstrap, "offset")
-
-
-def visible(bootstrap, *topics, deadline_s=30):
-    """What a read-committed reader gets of topics without aborted transactions: {position: value}."""
-    found = {}
-    with Cluster(bootstrap, deadline_s=deadline_s) as cluster:
-        for topic in topics:
-            for partition in cluster.metadata((topic,))[topic].partitions:
-                target = (topic, partition)
-                cluster.retrying("seeing the end", lambda target=target: stable(cluster, target))
-                offset = cluster.list_offsets({target: EARLIEST})[target].offset
-                while True:
-                    fetched = cluster.fetch(*target, offset, wait_ms=0)
-                    aborted = {producer_id for producer_id, _ in fetched.aborted}
-                    before = offset
-                    for at, header in headers_in(fetched.records):
-                        offset = header.next_offset
-                        if not header.is_control and header.producer_id not in aborted:
-                            for record in decode_records(fetched.records, at):
-                                found[Position(*target, record.offset)] = record.value
-                    if offset == before:
-                        break
-    return found
-
-
-def stable(cluster, target):
-    """Nothing of an ordinary topic is held back: a commit is answered before its marker need be visible."""
-    end = cluster.list_offsets({target: LATEST}, "read_uncommitted")[target].offset
-    if cluster.list_offsets({target: LATEST})[target].offset < end and not target[0].startswith("commit"):
-        raise Again("not yet")
-
-
-def settled(futures, timeout=0):
-    """Whether all came true, or else all failed."""
-    done, waiting = wait(futures, timeout)
-    assert not waiting
-    failed = {future.exception() is not None for future in done}
-    assert len(failed) == 1, "a part of a transaction"
-    return not failed.pop()
-
-
-def assert_failed(futures, code=None):
-    assert not settled(futures)
-    for future in futures:
-        assert isinstance(future.exception(), Refused)
-        assert code is None or future.exception().code is code
 
 
 def test_on_commit_all_come_true_with_their_positions(stablelog_broker, client, topic, ordinary):
@@ -254,14 +190,6 @@ def test_after_its_timeout_its_futures_fail_though_nobody_asks(stablelog_broker,
     assert list(visible(stablelog_broker.bootstrap, topic).values()) == [b"kept"]
 
 
-def state_of(bootstrap, transactional_id):
-    with Cluster(bootstrap) as cluster:
-        connection = cluster.coordinator(transactional_id)
-        request = connection.request_class(DESCRIBE_TRANSACTIONS)(transactional_ids=(transactional_id,))
-        found = connection.call(request, _description_class()).transaction_states[0]
-        return found.transaction_state if found.error_code is ErrorCode.none else "Gone"
-
-
 def test_a_commit_that_comes_after_the_broker_s_timeout_is_refused(stablelog_broker, topic, face):
     arrive = threading.Event()
 
@@ -321,37 +249,6 @@ def test_lost_requests_and_answers_neither_lose_nor_repeat(stablelog_broker, top
     assert settled(list(futures))
     assert visible(stablelog_broker.bootstrap, topic, ordinary) == {
         future.result(): value for future, value in futures.items()
-    }
-
-
-class Directed(Client):
-    """A client of a proxy, whose broker tells its own address."""
-
-    def __init__(self, proxy, broker, deadline_s=20):
-        super().__init__(proxy.bootstrap, deadline_s=deadline_s)
-        self._proxy, self._broker = proxy, broker
-        for cluster in self._idle:
-            self._direct(cluster)
-
-    def _lend(self):
-        return self._direct(super()._lend())
-
-    def _direct(self, cluster):
-        original = type(cluster).open_connection
-        cluster.open_connection = lambda address: original(
-            cluster, self._proxy.bootstrap if address == self._broker.bootstrap else address
-        )
-        return cluster
-
-
-def through(proxy, broker, deadline_s=20):
-    return Directed(proxy, broker, deadline_s)
-
-
-def write_everywhere(client, *topics, group=""):
-    txn = client.transaction(group=group, timeout=60)
-    return txn, {
-        txn.write(topic, b"k", b"%d" % n, partition=n % 2): b"%d" % n for topic in topics for n in range(4)
     }
 
 
