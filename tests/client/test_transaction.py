@@ -291,11 +291,12 @@ def test_a_commit_in_doubt_is_asked_again_after_a_restart(decided, then, face):
 
         with (
             Proxy((broker.host, broker.port), lose) as proxy,
-            face(through(proxy, broker, 0.3 if decided else 1)) as client,
+            face(through(proxy, broker)) as client,
         ):
             txn, futures = write_everywhere(client, *topics)
-            if decided:  # nobody asks again by itself
-                txn._writing.cluster.deadline_s = 0
+            txn._writing._send_all()
+            txn._writing._producer.flush()
+            txn._writing.cluster.deadline_s = 0  # nobody asks again by itself
             with pytest.raises(Unavailable):
                 txn.commit()
             txn._writing.cluster.deadline_s = 20
