@@ -35,6 +35,10 @@ SPARK_KILLED_AT = 0.4
 SPARK_BATCHES = 6
 SPARK_FAILURES_MAX = 3  # of its own: on a busy machine a worker of Spark's may come too late
 CATCH_UP_S = 300
+SILENCE_MAX_S = 180
+RESTARTS_MAX = (
+    12  # of producers: two or three are meant, and on a busy machine more may come too late for the broker
+)
 
 
 class Fleet:
@@ -45,7 +49,7 @@ class Fleet:
         self._bootstrap = bootstrap
         self._row_count_max = row_count_max
         self._hang_at = hang_at
-        self.said: queue.Queue[tuple[str, str, int]] = queue.Queue()
+        self._said: queue.Queue[tuple[str, str, int]] = queue.Queue()
         self._processes: dict[str, subprocess.Popen[str]] = {}
         self.restarts = 0
 
@@ -62,10 +66,33 @@ class Fleet:
 
     def _listen(self, airport: str, process: "subprocess.Popen[str]") -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            word, number = line.split()
-            self.said.put((airport, word, int(number)))
-        self.said.put((airport, "ended", process.wait()))
+        with process.stdout as lines:
+            for line in lines:
+                word, number = line.split()
+                self._said.put((airport, word, int(number)))
+        self._said.put((airport, "ended", process.wait()))
+
+    def next_said(self) -> tuple[str, str, int]:
+        """What a producer says next: the airport, a word and a number.
+
+        Raises:
+            SystemExit: none has said anything for long.
+        """
+        try:
+            return self._said.get(timeout=SILENCE_MAX_S)
+        except queue.Empty:
+            raise SystemExit(f"no producer has said anything for {SILENCE_MAX_S} s") from None
+
+    def replace(self, airport: str) -> None:
+        """Start a successor of a producer that is gone.
+
+        Raises:
+            SystemExit: too many of them have gone.
+        """
+        self.restarts += 1
+        if self.restarts > RESTARTS_MAX:
+            raise SystemExit(f"producers have failed {self.restarts} times: the last one was {airport}'s")
+        self.start(airport)
 
     def kill(self, airport: str) -> None:
         """Kill an airport's producer with -9."""
@@ -98,7 +125,7 @@ def write_flights(
         for airport in AIRPORTS:
             fleet.start(airport, hangs=airport == KILLED_AIRPORT)
         while len(done) < len(AIRPORTS):
-            airport, word, number = fleet.said.get(timeout=180)
+            airport, word, number = fleet.next_said()
             if word == "committed":
                 written += number
                 progress.advance(task, number)
@@ -110,11 +137,10 @@ def write_flights(
             elif word == "done":
                 done.add(airport)
             elif word == "ended" and airport not in done:
-                fleet.restarts += 1
                 progress.console.print(
                     f"  {airport}: its producer is gone, a successor fences it and goes on"
                 )
-                fleet.start(airport)
+                fleet.replace(airport)
             elif word == "resumes" and number:
                 progress.console.print(f"  {airport}: goes on behind {number:,} committed hours")
             if not broker_killed and written >= row_count * BROKER_KILLED_AT:

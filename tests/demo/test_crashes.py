@@ -6,6 +6,38 @@ from pathlib import Path
 
 import pytest
 
+from demo.crashes import scene
+from demo.crashes.scene import Fleet
+
+
+class Producers:
+    """Children that say what they are told to say."""
+
+    def __init__(self, *lines):
+        self._script = "; ".join(f"print({line!r})" for line in lines)
+
+    def start(self, *_):
+        return subprocess.Popen(
+            [sys.executable, "-c", self._script or "pass"], stdout=subprocess.PIPE, text=True
+        )
+
+
+def test_producers_that_say_nothing_end_the_demo_with_a_sentence(monkeypatch):
+    monkeypatch.setattr(scene, "SILENCE_MAX_S", 0.01)
+    with pytest.raises(SystemExit, match="no producer has said anything"):
+        Fleet(Producers(), "nowhere", None, 0).next_said()
+
+
+def test_producers_that_always_fail_end_the_demo_with_a_sentence():
+    fleet = Fleet(Producers("resumes 0"), "nowhere", None, 0)
+    fleet.start("JFK")
+    with pytest.raises(SystemExit, match="the last one was JFK's"):
+        while True:
+            airport, word, _ = fleet.next_said()
+            if word == "ended":
+                fleet.replace(airport)
+    assert fleet.restarts == scene.RESTARTS_MAX + 1
+
 
 @pytest.mark.slow
 @pytest.mark.spark
