@@ -9,13 +9,12 @@ from confluent_kafka import KafkaException, Producer
 from pyspark.sql.types import StructType
 
 from stablelog.spark.options import STREAM, read_options
-from stablelog.spark.schema import Columns, default_schema
+from stablelog.spark.schema import Columns
 from stablelog.spark.source import StablelogStreamReader
 from stablelog.spark.source_at_cuts import CutStreamReader
 from tests.clients.drivers import unique
-from tests.spark.reading import make
+from tests.spark.reading import ROWS, make
 
-ROWS = default_schema(include_headers=True, include_commits=True)
 TIMEOUT_S = 60
 
 

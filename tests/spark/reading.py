@@ -14,7 +14,7 @@ from stablelog.spark.planning import Limits, plan
 from stablelog.spark.schema import Columns, default_schema
 from stablelog.spark.source import TaskPartition, open_log, read_task
 
-ROWS = default_schema(include_headers=True)
+ROWS = default_schema(include_headers=True, include_commits=True)
 
 
 def tasks(given, limits=None):

@@ -3,12 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from stablelog.client.cluster import Cluster
-from stablelog.errors import Corrupt, Refused
+from stablelog.errors import Corrupt, Refused, Unavailable
 from stablelog.spark.counting import count
 from tests.clients.drivers import Confluent, unique
-from tests.spark.reading import rows, settled, tasks
+from tests.spark.at_cuts import ordered
+from tests.spark.reading import make, rows, settled, tasks
 
 
 @pytest.mark.parametrize("scan", ["fetch", "files"])
@@ -30,6 +32,34 @@ def test_a_range_ends_by_position(stablelog_broker, fates, scan):
 def test_a_topic_that_is_not_there_is_named(stablelog_broker):
     with pytest.raises(Refused, match="there is no topic 'nowhere'"):
         tasks({"bootstrap": stablelog_broker.bootstrap, "subscribe": "nowhere"})
+
+
+@pytest.mark.parametrize("names", [("value",), ("value", "commitSequence")])
+def test_a_topic_that_is_replaced_while_it_is_read_is_not_taken_for_the_one_before(
+    stablelog_broker, monkeypatch, names
+):
+    (topic,) = ordered(stablelog_broker.bootstrap, 1, 1)
+    admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
+    with Confluent(stablelog_broker.bootstrap).transactions(unique("t")) as run:
+        run(topic, [b"old"], commit=True)
+    settled(stablelog_broker.bootstrap, topic)
+    given = {"bootstrap": stablelog_broker.bootstrap, "subscribe": topic}
+    planned = tasks(given)
+    fetch = Cluster.fetch
+
+    def then_replaced(*args, **named):
+        fetched = fetch(*args, **named)
+        admin.delete_topics([topic])[topic].result(60)
+        make(stablelog_broker.bootstrap, topic, 1, **{"stablelog.order": "commit"})
+        return fetched
+
+    monkeypatch.setattr(Cluster, "fetch", then_replaced)
+    with pytest.raises(Unavailable, match="was deleted and created again while it was read"):
+        rows(given, *names, planned=planned)
+    monkeypatch.undo()
+    with pytest.raises(Unavailable, match="was deleted and created again since the read was planned"):
+        rows(given, *names, planned=planned)
+    assert rows({**given, "failOnDataLoss": "false"}, *names, planned=planned) == []
 
 
 def test_a_broker_whose_answers_do_not_reach_the_offset_is_not_asked_for_ever(stablelog_broker, monkeypatch):

@@ -4,12 +4,13 @@ Reading ends when the position has reached the end of the range, however many of
 and aborted records have offsets too.
 """
 
+import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from stablelog.batch.header import headers_in
-from stablelog.client.cluster import EARLIEST, LATEST, Cluster
+from stablelog.client.cluster import EARLIEST, LATEST, Cluster, Missing
 from stablelog.errors import Corrupt, InvalidConfig, OffsetOutOfRange, Unavailable
 from stablelog.spark.offsets import Place
 from stablelog.spark.options import ReadOptions
@@ -186,6 +187,19 @@ def read(options: ReadOptions, cluster: Cluster, piece: Piece, decoder: Any) -> 
                 )
             reached = min(visible, piece.end)  # nothing is left of these offsets: compaction took it
         offset = reached
+
+
+def check_topics(cluster: Cluster, pieces: Iterable[Piece]) -> None:
+    """See, once they have been read, that their topics are those that were planned for: brokers go by names.
+
+    Raises:
+        Unavailable: a topic was replaced meanwhile, and what came may be of the other one.
+    """
+    cluster.forget_metadata()
+    for piece in {piece.topic: piece for piece in pieces}.values():
+        with contextlib.suppress(Missing):  # it was there while it was read
+            if _is_another_topic(cluster, piece):
+                raise Unavailable(f"{piece.topic} was deleted and created again while it was read")
 
 
 def _is_another_topic(cluster: Cluster, piece: Piece) -> bool:

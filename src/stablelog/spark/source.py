@@ -104,6 +104,7 @@ def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterato
         return
     cluster = fetch.connect(options) if options.bootstrap is not None else None
     builder = ColumnBuilder(arrow_schema(decoded_names(columns.names)))  # small pieces share a batch
+    fetched: list[Piece] = []
     try:
         for piece in partition.pieces:
             decoder = Decoder(
@@ -120,13 +121,15 @@ def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterato
             if columns.of_commits:
                 assert cluster is not None
                 of_commits = CommitColumns(cluster, piece, columns.names)
-                for batch in chain(batches, builder.take()):
-                    yield columns.shaped(of_commits.added(batch))
-                continue
+                batches = map(of_commits.added, chain(batches, builder.take()))
             for batch in batches:
                 yield columns.shaped(batch)
+            if not piece.extents and decoder.next_offset > piece.start:
+                fetched.append(piece)
         for batch in builder.take():
             yield columns.shaped(batch)
+        if cluster is not None and fetched:
+            fetch.check_topics(cluster, fetched)
     finally:
         if cluster is not None:
             cluster.close()
