@@ -10,11 +10,12 @@ import time
 from collections import Counter
 
 import pytest
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import stablelog
 from stablelog.errors import Refused, StablelogError, Unavailable
+from tests.chaos.confluent import patiently, producer_of
 
 KILLS = int(os.environ.get("STABLELOG_KILLS", "4"))
 TOPICS, PARTITIONS = ("orders", "payments"), 2
@@ -95,25 +96,7 @@ class ConfluentWriter(Writer):
     """By librdkafka, which knows of none of this."""
 
     def producer(self):
-        made = Producer(
-            {
-                "bootstrap.servers": self.address,
-                "transactional.id": self.name,
-                "transaction.timeout.ms": 20000,
-                "linger.ms": 0,
-                "reconnect.backoff.max.ms": 200,
-                "log_level": 0,
-                "error_cb": lambda _error: None,
-            }
-        )
-        while True:
-            try:
-                made.init_transactions(30)
-            except KafkaException as error:
-                if not error.args[0].retriable():
-                    raise
-            else:
-                return made
+        return producer_of(self.address, self.name, timeout_ms=20_000)
 
     def work(self):
         producer = self.producer()
@@ -129,23 +112,12 @@ class ConfluentWriter(Writer):
                     producer.abort_transaction(30)
                     continue
                 self.asked.add(txn)
-                self.commit(producer)
+                patiently(producer.commit_transaction)
                 self.committed[txn] = None
             except KafkaException as error:
                 if txn not in self.asked or error.args[0].txn_requires_abort():
                     self.refused.add(txn)
                 producer = self.producer()  # its successor: what is undecided is aborted
-
-    @staticmethod
-    def commit(producer):
-        while True:
-            try:
-                producer.commit_transaction(30)
-            except KafkaException as error:
-                if not error.args[0].retriable():
-                    raise
-            else:
-                return
 
 
 class Reader(threading.Thread):

@@ -8,11 +8,12 @@ import time
 from collections import Counter
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import stablelog
 from stablelog.testing.history import Fate, History, Seen, Written, check
+from tests.chaos.confluent import WAIT_S, patiently, producer_of
 
 KILLS = int(os.environ.get("STABLELOG_KILLS", "6"))
 WRITERS = 3
@@ -31,25 +32,7 @@ class Writer(threading.Thread):
         self.count = 0
 
     def producer(self):
-        made = Producer(
-            {
-                "bootstrap.servers": self.address,
-                "transactional.id": self.name,
-                "transaction.timeout.ms": 30000,
-                "linger.ms": 0,
-                "reconnect.backoff.max.ms": 200,
-                "log_level": 0,
-                "error_cb": lambda _error: None,
-            }
-        )
-        while True:
-            try:
-                made.init_transactions(30)
-            except KafkaException as error:
-                if not error.args[0].retriable():
-                    raise
-            else:
-                return made
+        return producer_of(self.address, self.name, timeout_ms=30_000)
 
     def run(self):
         producer = self.producer()
@@ -86,17 +69,14 @@ class Writer(threading.Thread):
             self.acknowledged[message.value()] = (message.partition(), message.offset())
 
     def end(self, producer, *, commit):
-        while True:
-            try:
-                (producer.commit_transaction if commit else producer.abort_transaction)(30)
-            except KafkaException as error:
-                if error.args[0].retriable():
-                    continue
-                if error.args[0].txn_requires_abort():
-                    producer.abort_transaction(30)
-                    return Fate.ABORTED
-                raise
-            return Fate.COMMITTED if commit else Fate.ABORTED
+        try:
+            patiently(producer.commit_transaction if commit else producer.abort_transaction)
+        except KafkaException as error:
+            if error.args[0].txn_requires_abort():
+                producer.abort_transaction(WAIT_S)
+                return Fate.ABORTED
+            raise
+        return Fate.COMMITTED if commit else Fate.ABORTED
 
     def abandon(self, producer):
         with contextlib.suppress(KafkaException):
