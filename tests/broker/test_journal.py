@@ -24,12 +24,14 @@ class Desk:
         self.journal.settle()
 
     def replayed(self):
-        return [
-            (record.key, record.value)
-            for batch, header in self.journal.replay()
-            if not header.is_control
-            for record in decode_records(batch)
-        ]
+        found = []
+
+        def take(batch, header):
+            if not header.is_control:
+                found.extend((record.key, record.value) for record in decode_records(batch))
+
+        self.journal.replay(take)
+        return found
 
 
 def at_work(conversation):

@@ -13,9 +13,9 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import MarkerType, read_marker
-from stablelog.batch.records import decode_records
+from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import Corrupt, Refused
-from stablelog.log.partition import Isolation
+from stablelog.log.partition import Isolation, Origin
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.extension.cut import DESCRIBE_CUT
 from stablelog.wire.extension.joint import BEGIN_JOINT
@@ -575,6 +575,26 @@ def test_a_damaged_commit_log_keeps_the_broker_from_starting_and_is_named(at):
     content[at] ^= 64
     disk.write_atomic(path, bytes(content))
     with pytest.raises(Corrupt, match=r"__transaction_state\.a-0/0+\.log is damaged at offset"):
+        run(conversation)
+
+
+@pytest.mark.parametrize(
+    ("topic", "key"), [("__transaction_state.a", b"\0\0\0\7cut"), ("__consumer_offsets", b"\0\1\0\7cut")]
+)
+def test_a_record_that_no_coordinator_wrote_is_named_with_its_file(topic, key):
+    """Its batch is whole: so a log would be that somebody else has given this name."""
+    disk = SimDisk()
+
+    async def conversation():
+        async with opened(disk, topics=()) as desk:
+            await desk.init("a/me")
+            log = desk.broker.topics.partition(topic, 0)
+            at = log.end_offset
+            log.append(encode_batch([Record(0, 0, key, b"v", ())]), now_ms=0, origin=Origin.COORDINATOR)
+            return at
+
+    at = run(conversation)
+    with pytest.raises(Corrupt, match=rf"/data/{topic}-0/0+\.log is damaged at offset {at} .*\(.+\).*Restore"):
         run(conversation)
 
 

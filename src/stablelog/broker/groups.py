@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import decode_records
 from stablelog.broker.journal import Journal
@@ -28,19 +29,19 @@ class Groups:
 
     def load(self) -> None:
         """Rebuild groups and offsets from the offsets log."""
-        for batch, header in self.journal.replay():
-            if header.is_control:
-                marker = read_marker(batch)
-                if marker is not None:
-                    self.coordinator.replay_marker(
-                        header.producer_id, commit=marker.type is MarkerType.COMMIT
-                    )
-                continue
-            producer_id = header.producer_id if header.is_transactional else None
-            for record in decode_records(batch):
-                if record.key is not None:
-                    self.coordinator.replay(record.key, record.value, record.offset, producer_id)
+        self.journal.replay(self._replay)
         self.apply(self.coordinator.loaded(self._now_ms()))
+
+    def _replay(self, batch: memoryview, header: BatchHeader) -> None:
+        if header.is_control:
+            marker = read_marker(batch)
+            if marker is not None:
+                self.coordinator.replay_marker(header.producer_id, commit=marker.type is MarkerType.COMMIT)
+            return
+        producer_id = header.producer_id if header.is_transactional else None
+        for record in decode_records(batch):
+            if record.key is not None:
+                self.coordinator.replay(record.key, record.value, record.offset, producer_id)
 
     def apply(self, decision: GroupDecision[Any]) -> None:
         """Append the decision's records; whoever it answers is answered once they are durable."""

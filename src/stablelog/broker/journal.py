@@ -90,11 +90,11 @@ class Journal:
         while self._effects and self._effects[0][0] <= self.partition.high_watermark:
             self._effects.popleft()[1]()
 
-    def replay(self) -> Iterator[tuple[memoryview, BatchHeader]]:
-        """Every batch of the log; those with the same key oldest first.
+    def replay(self, take: Callable[[memoryview, BatchHeader], None]) -> None:
+        """Hand out every batch of the log, each key's oldest first.
 
         Raises:
-            Corrupt: a batch is damaged. What a coordinator has decided is not guessed at.
+            Corrupt: a batch is damaged, or `take` says so of it. What a coordinator has decided is not guessed at.
         """
         for partition in (*self._older, self.partition):
             next_offset = 0  # Kafka's compaction leaves gaps
@@ -102,8 +102,11 @@ class Journal:
                 in_order = next_offset <= header.base_offset < header.next_offset <= partition.end_offset
                 if not in_order or not crc_holds(batch, 0, header):
                     raise _damaged(partition, next_offset)
+                try:
+                    take(batch, header)
+                except Corrupt as error:
+                    raise _damaged(partition, header.base_offset, error) from error
                 next_offset = header.next_offset
-                yield batch, header
 
     def checkpoint_if_grown(self, live: Callable[[], Iterable[Entry]]) -> int | None:
         """Append the whole live state again, once the log has outgrown it.
@@ -154,11 +157,11 @@ def batches_of(partition: Partition) -> Iterator[tuple[memoryview, BatchHeader]]
         position = reached
 
 
-def _damaged(partition: Partition, offset: int) -> Corrupt:
+def _damaged(partition: Partition, offset: int, why: Corrupt | None = None) -> Corrupt:
     """What to say of a log that is not read on from this offset."""
     bases = [segment.base_offset for segment in partition.segments()]
     base_offset = max((base for base in bases if base <= offset), default=bases[0])
     return Corrupt(
-        f"{partition.directory / f'{base_offset:020d}.log'} is damaged at offset {offset} or behind it: the broker "
-        "could not hold to what it had decided. Restore the directory"
+        f"{partition.directory / f'{base_offset:020d}.log'} is damaged at offset {offset} or behind it"
+        f"{f' ({why})' if why else ''}: the broker could not hold to what it had decided. Restore the directory"
     )

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import decode_records
 from stablelog.broker.flush import GroupFlush
@@ -95,11 +96,7 @@ class TransactionGroup:
 
     def load(self) -> None:
         """Rebuild the coordinator's state from the commit log; markers wait until their partitions are open."""
-        for batch, header in self.journal.replay():
-            if not header.is_control:
-                for record in decode_records(batch):
-                    if record.key is not None:
-                        self.coordinator.replay(record.key, record.value)
+        self.journal.replay(self._replay)
         decision = self.coordinator.loaded(self._now_ms())
         self._append(decision)
         done = []
@@ -112,6 +109,11 @@ class TransactionGroup:
         for target in self.coordinator.unsettled():
             if not self._exists(target):
                 self.settle(target, [], None)
+
+    def _replay(self, batch: memoryview, header: BatchHeader) -> None:
+        for record in () if header.is_control else decode_records(batch):
+            if record.key is not None:
+                self.coordinator.replay(record.key, record.value)
 
     def awaited(self) -> set[TopicPartition]:
         """Partitions that are to be opened before all that was decided before the start is settled."""
