@@ -594,7 +594,9 @@ def test_a_record_that_no_coordinator_wrote_is_named_with_its_file(topic, key):
             return at
 
     at = run(conversation)
-    with pytest.raises(Corrupt, match=rf"/data/{topic}-0/0+\.log is damaged at offset {at} .*\(.+\).*Restore"):
+    with pytest.raises(
+        Corrupt, match=rf"/data/{topic}-0/0+\.log is damaged at offset {at} .*\(.+\).*Restore"
+    ):
         run(conversation)
 
 
