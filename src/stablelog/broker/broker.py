@@ -232,11 +232,12 @@ class Broker:
             async def open_one(topic: Topic, index: int) -> None:
                 try:
                     await loop.run_in_executor(threads, self.topics.open_partition, topic, index)
-                except (StablelogError, OSError):
-                    log.exception(
-                        "%s-%d cannot be opened and stays offline; `stablelog verify` says more",
+                except (StablelogError, OSError) as error:
+                    log.error(
+                        "%s-%d cannot be opened and stays offline; `stablelog verify` says more: %s",
                         topic.name,
                         index,
+                        error,
                     )
                 else:
                     self.partition_opened(topic.partitions[index])
@@ -335,8 +336,8 @@ class Broker:
                 if self.now_ms() >= retention_due_ms:
                     retention_due_ms = self.now_ms() + retention_ms
                     await self.apply_retention()
-            except StablelogError:
-                log.exception("housekeeping failed; it is tried again")
+            except StablelogError as error:
+                log.error("housekeeping failed; it is tried again: %s", error)
 
     async def _trim(self, journal: Journal, live: Callable[[], Iterable[tuple[bytes, bytes | None]]]) -> None:
         """Trim a coordinator's log to its live state, if it has grown.

@@ -54,8 +54,8 @@ class Compactor:
                 continue
             try:
                 await self._compact(partition)
-            except (StablelogError, OSError):
-                log.exception("%s-%d cannot be compacted", partition.topic, partition.index)
+            except (StablelogError, OSError) as error:
+                log.error("%s-%d cannot be compacted: %s", partition.topic, partition.index, error)
             await asyncio.sleep(0)
 
     async def _compact(self, partition: Partition) -> None:

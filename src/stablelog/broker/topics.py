@@ -541,11 +541,12 @@ class Topics:
         for partition in self.open_partitions():
             try:
                 partition.close(clean=True)
-            except (StablelogError, OSError):
-                log.exception(
-                    "closing %s-%d failed; it will be recovered at the next start",
+            except (StablelogError, OSError) as error:
+                log.error(
+                    "closing %s-%d failed; it will be recovered at the next start: %s",
                     partition.topic,
                     partition.index,
+                    error,
                 )
                 clean = False
             else:
