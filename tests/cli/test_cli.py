@@ -23,7 +23,7 @@ def run(*words, bootstrap=None, given=None):
         command += ["--bootstrap", bootstrap]
     wide = {**os.environ, "COLUMNS": "400"}
     return subprocess.run(
-        command, capture_output=True, text=True, input=given, timeout=60, check=False, env=wide
+        command, capture_output=True, text=True, input=given, timeout=300, check=False, env=wide
     )
 
 

@@ -25,7 +25,7 @@ def kcat(stablelog_broker):
             input=lines,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert done.returncode == 0, done.stderr

@@ -178,7 +178,7 @@ def test_a_slice_of_the_scene_tears_nothing_by_cut(tmp_path):
     picture = tmp_path / "cuts.svg"
     command = [sys.executable, "-m", "demo", "cuts", "--rows", "1000", "--picture", str(picture)]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=290, cwd=Path(__file__).parents[2], check=False
+        command, capture_output=True, text=True, timeout=800, cwd=Path(__file__).parents[2], check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"torn transactions by cut +0 of [1-9]", done.stdout), done.stdout

@@ -37,7 +37,7 @@ def read(bootstrap, topic):
     )
     consumer.subscribe([topic])
     found, ended = [], 0
-    partition_count = len(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+    partition_count = len(consumer.list_topics(topic, timeout=60).topics[topic].partitions)
     while ended < partition_count:
         message = consumer.poll(20)
         assert message is not None, f"{topic} did not come to its end"
@@ -109,7 +109,7 @@ def test_a_declarative_pipeline_reads_and_writes_the_log(bootstrap, tmp_path):
         env=os.environ | {"PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=800,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

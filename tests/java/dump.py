@@ -72,7 +72,7 @@ def dump(*files: Path, options: tuple[str, ...] = ("--print-data-log",)) -> Dump
         *options,
         jvm_options=SHORT_LIVED,
     )
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
     found = Dump()
     at: list[str] = []

@@ -131,7 +131,7 @@ def test_workers_that_start_at_once_compile_once_and_need_no_numba(tmp_path):
         subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
         for _ in range(3)
     ]
-    said = sorted(worker.communicate(timeout=120)[0].split() for worker in workers)
+    said = sorted(worker.communicate(timeout=300)[0].split() for worker in workers)
     wanted = str(-790332482 & 0xFFFFFFFF)
     assert said == [[wanted, "False"], [wanted, "False"], [wanted, "True"]]
     assert not list((tmp_path / "kernels").glob("tmp*"))

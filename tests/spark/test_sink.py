@@ -204,7 +204,7 @@ def test_the_progress_of_the_source_is_committed_with_the_rows(stablelog_broker,
 
     def lag_of():
         places = [TopicPartition(source, 0), TopicPartition(source, 1)]
-        return [place.offset for place in consumer.committed(places, timeout=20)]
+        return [place.offset for place in consumer.committed(places, timeout=60)]
 
     messages = [write_part(options, part, Task(0), rows("a"))]
     assert lag_of() == [-1001, -1001]

@@ -189,7 +189,7 @@ def test_what_for_each_batch_writes_twice_is_there_once(spark, tmp_path, stablel
 def progress_of(bootstrap, group, topic):
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
     try:
-        return consumer.committed([TopicPartition(topic, 0)], timeout=20)[0].offset
+        return consumer.committed([TopicPartition(topic, 0)], timeout=60)[0].offset
     finally:
         consumer.close()
 
