@@ -55,17 +55,17 @@ class Bench:
         found = self._writes(
             frame, "stablelog", {"bootstrap": self._bootstrap, "topic": f"into-{value_size}"}
         )
-        for what, seconds, at_best, aim in (
-            ("M rows/s", "seconds", "seconds", wanted),
-            ("M rows per s of processor time", "cpu_seconds", "cpu_seconds", None),
+        for what, kind, aim in (
+            ("M rows/s", "seconds", wanted),
+            ("M rows per s of processor time", "cpu_seconds", None),
         ):
             row = self.section.row(
                 f"{value_size:,} B, {what}",
                 wanted=None if aim is None else Wanted(aim, of_figure=True),
-                limit=count / 1e6 / statistics.median(getattr(one, at_best) for one in best),
+                limit=count / 1e6 / statistics.median(getattr(one, kind) for one in best),
             )
             for one in found:
-                row.add(OURS, count / 1e6 / getattr(one, seconds))
+                row.add(OURS, count / 1e6 / getattr(one, kind))
 
     def _writes(self, frame: Any, kind: str, options: Mapping[str, str]) -> list[Cost]:
         return [

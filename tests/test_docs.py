@@ -95,3 +95,19 @@ def test_every_option_of_spark_has_its_row(name):
 )
 def test_every_command_is_told(command):
     assert f"`stablelog {command}" in OPERATING
+
+
+DOCUMENTS = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")]
+PROGRAMS = sorted(
+    {name for page in DOCUMENTS for name in re.findall(r"python -m ([a-z][\w.]*\w)", page.read_text())}
+)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_what_is_to_be_run_is_a_program(name):
+    if name == "pytest":
+        return
+    path = ROOT / ("src" if name.startswith("stablelog.") else ".") / name.replace(".", "/")
+    program = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+    assert program.name == "__main__.py" or '\nif __name__ == "__main__":\n' in program.read_text()
+    assert program.exists()
