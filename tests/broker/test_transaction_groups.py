@@ -618,9 +618,8 @@ def test_names_of_commit_logs_are_not_for_clients():
     run(conversation)
 
 
-def test_what_an_id_had_open_in_the_one_log_of_before_is_ended_by_its_successor():
-    """Ids with slashes were the default group's, when there were no others."""
-    disk = SimDisk()
+def open_from_before(disk):
+    """A transaction of an id with a slash in the default group: so it was when there were no others. Returns whose."""
 
     async def before():
         async with opened(disk) as desk:
@@ -642,6 +641,13 @@ def test_what_an_id_had_open_in_the_one_log_of_before_is_ended_by_its_successor(
             await desk.durable()
             return who
 
+    return run(before)
+
+
+def test_what_an_id_had_open_in_the_one_log_of_before_is_ended_by_its_successor():
+    disk = SimDisk()
+    old = open_from_before(disk)
+
     async def afterwards():
         async with opened(disk) as desk:
             assert len(desk.broker.topics.partition("t", 0).open_transactions()) == 1
@@ -657,7 +663,24 @@ def test_what_an_id_had_open_in_the_one_log_of_before_is_ended_by_its_successor(
             assert group_of("a/me") == "a"
             assert await desk.add("a/me", told, ("t", 0)) == [REFUSED]
 
-    old = run(before)
+    run(afterwards)
+
+
+def test_what_an_id_had_open_in_the_one_log_of_before_is_not_aborted_by_who_wants_to_keep_it(caplog):
+    disk = SimDisk()
+    open_from_before(disk)
+
+    async def afterwards():
+        async with opened(disk, transaction_two_phase_commit_enable="true") as desk:
+            asked = {**_init("a/me"), "enable2_pc": True, "keep_prepared_txn": True}
+            assert (await desk.ask(22, 6, **asked)).error_code is ErrorCode.invalid_txn_state
+            assert "'a/me' has a transaction open from before" in caplog.text
+            assert len(desk.broker.topics.partition("t", 0).open_transactions()) == 1
+            await desk.init("a/me")  # without it
+            assert desk.broker.topics.partition("t", 0).open_transactions() == []
+            kept = await desk.ask(22, 6, **asked)  # there is nothing left to be kept, and nothing to refuse
+            assert (kept.error_code, kept.ongoing_txn_producer_id) == (NONE, -1)
+
     run(afterwards)
 
 

@@ -4,33 +4,48 @@ Version notes: v3 the producer says what it has (KIP-360); v4 PRODUCER_FENCED; v
 `enable2Pc` lets a transaction outlive its producer, `keepPreparedTxn` takes over the one that is open.
 """
 
+import logging
 from datetime import timedelta
 from typing import Any
 
+from kio.schema.errors import ErrorCode
 from kio.schema.init_producer_id.v6.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v6.response import InitProducerIdResponse
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
 from stablelog.coordinators.transactions.coordinator import InitAnswer
+from stablelog.coordinators.transactions.states import State
 from stablelog.errors import Refused
 from stablelog.wire.extension.transaction_groups import group_of
+
+log = logging.getLogger(__name__)
 
 MILLISECOND = timedelta(milliseconds=1)
 
 
-async def _end_inherited(broker: Broker, transactional_id: str) -> None:
-    """Abort what an id of another group has open in the default one, from before there were others."""
+async def _end_inherited(broker: Broker, transactional_id: str, *, keep_prepared: bool) -> None:
+    """Abort what an id of another group has open in the default one, from before there were others.
+
+    Raises:
+        Refused: it was to be kept. No group can take over another's, and to abort it is not what was asked.
+    """
     default = broker.transactions.default
     known = default.coordinator.describe(transactional_id)
-    if group_of(transactional_id) != default.name and known is not None:
-        await default.carry_out(default.coordinator.force_abort(transactional_id, now_ms=broker.now_ms()))
+    if group_of(transactional_id) == default.name or known is None:
+        return
+    if keep_prepared and known.state == State.ONGOING.label:
+        why = f"{transactional_id!r} has a transaction open from before transaction groups, which cannot be kept"
+        log.warning("%s: abort it by hand, or begin without it", why)
+        raise Refused(ErrorCode.invalid_txn_state, why)
+    await default.carry_out(default.coordinator.force_abort(transactional_id, now_ms=broker.now_ms()))
 
 
 async def _answer(broker: Broker, request: InitProducerIdRequest, api_version: int) -> InitAnswer:
     transactional_id = request.transactional_id
     if transactional_id is not None:
-        await _end_inherited(broker, transactional_id)  # also if there is no room for its group
+        # Also if there is no room for its group.
+        await _end_inherited(broker, transactional_id, keep_prepared=request.keep_prepared_txn)
     group = broker.transactions.made(group_of(transactional_id or ""))
     return await group.carry_out(
         group.coordinator.init_producer_id(
