@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.contestants import OURS
-from bench.interleaved import ORDERS, ORDINARY, Shape
+from bench.interleaved import ORDERS, ORDINARY, Shape, start
 from bench.limits import Limits
 from bench.loads import PATIENCE_S, READ_SIZE_MAX, Topic, fetch, fetch_request, receive
 from bench.report import Section, Wanted
 from stablelog.batch.header import CONTROL, HEADER, LENGTH_AND_OFFSET_SIZE
-from stablelog.client.cluster import LATEST, Cluster
+from stablelog.client.cluster import Cluster
 from stablelog.client.commits import describe_commits
 from stablelog.embedded import EmbeddedBroker
 from stablelog.env.disk import LocalDisk
@@ -67,9 +67,7 @@ def make_cold(broker: EmbeddedBroker, shapes: tuple[Shape, ...]) -> None:
             fd = os.open(path, os.O_RDONLY)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             os.close(fd)
-    broker.start()
-    with Cluster(broker.bootstrap) as cluster:  # once the partitions are open
-        cluster.list_offsets({(shape.topic(order).name, 0): LATEST for shape in shapes for order in ORDERS})
+    start(broker, shapes)
 
 
 def fetch_undecoded(

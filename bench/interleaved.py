@@ -17,6 +17,7 @@ from bench.contestants import OURS
 from bench.loads import QUIET, Topic
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, encode_batch
+from stablelog.client.cluster import LATEST, Cluster
 from stablelog.embedded import EmbeddedBroker
 from stablelog.env.disk import LocalDisk
 from stablelog.log.partition import LogConfig, MarkerWrite, Partition
@@ -140,5 +141,12 @@ def served(directory: Path, shapes: Sequence[Shape]) -> Iterator[EmbeddedBroker]
             for contestant in ORDERS:
                 fill(directory / f"{shape.topic(contestant).name}-0", shape, contestant)
         os.sync()
-        broker.start()
+        start(broker, shapes)
         yield broker
+
+
+def start(broker: EmbeddedBroker, shapes: Sequence[Shape]) -> None:
+    """Start a broker that was stopped, and wait until the topics of every shape can be read."""
+    broker.start()
+    with Cluster(broker.bootstrap) as cluster:
+        cluster.list_offsets({(shape.topic(order).name, 0): LATEST for shape in shapes for order in ORDERS})
