@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.contestants import OURS
 from bench.limits import Limits
-from bench.loads import QUIET
+from bench.loads import QUIET, percentile
 from bench.report import Section
 from stablelog.client.cluster import Cluster
 from stablelog.client.cuts import describe_cut
@@ -54,11 +54,6 @@ def make_topic(broker: EmbeddedBroker, name: str, partition_count: int) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap, **QUIET})
     topic = NewTopic(name, partition_count, config={"stablelog.order": "commit"})
     admin.create_topics([topic], operation_timeout=60, request_timeout=60)[name].result()
-
-
-def percentile(row: list[float], percent: float) -> float:
-    """The figure that so many percent do not pass."""
-    return sorted(row)[min(int(len(row) * percent / 100), len(row) - 1)]
 
 
 def measure_answers(broker: EmbeddedBroker, count: int, best: Limits, section: Section) -> None:

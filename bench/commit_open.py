@@ -9,7 +9,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -18,26 +17,13 @@ from bench.commit_fetch import fetch_undecoded
 from bench.contestants import OURS, memory_mb
 from bench.interleaved import ORDERS
 from bench.limits import Limits
-from bench.loads import MB, PATIENCE_S, QUIET, Topic
+from bench.loads import MB, PATIENCE_S, QUIET, Topic, percentile
 from bench.report import Section, Wanted
 from stablelog.embedded import EmbeddedBroker
 
 PAUSE_S = 0.01  # between two transactions
 WITHHELD_S = 1.0  # what has not come after so long is withheld
 LONG_RECORD_SIZE = 100_000
-
-
-@dataclass(slots=True)
-class Visible:
-    """How soon records could be read: ms from asking for the commit to having the record."""
-
-    ms: list[float] = field(default_factory=list)
-    withheld: int = 0
-
-    def percentile(self, percent: float) -> float:
-        """The latency that so many percent did not pass."""
-        row = sorted(self.ms)
-        return row[min(int(len(row) * percent / 100), len(row) - 1)]
 
 
 class Pair:
@@ -86,13 +72,13 @@ class Pair:
                 return None
             return (self._came[value] - asked) * 1000
 
-    def observe(self, until: Callable[[], bool]) -> Visible:
-        """Commit until it is enough, and once at least."""
-        seen = Visible()
-        while not (seen.ms and until()):
+    def observe(self, until: Callable[[], bool]) -> list[float]:
+        """Commit until it is enough, and once at least. Returns how soon each could be read, in ms as `commit` does."""
+        seen: list[float] = []
+        while not (seen and until()):
             took = self.commit(PATIENCE_S)
             assert took is not None, "a committed record did not come"
-            seen.ms.append(took)
+            seen.append(took)
             time.sleep(PAUSE_S)
         return seen
 
@@ -168,20 +154,17 @@ def measure_open(broker: EmbeddedBroker, count: int, best: Limits, section: Sect
             neighbour.begin_transaction()
             neighbour.produce(pair.topic, b"undecided")
             neighbour.flush(PATIENCE_S)
-            if contestant == OURS:
-                beside = pair.observe(counted(count))
-                withheld = 0
-            else:
-                beside, withheld = Visible(), pair.withheld(20)
+            beside = pair.observe(counted(count)) if contestant == OURS else []
+            withheld = 0 if contestant == OURS else pair.withheld(20)
             neighbour.abort_transaction(PATIENCE_S)
         for percent in (50, 99):
             section.row(f"commit to visible, nobody else there, p{percent} ms", limit=limit).add(
-                contestant, alone.percentile(percent)
+                contestant, percentile(alone, percent)
             )
         for percent in (50, 99):
             row = section.row(f"commit to visible, beside an open transaction, p{percent} ms", limit=limit)
-            if beside.ms:
-                row.add(contestant, beside.percentile(percent))
+            if beside:
+                row.add(contestant, percentile(beside, percent))
         aim = Wanted(0, at_most=True, of_figure=True)
         section.row("withheld while it is open, of 20 transactions", wanted=aim).add(contestant, withheld)
 
@@ -193,7 +176,7 @@ def measure_long(broker: EmbeddedBroker, megabytes: int, section: Section) -> No
     it in its own partition can be read as soon, but stands behind its bytes.
     """
     for contestant in ORDERS:
-        seen: dict[str, Visible] = {}
+        seen: dict[str, list[float]] = {}
         with a_pair(broker, contestant, "long") as same, a_pair(broker, contestant, "other") as other:
             memory_before = memory_mb(broker.pid)
             long = _Long(broker, same.topic, megabytes)
@@ -208,13 +191,13 @@ def measure_long(broker: EmbeddedBroker, megabytes: int, section: Section) -> No
         section.row("its commit, ms").add(contestant, long.commit_ms)
         section.row("read, MB/s").add(contestant, long.read_mb_s)
         section.row("the broker's memory grows by, MB").add(contestant, max(memory, 0))
-        for phase, visible in seen.items():
+        for phase, took in seen.items():
             for percent in (50, 99):
                 row = section.row(f"others' commit to visible {phase}, p{percent} ms")
-                row.add(contestant, visible.percentile(percent))
+                row.add(contestant, percentile(took, percent))
 
 
-def _observe_during(work: Callable[[], None], pair: Pair) -> Visible:
+def _observe_during(work: Callable[[], None], pair: Pair) -> list[float]:
     thread = threading.Thread(target=work)
     thread.start()
     seen = pair.observe(lambda: not thread.is_alive())

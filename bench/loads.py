@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -147,16 +147,18 @@ def _end_of_records(answer: memoryview, name_size: int, offset: int) -> int:
     return offset
 
 
+def percentile(figures: Iterable[float], percent: float) -> float:
+    """The figure that so many percent do not pass."""
+    row = sorted(figures)
+    return row[min(int(len(row) * percent / 100), len(row) - 1)]
+
+
 @dataclass(frozen=True, slots=True)
 class Transactions:
     """How a row of transactions went."""
 
     per_s: float
-    commit_ms: list[float]  # of commit_transaction() alone, sorted
-
-    def percentile_ms(self, percent: float) -> float:
-        """The commit latency that so many percent of the transactions did not pass."""
-        return self.commit_ms[min(int(len(self.commit_ms) * percent / 100), len(self.commit_ms) - 1)]
+    commit_ms: list[float]  # of commit_transaction() alone
 
 
 def transactions(bootstrap: str, record_count: int, seconds: float, producers: int = 1) -> Transactions:
@@ -182,7 +184,7 @@ def transactions(bootstrap: str, record_count: int, seconds: float, producers: i
     for thread in threads:
         thread.join()
     assert all(commits), "a producer failed"
-    latencies = sorted(itertools.chain.from_iterable(commits))
+    latencies = list(itertools.chain.from_iterable(commits))
     return Transactions(len(latencies) / seconds, latencies)
 
 
@@ -253,8 +255,8 @@ def end_to_end(bootstrap: str, count: int, per_s: int = 200) -> float:
         producer.flush(PATIENCE_S)
         thread.join()
         consumer.close()
-        latencies = sorted(came - sent for came, sent in zip(arrived[1:], due, strict=True))
-        return latencies[int(count * 0.99)] * 1000
+        latencies = (came - sent for came, sent in zip(arrived[1:], due, strict=True))
+        return percentile(latencies, 99) * 1000
 
 
 def first_record(bootstrap: str) -> None:
