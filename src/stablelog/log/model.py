@@ -1,12 +1,11 @@
 """What the log is asked and what it answers: the values at the border of this room."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
 
 from stablelog.batch.markers import Marker
-from stablelog.env.disk import Buffer, Disk, File
+from stablelog.env.disk import Buffer
 from stablelog.log.transaction_index import AbortedTxn
 
 DAY_MS = 86_400_000
@@ -116,44 +115,3 @@ class OpenTxn:
     first_offset: int
     started_ms: int
     leader_epoch: int = -1  # of its first record
-
-
-@dataclass(frozen=True, slots=True)
-class SyncWork:
-    """What has to be done so that a partition is durable up to `end_offset`. Safe to run in any thread.
-
-    Attributes:
-        files: to be synced first.
-        directory: to be synced then, if names changed in it.
-        writes: to be written at last: they say of the log what is true only once it is durable.
-        release: bases of sealed segments that need not stay open afterwards.
-    """
-
-    end_offset: int
-    files: Sequence[File]
-    disk: Disk
-    directory: Path | None
-    writes: Sequence[tuple[Path, bytes]]
-    release: Sequence[int]
-
-    def with_older(self, older: "SyncWork") -> "SyncWork":
-        """This work, and one before it that may not have been run."""
-        return replace(
-            self,
-            files=list(dict.fromkeys([*older.files, *self.files])),
-            directory=self.directory or older.directory,
-            writes=[*older.writes, *self.writes],
-        )
-
-    def run(self) -> None:
-        """Do it.
-
-        Raises:
-            Unavailable: nobody knows what is durable now.
-        """
-        for file in self.files:
-            file.sync()
-        if self.directory is not None:
-            self.disk.sync_dir(self.directory)
-        for path, content in self.writes:
-            self.disk.write_atomic(path, content)

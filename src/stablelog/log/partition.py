@@ -44,7 +44,6 @@ from stablelog.log.model import (
     Origin,
     ProducerDescription,
     Slice,
-    SyncWork,
 )
 from stablelog.log.producers import EndedTxn, Producers
 from stablelog.log.read import TimestampedOffset, first_at_or_after, greatest_timestamp, read
@@ -68,6 +67,7 @@ from stablelog.log.segment import (
 from stablelog.log.segments import Segments
 from stablelog.log.snapshots import Snapshots
 from stablelog.log.transaction_index import AbortedTxn
+from stablelog.log.unsynced import SyncWork, Unsynced
 
 __all__ = [
     "Appended",
@@ -124,10 +124,6 @@ class Partition:
         self._epochs = LeaderEpochs()
         self._failed: Unavailable | None = None
         self._now_ms = 0  # the broker's clock when it was last told
-        self._unsynced_from = 0  # the first segment that a sync has to look at, by base offset
-        self._names_changed = False
-        self._pending_writes: list[tuple[Path, bytes]] = []
-        self._handed_out: SyncWork | None = None  # until it is known to have been run
         self._snapshots = Snapshots(disk, directory)
         self._bin = Bin(disk, directory)
         self._cleaning = Cleaning(disk, directory, open_files)
@@ -210,10 +206,7 @@ class Partition:
         self._epochs = found.epochs
         self.leader_epoch = max(self.leader_epoch, found.epochs.latest)
         self.start_offset = found.start_offset
-        self._unsynced_from = self._active.base_offset
-        self._pending_writes = []
-        self._handed_out = None
-        self._names_changed = False
+        self._unsynced = Unsynced(self._disk, self.directory, self._active.base_offset)
         self._snapshots.put_off()
         self.high_watermark = self.end_offset
         self._producers.high_watermark_moved(self.high_watermark)
@@ -366,7 +359,7 @@ class Partition:
     def _assign_epoch(self, epoch: int, offset: int) -> None:
         if self._epochs.assign(epoch, offset):
             # Written with the next sync: what a crash before it takes, recovery reads in the batches.
-            self._pending_writes.append((self.directory / EPOCH_FILE, self._epochs.encode()))
+            self._unsynced.write([(self.directory / EPOCH_FILE, self._epochs.encode())])
 
     def _append_replicated(self, batches: Buffer, now_ms: int) -> Appended:
         """Take over batches of another log, with their offsets and epochs; the same markers give the same index."""
@@ -476,10 +469,10 @@ class Partition:
             raise
         assert active.summary is not None
         self._segments.add(fresh)
-        self._names_changed = True
+        self._unsynced.names_changed()
         # The snapshot first: when the segment goes, nothing else knows of the transactions that began in it.
         self._snapshot()
-        self._pending_writes.append((active.path(SUMMARY), active.summary.encode()))
+        self._unsynced.write([(active.path(SUMMARY), active.summary.encode())])
 
     def _decided_to(self, end_offset: int) -> int:
         """The first offset that is undecided when all up to `end_offset` was written; that offset itself if none is."""
@@ -491,11 +484,7 @@ class Partition:
     @property
     def has_pending_writes(self) -> bool:
         """Whether a sync has more to do than to move the high watermark: a segment was sealed, a snapshot is due."""
-        return (
-            bool(self._pending_writes)
-            or self._names_changed
-            or self._snapshots.is_due(self.config.snapshot_bytes)
-        )
+        return self._unsynced.is_more_than_bytes or self._snapshots.is_due(self.config.snapshot_bytes)
 
     def unsynced(self) -> SyncWork | None:
         """What has to be done so that everything appended so far is durable; None if it is."""
@@ -504,35 +493,11 @@ class Partition:
         self._check_usable()
         if self._snapshots.is_due(self.config.snapshot_bytes):
             self._take_snapshot_if_possible()
-        segments = self._segments.from_base(self._unsynced_from)
-        writes, self._pending_writes = self._pending_writes, []
-        names_changed, self._names_changed = self._names_changed, False
-        for segment in segments if writes else ():
-            # What is written relies on the indexes, so they have to be there with their names.
-            names_changed, segment.names_changed = names_changed or segment.names_changed, False
-        files = [file for segment in segments for file in segment.files_to_sync(indexes=bool(writes))]
-        work = SyncWork(
-            end_offset=self.end_offset,
-            files=files,
-            disk=self._disk,
-            directory=self.directory if names_changed else None,
-            writes=writes,
-            release=[segment.base_offset for segment in segments if segment.sealed],
-        )
-        # If nobody has said that the last one was run, a stop may have come in between.
-        self._handed_out = work if self._handed_out is None else work.with_older(self._handed_out)
-        return self._handed_out
+        return self._unsynced.work(self._segments)
 
     def synced(self, work: SyncWork) -> bool:
         """A work has been run: the high watermark moves. Returns whether it or the last stable offset moved."""
-        if work is self._handed_out:
-            self._handed_out = None
-        for base_offset in work.release:
-            segment = self._segments[self._segments.place_of(base_offset)]
-            assert segment.base_offset == base_offset, "only durable segments are deleted"
-            segment.settled()
-        if work.release:
-            self._unsynced_from = max(self._unsynced_from, work.release[-1] + 1)
+        self._unsynced.done(work, self._segments)
         self._snapshots.remove_older(work.end_offset)
         return self._move_high_watermark(work.end_offset)
 
@@ -566,7 +531,7 @@ class Partition:
 
     def _snapshot(self) -> None:
         progress = self._active.progress(self._decided_to(self.end_offset))
-        self._pending_writes += self._snapshots.take(self._producers, progress)
+        self._unsynced.write(self._snapshots.take(self._producers, progress))
 
     # -- read --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,118 @@
+"""What has to reach the disk before more of a partition is durable, and in which order?
+
+First the files of the segments that have grown, then the names of new ones, and at last what is written *of* them: a
+segment's summary, a snapshot of producers, the leader epochs. Such a file says of the log what is true only once the
+log is durable, so whoever finds it after a crash may rely on all that came before.
+
+A work is handed out on the event loop and run in any thread. Until somebody says that it was run, the next one includes
+it: a stop may have come in between.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stablelog.env.disk import Disk, File
+from stablelog.log.segments import Segments
+
+
+@dataclass(frozen=True, slots=True)
+class SyncWork:
+    """What has to be done so that a partition is durable up to `end_offset`. Safe to run in any thread.
+
+    Attributes:
+        files: to be synced first.
+        directory: to be synced then, if names changed in it.
+        writes: to be written at last: they say of the log what is true only once it is durable.
+        release: bases of sealed segments that need not stay open afterwards.
+    """
+
+    end_offset: int
+    files: Sequence[File]
+    disk: Disk
+    directory: Path | None
+    writes: Sequence[tuple[Path, bytes]]
+    release: Sequence[int]
+
+    def with_older(self, older: "SyncWork") -> "SyncWork":
+        """This work, and one before it that may not have been run."""
+        return replace(
+            self,
+            files=list(dict.fromkeys([*older.files, *self.files])),
+            directory=self.directory or older.directory,
+            writes=[*older.writes, *self.writes],
+        )
+
+    def run(self) -> None:
+        """Do it.
+
+        Raises:
+            Unavailable: nobody knows what is durable now.
+        """
+        for file in self.files:
+            file.sync()
+        if self.directory is not None:
+            self.disk.sync_dir(self.directory)
+        for path, content in self.writes:
+            self.disk.write_atomic(path, content)
+
+
+class Unsynced:
+    """What of a partition is not durable yet.
+
+    Args:
+        disk: where the partition lies.
+        directory: its own.
+        base_offset: of the segment that grows; all before it is durable.
+    """
+
+    def __init__(self, disk: Disk, directory: Path, base_offset: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._from = base_offset  # the first segment that a sync has to look at
+        self._names_changed = False
+        self._writes: list[tuple[Path, bytes]] = []
+        self._handed_out: SyncWork | None = None  # until it is known to have been run
+
+    def write(self, writes: Iterable[tuple[Path, bytes]]) -> None:
+        """Have these files written once all that was appended so far is durable."""
+        self._writes += writes
+
+    def names_changed(self) -> None:
+        """A file was made."""
+        self._names_changed = True
+
+    @property
+    def is_more_than_bytes(self) -> bool:
+        """Whether there is more to do than to sync what grew."""
+        return bool(self._writes) or self._names_changed
+
+    def work(self, segments: Segments) -> SyncWork:
+        """What has to be done now."""
+        grown = segments.from_base(self._from)
+        writes, self._writes = self._writes, []
+        names_changed, self._names_changed = self._names_changed, False
+        for segment in grown if writes else ():
+            # What is written relies on the indexes, so they have to be there with their names.
+            names_changed, segment.names_changed = names_changed or segment.names_changed, False
+        work = SyncWork(
+            end_offset=segments.active.end_offset,
+            files=[file for segment in grown for file in segment.files_to_sync(indexes=bool(writes))],
+            disk=self._disk,
+            directory=self._directory if names_changed else None,
+            writes=writes,
+            release=[segment.base_offset for segment in grown if segment.sealed],
+        )
+        self._handed_out = work if self._handed_out is None else work.with_older(self._handed_out)
+        return self._handed_out
+
+    def done(self, work: SyncWork, segments: Segments) -> None:
+        """A work has been run."""
+        if work is self._handed_out:
+            self._handed_out = None
+        for base_offset in work.release:
+            segment = segments[segments.place_of(base_offset)]
+            assert segment.base_offset == base_offset, "only durable segments are deleted"
+            segment.settled()
+        if work.release:
+            self._from = max(self._from, work.release[-1] + 1)
