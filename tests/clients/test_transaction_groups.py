@@ -11,7 +11,7 @@ from tests.clients.drivers import DRIVERS, unique
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-PATIENCE_S = 20  # of a client that is refused; one that tried again for ever would take longer
+PATIENCE_S = 60  # of a client that is refused; one that tried again for ever would take longer
 
 
 def create(broker, word, **configs):

@@ -21,6 +21,7 @@ from tests.clients.drivers import Confluent, unique
 from tests.spark.histories import Writers, truth
 from tests.spark.reading import make, rows, settled, tasks
 
+PATIENCE_S = 240  # on a busy machine
 SMALL = {"segment.bytes": "1500", "index.interval.bytes": "200"}
 
 
@@ -239,11 +240,12 @@ def test_while_the_broker_writes_and_rolls_and_deletes(stablelog_broker):
         {"bootstrap.servers": bootstrap, "group.id": unique("g"), "isolation.level": "read_committed"}
     )
     consumer.assign([TopicPartition(topic, index, 0) for index in range(2)])
-    ledger, reads, read_counts = [], [], {"fetch": 0, "files": 0}
+    ledger, reads, read_counts, deleted_count = [], [], {"fetch": 0, "files": 0}, 0
+    deadline = time.monotonic() + PATIENCE_S
     writer.start()
     try:
-        deadline = time.monotonic() + 6
-        while time.monotonic() < deadline and not failures:
+        while (deleted_count < 20 or min(read_counts.values()) <= 500) and not failures:
+            assert time.monotonic() < deadline, (deleted_count, read_counts)
             for scan in ("files", "fetch"):
                 asked = given(stablelog_broker, topic, scan=scan)
                 planned = tasks(asked, Limits(target_size=4000))
@@ -254,6 +256,7 @@ def test_while_the_broker_writes_and_rolls_and_deletes(stablelog_broker):
             for index, position in positions.items():
                 if position > 60:
                     delete_before(stablelog_broker, topic, position - 50, index)
+                    deleted_count += 1
     finally:
         stop.set()
         writer.join()

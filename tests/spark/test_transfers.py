@@ -12,6 +12,7 @@ from tests.clients.drivers import unique
 from tests.spark.reading import make, rows, settled
 
 PARTITIONS, ACCOUNTS = 4, 12
+PATIENCE_S = 240  # on a busy machine
 
 
 class Bank(threading.Thread):
@@ -76,8 +77,10 @@ def bank(stablelog_broker):
 def test_every_batch_sums_to_zero_while_the_bank_works(stablelog_broker, bank):
     given = {"bootstrap": stablelog_broker.bootstrap, "subscribe": bank.topic}
     counts = []
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline or len(counts) < 10:
+    begun, deadline = bank.committed, time.monotonic() + PATIENCE_S
+    while bank.committed < begun + 100 or len(counts) < 20:
+        assert bank.failure is None
+        assert time.monotonic() < deadline, (bank.committed, len(counts))
         for scan in ("fetch", "files"):
             values = [value for (value,) in rows({**given, "scan": scan}, "value")]
             assert total(values) == 0, (scan, len(values))
