@@ -126,20 +126,20 @@ def a_rebuilt_index_forgets_open_transactions(_reopen):
 
 
 def an_index_is_trusted_unseen(_open_sealed):
-    def mutant(self, end_offset, log_crc):
-        return self._disk.exists(self.path(".commitsummary")) and _trusting(self, end_offset, log_crc)
+    def mutant(self, _end_offset, _log_crc):
+        return self._disk.exists(self.path(".commitsummary")) and _trusting(self)
 
     return mutant
 
 
-def _trusting(index, end_offset, _log_crc):
+def _trusting(index):
     content = index._disk.read_bytes(index.path(".commitsummary"))
     try:
         summary = CommitSummary.decode(content)
     except Corrupt:
         return False
     index.summary = summary
-    index.end_offset, index.view_end = end_offset, summary.view_end
+    index.view_end = summary.view_end
     index.least_first_offset = summary.least_first_offset
     index.latest_sequence, index.latest_ms = summary.latest_sequence, summary.latest_ms
     index.sealed = True

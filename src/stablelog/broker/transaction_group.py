@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")
 OrderKey = tuple[str, int, int]
 
-MARKED_COUNT_MAX = 10_000  # commits of which it is noted that their markers may not be durable yet
-
 
 class TransactionGroup:
     """The transactions of one group: its coordinator, its commit log, and its markers on their way.
@@ -196,6 +194,16 @@ class TransactionGroup:
             if (left := [(partition, end) for partition, end in ends if self._is_awaited(partition, end)])
         }
 
+    def _forget_durable(self) -> None:
+        """Who asks for that number looks at few commits: those before the first that still waits are done."""
+        done = []
+        for sequence, ends in self._marked.items():
+            if any(self._is_awaited(partition, end) for partition, end in ends):
+                break
+            done.append(sequence)
+        for sequence in done:
+            del self._marked[sequence]
+
     def _is_awaited(self, partition: Partition, end: int) -> bool:
         topic = self._topics.get(partition.topic)
         is_there = topic is not None and topic.partitions.get(partition.index) is partition
@@ -277,8 +285,7 @@ class TransactionGroup:
                     order.transactional_id, order.producer_id, order.producer_epoch, now_ms=self._now_ms()
                 ).records
         self.journal.append(records)
-        if len(self._marked) > MARKED_COUNT_MAX:
-            self._marked = self._awaited_markers()
+        self._forget_durable()
 
     def settle(
         self, target: TopicPartition, found: Sequence[OpenTransaction], partition: Partition | None

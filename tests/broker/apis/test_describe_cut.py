@@ -250,3 +250,19 @@ def test_after_a_start_a_cut_waits_for_partitions_that_are_not_open_and_says_so(
     with monkeypatch.context() as patch:
         patch.setattr(Topics, "open_partition", all_but_one)
         run(with_one_closed)
+
+
+def test_who_asks_for_a_cut_does_not_pay_for_all_commits_before():
+    async def conversation():
+        async with opened(topics=()) as desk:
+            create(desk)
+            who = await desk.init("a")
+            for sequence in range(200):
+                assert await desk.add("a", who, ("t", 0)) == [ErrorCode.none]
+                await desk.produce(batch(b"v", producer=who, sequence=sequence), transactional_id="a")
+                assert (await desk.end("a", who, True)).error_code is ErrorCode.none
+                await desk.durable()
+            assert (await ask(desk)).commit_sequence == 200
+            assert len(desk.broker.transactions.default._marked) <= 2
+
+    run(conversation)
