@@ -8,9 +8,10 @@ from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.errors import Corrupt
+from stablelog.views import commit_order
 from stablelog.views.commit_index import CommitIndex, CommitSummary
 from stablelog.views.commit_order import CommitOrder
-from stablelog.views.extents import ONE_BATCH, Extents
+from stablelog.views.extents import SHARED, Extents
 
 
 def markers_out_of_order(write):
@@ -65,7 +66,7 @@ def runs_lose_their_gaps(add):
         last = self._last
         add(self, segment, position, size, record_count)
         if last is not None and self._last.position == last.position:
-            self._last = self._last._replace(sized=(last.sized & ~ONE_BATCH) + size)
+            self._last = self._last._replace(sized=(last.sized | SHARED) + size)
 
     return mutant
 
@@ -80,8 +81,8 @@ def runs_count_from_their_own_beginning(add):
     return mutant
 
 
-def torn_transactions_stay(_is_torn):
-    return lambda self, entry: False
+def torn_transactions_stay(stretches):
+    return lambda index, start, _log_start: stretches(index, start, 0)
 
 
 def deletions_are_not_rounded(_whole_from):
@@ -159,7 +160,7 @@ MUTANTS = {
     a_held_back_partition_is_forgotten: (TransactionGroup, "_hold_back"),
     runs_lose_their_gaps: (Extents, "add"),
     runs_count_from_their_own_beginning: (Extents, "add"),
-    torn_transactions_stay: (CommitOrder, "_is_torn"),
+    torn_transactions_stay: (commit_order, "stretches"),
     deletions_are_not_rounded: (CommitOrder, "whole_from"),
     deletions_forget_open_transactions: (CommitOrder, "first_needed_offset"),
     effects_before_the_journal_is_durable: (Journal, "after"),

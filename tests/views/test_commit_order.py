@@ -422,7 +422,7 @@ class History(RuleBasedStateMachine):
     def begin(self, segment_bytes):
         self.log = Log(segment_bytes=segment_bytes, file_delete_delay_ms=0)
 
-    @rule(producer=PRODUCERS, count=st.integers(1, 4), size=st.sampled_from([0, 0, 5000]))
+    @rule(producer=PRODUCERS, count=st.integers(1, 4), size=st.sampled_from([0, 0, 600, 5000]))
     def write(self, producer, count, size):
         self.log.append(producer, count, size)
 
@@ -656,7 +656,7 @@ def test_a_read_in_the_middle_passes_over_little_of_what_stands_before_it(monkey
     log = Log()
     for _ in range(600):
         if transactional:
-            log.append(1, size=1000)
+            log.append(1, size=300)
         else:
             log.plain()
     if transactional:

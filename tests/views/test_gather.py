@@ -1,13 +1,18 @@
 """Batches of transactions on their way to a reader: all of them, at their positions, and no more work than that."""
 
+import io
 import random
 
 import pytest
 
 from stablelog.batch.header import headers_in
+from stablelog.env.disk import LocalDisk
 from stablelog.log.model import Isolation
 from stablelog.testing.sim_disk import SimFile
-from stablelog.views import commit_order, gather
+from stablelog.views import commit_index, commit_order, copies, gather, stretches
+from stablelog.views.commit_index import CommitIndex
+from stablelog.views.copies import KEPT_COUNT, Copies
+from stablelog.views.extents import EXTENT
 from tests.views.test_commit_order import Log
 
 
@@ -20,7 +25,7 @@ def a_log_of_many_writers(seed, **config):
         if writer == 4:
             log.plain(chance.randrange(1, 4))
         else:
-            log.append(writer, chance.randrange(1, 4), size=chance.choice([1, 100, 4_000, 10_000]))
+            log.append(writer, chance.randrange(1, 4), size=chance.choice([1, 100, 600, 4_000, 10_000]))
             if chance.random() < 0.1:
                 log.end(writer, commit=chance.random() < 0.8)
     for writer in list(log.open_records):
@@ -29,9 +34,13 @@ def a_log_of_many_writers(seed, **config):
     return log
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("seed", "together"), [(0, 512), (1, 3), (2, 1)])
 @pytest.mark.parametrize("size_max", [1, 5_000, 100_000, 1 << 30])
-def test_every_record_stands_at_its_position_whatever_the_size_of_batches_and_fetches(seed, size_max):
+def test_every_record_stands_at_its_position_whatever_the_size_of_batches_and_fetches(
+    monkeypatch, seed, size_max, together
+):
+    monkeypatch.setattr(stretches, "FIRST_COUNT", min(together, 2))
+    monkeypatch.setattr(stretches, "COUNT_MAX", together)
     log = a_log_of_many_writers(seed, segment_bytes=400_000)
     assert log.read_all(0, size_max) == log.expected()
     positions = [position for position, _ in log.expected()]
@@ -51,11 +60,14 @@ def test_no_answer_is_larger_than_was_asked_for_but_for_one_batch():
             assert none.size <= size_max
 
 
-def test_a_batch_that_stands_alone_is_not_looked_at(monkeypatch):
+@pytest.mark.parametrize("size", [600, 6_000])
+def test_a_batch_that_stands_alone_is_not_looked_at(monkeypatch, size):
     log = Log()
     for _ in range(10):
         for writer in range(3):
-            log.append(writer, size=6_000)
+            log.append(writer, size=size)
+            log.append(writer, size=size)
+            log.append(writer)  # small, but nothing small beside it
     for writer in range(3):
         log.end(writer)
     log.sync()
@@ -64,7 +76,6 @@ def test_a_batch_that_stands_alone_is_not_looked_at(monkeypatch):
 
 
 def test_small_batches_take_little_memory_until_the_reader_has_them(monkeypatch):
-    monkeypatch.setattr(gather, "COPIED_TOGETHER", 8)
     monkeypatch.setattr(gather, "COPIED_SIZE_MAX", 10_000)
     log = Log()
     for _ in range(200):
@@ -72,8 +83,68 @@ def test_small_batches_take_little_memory_until_the_reader_has_them(monkeypatch)
     log.end(1)
     log.sync()
     read = log.partition.read(0, 1 << 30, Isolation.READ_COMMITTED)
-    assert read.size < 10_000 + 8 * 600
+    assert 9_000 < read.size <= 10_000
     assert log.read_all(0, 1 << 30) == log.expected()
+
+
+def a_log_of_small_batches(count):
+    log = Log()
+    for _ in range(count):
+        log.append(1, size=700)
+    log.end(1)
+    log.sync()
+    return log
+
+
+def test_an_answer_stays_as_it_is_until_its_reader_has_let_go_of_it(monkeypatch):
+    monkeypatch.setattr(gather, "COPIES", Copies())
+    log = a_log_of_small_batches(60)
+    starts = [position for position, _ in log.expected()]
+    held = [log.partition.read(start, 5_000, Isolation.READ_COMMITTED).buffers for start in starts]
+    # As a connection holds what the socket has not taken yet.
+    parts = [buffers[0][:600] for buffers in held]
+    before = [bytes(part) for part in parts]
+    del held
+    for start in starts:
+        assert log.fetched(start, 20_000)[0]
+    assert [bytes(part) for part in parts] == before
+    assert len(set(before)) == len(before)
+
+
+def test_the_memory_of_an_answer_is_used_again_once_it_is_gone(monkeypatch):
+    monkeypatch.setattr(gather, "COPIES", Copies())
+    made = []
+
+    class Made(io.BytesIO):
+        def __init__(self):
+            super().__init__()
+            made.append(len(made))
+
+    monkeypatch.setattr(copies, "BytesIO", Made)
+    log = a_log_of_small_batches(60)
+    assert log.read_all(0, 5_000) == log.expected()
+    assert len(made) == 1
+    start = log.expected()[0][0]
+    held = [log.partition.read(start, 5_000, Isolation.READ_COMMITTED) for _ in range(2 * KEPT_COUNT)]
+    assert len(made) == 2 * KEPT_COUNT
+    del held
+    for _ in range(3):
+        held = [log.partition.read(start, 5_000, Isolation.READ_COMMITTED) for _ in range(KEPT_COUNT)]
+        del held
+    assert len(made) == 2 * KEPT_COUNT
+
+
+def test_rows_are_found_in_the_file_and_in_memory_and_over_both(tmp_path, monkeypatch):
+    monkeypatch.setattr(commit_index, "TAIL_SIZE", 10 * EXTENT.size)
+    index = CommitIndex(LocalDisk(), tmp_path, 0)
+    index.create(None)
+    rows = [(5 << 33, 2**31 + number, 2**32 - 1 - number, (1 << 40) + number) for number in range(17)]
+    for row in rows:
+        index.extents.append(EXTENT.pack(*row))
+    for first in range(len(rows)):
+        for end in range(first + 1, len(rows) + 1):
+            assert list(zip(*index.extents_between(first, end), strict=True)) == rows[first:end]
+    index.close()
 
 
 def test_of_a_transaction_among_a_hundred_only_its_own_bytes_are_asked_of_the_disk(monkeypatch):
@@ -109,3 +180,20 @@ def test_so_many_readers_are_known_and_no_more(monkeypatch):
     for position, _ in log.expected():
         log.fetched(position, 1)
     assert len(log.partition.view._ends) == 3
+
+
+def test_who_begins_at_the_beginning_is_taken_to_read_on(monkeypatch):
+    log = a_log_of_many_writers(7)
+    asked = []
+    monkeypatch.setattr(SimFile, "will_need", lambda _self, position, size: asked.append((position, size)))
+    assert log.fetched(log.partition.visible_start(Isolation.READ_COMMITTED), 20_000)[0]
+    assert asked == []
+
+
+def test_what_lies_side_by_side_is_asked_of_the_disk_at_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(SimFile, "will_need", lambda _self, position, size: asked.append((position, size)))
+    log = a_log_of_small_batches(100)
+    read = log.partition.read(log.expected()[3][0], 1 << 30, Isolation.READ_COMMITTED)
+    assert len(asked) < 10
+    assert sum(size for _, size in asked) == read.size

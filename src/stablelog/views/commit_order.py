@@ -12,10 +12,8 @@ nothing has to be said of aborted ones.
 Source: the DistributedLog paper; docs/architecture.md, "Commit order".
 """
 
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
-from operator import itemgetter
 from typing import NamedTuple
 
 from stablelog.batch.header import BatchHeader
@@ -30,10 +28,10 @@ from stablelog.log.segment import Segment
 from stablelog.views.commit_index import NO_PRODUCER, CommitIndex, Entry
 from stablelog.views.extents import EXTENT, Extents
 from stablelog.views.gather import Gathered
+from stablelog.views.stretches import stretches
 
 SPILL_SUFFIX = ".openextents"
 TORN = -1  # stands for the first offset of a transaction that has lost its beginning
-EXTENTS_AT_ONCE = 64  # of a transaction, looked up together
 READERS = 256  # who are known to go on where they were
 INDEXES_OPEN = 16  # sealed commit indexes that hold files open, of each view
 
@@ -351,11 +349,17 @@ class CommitOrder:
                 f"position {start} of {self._partition.topic}-{self._partition.index} is not in "
                 f"[{self.start_offset}, {self.end_offset}]"
             )
-        goes_on = self._ends.pop(start, False)
+        goes_on = self._ends.pop(start, False) or start == self._start  # who begins at the beginning reads on
         gathered = Gathered(start, size_max, at_least_one=at_least_one, goes_on=goes_on)
         for index in self._indexes[self._place_of(start) :]:
-            for entry in index.entries_from(index.place_of(start)):
-                if not self._is_torn(entry) and not self._gather(gathered, index, entry):
+            for part in stretches(index, start, self._log_start):
+                if isinstance(part, Entry):
+                    extent = index.extent(part.extent_first)
+                    segment, whole = self._segment(extent.segment), part.start >= start
+                    has_room = gathered.add_run(segment, extent, part, whole=whole)
+                else:
+                    has_room = gathered.add(self._segment(part.segment).log, part)
+                if not has_room:
                     return self._read_to(gathered)
         return self._read_to(gathered)
 
@@ -365,23 +369,6 @@ class CommitOrder:
         if len(self._ends) > READERS:
             del self._ends[next(iter(self._ends))]
         return gathered.slice()
-
-    def _gather(self, gathered: Gathered, index: CommitIndex, entry: Entry) -> bool:
-        """Add what of a slice of the view stands behind the start. Returns whether there is room for more."""
-        before = max(gathered.start - entry.start, 0)
-        place = index.extent_with(entry, before) if before else entry.extent_first
-        if entry.producer_id == NO_PRODUCER:
-            extent = index.extent(place)
-            return gathered.add_run(self._segment(extent.segment), extent, entry, whole=not before)
-        end = entry.extent_first + entry.extent_count
-        while place < end:
-            extents = index.extents_between(place, min(place + EXTENTS_AT_ONCE, end))
-            place += len(extents)
-            before_end = index.extent(place).before_count if place < end else entry.record_count
-            for part, before_next in _by_segment(extents, before_end):
-                if not gathered.add(self._segment(part[0][0]).log, part, before_next, entry):
-                    return False
-        return True
 
     def _place_of(self, position: int) -> int:
         """The place of the index that holds a position of the view, or comes next behind it."""
@@ -532,19 +519,6 @@ class CommitOrder:
                 sequence = -1 if outside else entry.latest_sequence
                 found.append(Committed(entry.start, entry.end, sequence, entry.latest_ms))
         return found
-
-
-def _by_segment(
-    extents: list[tuple[int, ...]], before_end: int
-) -> Iterator[tuple[list[tuple[int, ...]], int]]:
-    """Extents parted by their segments, each part with how many of the records stand before what comes behind it."""
-    while extents:
-        segment = extents[0][0]
-        count = (
-            len(extents) if extents[-1][0] == segment else bisect_right(extents, segment, key=itemgetter(0))
-        )
-        part, extents = extents[:count], extents[count:]
-        yield part, extents[0][3] if extents else before_end
 
 
 def _in_transaction(header: BatchHeader) -> bool:

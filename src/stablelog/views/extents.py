@@ -1,9 +1,10 @@
 """Where the batches of a transaction stand: byte runs of segments, in bounded memory however long it is.
 
-Two runs with less than a page between them are one: to read through the gap costs nothing, and what of it belongs to
-others is passed over by its producer id. A run ends all the same before it is so long that a reader who wants its end
-looks at many batches. Beyond so many runs they go to a file of their own, which lives no longer
-than the transaction is open, and are copied into the commit index when it commits.
+A batch is a run of its own, so that a reader need not look at it to know where it ends; but small ones that lie
+nearly side by side share one: rows of their own would be as large as they are. What lies between them and belongs to
+others is passed over by its producer id, and a run ends before a reader who wants its end looks at many batches.
+Beyond so many runs they go to a file of their own, which lives no longer than the transaction is open, and are copied
+into the commit index when it commits.
 """
 
 import struct
@@ -12,17 +13,17 @@ from typing import NamedTuple
 
 from stablelog.env.disk import Buffer, File
 
-GAP_SIZE_MAX = 4096  # a page: it is read from disk as a whole
-RUN_SIZE_MAX = 128 << 10  # a reader in the middle of a transaction passes over no more than this
+ALONE_SIZE = 512  # a batch of this size has a run of its own, which is a twentieth of it
+GAP_SIZE_MAX = 512  # between batches that share one: a few batches of others to look at
+RUN_SIZE_MAX = 16 << 10  # a reader in the middle of a transaction passes over no more than this
 EXTENTS_KEPT = 2048  # in memory, for each open transaction
-ONE_BATCH = (
-    1 << 31
-)  # set in `sized` where nothing but one batch of the transaction is there: it need not be looked at
+# Set in `sized` where there is more than one batch of the transaction, which has to be looked at.
+SHARED = 1 << 31
 EXTENT = struct.Struct(
     ">"
     "q"  # base offset of the segment
     "I"  # position of the first batch in its log file
-    "I"  # sized: bytes up to the end of the last batch; and ONE_BATCH
+    "I"  # sized: bytes up to the end of the last batch; and SHARED
     "q"  # how many of the transaction's records stand before it
 )
 COPY_SIZE = (1 << 20) // EXTENT.size * EXTENT.size  # whole extents
@@ -39,7 +40,7 @@ class Extent(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes up to the end of the last batch."""
-        return self.sized & ~ONE_BATCH
+        return self.sized & ~SHARED
 
 
 class Extents:
@@ -64,13 +65,15 @@ class Extents:
         if (
             last is not None
             and last.segment == segment
+            and size < ALONE_SIZE
+            and (last.sized < ALONE_SIZE or last.sized & SHARED)
             and position - (last.position + last.size) <= GAP_SIZE_MAX
             and position + size - last.position <= RUN_SIZE_MAX
         ):
-            self._last = last._replace(sized=position + size - last.position)
+            self._last = last._replace(sized=position + size - last.position | SHARED)
         else:
             self._keep_last()
-            self._last = Extent(segment, position, size | ONE_BATCH, self.record_count)
+            self._last = Extent(segment, position, size, self.record_count)
             self.count += 1
         self.record_count += record_count
 

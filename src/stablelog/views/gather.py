@@ -4,11 +4,14 @@ Each batch is handed out with another base offset and leader epoch, which no CRC
 log. A large batch stays where it is, in the mapped file, behind sixteen bytes of its own. Small ones are copied
 together: to hand the socket two pieces for each would cost more than their bytes.
 
-This runs once for each batch that is read, and a batch may be a hundred bytes: hence the plain loops.
+A batch may be a hundred bytes: nothing is done for each but in a comprehension over hundreds, whatever transactions
+they are of.
 """
 
+import io
 import struct
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from itertools import accumulate, groupby
 
 from stablelog.batch.header import (
     CONTROL,
@@ -22,11 +25,13 @@ from stablelog.errors import Corrupt
 from stablelog.log.model import Slice
 from stablelog.log.segment import Found, Segment
 from stablelog.views.commit_index import Entry
-from stablelog.views.extents import ONE_BATCH, Extent
+from stablelog.views.copies import COPIES
+from stablelog.views.extents import SHARED, Extent
+from stablelog.views.stretches import Stretch
 
 SMALL_SIZE_MAX = 4096  # a batch of this size costs about as much to copy as to hand out in pieces
-COPIED_TOGETHER = 1024  # pieces
 COPIED_SIZE_MAX = 1 << 20  # of one answer: it takes memory until the reader has it
+PAGE_SIZE = 4096  # what lies in one is read from the disk together
 LOOKED_AT = struct.Struct(
     ">"
     "8x"  # base offset
@@ -37,9 +42,8 @@ LOOKED_AT = struct.Struct(
     "16x"  # timestamps
     "q"  # producer id
 )
+LAST_OFFSET_DELTA = struct.Struct(">23xi")
 LENGTH_MIN = HEADER.size - LENGTH_AND_OFFSET_SIZE
-LENGTH_LESS = ONE_BATCH + LENGTH_AND_OFFSET_SIZE  # of `Extent.sized`, for the length of its only batch
-SIZE = ~ONE_BATCH  # the bits of `Extent.sized` that are the size
 KIND = TRANSACTIONAL | CONTROL
 
 
@@ -64,114 +68,115 @@ class Gathered:
         """
         self.start = self.end = start
         self._room = size_max
+        self._copied_room = COPIED_SIZE_MAX
         self._wants_one = at_least_one
         self._goes_on = goes_on
-        self._buffers: list[Buffer] = []
-        self._small: list[Buffer] = []  # pieces of small batches, to be copied together
-        self._copied_size = 0
+        self._buffers: list[Buffer | range] = []  # a range is of the copies
+        self._copies: io.BytesIO | None = None
 
     def slice(self) -> Slice:
-        """What has been gathered."""
-        self._copy()
-        return Slice(self._buffers, self.start, self.end, ())
+        """What has been gathered, after which nothing is added."""
+        copies = memoryview(b"")
+        if self._copies is not None:
+            copies = self._copies.getbuffer()
+            COPIES.give_back(self._copies)
+        buffers: list[Buffer] = [
+            copies[part.start : part.stop] if isinstance(part, range) else part for part in self._buffers
+        ]
+        return Slice(buffers, self.start, self.end, ())
 
-    def add(self, log: File, extents: Sequence[tuple[int, ...]], before_end: int, entry: Entry) -> bool:
-        """Add a transaction's batches in some extents of one segment. Returns whether there is room for more.
+    def add(self, log: File, stretch: Stretch) -> bool:
+        """Add batches of transactions, those that end behind the start. Returns whether there is room for more.
 
         Args:
-            log: of the segment.
-            extents: in which they are, as rows of `EXTENT`.
-            before_end: how many records of the transaction stand before what comes behind the extents.
-            entry: the transaction.
+            log: of the segment in which they lie.
+            stretch: their extents.
 
         Raises:
             Corrupt: what stands there is no batch.
         """
-        room, leader_epoch, pack = self._room, entry.leader_epoch, PREFIX.pack
-        first, (_, last, last_sized, _) = extents[0][1], extents[-1]
         if not self._goes_on:
-            wanted_size = 0
-            for _, position, sized, _ in extents:
-                log.will_need(position, sized & SIZE)
-                wanted_size += sized & SIZE
-                if wanted_size >= room:
-                    break
-        data = log.view(first, last + (last_sized & SIZE) - first)
-        if entry.start + extents[0][3] >= self.start:
-            target = self._target_of_all([extent[2] for extent in extents])
-            if target is not None:
-                # As nearly always where many write: each stands alone, and there is room for all.
-                target += [
-                    piece
-                    for _, position, sized, before_count in extents
-                    for piece in (
-                        pack(entry.start + before_count, sized - LENGTH_LESS, leader_epoch),
-                        data[position - first + PREFIX.size : position - first + (sized & SIZE)],
-                    )
-                ]
-                self.end = entry.start + before_end
-                return self._room > 0
-        for base_offset, end_offset, at, size in self._batches(data, first, extents, before_end, entry):
-            if size > room and not (self._wants_one and self.end == self.start):
-                self._room = 0
+            self._ask_for(log, stretch)
+        largest = max(stretch.sizes)
+        if largest >= SHARED:
+            data = log.view(0, max(map(_end_of, stretch.positions, stretch.sizes)))
+            stretch = _looked_at(data, stretch, self.start)
+            largest = max(stretch.sizes, default=0)
+        else:
+            last = max(stretch.positions)
+            data = log.view(0, last + stretch.sizes[stretch.positions.index(last)])
+        if largest <= SMALL_SIZE_MAX:
+            return self._add_alike(data, stretch, are_small=True)
+        if min(stretch.sizes) > SMALL_SIZE_MAX:
+            return self._add_alike(data, stretch, are_small=False)
+        first = 0
+        for are_small, same in groupby(size <= SMALL_SIZE_MAX for size in stretch.sizes):
+            end = first + len(list(same))
+            if not self._add_alike(data, stretch.part(first, end), are_small=are_small):
                 return False
-            room -= size
-            if size > SMALL_SIZE_MAX:
-                if self._small:
-                    self._copy()
-                self._buffers.append(pack(base_offset, size - LENGTH_AND_OFFSET_SIZE, leader_epoch))
-                self._buffers.append(data[at + PREFIX.size : at + size])
-            else:
-                self._small.append(pack(base_offset, size - LENGTH_AND_OFFSET_SIZE, leader_epoch))
-                self._small.append(data[at + PREFIX.size : at + size])
-            self.end = end_offset
-            if len(self._small) >= COPIED_TOGETHER:
-                self._copy()
-                if self._copied_size >= COPIED_SIZE_MAX:
-                    room = 0
-        self._room = room
-        return room > 0
+            first = end
+        return True
 
-    def _target_of_all(self, sizes: list[int]) -> list[Buffer] | None:
-        """Where the pieces of batches go that stand alone, all small or all large, if there is room for them; else None.
+    def _ask_for(self, log: File, stretch: Stretch) -> None:
+        """Have as much of the extents read from the disk as there is room for, all at once."""
+        begin = end = stretch.positions[0]
+        wanted_size = 0
+        for position, sized in zip(stretch.positions, stretch.sizes, strict=True):
+            if not 0 <= position - end < PAGE_SIZE:
+                log.will_need(begin, end - begin)
+                begin = position
+            end = position + (sized & ~SHARED)
+            wanted_size += end - position
+            if wanted_size >= self._room:
+                break
+        log.will_need(begin, end - begin)
 
-        The room is taken then.
-        """
-        least, size = min(sizes), sum(sizes) - len(sizes) * ONE_BATCH
-        if least < ONE_BATCH or size > self._room:
-            return None
-        if least - ONE_BATCH > SMALL_SIZE_MAX:
-            self._copy()
-            self._room -= size
-            return self._buffers
-        if max(sizes) - ONE_BATCH > SMALL_SIZE_MAX or self._copied_size >= COPIED_SIZE_MAX:
-            return None
-        if len(self._small) >= COPIED_TOGETHER:
-            self._copy()
-        self._room -= size
-        return self._small
+    def _add_alike(self, data: memoryview, stretch: Stretch, *, are_small: bool) -> bool:
+        """Add batches that are all small or all large, each alone in its extent."""
+        _, positions, sizes, base_offsets, leader_epochs, _ = stretch
+        if not sizes:
+            return True
+        room = min(self._room, self._copied_room) if are_small else self._room
+        taken_size, has_room = sum(sizes), True
+        if taken_size > room:
+            ends = list(accumulate(sizes))
+            count = bisect_right(ends, room)
+            if not count and self._wants_one and self.end == self.start:
+                count = 1
+            if not count:
+                return False
+            taken_size, has_room = ends[count - 1], False
+            _, positions, sizes, base_offsets, leader_epochs, _ = stretch.part(0, count)
+        pack, skip, uncounted = PREFIX.pack, PREFIX.size, LENGTH_AND_OFFSET_SIZE
+        pieces: list[Buffer] = [b""] * (2 * len(sizes))
+        pieces[0::2] = [
+            pack(base_offset, size - uncounted, leader_epoch)
+            for base_offset, size, leader_epoch in zip(base_offsets, sizes, leader_epochs, strict=True)
+        ]
+        pieces[1::2] = [
+            data[position + skip : position + size] for position, size in zip(positions, sizes, strict=True)
+        ]
+        self._room -= taken_size
+        if are_small:
+            self._copied_room -= taken_size
+            self._copy(pieces)
+        else:
+            self._buffers += pieces
+        (last_offset_delta,) = LAST_OFFSET_DELTA.unpack_from(data, positions[-1])
+        self.end = base_offsets[-1] + last_offset_delta + 1
+        return has_room and self._room > 0
 
-    def _batches(
-        self, data: memoryview, first: int, extents: Sequence[tuple[int, ...]], before_end: int, entry: Entry
-    ) -> Iterator[tuple[int, int, int, int]]:
-        """Each batch that ends behind the start, as (base offset, next offset, place in `data`, size)."""
-        start, entry_start = self.start, entry.start
-        ends = [extent[3] for extent in extents[1:]]
-        ends.append(before_end)
-        for (_, position, sized, before_count), before_next in zip(extents, ends, strict=True):
-            if not sized & ONE_BATCH:
-                extent = Extent(0, position - first, sized, before_count)
-                yield from _looked_at(data, extent, entry, start)
-            elif entry_start + before_next > start:
-                yield entry_start + before_count, entry_start + before_next, position - first, sized & SIZE
-
-    def _copy(self) -> None:
-        """Copy the small batches together that have come by now."""
-        if self._small:
-            copied = b"".join(self._small)
-            self._buffers.append(copied)
-            self._copied_size += len(copied)
-            self._small = []
+    def _copy(self, pieces: list[Buffer]) -> None:
+        """Copy small batches together."""
+        if self._copies is None:
+            self._copies = COPIES.take()
+        begin = self._copies.tell()
+        self._copies.writelines(pieces)
+        last = self._buffers[-1] if self._buffers else None
+        if isinstance(last, range):  # then they follow it
+            begin = last.start
+            self._buffers.pop()
+        self._buffers.append(range(begin, self._copies.tell()))
 
     def add_run(self, segment: Segment, extent: Extent, entry: Entry, *, whole: bool) -> bool:
         """Add batches outside transactions, which stand at their own offsets. Returns whether there is room for more.
@@ -182,7 +187,6 @@ class Gathered:
             entry: the run.
             whole: whether all of it is wanted, not only what stands at the start and behind.
         """
-        self._copy()
         room, run_end = self._room, extent.position + extent.size
         begin, end, end_offset = extent.position, run_end, entry.end
         if not whole or extent.size > room:
@@ -201,26 +205,34 @@ class Gathered:
         return end == run_end and self._room > 0
 
 
-def _looked_at(
-    data: memoryview, extent: Extent, entry: Entry, start: int
-) -> Iterator[tuple[int, int, int, int]]:
-    """The batches of a transaction in an extent that may hold others' as well: see `Gathered._batches`.
+def _end_of(position: int, sized: int) -> int:
+    return position + (sized & ~SHARED)
+
+
+def _looked_at(data: memoryview, stretch: Stretch, start: int) -> Stretch:
+    """The batches in extents of which some are shared, each alone: of these, those that end behind the start.
 
     Raises:
         Corrupt: what stands there is no batch.
     """
-    unpack, producer_id = LOOKED_AT.unpack_from, entry.producer_id
-    at, end, next_offset = extent.position, extent.position + extent.size, entry.start + extent.before_count
-    while at < end:
-        length, attributes, last_offset_delta, batch_producer_id = unpack(data, at)
-        if length < LENGTH_MIN or last_offset_delta < 0:
-            raise Corrupt(
-                f"what stands in the log where a batch of producer {producer_id} is looked for is none"
-            )
-        size = length + LENGTH_AND_OFFSET_SIZE
-        if batch_producer_id == producer_id and attributes & KIND == TRANSACTIONAL:
-            base_offset = next_offset
-            next_offset += last_offset_delta + 1
-            if next_offset > start:
-                yield base_offset, next_offset, at, size
-        at += size
+    unpack = LOOKED_AT.unpack_from
+    found = Stretch(stretch.segment, [], [], [], [], [])
+    for at, sized, base_offset, leader_epoch, producer_id in zip(*stretch[1:], strict=True):
+        if sized < SHARED:
+            found.add(at, sized, base_offset, leader_epoch, producer_id)
+            continue
+        end = at + (sized & ~SHARED)
+        while at < end:
+            length, attributes, last_offset_delta, batch_producer_id = unpack(data, at)
+            if length < LENGTH_MIN or last_offset_delta < 0:
+                raise Corrupt(
+                    f"what stands in the log where a batch of producer {producer_id} is looked for is none"
+                )
+            size = length + LENGTH_AND_OFFSET_SIZE
+            if batch_producer_id == producer_id and attributes & KIND == TRANSACTIONAL:
+                next_offset = base_offset + last_offset_delta + 1
+                if next_offset > start:
+                    found.add(at, size, base_offset, leader_epoch, producer_id)
+                base_offset = next_offset
+            at += size
+    return found
