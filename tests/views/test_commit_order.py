@@ -326,6 +326,25 @@ def test_a_start_that_cannot_be_written_does_not_move(monkeypatch):
     assert log.partition.delete_records(7) == 7
 
 
+def test_a_view_without_transactions_is_not_walked_for_what_was_removed(monkeypatch):
+    log = Log(segment_bytes=600)
+    for _ in range(300):
+        log.plain()
+        log.sync()
+    log.partition.delete_records(20)
+    looked_at = []
+    look = CommitIndex.__getitem__
+    monkeypatch.setattr(
+        CommitIndex, "__getitem__", lambda index, place: looked_at.append(place) or look(index, place)
+    )
+    assert log.partition.view.removed_sequence() is None
+    assert len(looked_at) < 10
+    log.append(1)
+    log.end(1)
+    log.sync()
+    assert log.partition.view.removed_sequence() == 0
+
+
 def test_retention_takes_a_transaction_that_has_lost_its_beginning_and_no_other():
     log = Log(segment_bytes=600, retention_bytes=5000, file_delete_delay_ms=0)
     log.append(1)

@@ -465,7 +465,8 @@ class CommitOrder:
         index = self._indexes[self._place_of(start)]
         place = index.place_of(start)
         known = index[place - 1].latest_sequence if place else self._sequence_at(start)
-        first = self.transactions(start, 1) if known < 0 else []
+        holds_any = self._indexes[-1].latest_sequence >= 0  # else all entries would be looked at for none
+        first = self.transactions(start, 1) if known < 0 and holds_any else []
         if first:
             known = first[0].commit_sequence - 1
         found = max(known, self.torn_sequence())
