@@ -342,14 +342,6 @@ def test_a_child_that_was_turned_away_leaves_nothing_when_it_is_forgotten() -> N
     assert len(c._table.turned_away) == 0
 
 
-def test_the_holder_of_a_producer_id_is_known() -> None:
-    c = coordinator()
-    who = init(c, enable_two_phase=True)
-    add(c, who, T0)
-    assert c.holder(0).transactional_id == "a"  # type: ignore[union-attr]
-    assert c.holder(1) is None
-
-
 def test_by_hand_only_open_transactions_are_aborted() -> None:
     for state in State:
         c, _ = in_state(state)

@@ -556,11 +556,6 @@ class TransactionCoordinator:
         """What is known of an id; None if nothing is."""
         return self._table.describe(transactional_id)
 
-    def holder(self, producer_id: int) -> Description | None:
-        """The id that a producer id belongs to: whose transaction it is that holds a partition's readers up."""
-        transactional_id = self._table.owner(producer_id)
-        return None if transactional_id is None else self._table.describe(transactional_id)
-
     def list_transactions(
         self,
         *,
