@@ -11,6 +11,7 @@ from crc32c import crc32c
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from stablelog.batch.compression import compress
 from stablelog.batch.header import (
     CRC_START,
     DELETE_HORIZON,
@@ -23,6 +24,7 @@ from stablelog.batch.header import (
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import Corrupt, InvalidConfig
+from stablelog.spark import decoder as decoder_module
 from stablelog.spark.columns import NAMES, arrow_schema
 from stablelog.spark.columns_builder import ColumnBuilder
 from stablelog.spark.decoder import Decoder, Wanted, count_records
@@ -54,7 +56,6 @@ def with_gaps(batch, deltas, last):
     header = read_header(batch)
     found = decode_records(batch)
     body = bytearray()
-    from stablelog.batch.compression import compress
     from stablelog.batch.records import _encode_record, write_varint
 
     for record, delta in zip(found, deltas, strict=True):
@@ -263,6 +264,24 @@ def marker(producer_id, offset, kind):
     )
 
 
+table_sizes = st.sampled_from([1, 2, 3, 7, decoder_module.SCAN_COUNT_MAX])
+
+
+def decoder_of_tables(size, columns, **options):
+    """A decoder that reads the headers of so many batches at once: a transaction may go over several tables."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoder_module, "SCAN_COUNT_MAX", size)
+        return Decoder("t", 0, columns, **options)
+
+
+def packed(batch):
+    """The batch with its records compressed."""
+    body = compress(Codec.LZ4, batch[HEADER.size :])
+    header = read_header(batch)
+    changes = {"attributes": header.attributes | Codec.LZ4, "batch_length": HEADER.size - 12 + len(body)}
+    return resealed(HEADER.pack(*header._replace(**changes)) + body)
+
+
 @st.composite
 def histories(draw):
     """A partition's log as (batches, aborted, committed offsets): transactions of a few producers, interleaved."""
@@ -303,7 +322,7 @@ def histories(draw):
 def test_what_was_aborted_is_never_seen_and_what_was_committed_always(history, data):
     batches, aborted, committed, end = history
     start = data.draw(st.integers(0, end))
-    decoder = Decoder("t", 0, ["offset", "value"], rows_max=3)
+    decoder = decoder_of_tables(data.draw(table_sizes), ["offset", "value"], rows_max=3)
     found, fetched = [], start
     while fetched < end:  # fetch after fetch, each with the list that a broker sends
         behind = [batch for batch in batches if read_header(batch).next_offset > fetched]
@@ -322,7 +341,8 @@ def test_of_a_range_with_all_aborted_transactions_ever_the_past_does_no_harm(his
     batches, aborted, committed, end = history
     start = data.draw(st.integers(0, end))
     sent = b"".join(batch for batch in batches if read_header(batch).next_offset > start)
-    found = decoded(sent, start, end, aborted, columns=["offset"])
+    decoder = decoder_of_tables(data.draw(table_sizes), ["offset"])
+    found = rows_of([*decoder.feed(sent, start, end, aborted), *decoder.flush()])
     assert [r["offset"] for r in found] == [at for at in committed if at >= start]
     everything = decoded(b"".join(batches), columns=["offset"], isolation="read_uncommitted")
     control = {h.base_offset for b in batches if (h := read_header(b)).is_control}
@@ -352,6 +372,51 @@ def test_a_transaction_that_is_told_again_after_its_end_swallows_nothing():
     found = list(decoder.feed(data_batch(1, 0) + marker(1, 1, MarkerType.ABORT), 0, ENDLESS, [(1, 0)]))
     found += decoder.feed(data_batch(1, 2) + marker(1, 3, MarkerType.COMMIT), 0, ENDLESS, [(1, 0)])
     assert [r["offset"] for r in rows_of([*found, *decoder.flush()])] == [2]
+
+
+def test_aborted_transactions_of_many_producers_between_others_are_left_out_each_to_its_end():
+    """Producers take turns, with three transactions each, over tables that none of them ends with."""
+    producers, turns = 40, 30
+    sent, aborted, committed, first = [], [], [], {}
+    for turn in range(turns):
+        for producer in range(producers):
+            offset = len(sent)
+            aborts = (producer + turn // 10) % 3 == 0
+            if turn % 10 < 9:
+                first.setdefault(producer, offset)
+                sent.append(data_batch(producer, offset))
+                committed += [] if aborts else [offset]
+                continue
+            sent.append(marker(producer, offset, MarkerType.ABORT if aborts else MarkerType.COMMIT))
+            begun = first.pop(producer)
+            aborted += [(producer, begun, offset)] if aborts else []
+    assert len(sent) > decoder_module.SCAN_COUNT_MAX
+    for size in (97, decoder_module.SCAN_COUNT_MAX):
+        decoder = decoder_of_tables(size, ["offset"])
+        found = [*decoder.feed(b"".join(sent), 0, ENDLESS, aborted), *decoder.flush()]
+        assert [r["offset"] for r in rows_of(found)] == committed
+
+
+def test_the_end_of_an_aborted_transaction_drops_nothing_of_its_neighbours():
+    """Its batches lie in the headers read before, its marker among those of another producer."""
+    data = data_batch(5, 0) + data_batch(6, 1) + data_batch(6, 2) + marker(5, 3, MarkerType.ABORT)
+    data += marker(6, 4, MarkerType.COMMIT)
+    decoder = decoder_of_tables(2, ["offset"])
+    found = [*decoder.feed(data, 0, ENDLESS, [(5, 0)]), *decoder.flush()]
+    assert [r["offset"] for r in rows_of(found)] == [1, 2]
+
+
+def test_of_two_aborted_transactions_of_one_producer_neither_is_seen():
+    data = data_batch(1, 0) + marker(1, 1, MarkerType.ABORT) + data_batch(1, 2)
+    data += marker(1, 3, MarkerType.ABORT) + data_batch(1, 4) + marker(1, 5, MarkerType.COMMIT)
+    assert [r["offset"] for r in decoded(data, 0, ENDLESS, [(1, 0), (1, 2)], columns=["offset"])] == [4]
+
+
+def test_a_packed_marker_ends_its_transaction():
+    """Nobody compresses markers; a producer id is all the same of another transaction behind one."""
+    data = data_batch(1, 0) + packed(marker(1, 1, MarkerType.ABORT)) + data_batch(1, 2)
+    data += data_batch(2, 3) + packed(marker(2, 4, MarkerType.COMMIT)) + data_batch(2, 5)
+    assert [r["offset"] for r in decoded(data, 0, ENDLESS, [(1, 0), (2, 3)], columns=["offset"])] == [2]
 
 
 def test_control_batches_of_unknown_kinds_are_passed_over():
