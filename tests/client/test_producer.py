@@ -226,6 +226,24 @@ def test_more_than_fits_in_the_queue_arrives_in_order(stablelog_broker, topic):
         assert found[::2] == [b"%d" % n for n in range(partition, 30, 2)]
 
 
+def test_what_an_append_costs_does_not_grow_with_what_waits(stablelog_broker, topic, monkeypatch):
+    with Cluster(stablelog_broker.bootstrap) as cluster:
+        producer = Producer(cluster, unique("p"))
+        producer.begin()
+        looked_up = []
+        leader = cluster.leader
+        monkeypatch.setattr(cluster, "leader", lambda *target: looked_up.append(target) or leader(*target))
+        for n in range(300):  # of each partition five are under way, and no answer is taken before `flush`
+            producer.append(topic, n % 2, batch(b"%d" % n))
+        assert len(looked_up) <= 2 * 300
+        producer.flush()
+        producer.end(commit=True)
+        producer.close()
+    for partition in (0, 1):
+        found = committed(stablelog_broker.bootstrap, topic, partition)
+        assert found == [b"%d" % n for n in range(partition, 300, 2)]
+
+
 def test_other_clients_read_what_was_produced(stablelog_broker, topic):
     with Cluster(stablelog_broker.bootstrap) as cluster:
         producer = Producer(cluster, unique("p"))

@@ -9,9 +9,10 @@ bumps the epoch; before that partitions are added by a request of their own. Sou
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -43,6 +44,9 @@ _ENDED = frozenset(
 _LOST = frozenset({ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id})
 
 
+_index = attrgetter("index")
+
+
 @dataclass(eq=False, slots=True)
 class _Leader:
     """A connection of the producer's own to one leader, and what is under way on it, oldest first."""
@@ -50,6 +54,53 @@ class _Leader:
     connection: Connection
     version: int
     requests: deque[list[Pending]] = field(default_factory=deque)
+
+
+class _Queue:
+    """The batches that are not under way, by partition. What it costs to send does not grow with their number."""
+
+    def __init__(self) -> None:
+        self.size = 0  # bytes
+        self._waiting: dict[Target, deque[Pending]] = {}  # the oldest first; none is empty
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def targets(self) -> set[Target]:
+        """The partitions that something waits for."""
+        return set(self._waiting)
+
+    def oldest(self) -> list[Pending]:
+        """The oldest batch of each partition, the oldest of all first."""
+        return sorted((batches[0] for batches in self._waiting.values()), key=_index)
+
+    def has_before(self, pending: Pending) -> bool:
+        """Whether an older batch of the same partition waits."""
+        batches = self._waiting.get((pending.topic, pending.partition))
+        return batches is not None and batches[0].index < pending.index
+
+    def add(self, pending: Pending) -> None:
+        """Queue a batch that is newer than all others."""
+        self._waiting.setdefault((pending.topic, pending.partition), deque()).append(pending)
+        self.size += len(pending.batch)
+
+    def put_back(self, batches: Iterable[Pending]) -> None:
+        """Queue batches again that were taken, where they belong."""
+        for pending in batches:
+            target = (pending.topic, pending.partition)
+            self._waiting[target] = deque(sorted([pending, *self._waiting.get(target, ())], key=_index))
+            self.size += len(pending.batch)
+
+    def take(self, pending: Pending) -> None:
+        """Take the oldest batch of a partition."""
+        target = (pending.topic, pending.partition)
+        batches = self._waiting[target]
+        assert batches[0] is pending
+        batches.popleft()
+        if not batches:
+            del self._waiting[target]
+        self.size -= len(pending.batch)
 
 
 class Producer:
@@ -97,8 +148,7 @@ class Producer:
         self.record_count = 0
         self.first_offsets: dict[Target, int] = {}
         self.next_offsets: dict[Target, int] = {}
-        self._queue: deque[Pending] = deque()
-        self._queue_size = 0
+        self._queue = _Queue()
         self._sequences: dict[Target, int] = {}  # what the next batch of a partition begins with
         self._added: set[Target] = set()
         self._index = 0
@@ -221,11 +271,10 @@ class Producer:
         if not self._unacknowledged():
             self._progress_at = time.monotonic()
         index = self._index
-        self._queue.append(Pending(index, topic, partition, batch, sequence, count))
+        self._queue.add(Pending(index, topic, partition, batch, sequence, count))
         self._index += 1
-        self._queue_size += len(batch)
         self._send(wait=False)
-        while self._queue_size > QUEUE_SIZE_MAX:
+        while self._queue.size > QUEUE_SIZE_MAX:
             self._send(wait=True)
         return index
 
@@ -264,49 +313,27 @@ class Producer:
             self._add_partitions()
         requests: dict[int, list[Pending]] = {}
         sizes: dict[int, int] = {}
-        passed_over: set[Target] = set()
-        kept: deque[Pending] = deque()
-        while self._queue:
-            pending = self._queue.popleft()
-            target = (pending.topic, pending.partition)
-            leader_id = self._leader_or_restore(pending, kept, requests)
+        for pending in self._queue.oldest():
+            leader_id = self._cluster.leader(pending.topic, pending.partition)
             leader = self._leaders.get(leader_id)
-            full = leader is not None and len(leader.requests) >= IN_FLIGHT_MAX
-            too_large = sizes.get(leader_id, 0) + len(pending.batch) > REQUEST_SIZE_MAX and sizes.get(
-                leader_id
-            )
-            if full or too_large or target in passed_over:
-                passed_over.add(target)
-                kept.append(pending)
+            if leader is not None and len(leader.requests) >= IN_FLIGHT_MAX:
+                continue
+            size = sizes.get(leader_id, 0)
+            if size and size + len(pending.batch) > REQUEST_SIZE_MAX:
                 continue
             requests.setdefault(leader_id, []).append(pending)
-            sizes[leader_id] = sizes.get(leader_id, 0) + len(pending.batch)
-            passed_over.add(target)  # one batch for each partition in a request
-        self._queue = kept
-        self._queue_size = sum(len(pending.batch) for pending in kept)
+            sizes[leader_id] = size + len(pending.batch)
+        for batches in requests.values():
+            for pending in batches:
+                self._queue.take(pending)
         waiting = list(requests.items())
         while waiting:
             leader_id, batches = waiting.pop(0)
             try:
                 self._send_request(leader_id, batches)
             except BaseException:
-                self._requeue([p for _, left in [(leader_id, batches), *waiting] for p in left])
+                self._queue.put_back([p for _, left in [(leader_id, batches), *waiting] for p in left])
                 raise
-
-    def _leader_or_restore(
-        self, pending: Pending, kept: deque[Pending], requests: dict[int, list[Pending]]
-    ) -> int:
-        """The leader of a batch; if there is none, everything that was taken from the queue goes back to it."""
-        try:
-            return self._cluster.leader(pending.topic, pending.partition)
-        except BaseException:
-            taken = [pending, *kept, *(p for batches in requests.values() for p in batches)]
-            self._requeue(taken)
-            raise
-
-    def _requeue(self, batches: list[Pending]) -> None:
-        self._queue = deque(sorted([*batches, *self._queue], key=lambda pending: pending.index))
-        self._queue_size = sum(len(pending.batch) for pending in self._queue)
 
     def _send_request(self, leader_id: int, batches: list[Pending]) -> None:
         leader = self._leaders.get(leader_id)
@@ -321,7 +348,7 @@ class Producer:
 
     def _add_partitions(self) -> None:
         """First dialect: tell the coordinator of partitions before their first batch."""
-        new = {(pending.topic, pending.partition) for pending in self._queue} - self._added
+        new = self._queue.targets - self._added
         if not new:
             return
         coordinator = self._cluster.coordinator(self._transactional_id)
@@ -369,12 +396,12 @@ class Producer:
                     self._acknowledge(pending, result.base_offset)
                 elif result.error_code in PASSING:
                     failed.append(f"{topic.name}-{result.index}: {result.error_code.name}")
-                    self._requeue([pending])
+                    self._queue.put_back([pending])
                 else:
                     failed.append(self._refuse(pending, result))
         if batches:
             failed.append("an answer that names not every partition")
-            self._requeue(list(batches.values()))
+            self._queue.put_back(list(batches.values()))
         if failed:
             raise Again("; ".join(failed))
 
@@ -392,11 +419,8 @@ class Producer:
         """Raise what a refused batch means; if it was only behind one that will be sent again, say so."""
         where = f"{pending.topic}-{pending.partition}"
         code = result.error_code
-        if code in _LOST and any(
-            p.partition == pending.partition and p.topic == pending.topic and p.index < pending.index
-            for p in self._queue
-        ):
-            self._requeue([pending])
+        if code in _LOST and self._queue.has_before(pending):
+            self._queue.put_back([pending])
             return str(code.name)
         if code in (ErrorCode.message_too_large, ErrorCode.record_list_too_large):
             raise Refused(
@@ -439,7 +463,7 @@ class Producer:
                 except Unavailable:
                     break
             for batches in leader.requests:
-                self._requeue(batches)
+                self._queue.put_back(batches)
             leader.connection.close()
         self._leaders.clear()
         if self._cluster.is_hurried:
