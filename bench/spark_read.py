@@ -8,7 +8,7 @@ over runs made one after the other in one session, so that what else the machine
 
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from bench.columns import ALL, BATCH_SIZE
 from bench.report import Section, Wanted
 from bench.spark_session import (
     PARTITION_COUNT,
+    Contender,
     Contest,
     arrow_rows,
     drained,
@@ -32,7 +33,9 @@ from stablelog.spark.encoder import Encoder
 TRANSACTION_COUNT = 18  # with aborts two more, aborted: a tenth of all
 NARROW = ("value", "partition", "offset")
 NARROW_SCHEMA = "value BINARY, partition INT NOT NULL, offset BIGINT NOT NULL"
+COUNTED_SCHEMA = "offset BIGINT NOT NULL"
 SMALL_COUNT, LARGE_COUNT = 4_000_000, 800_000
+ROUNDS_OF_ABORTS = 4  # for each run: what is looked for is less than what two runs differ by
 
 
 def fill(bootstrap: str, topic: str, count: int, value_size: int, *, aborts: bool = False) -> None:
@@ -69,12 +72,12 @@ def settled(bootstrap: str, topic: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A topic, and Parquet files of the same rows."""
+    """A topic, how many of its rows are committed, and where they are in Parquet files, if they are."""
 
     topic: str
     value_size: int
-    parquet: Path
     count: int
+    parquet: Path | None = None
 
 
 class Bench:
@@ -87,14 +90,19 @@ class Bench:
         self._run_count = run_count
 
     def make(self, topic: str, count: int, value_size: int, *, aborts: bool = False) -> Rows:
-        """A topic and its Parquet."""
+        """A topic; its rows are counted."""
         make_topic(self._bootstrap, topic)
         fill(self._bootstrap, topic, count, value_size, aborts=aborts)
         settled(self._bootstrap, topic)
-        parquet = self._directory / f"{topic}.parquet"
-        self._read(topic).write.parquet(str(parquet))
+        return Rows(topic, value_size, self._read(topic, COUNTED_SCHEMA).count())
+
+    def in_parquet(self, rows: Rows) -> Rows:
+        """The same, with its Parquet."""
+        parquet = self._directory / f"{rows.topic}.parquet"
+        self._read(rows.topic).write.parquet(str(parquet))
         found = sum(pq.read_metadata(file).num_rows for file in parquet.glob("*.parquet"))
-        return Rows(topic, value_size, parquet, found)
+        assert found == rows.count, (found, rows)
+        return replace(rows, parquet=parquet)
 
     def _read(self, topic: str, schema: str | None = None, **options: str) -> Any:
         reader = self._spark.read.format("stablelog").options(
@@ -108,15 +116,20 @@ class Bench:
         for rows, wanted in ((small, 0.45), (large, 0.55)):
             limit = drained(ready(self._spark, ALL, rows.value_size, rows.count), self._run_count)
             parquet = self._spark.read.parquet(str(rows.parquet)), rows.count
-            for scan, aim in (("files", Wanted(wanted)), ("fetch", None)):
-                ours = self._read(rows.topic, scan=scan), rows.count
-                what = f"{rows.value_size:,} B by {scan}"
-                Contest(section, what, ours, parquet, aim, limit).run(self._run_count)
+            ours = [
+                Contender(
+                    f"{rows.value_size:,} B by {scan}", self._read(rows.topic, scan=scan), rows.count, aim
+                )
+                for scan, aim in (("files", Wanted(wanted)), ("fetch", None))
+            ]
+            Contest(section, ours, parquet, limit).run(self._run_count)
         limit = drained(ready(self._spark, NARROW, small.value_size, small.count), self._run_count)
         parquet = self._spark.read.parquet(str(small.parquet)).select(*NARROW), small.count
-        ours = self._read(small.topic, NARROW_SCHEMA, scan="files"), small.count
         what = f"{small.value_size:,} B by files, three columns"
-        Contest(section, what, ours, parquet, Wanted(0.8), limit).run(self._run_count)
+        narrow = Contender(
+            what, self._read(small.topic, NARROW_SCHEMA, scan="files"), small.count, Wanted(0.8)
+        )
+        Contest(section, [narrow], parquet, limit).run(self._run_count)
         return section
 
     def beside_none_aborted(self, aborted: Rows, clean: Rows) -> Section:
@@ -125,9 +138,8 @@ class Bench:
         scanned = aborted.count * (TRANSACTION_COUNT + 2) // TRANSACTION_COUNT
         some, none = (self._read(rows.topic, scan="files") for rows in (aborted, clean))
         delivered = Section(section.title, beside=section.beside)
-        Contest(delivered, "delivered", (some, aborted.count), (none, clean.count), Wanted(0.95)).run(
-            self._run_count
-        )
+        ours = [Contender("delivered", some, aborted.count, Wanted(0.95))]
+        Contest(delivered, ours, (none, clean.count)).run(ROUNDS_OF_ABORTS * self._run_count)
         for row in delivered.rows:
             section.rows.append(row)
             read = section.row(row.what.replace("delivered", "read"), wanted=Wanted(0.95))
@@ -143,11 +155,11 @@ class Bench:
             **{"kafka.bootstrap.servers": self._bootstrap, "kafka.isolation.level": "read_committed"},
             subscribe=rows.topic,
         )
-        for scan in ("files", "fetch"):
-            ours = self._read(rows.topic, scan=scan), rows.count
-            what = f"{rows.value_size:,} B by {scan}"
-            aim = Wanted(3) if scan == "files" else None
-            Contest(section, what, ours, (theirs.load(), rows.count), aim).run(self._run_count)
+        ours = [
+            Contender(f"{rows.value_size:,} B by {scan}", self._read(rows.topic, scan=scan), rows.count, aim)
+            for scan, aim in (("files", Wanted(3)), ("fetch", None))
+        ]
+        Contest(section, ours, (theirs.load(), rows.count)).run(self._run_count)
         return section
 
 
@@ -158,8 +170,8 @@ def run(spark: Any, run_count: int, divisor: int, *, with_connector: bool) -> li
         stablelog.serve(Path(directory) / "data", stablelog_flush="os") as broker,
     ):
         bench = Bench(spark, broker.bootstrap, Path(directory), run_count)
-        small = bench.make("small", SMALL_COUNT // divisor, 100)
-        large = bench.make("large", LARGE_COUNT // divisor, 1000)
+        small = bench.in_parquet(bench.make("small", SMALL_COUNT // divisor, 100))
+        large = bench.in_parquet(bench.make("large", LARGE_COUNT // divisor, 1000))
         aborted = bench.make("aborted", SMALL_COUNT // divisor, 100, aborts=True)
         sections = [bench.beside_parquet(small, large), bench.beside_none_aborted(aborted, small)]
         if with_connector:

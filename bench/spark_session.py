@@ -93,24 +93,32 @@ class Cost:
 
 def cost(work: Callable[[], object]) -> Cost:
     """What it takes."""
-    cpu, began = _cpu_seconds(), time.perf_counter()
+    before, began = _processor_ticks(), time.perf_counter()
     work()
-    return Cost(time.perf_counter() - began, _cpu_seconds() - cpu)
+    seconds = time.perf_counter() - began
+    # A worker that has ended since is in nobody's account, for Spark waits for none: what it had taken is not to be
+    # taken off what the others took.
+    ticks = sum(ticks - before.get(process, 0) for process, ticks in _processor_ticks().items())
+    return Cost(seconds, ticks / os.sysconf("SC_CLK_TCK"))
 
 
-def _cpu_seconds() -> float:
-    """Processor time of this process and of all that descend from it: the JVM, its Python workers, the broker."""
-    parents, ticks = {}, {}
+def _processor_ticks() -> dict[tuple[int, int], int]:
+    """What this process and all that descend from it have taken: the JVM, its Python workers, the broker.
+
+    By process id and start, for ids are used again.
+    """
+    parents, taken = {}, {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
                 parents[int(entry.name)] = int(fields[1])
-                ticks[int(entry.name)] = sum(map(int, fields[11:15]))  # with those of children that ended
+                # With what those of its children took that ended, and that it waited for.
+                taken[int(entry.name)] = int(fields[19]), sum(map(int, fields[11:15]))
     ours = {os.getpid()}
     while more := {pid for pid, parent in parents.items() if parent in ours} - ours:
         ours |= more
-    return sum(ticks[pid] for pid in ours) / os.sysconf("SC_CLK_TCK")
+    return {(pid, taken[pid][0]): taken[pid][1] for pid in ours}
 
 
 def drain(frame: Any) -> None:
@@ -127,45 +135,62 @@ def drained(frame: Any, run_count: int) -> Cost:
 
 
 @dataclass(frozen=True, slots=True)
+class Contender:
+    """A frame of stablelog's.
+
+    Attributes:
+        what: the rows and columns that are read.
+        frame: what is drained.
+        count: its rows.
+        wanted: the ratio of its rate to the other's.
+    """
+
+    what: str
+    frame: Any
+    count: int
+    wanted: Wanted | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Contest:
-    """Two frames that are drained in turn, and where it is noted.
+    """Frames of stablelog's and another's, drained in turn, and where it is noted.
 
     Attributes:
         section: where to.
-        what: the rows and columns that are read.
-        ours: stablelog's frame, and how many rows it has.
-        theirs: the other's.
-        wanted: the ratio of the rates.
+        ours: stablelog's frames, each held against the other.
+        theirs: the other's frame, and how many rows it has.
         limit: what a source takes that has its batches ready.
     """
 
     section: Section
-    what: str
-    ours: tuple[Any, int]
+    ours: Sequence[Contender]
     theirs: tuple[Any, int]
-    wanted: Wanted | None = None
     limit: Cost | None = None
 
     def run(self, run_count: int) -> None:
-        """Drain both, now one first, now the other."""
-        contestants = [(OURS, *self.ours), (self.section.beside, *self.theirs)]
+        """Drain all, each time beginning with the next one."""
+        other, other_count = self.theirs
+        frames = [*(one.frame for one in self.ours), other]
         for run in range(run_count + WARM_UP_COUNT):
-            for name, frame, count in contestants[:: 1 if run % 2 else -1]:
-                took = cost(lambda: drain(frame))  # noqa: B023 - called at once
-                if run >= WARM_UP_COUNT:
-                    for (what, seconds), (_, best) in zip(
-                        self._kinds(took), self._kinds(self.limit), strict=True
-                    ):
-                        at_best = count / best / 1e6 if best else None
-                        row = self.section.row(what, wanted=self.wanted, limit=at_best)
-                        row.add(name, count / max(seconds, 0.01) / 1e6)
+            took = {}
+            for turn in range(len(frames)):
+                place = (run + turn) % len(frames)
+                took[place] = cost(lambda: drain(frames[place]))  # noqa: B023 - called at once
+            if run < WARM_UP_COUNT:
+                continue
+            for place, one in enumerate(self.ours):
+                self._note(one, OURS, one.count, took[place])
+                self._note(one, self.section.beside, other_count, took[len(self.ours)])
 
-    def _kinds(self, took: Cost | None) -> tuple[tuple[str, float], ...]:
-        clock, processor = (took.seconds, took.cpu_seconds) if took else (0.0, 0.0)
-        return (
-            (f"{self.what}, M rows/s", clock),
-            (f"{self.what}, M rows per s of processor time", processor),
-        )
+    def _note(self, one: Contender, name: str, count: int, took: Cost) -> None:
+        best = self.limit
+        for what, seconds, best_seconds in (
+            ("M rows/s", took.seconds, best and best.seconds),
+            ("M rows per s of processor time", took.cpu_seconds, best and best.cpu_seconds),
+        ):
+            limit = one.count / best_seconds / 1e6 if best_seconds else None
+            row = self.section.row(f"{one.what}, {what}", wanted=one.wanted, limit=limit)
+            row.add(name, count / max(seconds, 0.01) / 1e6)
 
 
 # -- rows ------------------------------------------------------------------------------------------------------

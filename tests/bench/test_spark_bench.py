@@ -1,11 +1,15 @@
 """The benchmarks of the data source run here in miniature, and give every figure that the issue's goals are held against."""
 
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 
 from bench import columns, spark_read, spark_session, spark_tasks, spark_write
 from bench.contestants import OURS
+from bench.report import Section
 from stablelog.batch.header import Codec
 
 
@@ -36,7 +40,7 @@ def test_reads_are_held_against_parquet_and_against_none_aborted(prepared, monke
 
 def test_what_was_aborted_counts_as_read_and_not_as_delivered(prepared, monkeypatch):
     monkeypatch.setattr(spark_session, "WARM_UP_COUNT", 0)
-    rows = spark_read.Rows("t", 100, None, 18_000)
+    rows = spark_read.Rows("t", 100, 18_000)
     bench = spark_read.Bench(prepared, "", None, 1)
     monkeypatch.setattr(bench, "_read", lambda topic, **_: prepared.range(10))
     section = bench.beside_none_aborted(rows, rows)
@@ -44,6 +48,56 @@ def test_what_was_aborted_counts_as_read_and_not_as_delivered(prepared, monkeypa
     delivered, read = by_name["delivered, M rows/s"], by_name["read, M rows/s"]
     assert read.median(OURS) == pytest.approx(delivered.median(OURS) * 20 / 18)
     assert read.median("none aborted") == delivered.median("none aborted")
+
+
+def test_every_frame_is_held_against_the_other_of_its_round(monkeypatch):
+    monkeypatch.setattr(spark_session, "WARM_UP_COUNT", 1)
+    drains = []
+
+    def drain(frame):
+        drains.append(frame)
+
+    def cost(work):
+        work()
+        return spark_session.Cost(seconds=len(drains), cpu_seconds=2 * len(drains))
+
+    monkeypatch.setattr(spark_session, "drain", drain)
+    monkeypatch.setattr(spark_session, "cost", cost)
+    section = Section("t", beside="other")
+    ours = [spark_session.Contender(name, name, 10**6) for name in ("a", "b")]
+    spark_session.Contest(section, ours, ("c", 10**6), spark_session.Cost(0.5, 1.0)).run(2)
+    assert drains == ["a", "b", "c", "b", "c", "a", "c", "a", "b"]
+    by_name = {row.what: row for row in section.rows}
+    row = by_name["a, M rows/s"]
+    assert [1 / rate for rate in row.runs[OURS]] == pytest.approx([6, 8])
+    assert [1 / rate for rate in row.runs["other"]] == pytest.approx([5, 7])
+    row = by_name["b, M rows per s of processor time"]
+    assert [1 / rate for rate in row.runs[OURS]] == pytest.approx([8, 18])
+    assert [1 / rate for rate in row.runs["other"]] == pytest.approx([10, 14])
+    assert by_name["b, M rows/s"].limit == 2
+    assert by_name["b, M rows per s of processor time"].limit == 1
+
+
+def test_a_process_that_ended_takes_nothing_off_the_cost_of_a_query(monkeypatch):
+    looks = iter([{(1, 5): 100, (2, 6): 700}, {(1, 5): 150, (2, 9): 30}])  # another process, and the same id
+    monkeypatch.setattr(spark_session, "_processor_ticks", lambda: next(looks))
+    assert spark_session.cost(lambda: None).cpu_seconds == pytest.approx(80 / os.sysconf("SC_CLK_TCK"))
+
+
+def test_the_processor_time_of_a_child_counts():
+    busy = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint(); sys.stdout.flush(); input()"
+
+    def work():
+        child = subprocess.Popen([sys.executable, "-c", busy], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        children.append(child)
+        child.stdout.readline()
+
+    children = []
+    try:
+        assert spark_session.cost(work).cpu_seconds > 0.25
+    finally:
+        for child in children:
+            child.communicate(b"\n")
 
 
 def test_writes_and_micro_batches_have_a_limit_beside_them(prepared, monkeypatch):
