@@ -16,6 +16,7 @@ from stablelog.spark.columns import HEADER_TYPE
 from stablelog.spark.decoder import Decoder
 from stablelog.spark.encoder import Encoder
 from stablelog.spark.kernels.encode import hash_key
+from tests.client.hashes import MURMUR2
 from tests.clients.drivers import unique
 
 COUNTS = {"a": 3, "b": 1, "c": 40}
@@ -130,17 +131,7 @@ def test_what_is_encoded_is_decoded():
     assert found.column("timestamp").cast(pa.int64()).to_pylist() == [5000] * 3
 
 
-@pytest.mark.parametrize(
-    ("key", "wanted"),
-    [  # from the tests of Kafka's own Utils.murmur2
-        (b"21", -973932308),
-        (b"foobar", -790332482),
-        (b"a-little-bit-long-string", -985981536),
-        (b"a-little-bit-longer-string", -1486304829),
-        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
-        (b"abc", 479470107),
-    ],
-)
+@pytest.mark.parametrize(("key", "wanted"), MURMUR2)
 def test_a_key_has_the_hash_that_kafka_gives_it(key, wanted):
     assert hash_key(pa.py_buffer(key).address, len(key)) == wanted & 0xFFFFFFFF
 
