@@ -1,6 +1,8 @@
-"""A Spark session for the scenes: two cores, and no word of its own."""
+"""A Spark session for the scenes, two cores and no word of its own; and what a scene tells its Spark job."""
 
+import argparse
 import warnings
+from pathlib import Path
 from typing import Any
 
 from stablelog.spark import session
@@ -17,3 +19,12 @@ def quiet_session(name: str) -> Any:
     spark = session(name, master="local[2]", **settings)
     spark.sparkContext.setLogLevel("OFF")
     return spark
+
+
+def job_arguments(limit: str) -> argparse.Namespace:
+    """Where the log is, where the checkpoint goes, and how much a micro-batch holds, under this name."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("bootstrap")
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument(limit, type=int)
+    return parser.parse_args()

@@ -7,7 +7,6 @@ It begins when it is told a line, and prints how far it is, a line for each batc
 choose the moment to kill it.
 """
 
-import argparse
 import sys
 import time
 from pathlib import Path
@@ -17,7 +16,7 @@ from pyspark.sql import functions as f
 
 from demo.crashes import DELAYS_TOPIC, NAMED_TOPIC, TOPIC
 from demo.flights import airlines
-from demo.spark_session import quiet_session
+from demo.spark_session import job_arguments, quiet_session
 
 POLL_S = 0.05
 FLIGHT = "row BIGINT, carrier STRING, hour STRING, dep_delay DOUBLE, arr_delay DOUBLE, doomed BOOLEAN"
@@ -76,11 +75,7 @@ def follow(queries: list[Any]) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("bootstrap")
-    parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("rows_per_batch", type=int)
-    given = parser.parse_args()
+    given = job_arguments("rows_per_batch")
     ready = quiet_session("pipeline")
     if sys.stdin.readline():  # nothing if whoever started it is gone
         follow(start(ready, given.bootstrap, given.checkpoint, given.rows_per_batch))

@@ -108,38 +108,24 @@ def _work(name: str, place: int, hours: list[Hour]) -> Work:
         "flights": sum(len(hour.flights) for hour in hours),
         "weather": sum(len(hour.weather) for hour in hours),
     }
+
+    def record(row: Flight | Weather, key: str, **more: object) -> Record:
+        told = {"txn": name, "sizes": sizes, "origin": row.origin, "hour": row.hour}
+        return Record(isinstance(row, Weather), row.origin, key, told | more)
+
     flights = [
-        Record(
-            is_weather=False,
-            airport=hour.airport,
-            key=flight.carrier,
-            value={
-                "txn": name,
-                "sizes": sizes,
-                "origin": flight.origin,
-                "hour": flight.hour,
-                "carrier": flight.carrier,
-                "dep_delay": flight.departure_delay,
-                "has_weather": bool(hour.weather),
-            },
+        record(
+            flight,
+            flight.carrier,
+            carrier=flight.carrier,
+            dep_delay=flight.departure_delay,
+            has_weather=bool(hour.weather),
         )
         for hour in hours
         for flight in hour.flights
     ]
     weather = [
-        Record(
-            is_weather=True,
-            airport=hour.airport,
-            key=hour.airport,
-            value={
-                "txn": name,
-                "sizes": sizes,
-                "origin": each.origin,
-                "hour": each.hour,
-                "temp": each.temperature,
-                "visib": each.visibility,
-            },
-        )
+        record(each, each.origin, temp=each.temperature, visib=each.visibility)
         for hour in hours
         for each in hour.weather
     ]

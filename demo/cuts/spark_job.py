@@ -5,7 +5,6 @@ which prints what each micro-batch held as a line of JSON, and ends when both qu
 told by a line.
 """
 
-import argparse
 import json
 import sys
 import threading
@@ -18,7 +17,7 @@ from pyspark.sql import functions as f
 
 from demo.cuts import COMMIT_ORDERED
 from demo.cuts.spark_watch import BY_CUT, QUERIES
-from demo.spark_session import quiet_session
+from demo.spark_session import job_arguments, quiet_session
 
 POLL_S = 0.05
 FAILURES_MAX = 5  # of each query: on a busy machine a worker of Spark's may come too late
@@ -118,11 +117,7 @@ class Query:
 
 def main() -> None:
     """Run the job."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("bootstrap")
-    parser.add_argument("checkpoint", type=Path)
-    parser.add_argument("offsets_per_batch", type=int)
-    given = parser.parse_args()
+    given = job_arguments("offsets_per_batch")
     spark = quiet_session("cuts")
     queries = [
         Query(spark, name, given.bootstrap, given.checkpoint, given.offsets_per_batch) for name in QUERIES
