@@ -17,8 +17,8 @@ from tests.clients.drivers import unique
 DESCRIBE_TRANSACTIONS = 65
 
 
-def create(bootstrap, order="commit", partitions=2, group=""):
-    name = unique(order)
+def create(bootstrap, order="commit", partitions=2, group="", name=None):
+    name = name or unique(order)
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     config = {"stablelog.order": order} | ({"stablelog.group": group} if group else {})
     admin.create_topics([NewTopic(name, partitions, 1, config=config)])[name].result(30)

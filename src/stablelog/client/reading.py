@@ -79,7 +79,7 @@ class _Stream:
             up_to: only one with this commit sequence or a lesser one, all of which can be read; None for any.
 
         Raises:
-            OffsetOutOfRange: transactions may have been removed that were not read.
+            OffsetOutOfRange: transactions may have been removed that were not read, or the topic is another one by now.
         """
         if not self._listed and (up_to is None or self._known < up_to):
             found = describe_commits(
@@ -93,6 +93,11 @@ class _Stream:
                 raise OffsetOutOfRange(
                     f"{self._target[0]}-{self._target[1]} begins at {found.start_offset}, and was read up to "
                     f"{self._position}: what stood between was removed"
+                )
+            if found.end_offset < self._position:
+                raise OffsetOutOfRange(
+                    f"{self._target[0]}-{self._target[1]} ends at {found.end_offset}, and was read up to {self._position}: "
+                    "it was deleted and created again"
                 )
             self._listed.extend(found.commits)
             if len(found.commits) == LISTED_MAX:
