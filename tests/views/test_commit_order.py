@@ -436,6 +436,25 @@ def test_an_index_that_does_not_agree_with_the_log_is_found():
     assert list(verify_view(log.disk, DIRECTORY)) != []
 
 
+def test_an_index_of_the_earlier_version_is_no_damage_and_is_made_anew():
+    log = Log(segment_bytes=500)
+    for _ in range(20):
+        log.append(1, count=2)
+        log.append(2)
+        log.end(1)
+        log.end(2)
+    log.sync()
+    paths = [DIRECTORY / name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".commitsummary")]
+    for path in paths:
+        content = (1).to_bytes(2, "big") + log.disk.read_bytes(path)[2:-4]
+        log.disk.write_atomic(path, content + crc32c(content).to_bytes(4, "big"))
+    assert paths
+    assert list(verify_view(log.disk, DIRECTORY)) == []
+    log.reopen()
+    assert all(CommitSummary.decode(log.disk.read_bytes(path)) for path in paths)
+    assert list(verify_view(log.disk, DIRECTORY)) == []
+
+
 class History(RuleBasedStateMachine):
     @initialize(segment_bytes=st.sampled_from([400, 1500, 1 << 20]))
     def begin(self, segment_bytes):

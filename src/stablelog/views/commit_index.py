@@ -63,6 +63,10 @@ VERSION = 2
 CRC = struct.Struct(">I")
 
 
+class EarlierForm(Corrupt):
+    """A whole index of an earlier version. Nothing is wrong with its log: it is made anew when the partition is opened."""
+
+
 class Entry(NamedTuple):
     """A slice of the view: [start, start + record_count). See `ENTRY` for the fields."""
 
@@ -124,7 +128,8 @@ class CommitSummary:
         """Read a file's content.
 
         Raises:
-            Corrupt: it is not one.
+            EarlierForm: it is one of an earlier version.
+            Corrupt: it is none.
         """
         if (
             len(content) < SUMMARY.size + CRC.size
@@ -133,6 +138,8 @@ class CommitSummary:
             raise Corrupt("a commit summary that is damaged")
         fields = SUMMARY.unpack_from(content)
         version, open_count = fields[0], fields[-1]
+        if 0 < version < VERSION:
+            raise EarlierForm(f"a commit summary of version {version}")
         if version != VERSION or len(content) != SUMMARY.size + open_count * OPEN.size + CRC.size:
             raise Corrupt(f"a commit summary of version {version} with {len(content)} bytes")
         opened = tuple(OPEN.iter_unpack(content[SUMMARY.size : -CRC.size]))

@@ -24,6 +24,7 @@ from stablelog.views.commit_index import (
     NO_PRODUCER,
     SUMMARY_SUFFIX,
     CommitSummary,
+    EarlierForm,
     Entry,
 )
 from stablelog.views.extents import EXTENT, Extent
@@ -116,6 +117,8 @@ def _verify_index(
     }
     try:
         summary = CommitSummary.decode(disk.read_bytes(path[SUMMARY_SUFFIX]))
+    except EarlierForm:
+        return  # no damage: whoever opens the partition makes it anew
     except Corrupt as error:
         yield Finding(path[SUMMARY_SUFFIX], str(error))
         return
