@@ -342,6 +342,21 @@ def test_a_child_that_was_turned_away_leaves_nothing_when_it_is_forgotten() -> N
     assert len(c._table.turned_away) == 0
 
 
+@pytest.mark.parametrize("has_begun", [True, False])
+def test_a_child_that_was_turned_away_is_not_committed(has_begun: bool) -> None:
+    c = coordinator()
+    name = child_id("k", 0, "run", "task", "0", group="")
+    who = init(c, name)
+    if has_begun:
+        add(c, who, T0, name=name)
+    c.turn_away(name, who.producer_id, who.producer_epoch)
+    child = ChildShown(name, who.producer_id, who.producer_epoch)
+    decision = c.joint.commit(JointName("", "k"), 0, [child], now_ms=0)
+    assert decision.answer.error is ErrorCode.invalid_txn_state
+    assert "refused a partition" in (decision.answer.message or "")
+    assert (decision.records, decision.markers, c.last_commit_sequence) == ([], [], 0)
+
+
 def test_by_hand_only_open_transactions_are_aborted() -> None:
     for state in State:
         c, _ = in_state(state)

@@ -36,6 +36,7 @@ from stablelog.coordinators.transactions.records import (
     TopicPartition,
     Transaction,
 )
+from stablelog.coordinators.transactions.refusals import turned_away
 from stablelog.coordinators.transactions.states import Event, State
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.errors import Refused
@@ -375,6 +376,8 @@ class JointCommits:
                 ErrorCode.invalid_txn_state,
                 f"child {transactional_id} has no open transaction: it is in state {txn.state.label}",
             )
+        if self._table.is_turned_away(transactional_id, txn):
+            raise turned_away(transactional_id)
         return txn
 
     def _dismiss(

@@ -64,6 +64,7 @@ from stablelog.coordinators.transactions.refusals import (
     for_produce,
     for_version,
     mapping_lost,
+    turned_away,
     without_fenced,
 )
 from stablelog.coordinators.transactions.states import Event, State, next_state
@@ -307,7 +308,7 @@ class TransactionCoordinator:
             txn = self._of_producer(transactional_id, Identity(producer_id, producer_epoch))
             if self.config.strict and transaction_version < SECOND_DIALECT:
                 raise dialect_refused()
-            if self._is_turned_away(transactional_id, txn) and txn.state is State.ONGOING:
+            if self._table.is_turned_away(transactional_id, txn) and txn.state is State.ONGOING:
                 markers = self._ending.end(
                     transactional_id,
                     txn,
@@ -340,9 +341,6 @@ class TransactionCoordinator:
         txn = self._table.get(transactional_id)
         if txn is not None and txn.client == (producer_id, producer_epoch):
             self._table.turned_away[transactional_id] = txn.client
-
-    def _is_turned_away(self, transactional_id: str, txn: Transaction) -> bool:
-        return self._table.turned_away.get(transactional_id) == txn.client
 
     def verify_partitions(
         self,
@@ -476,13 +474,12 @@ class TransactionCoordinator:
                     ErrorCode.concurrent_transactions,
                     f"the last transaction of {transactional_id} is being completed",
                 )
-            if self._is_turned_away(transactional_id, txn) and (commit or txn.state is not State.ONGOING):
+            if self._table.is_turned_away(transactional_id, txn) and (
+                commit or txn.state is not State.ONGOING
+            ):
                 if not commit:
                     return Event.ABORT_NOTHING
-                raise Refused(  # also where nothing has begun: its commit is not that of the one before
-                    ErrorCode.invalid_txn_state,
-                    f"the transaction of {transactional_id} was refused a partition: it can only be aborted",
-                )
+                raise turned_away(transactional_id)  # also where nothing has begun: it is not the one before
             if ended and version < SECOND_DIALECT:
                 return again  # a new transaction would have begun with a partition
             if commit:

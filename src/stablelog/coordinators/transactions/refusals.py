@@ -53,6 +53,14 @@ def mapping_lost(transactional_id: str, shown: Identity, txn: Transaction) -> Re
     )
 
 
+def turned_away(transactional_id: str) -> Refused:
+    """A partition was refused to the transaction."""
+    return Refused(
+        ErrorCode.invalid_txn_state,
+        f"the transaction of {transactional_id} was refused a partition: it can only be aborted",
+    )
+
+
 def dialect_refused() -> Refused:
     """A transaction of the first dialect, where only the second is allowed."""
     return Refused(

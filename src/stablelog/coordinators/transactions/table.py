@@ -161,6 +161,10 @@ class TransactionTable:
         self.turned_away.pop(transactional_id, None)
         records.append((transaction_key(transactional_id), None))
 
+    def is_turned_away(self, transactional_id: str, txn: Transaction) -> bool:
+        """Whether the producer's transaction was refused a partition, so that it can only abort."""
+        return self.turned_away.get(transactional_id) == txn.client
+
     def take_producer_id(self, records: list[Record]) -> int:
         """A producer id that nobody has had, with the record of the block it comes from if that is a new one."""
         if self._producer_ids.needs_block:
