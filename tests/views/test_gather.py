@@ -2,17 +2,21 @@
 
 import io
 import random
+import struct
 
 import pytest
 
 from stablelog.batch.header import headers_in
+from stablelog.batch.records import Record, encode_batch
 from stablelog.env.disk import LocalDisk
+from stablelog.errors import Corrupt
 from stablelog.log.model import Isolation
 from stablelog.testing.sim_disk import SimFile
 from stablelog.views import commit_index, commit_order, copies, gather, stretches
 from stablelog.views.commit_index import CommitIndex
 from stablelog.views.copies import KEPT_COUNT, Copies
-from stablelog.views.extents import EXTENT
+from stablelog.views.extents import EXTENT, SHARED
+from stablelog.views.stretches import Stretch
 from tests.views.test_commit_order import Log
 
 
@@ -73,6 +77,20 @@ def test_a_batch_that_stands_alone_is_not_looked_at(monkeypatch, size):
     log.sync()
     monkeypatch.setattr(gather, "LOOKED_AT", None)
     assert log.read_all(0, 1 << 30) == log.expected()
+
+
+@pytest.mark.parametrize("batch", [0, 1, 2])
+@pytest.mark.parametrize("length", [-1, 0, 2**31 - 1, -(2**31), 100, 70])
+def test_damage_where_small_batches_stand_side_by_side_is_told(batch, length):
+    one = encode_batch(
+        [Record(0, 0, None, b"value")], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    data = bytearray(3 * one)
+    stretch = Stretch(0, [0], [len(data) | SHARED], [10], [0], [1])
+    assert gather._looked_at(memoryview(data), stretch, 0).base_offsets == [10, 11, 12]
+    struct.pack_into(">i", data, batch * len(one) + 8, length)
+    with pytest.raises(Corrupt):
+        gather._looked_at(memoryview(data), stretch, 0)
 
 
 def test_small_batches_take_little_memory_until_the_reader_has_them(monkeypatch):

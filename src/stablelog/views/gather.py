@@ -222,17 +222,20 @@ def _looked_at(data: memoryview, stretch: Stretch, start: int) -> Stretch:
             found.add(at, sized, base_offset, leader_epoch, producer_id)
             continue
         end = at + (sized & ~SHARED)
+        last_at = end - HEADER.size  # a batch cannot begin behind it
         while at < end:
             length, attributes, last_offset_delta, batch_producer_id = unpack(data, at)
-            if length < LENGTH_MIN or last_offset_delta < 0:
+            size = length + LENGTH_AND_OFFSET_SIZE
+            next_at = at + size
+            ends_well = next_at <= last_at or next_at == end
+            if length < LENGTH_MIN or last_offset_delta < 0 or not ends_well:
                 raise Corrupt(
                     f"what stands in the log where a batch of producer {producer_id} is looked for is none"
                 )
-            size = length + LENGTH_AND_OFFSET_SIZE
             if batch_producer_id == producer_id and attributes & KIND == TRANSACTIONAL:
                 next_offset = base_offset + last_offset_delta + 1
                 if next_offset > start:
                     found.add(at, size, base_offset, leader_epoch, producer_id)
                 base_offset = next_offset
-            at += size
+            at = next_at
     return found
