@@ -240,8 +240,9 @@ def test_what_was_removed_from_a_partition_that_was_seen_empty_is_told(stablelog
         next(reader)
 
 
+@pytest.mark.parametrize("written", [1, 6], ids=["shorter", "longer"])
 @pytest.mark.parametrize("cut", [True, False], ids=["cut", "partitions"])
-def test_a_topic_that_was_created_again_is_not_gone_on_with(stablelog_broker, client, topics, cut):
+def test_a_topic_that_was_created_again_is_not_gone_on_with(stablelog_broker, client, topics, cut, written):
     topic = topics[0]
     write(client, [topic], "before")
     reader = client.read(topic, cut=cut, wait=0)
@@ -251,9 +252,11 @@ def test_a_topic_that_was_created_again_is_not_gone_on_with(stablelog_broker, cl
     admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
     admin.delete_topics([topic])[topic].result(30)
     create(stablelog_broker.bootstrap, name=topic)
-    with stablelog.connect(stablelog_broker.bootstrap, deadline=60) as other, other.transaction() as txn:
-        for partition in range(2):
-            txn.write(topic, "k", "of another topic", partition=partition)
+    with stablelog.connect(stablelog_broker.bootstrap, deadline=60) as other:
+        for _ in range(written):
+            with other.transaction() as txn:
+                for partition in range(2):
+                    txn.write(topic, "k", "of another topic", partition=partition)
     with pytest.raises(OffsetOutOfRange, match="was deleted and created again"):
         list(reader)
 

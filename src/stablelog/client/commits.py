@@ -1,5 +1,6 @@
 """The bounds of transactions as a client asks for them: which transaction stands where in a commit-ordered partition."""
 
+import uuid
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,11 +27,13 @@ class Commits:
     """What `describe_commits` found.
 
     Attributes:
+        topic_id: tells the topic from a later one of the same name.
         start_offset: the first position of the partition that can be read.
         end_offset: the position behind the last one that can be read.
         commits: the transactions, in order.
     """
 
+    topic_id: uuid.UUID | None
     start_offset: int
     end_offset: int
     commits: tuple[Commit, ...]
@@ -74,6 +77,7 @@ def describe_commits(
         connection = cluster.connection_to(cluster.leader(topic, partition))
         answer = cluster.ask_extension(connection, request, "bounds of transactions")
         return Commits(
+            answer.topic_id,
             answer.log_start_offset,
             answer.end_offset,
             tuple(

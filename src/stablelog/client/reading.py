@@ -9,6 +9,7 @@ Nobody sleeps here: where nothing is to be read yet comes a `Pause`, and the two
 
 import itertools
 import time
+import uuid
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -66,6 +67,7 @@ class _Stream:
         self._cluster = cluster
         self._target = target
         self._after = after
+        self._topic_id: uuid.UUID | None = None  # None if nothing was asked for yet
         self._position = -1  # what ends before it has been listed; -1 if nothing was asked for yet
         self._listed: deque[Commit] = deque()
         self._known = -1  # a commit sequence up to which all is listed
@@ -89,15 +91,16 @@ class _Stream:
                 commit_sequence=self._after + 1,
                 count_max=LISTED_MAX,
             )
+            if self._topic_id not in (None, found.topic_id):
+                raise OffsetOutOfRange(
+                    f"{self._target[0]} was deleted and created again, and {self._target[0]}-{self._target[1]} of the one "
+                    f"before was read up to {self._position}"
+                )
+            self._topic_id = found.topic_id
             if 0 <= self._position < found.start_offset:
                 raise OffsetOutOfRange(
                     f"{self._target[0]}-{self._target[1]} begins at {found.start_offset}, and was read up to "
                     f"{self._position}: what stood between was removed"
-                )
-            if found.end_offset < self._position:
-                raise OffsetOutOfRange(
-                    f"{self._target[0]}-{self._target[1]} ends at {found.end_offset}, and was read up to {self._position}: "
-                    "it was deleted and created again"
                 )
             self._listed.extend(found.commits)
             if len(found.commits) == LISTED_MAX:

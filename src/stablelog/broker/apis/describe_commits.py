@@ -32,6 +32,8 @@ async def handle(broker: Broker, request: DescribeCommitsRequest, _context: Any)
             )
     except Refused as refused:
         return DescribeCommitsResponse(error_code=refused.code, error_message=str(refused))
+    topic = broker.topics.get(request.topic)
+    assert topic is not None, "it has this partition"
     view = partition.view
     start = int(request.offset)
     if request.commit_sequence > 0:
@@ -40,6 +42,7 @@ async def handle(broker: Broker, request: DescribeCommitsRequest, _context: Any)
     found = view.transactions(start, count_max, with_outside=request.with_outside)
     return DescribeCommitsResponse(
         error_code=ErrorCode.none,
+        topic_id=topic.topic_id,
         log_start_offset=i64(view.start_offset),
         end_offset=i64(view.end_offset),
         commits=tuple(

@@ -5,6 +5,7 @@
 What the messages mean: docs/protocol.md, "Commits".
 """
 
+import uuid
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
@@ -14,7 +15,7 @@ from kio.schema.response_header.v1.header import ResponseHeader
 from kio.static.constants import EntityType
 from kio.static.primitive import i16, i32, i64
 
-from stablelog.wire.extension.fields import BOOL, ERROR, INT32, INT64, STRING
+from stablelog.wire.extension.fields import BOOL, ERROR, INT32, INT64, STRING, UUID
 
 DESCRIBE_COMMITS: Final = 10_005
 COUNT_MAX: Final = 1000  # transactions in one answer
@@ -68,6 +69,8 @@ class DescribeCommitsResponse:
     error_code: ErrorCode = field(metadata=ERROR)
     error_message: str | None = field(metadata=STRING, default=None)
     """What was wrong, for people; null if nothing was."""
+    topic_id: uuid.UUID | None = field(metadata=UUID, default=None)
+    """Tells the topic from a later one of the same name."""
     log_start_offset: i64 = field(metadata=INT64, default=i64(-1))
     """The first position that can be read."""
     end_offset: i64 = field(metadata=INT64, default=i64(-1))
