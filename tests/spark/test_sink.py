@@ -1,6 +1,7 @@
 """What the sink promises, task by task and decision by decision, without Spark: see test_sink_spark for that."""
 
 import pickle
+import time
 
 import pyarrow as pa
 import pytest
@@ -152,12 +153,15 @@ def test_an_empty_micro_batch_is_remembered_as_well(stablelog_broker, options, p
 def test_a_task_that_fails_leaves_nothing_open(stablelog_broker, topic, options, part):
     def failing():
         yield from rows(*["a" * 700_000] * 3)  # more than a batch: some of it is sent at once
+        deadline = time.monotonic() + 60
+        with Cluster(stablelog_broker.bootstrap) as cluster:
+            while cluster.list_offsets({(topic, 0): -1}, "read_uncommitted")[topic, 0].offset == 0:
+                assert time.monotonic() < deadline, "nothing is sent"
+                time.sleep(0.01)
         raise RuntimeError("a row that cannot be computed")
 
     with pytest.raises(RuntimeError, match="cannot be computed"):
         write_part(options, part, Task(0), failing())
-    with Cluster(stablelog_broker.bootstrap) as cluster:
-        assert cluster.list_offsets({(topic, 0): -1}, "read_uncommitted")[topic, 0].offset > 0
     assert read(stablelog_broker, topic) == []  # also waits until nothing is open
 
 
