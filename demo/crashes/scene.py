@@ -36,9 +36,8 @@ SPARK_BATCHES = 6
 SPARK_FAILURES_MAX = 3  # of its own: on a busy machine a worker of Spark's may come too late
 CATCH_UP_S = 300
 SILENCE_MAX_S = 180
-RESTARTS_MAX = (
-    12  # of producers: two or three are meant, and on a busy machine more may come too late for the broker
-)
+# Of producers: two or three are meant, and on a busy machine more may come too late for the broker.
+RESTARTS_MAX = 12
 
 
 class Fleet:

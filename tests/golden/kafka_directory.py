@@ -96,7 +96,11 @@ def write_load(bootstrap, data):
     late = producer(bootstrap, **{"transactional.id": "late"})
     late.begin_transaction()
     send(late, "compacted", [b"late"] * 2, key=lambda i: b"k%d" % i)
+    reader = Reader(bootstrap, committed=False)
+    end = reader.bounds("compacted")[1]
     late.abort_transaction(30)
+    reader.wait_for_end("compacted", end + 1)
+    reader.close()
     return held
 
 

@@ -3,6 +3,7 @@
 It is the same for stablelog and for Apache Kafka, so that the files of one can be held against the other.
 """
 
+import time
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
@@ -99,17 +100,20 @@ WORKED_EXAMPLE = "P1 P1 P2 P1c P2 P2a P1 P2 P1 P1a P2c"  # of the abort index's 
 def write_worked_example(bootstrap, topic):
     """Write it with two transactional producers, a batch for each record."""
     writers = {name: producer(bootstrap, **{"transactional.id": f"{topic}-{name}"}) for name in ("P1", "P2")}
+    reader = Reader(bootstrap, committed=False)
     is_open = dict.fromkeys(writers, False)
     for number, word in enumerate(WORKED_EXAMPLE.split()):
         name, end = word[:2], word[2:]
         if end:
             (writers[name].commit_transaction if end == "c" else writers[name].abort_transaction)(TIMEOUT_S)
             is_open[name] = False
-            continue
-        if not is_open[name]:
-            writers[name].begin_transaction()
-            is_open[name] = True
-        send(writers[name], topic, [b"%s@%d" % (name.encode(), number)])
+        else:
+            if not is_open[name]:
+                writers[name].begin_transaction()
+                is_open[name] = True
+            send(writers[name], topic, [b"%s@%d" % (name.encode(), number)])
+        reader.wait_for_end(topic, number + 1)
+    reader.close()
 
 
 def commit_offsets(bootstrap, topic):
@@ -176,6 +180,14 @@ class Reader:
     def bounds(self, topic):
         """The first offset, and the one after the last that this reader sees."""
         return self._consumer.get_watermark_offsets(TopicPartition(topic, 0), TIMEOUT_S)
+
+    def wait_for_end(self, topic, end):
+        """Wait until all before this offset is there: Kafka answers the end of a transaction before it writes the marker."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while self.bounds(topic)[1] < end:
+            assert time.monotonic() < deadline, f"nothing comes at {self.bounds(topic)[1]}"
+            time.sleep(0.005)
+        assert self.bounds(topic)[1] == end
 
     def topics(self):
         """The names of all topics."""
