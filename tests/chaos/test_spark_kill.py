@@ -22,6 +22,7 @@ import stablelog
 from stablelog.client.cluster import LATEST, Cluster
 from tests.chaos.spark_driver import STEPS, write
 from tests.client.test_producer import made
+from tests.waiting import until
 
 KILLS = int(os.environ.get("STABLELOG_SPARK_KILLS", "4"))
 ROWS = int(os.environ.get("STABLELOG_SPARK_ROWS", "1200"))
@@ -211,10 +212,11 @@ class Run:
         """With no driver: what readers see is exactly what the decisions say was read. Nothing torn."""
         offsets = self.progress()
         wanted = self.wanted(offsets)
-        deadline = time.monotonic() + 30  # a decision's markers may be on their way
-        while collections.Counter(self.sink.read().values()) != wanted:
-            assert time.monotonic() < deadline, "a part of a micro-batch is seen, or a part is not"
-            time.sleep(0.05)
+        # A decision's markers may be on their way.
+        until(
+            lambda: collections.Counter(self.sink.read().values()) == wanted,
+            "a part of a micro-batch is seen, or a part is not",
+        )
         self.torn_checks += 1
 
     def progress(self):

@@ -4,6 +4,7 @@ import threading
 import time
 
 from stablelog.client.deadlines import Deadlines
+from tests.waiting import until
 
 
 class Open:
@@ -49,15 +50,9 @@ def test_the_thread_ends_with_the_last_and_comes_back():
         one = Open(0)
         deadlines.add(one)
         assert one.expired.wait(30)
-        until = time.monotonic() + 30
-        while deadlines._is_watched and time.monotonic() < until:
-            time.sleep(0.001)
-        assert not deadlines._is_watched
+        until(lambda: not deadlines._is_watched, "its thread stays")
     one = Open(3600)
     deadlines.add(one)
     deadlines.remove(one)
     deadlines.wake()
-    until = time.monotonic() + 30
-    while deadlines._is_watched and time.monotonic() < until:
-        time.sleep(0.001)
-    assert not deadlines._is_watched
+    until(lambda: not deadlines._is_watched, "its thread stays")

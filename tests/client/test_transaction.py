@@ -25,6 +25,7 @@ from tests.client.transactions import (
     visible,
     write_everywhere,
 )
+from tests.waiting import until
 
 PRODUCE = 0
 
@@ -203,10 +204,12 @@ def test_a_commit_that_comes_after_the_broker_s_timeout_is_refused(stablelog_bro
         futures = [txn.write(topic, b"k", b"v") for _ in range(3)]
         with ThreadPoolExecutor(1) as pool:
             committing = pool.submit(txn.commit)
-            while not proxy.count(COMMIT_JOINT) and not committing.done():
-                time.sleep(0.01)
-            while state_of(stablelog_broker.bootstrap, txn._writing._shown[0][0]) == "Ongoing":
-                time.sleep(0.02)
+            until(lambda: proxy.count(COMMIT_JOINT) or committing.done(), "nobody commits")
+            transactional_id = txn._writing._shown[0][0]
+            until(
+                lambda: state_of(stablelog_broker.bootstrap, transactional_id) != "Ongoing",
+                "the broker's clock does not count",
+            )
             # On a slow machine it may have been too late for the batches already.
             assert committing.done() or not any(f.done() for f in futures), "nothing is known yet"
             arrive.set()

@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 NAME = "STABLELOG_TEST_FAMILY"
@@ -68,17 +69,15 @@ class Family:
 
     def wait_until(self, *, is_there: str) -> None:
         """Wait for a member whose command line has this word."""
-        deadline = time.monotonic() + DEADLINE_S
-        while not any(is_there in command for command in self.members().values()):
-            assert time.monotonic() < deadline, f"no {is_there} among {self.members()}"
-            time.sleep(0.05)
+        until(
+            lambda: any(is_there in command for command in self.members().values()),
+            lambda: f"no {is_there} among {self.members()}",
+            patience_s=DEADLINE_S,
+        )
 
     def wait_for_the_end(self) -> None:
         """Wait until nobody is left."""
-        deadline = time.monotonic() + DEADLINE_S
-        while self.members():
-            assert time.monotonic() < deadline, self.members()
-            time.sleep(0.05)
+        until(lambda: not self.members(), self.members, patience_s=DEADLINE_S)
 
     def kill(self) -> None:
         """Kill whoever is left."""

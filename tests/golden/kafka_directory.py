@@ -10,7 +10,6 @@ import json
 import shutil
 import sys
 import tempfile
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from tests.java.load import (
     send,
     write_everything,
 )
+from tests.waiting import until
 
 GOLDEN = Path(__file__).parent / "kafka"
 SEEN = GOLDEN / "seen.json"
@@ -48,7 +48,6 @@ TOPICS = {
     "compacted": COMPACTED,
     "append-time": {**SMALL, "message.timestamp.type": "LogAppendTime"},
 }
-CLEANER_TIMEOUT_S = 30
 SETTINGS = {
     "log.cleaner.backoff.ms": "100",
     "offsets.topic.num.partitions": "3",  # by default it is 50 of each
@@ -88,10 +87,8 @@ def write_load(bootstrap, data):
     held = write_everything(bootstrap, "everything", rounds=2)
     write_everything(bootstrap, "append-time", leave_open=False)
     commit_offsets(bootstrap, "everything")
-    deadline = time.monotonic() + CLEANER_TIMEOUT_S
-    while "compacted" not in (data / "cleaner-offset-checkpoint").read_text():
-        assert time.monotonic() < deadline, "the cleaner has not run"
-        time.sleep(0.05)
+    checkpoint = data / "cleaner-offset-checkpoint"
+    until(lambda: "compacted" in checkpoint.read_text(), "the cleaner has not run")
     # In what the cleaner has not come to, aborted records are there to be left out.
     late = producer(bootstrap, **{"transactional.id": "late"})
     late.begin_transaction()

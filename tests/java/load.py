@@ -3,11 +3,12 @@
 It is the same for stablelog and for Apache Kafka, so that the files of one can be held against the other.
 """
 
-import time
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.waiting import until
 
 TIMEOUT_S = 30
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -183,10 +184,7 @@ class Reader:
 
     def wait_for_end(self, topic, end):
         """Wait until all before this offset is there: Kafka answers the end of a transaction before it writes the marker."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while self.bounds(topic)[1] < end:
-            assert time.monotonic() < deadline, f"nothing comes at {self.bounds(topic)[1]}"
-            time.sleep(0.005)
+        until(lambda: self.bounds(topic)[1] >= end, f"{topic} does not reach {end}")
         assert self.bounds(topic)[1] == end
 
     def topics(self):

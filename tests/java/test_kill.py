@@ -17,6 +17,7 @@ from peers import apache_kafka
 from stablelog.testing.history import Fate, History, Written, check
 from tests.chaos.test_kill import Reader, Watcher, _read
 from tests.java.client import JavaProcess, Refused, encoded
+from tests.waiting import until
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -130,10 +131,8 @@ def test_nothing_is_lost_written_twice_or_seen_though_aborted(kafka_jars, tmp_pa
             thread.start()
         for _ in range(KILLS):
             before = sum(len(writer.transactions) for writer in writers)
-            deadline = time.monotonic() + 30
-            while sum(len(writer.transactions) for writer in writers) < before + 20:
-                assert time.monotonic() < deadline, "nobody writes"
-                time.sleep(0.01)
+            enough = before + 20
+            until(lambda enough=enough: sum(len(w.transactions) for w in writers) >= enough, "nobody writes")
             time.sleep(chance.uniform(0, 0.3))  # the load itself, not a wait for something to happen
             broker.kill()
             broker.start()

@@ -1,7 +1,6 @@
 """A read as Spark does it, without Spark: options to ranges, to tasks, to rows."""
 
 import pickle
-import time
 
 import pyarrow as pa
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -13,6 +12,7 @@ from stablelog.spark.options import BATCH, read_options
 from stablelog.spark.planning import Limits, plan
 from stablelog.spark.schema import Columns, default_schema
 from stablelog.spark.source import TaskPartition, open_log, read_task
+from tests.waiting import until
 
 ROWS = default_schema(include_headers=True, include_commits=True)
 
@@ -41,12 +41,12 @@ def rows(given, *names, limits=None, planned=None):
 
 def settled(bootstrap, topic):
     """Wait until every transaction that was ended has its markers: the coordinator answers before it writes them."""
-    deadline = time.monotonic() + 60
     with Cluster(bootstrap) as cluster:
         places = {(topic, index): LATEST for index in cluster.metadata([topic])[topic].partitions}
-        while cluster.list_offsets(places) != cluster.list_offsets(places, "read_uncommitted"):
-            assert time.monotonic() < deadline, "a transaction stays open"
-            time.sleep(0.005)
+        until(
+            lambda: cluster.list_offsets(places) == cluster.list_offsets(places, "read_uncommitted"),
+            "a transaction stays open",
+        )
 
 
 def make(bootstrap, topic, partitions, **configs):

@@ -20,6 +20,7 @@ from stablelog.spark.source import StablelogStreamReader
 from tests.clients.drivers import Confluent, unique
 from tests.spark.histories import Writers, truth
 from tests.spark.reading import make, rows, settled, tasks
+from tests.waiting import until
 
 PATIENCE_S = 240  # on a busy machine
 SMALL = {"segment.bytes": "1500", "index.interval.bytes": "200"}
@@ -52,10 +53,7 @@ def logs(broker, topic, pattern="*.log"):
 
 
 def wait_until_gone(path):
-    deadline = time.monotonic() + 60
-    while path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not path.exists(), f"{path} stays")
 
 
 def test_segments_that_are_deleted_meanwhile_are_read_while_they_are_kept(stablelog_broker):

@@ -1,7 +1,6 @@
 """What the sink promises, task by task and decision by decision, without Spark: see test_sink_spark for that."""
 
 import pickle
-import time
 
 import pyarrow as pa
 import pytest
@@ -19,7 +18,7 @@ from pyspark.sql.types import (
 
 import stablelog
 from stablelog.client import joint
-from stablelog.client.cluster import Cluster
+from stablelog.client.cluster import LATEST, Cluster
 from stablelog.errors import InvalidConfig, Refused
 from stablelog.spark import sink
 from stablelog.spark.options import write_options
@@ -34,6 +33,7 @@ from stablelog.spark.sink import (
 from tests.client.faults import Proxy
 from tests.client.test_producer import committed, made
 from tests.clients.drivers import unique
+from tests.waiting import until
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 COMMIT_JOINT = 10002
@@ -153,11 +153,9 @@ def test_an_empty_micro_batch_is_remembered_as_well(stablelog_broker, options, p
 def test_a_task_that_fails_leaves_nothing_open(stablelog_broker, topic, options, part):
     def failing():
         yield from rows(*["a" * 700_000] * 3)  # more than a batch: some of it is sent at once
-        deadline = time.monotonic() + 60
+        place = {(topic, 0): LATEST}
         with Cluster(stablelog_broker.bootstrap) as cluster:
-            while cluster.list_offsets({(topic, 0): -1}, "read_uncommitted")[topic, 0].offset == 0:
-                assert time.monotonic() < deadline, "nothing is sent"
-                time.sleep(0.01)
+            until(lambda: cluster.list_offsets(place, "read_uncommitted")[topic, 0].offset, "nothing is sent")
         raise RuntimeError("a row that cannot be computed")
 
     with pytest.raises(RuntimeError, match="cannot be computed"):

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import time
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -16,6 +15,7 @@ from tests.client.faults import Proxy
 from tests.client.test_producer import committed, made
 from tests.clients.drivers import Confluent, unique
 from tests.spark.faulty import FaultySource
+from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
@@ -210,10 +210,7 @@ def test_the_earlier_of_two_drivers_fails_and_says_why(spark, tmp_path, stablelo
     pipeline.add("a")
     (tmp_path / "wait").touch()
     query = pipeline.start()
-    deadline = time.monotonic() + TIMEOUT_S
-    while not (tmp_path / "written").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until((tmp_path / "written").exists, "nothing is written", patience_s=TIMEOUT_S)
     with Cluster(stablelog_broker.bootstrap) as cluster:
         with pytest.raises(Refused, match="no longer has version 0"):
             joint.begin(cluster, pipeline.query_id, 0, "what is left of an earlier one", order=0)

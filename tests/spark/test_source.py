@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 
 import pytest
 from confluent_kafka import Producer
@@ -14,6 +13,7 @@ from stablelog.spark import count
 from tests.clients.drivers import Confluent, unique
 from tests.spark.histories import Writers, truth
 from tests.spark.reading import make, settled
+from tests.waiting import until
 
 COUNT, PARTITIONS = 300, 3
 
@@ -272,11 +272,11 @@ def test_a_stream_reads_what_comes_partitions_that_come_and_tells_what_goes(
 
 
 def wait_for(query, condition):
-    deadline = time.monotonic() + 120
-    while not condition():
+    def holds():
         assert query.isActive, query.exception()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        return condition()
+
+    until(holds, "the query does not come to it", patience_s=120)
 
 
 def test_what_spark_imports_everywhere_is_small():

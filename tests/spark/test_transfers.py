@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 
 from tests.clients.drivers import unique
 from tests.spark.reading import make, rows, settled
+from tests.waiting import until
 
 PARTITIONS, ACCOUNTS = 4, 12
 PATIENCE_S = 240  # on a busy machine
@@ -98,8 +99,7 @@ def test_spark_sums_to_zero_while_the_bank_works(spark, stablelog_broker, bank):
 
 
 def test_what_was_left_when_the_bank_closed(stablelog_broker, bank):
-    while bank.committed < 10:
-        time.sleep(0.01)
+    until(lambda: bank.committed >= 10, "the bank does not work")
     bank.stop()
     settled(stablelog_broker.bootstrap, bank.topic)
     values = [
