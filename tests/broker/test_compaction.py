@@ -31,7 +31,7 @@ async def written(desk, *, keys=10, rounds=20):
     log.roll(desk.broker.now_ms())
     await desk.broker.flush.durable(log, log.end_offset) if log.high_watermark < log.end_offset else None
     desk.broker.flush.dirty(log)
-    for _ in range(200):
+    for _ in range(9000):
         if log.segments()[-2].durable:
             return log
         await asyncio.sleep(0.01)
@@ -84,7 +84,7 @@ def held(monkeypatch):
 
     def steps(work):
         there.set()
-        assert go_on.wait(20)
+        assert go_on.wait(90)
         yield from plain(work)
 
     monkeypatch.setattr(Compaction, "steps", steps)
@@ -92,7 +92,7 @@ def held(monkeypatch):
 
 
 async def reached(event):
-    await asyncio.get_running_loop().run_in_executor(None, event.wait, 20)
+    await asyncio.get_running_loop().run_in_executor(None, event.wait, 90)
 
 
 def test_a_topic_that_is_compacted_is_read_written_and_deleted_as_ever(held):
