@@ -291,10 +291,34 @@ def test_a_cut_that_is_behind_after_a_start_is_no_loss(stablelog_broker, client,
 
     reading.start()
     monkeypatch.setattr(cuts, "describe_cut", behind)
+    monkeypatch.setattr(cuts, "SETTLING_TRIES", 3)
     assert reading.batch() is None
     monkeypatch.undo()
     transfer(client, (topics[0], 0), (topics[1], 0), name="later")
     assert [names_in(rows) for rows in reading.batches()] == [["later"]]
+
+
+def test_what_was_committed_before_spark_asks_is_read_though_its_markers_are_not_durable_yet(
+    stablelog_broker, client, topics, monkeypatch
+):
+    reading = query(stablelog_broker, topics).start()
+    transfer(client, (topics[0], 0), (topics[1], 0))
+    ask, asked, lag = cuts.describe_cut, [], 3
+
+    def lagging(cluster, names, commit_sequence):
+        asked.append(commit_sequence)
+        is_behind = asked.count(cuts.RESOLVED) <= lag
+        return ask(cluster, names, 0 if commit_sequence == cuts.RESOLVED and is_behind else commit_sequence)
+
+    monkeypatch.setattr(cuts, "describe_cut", lagging)
+    assert len(names_in(reading.batch())) == 1
+    assert asked.count(cuts.RESOLVED) > lag
+    monkeypatch.setattr(cuts, "SETTLING_TRIES", 5)
+    asked.clear()
+    lag = 1 << 30  # the disk stands still
+    for _ in range(3):
+        assert not reading.plan()
+    assert asked.count(cuts.RESOLVED) <= 8, "what was waited for in vain is not waited for each time"
 
 
 def test_what_was_removed_is_lost_and_the_earliest_cut_lies_behind_it(

@@ -27,8 +27,8 @@ from stablelog.wire.extension.commits import COUNT_MAX
 from stablelog.wire.extension.cut import NOT_KNOWN, RESOLVED
 
 log = logging.getLogger(__name__)
-SETTLING_S: Final = 10.0  # how long is waited for markers of commits that were answered before
 PAUSE_S: Final = 0.002
+SETTLING_TRIES: Final = 5000  # so many pauses, for markers of commits that were answered before
 TRIES: Final = 10  # while topics come and go
 LISTED_MAX: Final = 32_000  # transactions that are listed at once, over all partitions
 
@@ -63,11 +63,12 @@ class Cuts:
         self._cluster = cluster
         self._partitions: dict[Place, str] = {}
         self._listings: dict[Place, _Listing] = {}
+        self._held_at = -1  # the last cut when it was waited for in vain
 
     # -- cuts --------------------------------------------------------------------------------------------------
 
     def latest(self, known: StreamOffsets | None = None) -> StreamOffsets:
-        """The last cut.
+        """The last cut, with every commit that was answered before this call.
 
         Args:
             known: one that was the last a moment ago. If nothing has come since, it is returned, and nothing else was
@@ -75,28 +76,27 @@ class Cuts:
         """
         if known is None or not self._partitions:
             self._partitions = self._there()
-        cut = self._ask(RESOLVED)
+        cut = self._settled()
         if known is not None and self._chosen(cut) == known.next_offsets:
             return known
         return self._through(cut)
 
-    def settled(self) -> StreamOffsets:
-        """The last cut, with every commit that was answered before this call."""
-        self._partitions = self._there()
+    def _settled(self) -> Cut:
+        """The last cut, once the markers of what was answered before are durable; not for ever."""
         cut = first = self._ask(RESOLVED)
-        deadline = time.monotonic() + SETTLING_S
-        while cut.commit_sequence < first.last_commit_sequence:
-            if time.monotonic() > deadline:
-                log.warning(
-                    "the cut is at commit sequence %s, and %s was committed before it was asked for: `stablelog cut` says "
-                    "what holds it",
-                    cut.commit_sequence,
-                    first.last_commit_sequence,
-                )
-                break
+        for _ in range(SETTLING_TRIES):
+            if cut.commit_sequence >= first.last_commit_sequence or cut.commit_sequence == self._held_at:
+                return cut
             time.sleep(PAUSE_S)
             cut = self._ask(RESOLVED)
-        return self._through(cut)
+        log.warning(
+            "the cut is at commit sequence %s, and %s was committed before it was asked for: `stablelog cut` says "
+            "what holds it",
+            cut.commit_sequence,
+            first.last_commit_sequence,
+        )
+        self._held_at = cut.commit_sequence
+        return cut
 
     def at(self, commit_sequence: int) -> StreamOffsets:
         """The cut at a commit sequence that is resolved."""
@@ -379,7 +379,7 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
     if not options.cut:
         return resolve.batch_ranges(options, log_)
     cuts = Cuts(options, log_, cluster_of(log_))
-    latest = cuts.settled()
+    latest = cuts.latest()
     end = cuts.resolve(options.ending, "endingOffsets", latest)
     start = cuts.resolve(options.starting, "startingOffsets", latest)
     assert start.cut is not None

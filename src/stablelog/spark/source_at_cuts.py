@@ -42,12 +42,12 @@ class CutStreamReader(StablelogStreamReader):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The cut at which a query without a checkpoint begins."""
-        latest = self._at_cuts.settled()
+        latest = self._at_cuts.latest()
         return self._at_cuts.resolve(self._options.starting, "startingOffsets", latest).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """From now on, nothing is read that is not committed yet."""
-        self._target = self._last = self._at_cuts.settled()
+        self._target = self._last = self._at_cuts.latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The cut up to which the next micro-batch reads; `start` itself if there is nothing to read."""
