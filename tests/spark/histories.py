@@ -7,6 +7,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from tests.clients.drivers import unique
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+OPEN_MS = 900_000  # what a test leaves open is not to end by itself while a slow machine looks at it
 
 
 class Writers:
@@ -22,7 +23,8 @@ class Writers:
         self.transactional = []
         for _ in range(3):
             codec = {"compression.type": self.random.choice(CODECS)}
-            producer = Producer({**settings, **codec, "transactional.id": unique("writer")})
+            given = {**settings, **codec, "transactional.id": unique("writer")}
+            producer = Producer({**given, "transaction.timeout.ms": OPEN_MS})
             producer.init_transactions(30)
             self.transactional.append(producer)
 

@@ -7,6 +7,7 @@ from confluent_kafka import Producer
 
 from stablelog.errors import InvalidConfig
 from tests.clients.drivers import Confluent, unique
+from tests.spark.histories import OPEN_MS
 from tests.spark.reading import make, rows
 
 
@@ -19,7 +20,8 @@ def topic(stablelog_broker):
     writers = []
     for _ in range(4):
         settings = {"bootstrap.servers": stablelog_broker.bootstrap, "linger.ms": 0, "log_level": 0}
-        writers.append(Producer({**settings, "transactional.id": unique("writer")}))
+        settings |= {"transactional.id": unique("writer"), "transaction.timeout.ms": OPEN_MS}
+        writers.append(Producer(settings))
         writers[-1].init_transactions()
         writers[-1].begin_transaction()
     for round_number in range(12):

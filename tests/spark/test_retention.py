@@ -10,6 +10,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
+import stablelog
 from stablelog.errors import Corrupt, InvalidConfig, Refused, Unavailable
 from stablelog.spark import counting
 from stablelog.spark.options import STREAM, read_options
@@ -52,27 +53,34 @@ def logs(broker, topic, pattern="*.log"):
     return sorted((broker.data / f"{topic}-0").glob(pattern))
 
 
+@pytest.fixture(scope="module")
+def keeping_broker():
+    """A broker that removes no file of a deleted segment while somebody looks."""
+    with stablelog.serve(log_retention_check_interval_ms=10**12) as broker:
+        yield broker
+
+
 def wait_until_gone(path):
     until(lambda: not path.exists(), f"{path} stays")
 
 
-def test_segments_that_are_deleted_meanwhile_are_read_while_they_are_kept(stablelog_broker):
-    topic = filled(stablelog_broker)
-    asked = given(stablelog_broker, topic, scan="files")
+def test_segments_that_are_deleted_meanwhile_are_read_while_they_are_kept(keeping_broker):
+    topic = filled(keeping_broker)
+    asked = given(keeping_broker, topic, scan="files")
     planned = tasks(asked)
-    first = logs(stablelog_broker, topic)[0]
-    delete_before(stablelog_broker, topic, 150)
+    first = logs(keeping_broker, topic)[0]
+    delete_before(keeping_broker, topic, 150)
     wait_until_gone(first)
     assert len(rows(asked, "offset", planned=planned)) == 200
 
 
 @pytest.mark.parametrize("scan", ["fetch", "files"])
-def test_what_was_removed_meanwhile_is_told(stablelog_broker, scan, caplog):
-    topic = filled(stablelog_broker)
-    asked = given(stablelog_broker, topic, scan=scan)
+def test_what_was_removed_meanwhile_is_told(keeping_broker, scan, caplog):
+    topic = filled(keeping_broker)
+    asked = given(keeping_broker, topic, scan=scan)
     planned = tasks(asked, Limits(target_size=1000))
-    delete_before(stablelog_broker, topic, 150)
-    for path in logs(stablelog_broker, topic, "*.deleted"):
+    delete_before(keeping_broker, topic, 150)
+    for path in logs(keeping_broker, topic, "*.deleted"):
         path.unlink()
     with pytest.raises(
         Unavailable, match=f"{topic}-0 begins at offset 150 by now: offsets 0 to .* were removed while"

@@ -9,6 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.clients.drivers import unique
+from tests.spark.histories import OPEN_MS
 from tests.spark.reading import make, rows, settled
 from tests.waiting import until
 
@@ -28,6 +29,7 @@ class Bank(threading.Thread):
             {
                 "bootstrap.servers": bootstrap,
                 "transactional.id": unique("bank"),
+                "transaction.timeout.ms": OPEN_MS,
                 "linger.ms": 0,
                 "log_level": 0,
             }
