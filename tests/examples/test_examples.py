@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError
 
 from examples import change_stream, enrichment, parquet, shop, windowed_counts
 from examples.moved import after
+from tests.spark.reading import settled
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
 EXAMPLES = Path(shop.__file__).parent
@@ -26,6 +28,7 @@ def bootstrap():
 
 def read(bootstrap, topic):
     """Key and value of every committed record of a topic."""
+    settled(bootstrap, topic)
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -36,15 +39,15 @@ def read(bootstrap, topic):
         }
     )
     consumer.subscribe([topic])
-    found, ended = [], 0
+    found, ended = [], set()
     partition_count = len(consumer.list_topics(topic, timeout=60).topics[topic].partitions)
-    while ended < partition_count:
-        message = consumer.poll(20)
+    while len(ended) < partition_count:
+        message = consumer.poll(PATIENCE_S)
         assert message is not None, f"{topic} did not come to its end"
         if message.error() is None:
             found.append((message.key().decode(), json.loads(message.value())))
-        else:
-            ended += 1
+        elif message.error().code() == KafkaError._PARTITION_EOF:
+            ended.add(message.partition())
     consumer.close()
     return found
 

@@ -16,6 +16,8 @@ from tests.spark.reading import make, settled
 from tests.waiting import until
 
 COUNT, PARTITIONS = 300, 3
+KEPT = {"retention.ms": "-1"}  # the records are of the year 2023
+TIMEOUT_S = 300  # on a loaded machine
 
 
 def read(spark, broker, topic, **given):
@@ -45,7 +47,7 @@ def fill(broker, topic, first, count, partitions=PARTITIONS):
 @pytest.fixture(scope="module")
 def numbers(stablelog_broker):
     topic = unique("numbers")
-    make(stablelog_broker.bootstrap, topic, PARTITIONS)
+    make(stablelog_broker.bootstrap, topic, PARTITIONS, **KEPT)
     fill(stablelog_broker, topic, 0, COUNT)
     return topic
 
@@ -94,7 +96,7 @@ def test_a_stream_of_what_is_there_comes_in_batches_of_the_size_asked_for(
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(120)
+    assert query.awaitTermination(TIMEOUT_S)
     assert [len(batch) for batch in found] == [120, 120, 60]
     assert sorted(number for batch in found for number in batch) == list(range(COUNT))
     source = query.recentProgress[-1]["sources"][0]
@@ -105,7 +107,7 @@ def test_a_stream_of_what_is_there_comes_in_batches_of_the_size_asked_for(
 
 def test_a_stream_goes_on_where_its_checkpoint_says(spark, stablelog_broker, tmp_path):
     topic = unique("going-on")
-    make(stablelog_broker.bootstrap, topic, PARTITIONS)
+    make(stablelog_broker.bootstrap, topic, PARTITIONS, **KEPT)
     found = []
 
     def run():
@@ -117,7 +119,7 @@ def test_a_stream_goes_on_where_its_checkpoint_says(spark, stablelog_broker, tmp
             .trigger(availableNow=True)
             .start()
         )
-        assert query.awaitTermination(120)
+        assert query.awaitTermination(TIMEOUT_S)
         return found[before:]
 
     fill(stablelog_broker, topic, 0, 50)
@@ -243,7 +245,7 @@ def test_a_stream_reads_what_comes_partitions_that_come_and_tells_what_goes(
     spark, stablelog_broker, tmp_path
 ):
     topic, bootstrap = unique("growing"), stablelog_broker.bootstrap
-    make(bootstrap, topic, 1)
+    make(bootstrap, topic, 1, **KEPT)
     fill(stablelog_broker, topic, 0, 10, partitions=1)
     found = []
     frame = stream(spark, stablelog_broker, topic).selectExpr("CAST(CAST(value AS STRING) AS INT) AS n")
@@ -265,7 +267,7 @@ def test_a_stream_reads_what_comes_partitions_that_come_and_tells_what_goes(
         with pytest.raises(
             StreamingQueryException, match=f"{topic} was deleted and created again|there is no topic"
         ):
-            query.awaitTermination(60)
+            query.awaitTermination(TIMEOUT_S)
     finally:
         query.stop()
     assert sorted(found) == list(range(30))
@@ -276,7 +278,7 @@ def wait_for(query, condition):
         assert query.isActive, query.exception()
         return condition()
 
-    until(holds, "the query does not come to it", patience_s=120)
+    until(holds, "the query does not come to it", patience_s=TIMEOUT_S)
 
 
 def test_what_spark_imports_everywhere_is_small():
