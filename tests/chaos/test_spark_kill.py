@@ -210,13 +210,13 @@ class Run:
 
     def check_whole(self):
         """With no driver: what readers see is exactly what the decisions say was read. Nothing torn."""
-        offsets = self.progress()
-        wanted = self.wanted(offsets)
-        # A decision's markers may be on their way.
-        until(
-            lambda: collections.Counter(self.sink.read().values()) == wanted,
-            "a part of a micro-batch is seen, or a part is not",
-        )
+
+        def is_whole():
+            # A decision's markers may be on their way, and so may a decision that the driver had just asked for.
+            wanted = self.wanted(self.progress())
+            return collections.Counter(self.sink.read().values()) == wanted
+
+        until(is_whole, "a part of a micro-batch is seen, or a part is not")
         self.torn_checks += 1
 
     def progress(self):

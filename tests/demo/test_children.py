@@ -30,6 +30,13 @@ HANGING_BROKER = """
 import stablelog.embedded
 from demo.children import Children
 
+class Broker(stablelog.embedded.EmbeddedBroker):
+    def __setattr__(self, name, value):
+        super().__setattr__(name, value)
+        if name == "_process" and value is not None:
+            print("it is started", flush=True)
+
+stablelog.embedded.EmbeddedBroker = Broker
 stablelog.embedded.PROCESS = "import time; time.sleep(600)"
 with Children(), stablelog.embedded.serve():
     pass
@@ -116,6 +123,8 @@ def test_a_child_and_what_it_has_started_end_with_the_demo(family, then, number,
 
 def test_a_broker_that_does_not_come_up_ends_with_who_waits_for_it(family):
     demo = family.start("-c", HANGING_BROKER)
+    assert demo.stdout is not None
+    assert demo.stdout.readline() == "it is started\n"
     family.wait_until(is_there="-c import time; time.sleep")
     demo.send_signal(signal.SIGINT)
     demo.communicate(timeout=DEADLINE_S)
