@@ -4,6 +4,7 @@ import asyncio
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker import apis
 from stablelog.log.partition import Isolation
 from tests.broker.desk import COMMIT, batch, opened, part
 
@@ -11,21 +12,28 @@ LATEST = -1
 VERSION = 6
 
 
-async def end_of(desk, isolation):
-    asked = part(
-        2,
-        VERSION,
-        "request",
-        "ListOffsetsPartition",
-        partition_index=0,
-        current_leader_epoch=-1,
-        timestamp=LATEST,
+async def ends_of(desk, isolation, *indexes):
+    asked = tuple(
+        part(
+            2,
+            VERSION,
+            "request",
+            "ListOffsetsPartition",
+            partition_index=index,
+            current_leader_epoch=-1,
+            timestamp=LATEST,
+        )
+        for index in indexes
     )
-    topic = part(2, VERSION, "request", "ListOffsetsTopic", name="t", partitions=(asked,))
+    topic = part(2, VERSION, "request", "ListOffsetsTopic", name="t", partitions=asked)
     answer = await desk.ask(2, VERSION, replica_id=-1, isolation_level=isolation.value, topics=(topic,))
-    (found,) = answer.topics[0].partitions
-    assert found.error_code is ErrorCode.none
-    return found.offset
+    assert all(found.error_code is ErrorCode.none for found in answer.topics[0].partitions)
+    return [found.offset for found in answer.topics[0].partitions]
+
+
+async def end_of(desk, isolation):
+    (found,) = await ends_of(desk, isolation, 0)
+    return found
 
 
 def test_who_asks_after_a_commit_was_answered_finds_what_it_committed():
@@ -51,5 +59,33 @@ def test_the_end_is_told_when_what_was_written_before_is_durable():
                     await asyncio.sleep(0)
                 assert not asked.done()
             assert await asked == 1
+
+    asyncio.run(conversation())
+
+
+def test_ends_that_are_asked_for_together_have_all_of_a_transaction_or_nothing(monkeypatch):
+    monkeypatch.setattr(apis, "TURN_S", -1)  # as if the machine stood still between any two partitions
+
+    async def conversation():
+        async with opened() as desk:
+            producer = await desk.init("a")
+            found = set()
+
+            async def look():
+                while not ended.done():
+                    found.add(tuple(await ends_of(desk, Isolation.READ_COMMITTED, 0, 1)))
+
+            async def write():
+                for sequence in range(20):
+                    await desk.add("a", producer, ("t", 0), ("t", 1))
+                    for index in (0, 1):
+                        records = batch(b"v", producer=producer, sequence=sequence)
+                        await desk.produce(records, partition=index, transactional_id="a")
+                    await desk.end("a", producer, COMMIT)
+
+            ended = asyncio.ensure_future(write())
+            await look()
+            assert len(found) > 1
+            assert all(first == second for first, second in found), found
 
     asyncio.run(conversation())
