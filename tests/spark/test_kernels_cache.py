@@ -125,6 +125,7 @@ def test_workers_that_start_at_once_compile_once_and_need_no_numba(tmp_path):
     environment = {
         "STABLELOG_CACHE_DIR": str(tmp_path),
         "HOME": home,
+        "TMPDIR": str(tmp_path),  # what others have compiled there is not found
         "PYTHONPATH": ":".join(filter(None, sys.path)),
     }
     workers = [
