@@ -99,8 +99,7 @@ class EmbeddedBroker:
         process, self._process = self._process, None
         if process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, number)
+        process.send_signal(number)  # to nobody if it has ended: its number may be another's by now
         try:
             process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:

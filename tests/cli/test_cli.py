@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -233,6 +234,17 @@ def test_a_broker_survives_kill_minus_nine_and_a_second_one_is_refused(tmp_path)
         broker.kill()
         broker.start()
         assert len(answer("consume", "t", bootstrap=broker.bootstrap)) == 2
+
+
+def test_a_broker_that_has_ended_is_not_killed_again_for_its_number_may_be_anothers(tmp_path, monkeypatch):
+    with stablelog.serve(tmp_path / "data") as broker:
+        os.kill(broker.pid, signal.SIGKILL)
+        broker._process.wait()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "kill", lambda *_: pytest.fail("a process that is no broker was killed"))
+            broker.kill()
+        broker.start()
+        assert broker._process.poll() is None
 
 
 def test_a_wrong_setting_is_refused_before_a_process_is_started():
