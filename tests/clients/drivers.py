@@ -10,10 +10,14 @@ import asyncio
 import contextlib
 import itertools
 
+from tests.clients.reading import read_to_end
 from tests.java.client import Java
 
 TIMEOUT_S = 30
 LONG_S = 60  # how long a broker may hold a fetch of `consume` back
+SESSION_S = (
+    2 * LONG_S
+)  # how long a member may be silent: one that leaves says so, and a machine may stand still
 _names = itertools.count()
 
 # The transactions of each driver: `run(topic, values, commit=..., offsets=...)` is one, begun and ended. `topic` may be
@@ -88,7 +92,7 @@ class Confluent:
         yield run
 
     def read(self, topic, *, start=0, committed=True):
-        from confluent_kafka import Consumer, KafkaError, TopicPartition
+        from confluent_kafka import Consumer
 
         consumer = Consumer(
             self._settings(
@@ -99,13 +103,7 @@ class Confluent:
                 }
             )
         )
-        consumer.assign([TopicPartition(topic, 0, start)])
-        found = []
-        while (message := consumer.poll(TIMEOUT_S)) is not None:
-            if message.error() is not None:
-                assert message.error().code() == KafkaError._PARTITION_EOF
-                break
-            found.append((message.offset(), message.value()))
+        found = [(message.offset(), message.value()) for message in read_to_end(consumer, topic, start=start)]
         consumer.close()
         return found
 
@@ -125,6 +123,7 @@ class Confluent:
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
+            "session.timeout.ms": SESSION_S * 1000,
             "fetch.wait.max.ms": LONG_S * 1000,
             "socket.timeout.ms": 2 * LONG_S * 1000,
         }
@@ -250,6 +249,7 @@ class KafkaPython:
             group_id=group,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
+            session_timeout_ms=SESSION_S * 1000,
             fetch_max_wait_ms=LONG_S * 1000,
             request_timeout_ms=2 * LONG_S * 1000,
             connections_max_idle_ms=4 * LONG_S * 1000,
@@ -406,6 +406,7 @@ class Aiokafka:
             group_id=group,
             auto_offset_reset="earliest",
             enable_auto_commit=False,
+            session_timeout_ms=SESSION_S * 1000,
             fetch_max_wait_ms=LONG_S * 1000,
             request_timeout_ms=2 * LONG_S * 1000,
         )

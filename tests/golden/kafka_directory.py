@@ -87,8 +87,7 @@ def write_load(bootstrap, data):
     held = write_everything(bootstrap, "everything", rounds=2)
     write_everything(bootstrap, "append-time", leave_open=False)
     commit_offsets(bootstrap, "everything")
-    checkpoint = data / "cleaner-offset-checkpoint"
-    until(lambda: "compacted" in checkpoint.read_text(), "the cleaner has not run")
+    until(lambda: is_cleaned(data), "the cleaner has not run")
     # In what the cleaner has not come to, aborted records are there to be left out.
     late = producer(bootstrap, **{"transactional.id": "late"})
     late.begin_transaction()
@@ -98,7 +97,16 @@ def write_load(bootstrap, data):
     late.abort_transaction(30)
     reader.wait_for_end("compacted", end + 1)
     reader.close()
+    until(lambda: is_cleaned(data), "the cleaner does not end")  # what clients see is not to change any more
     return held
+
+
+def is_cleaned(data):
+    """Whether Kafka's cleaner has come to the segment that grows, in the compacted topic."""
+    checkpoint = data / "cleaner-offset-checkpoint"
+    rows = checkpoint.read_text().splitlines() if checkpoint.exists() else []
+    growing = max(int(path.stem) for path in (data / "compacted-0").glob("*.log"))
+    return f"compacted 0 {growing}" in rows
 
 
 def write_compacted(bootstrap):

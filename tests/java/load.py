@@ -5,9 +5,10 @@ It is the same for stablelog and for Apache Kafka, so that the files of one can 
 
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.clients.reading import bounds, read_to_end
 from tests.waiting import until
 
 TIMEOUT_S = 30
@@ -81,10 +82,12 @@ def write_everything(bootstrap, topic, *, rounds=1, leave_open=True):
             send(plain, topic, [b"between-%d-%d" % (round_number, number)])
             (one.abort_transaction if number % 4 < 3 else one.commit_transaction)(TIMEOUT_S)
     if not leave_open:
+        wait_until_settled(bootstrap, topic)
         return None
-    undecided = producer(
+    undecided = producer(  # aborts what its predecessor left open
         bootstrap, **{"transactional.id": f"{topic}-undecided", "transaction.timeout.ms": 600_000}
     )
+    wait_until_settled(bootstrap, topic)
     undecided.begin_transaction()
     send(undecided, topic, [b"undecided"] * 2)
     group = Consumer(settings(bootstrap, **{"group.id": "undecided"}))
@@ -165,22 +168,20 @@ class Reader:
 
     def read(self, topic, start):
         """Every record from an offset up to where this reader sees."""
-        self._consumer.assign([TopicPartition(topic, 0, start)])
-        found = []
-        while True:
-            message = self._consumer.poll(TIMEOUT_S)
-            assert message is not None, f"nothing comes at {start}, after {len(found)} records"
-            if message.error() is not None:
-                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                return found
-            headers = tuple((name, value) for name, value in message.headers() or ())
-            found.append(
-                Seen(message.offset(), message.timestamp()[1], message.key(), message.value(), headers)
+        return [
+            Seen(
+                message.offset(),
+                message.timestamp()[1],
+                message.key(),
+                message.value(),
+                tuple((name, value) for name, value in message.headers() or ()),
             )
+            for message in read_to_end(self._consumer, topic, start=start)
+        ]
 
     def bounds(self, topic):
         """The first offset, and the one after the last that this reader sees."""
-        return self._consumer.get_watermark_offsets(TopicPartition(topic, 0), TIMEOUT_S)
+        return bounds(self._consumer, topic)
 
     def wait_for_end(self, topic, end):
         """Wait until all before this offset is there: Kafka answers the end of a transaction before it writes the marker."""
@@ -194,6 +195,14 @@ class Reader:
     def close(self):
         """Leave."""
         self._consumer.close()
+
+
+def wait_until_settled(bootstrap, topic):
+    """Wait until nothing is open, and who reads committed records sees all: Kafka answers before it writes the markers."""
+    stable, high = Reader(bootstrap, committed=True), Reader(bootstrap, committed=False)
+    until(lambda: stable.bounds(topic) == high.bounds(topic), f"a transaction stays open in {topic}")
+    stable.close()
+    high.close()
 
 
 def read_from_everywhere(bootstrap, topic, *, step=1):
