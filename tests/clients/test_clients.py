@@ -7,6 +7,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.clients.drivers import Confluent, unique
+from tests.waiting import until
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -137,27 +138,26 @@ def test_two_members_of_a_group_share_the_partitions(stablelog_broker):
         "bootstrap.servers": stablelog_broker.bootstrap,
         "group.id": group,
         "auto.offset.reset": "earliest",
-        "session.timeout.ms": 6000,
         "heartbeat.interval.ms": 200,
         "log_level": 0,
     }
     members = [Consumer(settings), Consumer(settings)]
     for member in members:
         member.subscribe([name])
-    for _ in range(300):
+
+    def shares():
         for member in members:
             member.poll(0.05)
-        shares = [sorted(at.partition for at in member.assignment()) for member in members]
-        if sorted(functools.reduce(operator.iadd, shares, [])) == [0, 1, 2, 3] and all(shares):
-            break
-    assert sorted(len(share) for share in shares) == [2, 2]
+        return [sorted(at.partition for at in member.assignment()) for member in members]
+
+    def shared():
+        found = shares()
+        return all(found) and sorted(functools.reduce(operator.iadd, found, [])) == [0, 1, 2, 3] and found
+
+    assert sorted(len(share) for share in until(shared, "the partitions are not shared")) == [2, 2]
+    members.pop(0).close()
+    until(lambda: shares() == [[0, 1, 2, 3]], "nobody takes over")
     members[0].close()
-    for _ in range(300):
-        members[1].poll(0.05)
-        if len(members[1].assignment()) == 4:
-            break
-    assert len(members[1].assignment()) == 4
-    members[1].close()
 
 
 def test_only_aborted_records_do_not_stop_a_reader(client, topic):

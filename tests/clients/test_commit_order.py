@@ -99,10 +99,12 @@ def test_a_lookup_by_time_finds_commits_by_the_time_of_their_commit(stablelog_br
             txn.write(name, None, b"v", timestamp_ms=soon_ms, partition=0)
             txn._writing._send_all()
         second_at = second.commit().first.offset
+        settled(stablelog_broker.bootstrap, name)
         (seen,) = native.read(name, wait=0)
         while time.time_ns() // 1_000_000 <= seen.time_ms:
             time.sleep(0.001)
         first_at = first.commit().first.offset
+        settled(stablelog_broker.bootstrap, name)
         seen, last = native.read(name, wait=0)
     assert client.at_time(name, 0) == second_at
     assert client.at_time(name, seen.time_ms) == second_at
@@ -156,7 +158,12 @@ def test_consume_transform_produce_is_exactly_once(stablelog_broker, client, top
 def test_what_others_commit_is_read_while_a_transaction_stays_open(stablelog_broker, client):
     name = unique("never-waits")
     create(stablelog_broker.bootstrap, name)
-    settings = {"bootstrap.servers": stablelog_broker.bootstrap, "linger.ms": 0, "log_level": 0}
+    settings = {
+        "bootstrap.servers": stablelog_broker.bootstrap,
+        "transaction.timeout.ms": 600_000,
+        "linger.ms": 0,
+        "log_level": 0,
+    }
     neighbour, writer = (Producer(settings | {"transactional.id": unique("waits")}) for _ in range(2))
     for producer in (neighbour, writer):
         producer.init_transactions()

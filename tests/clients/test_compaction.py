@@ -1,7 +1,5 @@
 """What compaction leaves is read by every client: emptied batches, fillers, batches with gaps, markers with a delete horizon."""
 
-import time
-
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -10,6 +8,7 @@ import stablelog
 from peers import apache_kafka
 from stablelog.batch.header import DELETE_HORIZON, headers_in
 from tests.clients.drivers import DRIVERS, TIMEOUT_S, unique
+from tests.waiting import until
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 CONFIG = {
@@ -60,15 +59,14 @@ def write(bootstrap, topic):
 
 def wait_until_compacted(data, topic):
     checkpoint = data / "cleaner-offset-checkpoint"
-    deadline = time.monotonic() + TIMEOUT_S
-    while True:
+    last_base = max(int(path.stem) for path in (data / f"{topic}-0").glob("*.log"))
+
+    def is_compacted():
         text = checkpoint.read_text() if checkpoint.exists() else ""
         rows = [int(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(topic)]
-        last_base = max(int(path.stem) for path in (data / f"{topic}-0").glob("*.log"))
-        if rows and rows[0] == last_base:
-            break
-        assert time.monotonic() < deadline, "the topic was not compacted"
-        time.sleep(0.05)
+        return rows == [last_base]
+
+    until(is_compacted, "the topic was not compacted")
     headers = [
         header
         for path in sorted((data / f"{topic}-0").glob("*.log"))

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 
 from tests.clients.drivers import Confluent, unique
+from tests.spark.reading import settled
 
 KCAT = shutil.which("kcat") or shutil.which("kafkacat")
 pytestmark = [
@@ -84,6 +85,7 @@ def test_isolation(kcat, topic, stablelog_broker):
     with Confluent(stablelog_broker.bootstrap).transactions(unique("txn")) as run:
         run(topic, [b"aborted-1", b"aborted-2"], commit=False)
         run(topic, [b"committed"], commit=True)
+    settled(stablelog_broker.bootstrap, topic)  # kcat stops at the first end that it is told of
     for offset, before in (("0", ["one", "two", "three"]), ("3", []), ("4", []), ("5", [])):
         read = consume(kcat, topic, "-o", offset, "-X", "isolation.level=read_committed")
         assert read.splitlines() == [*before, "committed"]

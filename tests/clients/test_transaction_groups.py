@@ -8,6 +8,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, Resourc
 import stablelog
 from peers import apache_kafka
 from tests.clients.drivers import DRIVERS, unique
+from tests.spark.reading import settled
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -103,7 +104,8 @@ def test_a_restart_keeps_every_group(driver, tmp_path):
             for group, topic in topics.items():
                 with client.transactions(f"{group}/w" if group else "w") as run:
                     run(topic, [b"2"], commit=True)
-                found = list(native.read(topic, cut=True, wait=5.0 if not group else 1.0))
+                settled(broker.bootstrap, topic)
+                found = list(native.read(topic, cut=True, wait=0))
                 assert [t.commit_sequence for t in found] == [1, 2, 3], group
                 assert [r.value for t in found for r in t.records] == [b"0", b"1", b"2"]
 
