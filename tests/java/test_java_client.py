@@ -9,6 +9,7 @@ from peers import apache_kafka
 from tests.clients.drivers import Confluent, unique
 from tests.java.client import Java, Refused
 from tests.java.load import Reader, create_topic, producer, send, write_everything
+from tests.waiting import until
 
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
@@ -39,13 +40,17 @@ def topic(java):
 
 def poll_until(java, members, condition):
     """Poll each member in turn until what they have is as wanted; the records that came on the way."""
-    records = []
-    for _ in range(400):
-        polled = {name: java.ask("poll", name=name, ms=50, commit=True) for name in members}
-        records += [row for found in polled.values() for row in found["records"]]
-        if condition({name: sorted(map(tuple, found["assigned"])) for name, found in polled.items()}):
-            return records
-    raise AssertionError(f"still {polled}")
+    records, has = [], {}
+
+    def polled():
+        for name in members:
+            found = java.ask("poll", name=name, ms=50, commit=True)
+            records.extend(found["records"])
+            has[name] = sorted(map(tuple, found["assigned"]))
+        return condition(has)
+
+    until(polled, lambda: f"still {has}")
+    return records
 
 
 def test_topics_are_made_changed_described_and_deleted(java):
@@ -261,6 +266,7 @@ def test_kafkas_own_commands_work(java, tmp_path):
             f"{TOOLS}.TransactionsCommand", "describe-producers", *about, "--partition", "0"
         )
         assert len(producers) == 2
+    assert java.end(topic) == 3  # waits for the marker, which the command does not
     assert sorted(java.tool(f"{TOOLS}.GetOffsetShell", *about)) == [f"{topic}:0:3", f"{topic}:1:0"]
 
     groups = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
