@@ -21,7 +21,7 @@ def test_transactions_are_timed_one_by_one(stablelog_broker):
 
 
 def test_a_record_is_followed_from_end_to_end(stablelog_broker):
-    assert 0 < loads.end_to_end(stablelog_broker.bootstrap, 20) < 10_000
+    assert 0 < loads.end_to_end(stablelog_broker.bootstrap, 20) < loads.PATIENCE_S * 1000
 
 
 def test_aborts_are_looked_up_in_every_segment():
