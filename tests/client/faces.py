@@ -111,7 +111,7 @@ FACES = (Threads, Asyncio)
 
 
 @contextlib.contextmanager
-def connected(face, bootstrap, deadline=20):
+def connected(face, bootstrap, deadline=60):
     """A client of this face."""
     with face(Client(bootstrap, deadline_s=deadline)) as client:
         yield client

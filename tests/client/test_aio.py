@@ -19,7 +19,7 @@ from tests.client.faults import Proxy
 from tests.client.transactions import create, state_of, through, visible
 
 PRODUCE, INIT_PRODUCER_ID = 0, 22
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def run():
 
 
 @asynccontextmanager
-async def behind(proxy, broker, deadline=20):
+async def behind(proxy, broker, deadline=60):
     """A client whose every request goes through the proxy."""
     client = AsyncClient(proxy.bootstrap)
     client._client = through(proxy, broker, deadline)

@@ -18,7 +18,7 @@ from tests.spark.reading import settled
 
 @pytest.fixture
 def cluster(stablelog_broker):
-    with Cluster(f"127.0.0.1:1,{stablelog_broker.bootstrap}", deadline_s=5) as cluster:
+    with Cluster(f"127.0.0.1:1,{stablelog_broker.bootstrap}") as cluster:
         yield cluster
 
 
@@ -86,12 +86,14 @@ def test_a_partition_that_is_not_there_is_named(cluster, stablelog_broker):
         cluster.list_offsets({(topic, 99): LATEST})
 
 
-def test_it_pickles_as_its_arguments(cluster):
-    cluster.metadata()
+def test_it_pickles_as_its_arguments(cluster, stablelog_broker):
+    topic = unique("client")
+    Confluent(stablelog_broker.bootstrap).produce(topic, [b"a"])
+    found = cluster.metadata([topic])
     again = pickle.loads(pickle.dumps(cluster))
     with again:
         assert again.bootstrap == cluster.bootstrap
-        assert set(again.metadata()) == set(cluster.metadata())
+        assert again.metadata([topic]) == found
 
 
 @pytest.mark.parametrize("bootstrap", ["", " , ", "nowhere", "host:port", "a b:1"])
@@ -109,7 +111,7 @@ def test_nobody_there_is_said_after_the_deadline():
 
 
 def test_a_broker_that_comes_back_is_found_again():
-    with stablelog.serve() as broker, Cluster(broker.bootstrap, deadline_s=20) as cluster:
+    with stablelog.serve() as broker, Cluster(broker.bootstrap, deadline_s=60) as cluster:
         Confluent(broker.bootstrap).produce("again", [b"a"])
         before = bytes(cluster.fetch("again", 0, 0).records)
         broker.kill()

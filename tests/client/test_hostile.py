@@ -6,7 +6,7 @@ import threading
 from contextlib import contextmanager, suppress
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stablelog.batch.records import Record, encode_batch
@@ -139,7 +139,7 @@ def converse(cluster, topic):
 ASKED = [0, FETCH, 2, METADATA, API_VERSIONS_KEY, 22, 26, 35, 10_004, 10_005]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(ASKED),
     st.dictionaries(st.floats(0, 1), st.integers(0, 255), max_size=4),

@@ -13,6 +13,7 @@ import pytest
 
 import stablelog
 from stablelog.client.cluster import Cluster
+from stablelog.client.cuts import describe_cut
 from stablelog.client.producer import Producer
 from stablelog.client.writing import Committed
 from stablelog.errors import Refused, Unavailable
@@ -21,6 +22,7 @@ from stablelog.wire.extension.joint import ABORT_JOINT, COMMIT_JOINT
 from tests.client.faces import FACES
 from tests.client.faults import Proxy
 from tests.client.transactions import create, settled, through, visible
+from tests.waiting import until
 
 PROGRAMS = int(os.environ.get("STABLELOG_PROGRAMS", "3"))
 PRODUCE, INIT_PRODUCER_ID = 0, 22
@@ -177,7 +179,7 @@ def test_whatever_happens_each_transaction_is_there_whole_or_not_at_all(broker, 
     chance, model, weather = random.Random(seed), Model(), Weather(broker, seed)
     with (
         Proxy((broker.host, broker.port), weather.lose, weather.spoil) as proxy,
-        face(through(proxy, broker, 30)) as client,
+        face(through(proxy, broker)) as client,
     ):
         left = run(client, broker, (in_commit_order, ordinary), group, chance, model)
         weather.is_calm = True
@@ -185,6 +187,12 @@ def test_whatever_happens_each_transaction_is_there_whole_or_not_at_all(broker, 
             model.end(name, end(txn, chance.random() < 0.5))
         positions = model.positions()
         assert visible(broker.bootstrap, in_commit_order, ordinary, deadline_s=150) == positions
+        last = max(model.committed, default=0)
+        with Cluster(broker.bootstrap) as cluster:
+            until(
+                lambda: describe_cut(cluster, [in_commit_order]).commit_sequence >= last,
+                "the last commit is in no cut",
+            )
         expected = {
             sequence: sorted(p for f in model.futures[name] if (p := f.result()).topic == in_commit_order)
             for sequence, name in model.committed.items()

@@ -199,8 +199,8 @@ def test_a_commit_that_comes_after_the_broker_s_timeout_is_refused(stablelog_bro
 
     address = (stablelog_broker.host, stablelog_broker.port)
     with Proxy(address, lose) as proxy, face(through(proxy, stablelog_broker)) as client:
-        txn = client.transaction(timeout=1)
-        txn._writing.deadline += 600  # it is the broker's clock that counts
+        txn = client.transaction(timeout=600)
+        txn._writing._timeout_s = 1  # for the broker, whose clock counts here
         futures = [txn.write(topic, b"k", b"v") for _ in range(3)]
         with ThreadPoolExecutor(1) as pool:
             committing = pool.submit(txn.commit)
@@ -210,11 +210,14 @@ def test_a_commit_that_comes_after_the_broker_s_timeout_is_refused(stablelog_bro
                 lambda: state_of(stablelog_broker.bootstrap, transactional_id) != "Ongoing",
                 "the broker's clock does not count",
             )
-            # On a slow machine it may have been too late for the batches already.
-            assert committing.done() or not any(f.done() for f in futures), "nothing is known yet"
+            # On a slow machine it may have been too late for the batches already: then it is told so.
+            until(
+                lambda: committing.done() or not any(f.done() for f in futures),
+                "nothing is known yet, and futures are done",
+            )
             arrive.set()
             with pytest.raises(Refused):
-                committing.result(30)
+                committing.result(90)
     assert_failed(futures)
     assert visible(stablelog_broker.bootstrap, topic) == {}
 
@@ -302,7 +305,7 @@ def test_a_commit_in_doubt_is_asked_again_after_a_restart(decided, then, face):
             txn._writing.cluster.deadline_s = 0  # nobody asks again by itself
             with pytest.raises(Unavailable):
                 txn.commit()
-            txn._writing.cluster.deadline_s = 20
+            txn._writing.cluster.deadline_s = 60
             assert not any(future.done() for future in futures), "nothing is known yet"
             if decided:
                 broker.kill()
@@ -322,7 +325,7 @@ def test_a_commit_in_doubt_is_asked_again_after_a_restart(decided, then, face):
 
 def test_kill_at_any_moment_leaves_all_or_nothing():
     """Without a proxy; `test_programs` has more, from both faces."""
-    with stablelog.serve() as broker, stablelog.connect(broker.bootstrap, deadline=20) as client:
+    with stablelog.serve() as broker, stablelog.connect(broker.bootstrap, deadline=60) as client:
         topics = create(broker.bootstrap), create(broker.bootstrap, "offset")
         expected, outcomes = {}, []
         for delay_s in (0, 0.01, 0.03):
@@ -332,7 +335,7 @@ def test_kill_at_any_moment_leaves_all_or_nothing():
                 time.sleep(delay_s)
                 broker.kill()
                 broker.start()
-                assert committing.exception(60) is None or isinstance(committing.exception(), Refused)
+                assert committing.exception(180) is None or isinstance(committing.exception(), Refused)
             outcomes.append(settled(list(futures)))
             assert outcomes[-1] == (committing.exception() is None)
             if outcomes[-1]:

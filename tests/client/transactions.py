@@ -15,6 +15,7 @@ from stablelog.errors import Refused
 from tests.clients.drivers import unique
 
 DESCRIBE_TRANSACTIONS = 65
+SILENCE_S = 60  # for which a broker may be silent: what is lost here the proxy has lost, not the machine that stood still
 
 
 def create(bootstrap, order="commit", partitions=2, group="", name=None):
@@ -25,7 +26,7 @@ def create(bootstrap, order="commit", partitions=2, group="", name=None):
     return name
 
 
-def visible(bootstrap, *topics, deadline_s=30):
+def visible(bootstrap, *topics, deadline_s=60):
     """What a read-committed reader gets of topics without aborted transactions: {position: value}."""
     found = {}
     with Cluster(bootstrap, deadline_s=deadline_s) as cluster:
@@ -72,7 +73,7 @@ def assert_failed(futures, code=None):
 
 
 def state_of(bootstrap, transactional_id):
-    with Cluster(bootstrap) as cluster:
+    with Cluster(bootstrap, timeout_s=SILENCE_S) as cluster:
         connection = cluster.coordinator(transactional_id)
         request = connection.request_class(DESCRIBE_TRANSACTIONS)(transactional_ids=(transactional_id,))
         found = connection.call(request, _description_class()).transaction_states[0]
@@ -82,7 +83,7 @@ def state_of(bootstrap, transactional_id):
 class Directed(Client):
     """A client of a proxy, whose broker tells its own address."""
 
-    def __init__(self, proxy, broker, deadline_s=20):
+    def __init__(self, proxy, broker, deadline_s=60):
         super().__init__(proxy.bootstrap, deadline_s=deadline_s)
         self._proxy, self._broker = proxy, broker
         for cluster in self._idle:
@@ -93,13 +94,14 @@ class Directed(Client):
 
     def _direct(self, cluster):
         original = type(cluster).open_connection
+        cluster._timeout_s = SILENCE_S
         cluster.open_connection = lambda address: original(
             cluster, self._proxy.bootstrap if address == self._broker.bootstrap else address
         )
         return cluster
 
 
-def through(proxy, broker, deadline_s=20):
+def through(proxy, broker, deadline_s=60):
     return Directed(proxy, broker, deadline_s)
 
 
