@@ -13,7 +13,7 @@ from tests.log.timeline import Log
 
 class SlowFile(SimFile):
     def sync(self):
-        self._disk.gate.wait(10)
+        assert self._disk.gate.wait(90)
         super().sync()
 
 
