@@ -1,13 +1,14 @@
 """What the broker says when the disk takes nothing more: never that something is done that is not."""
 
 import asyncio
+import errno
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE, Broker
 from stablelog.broker.config import load_settings
-from stablelog.errors import Unavailable
+from stablelog.errors import Refused, Unavailable
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import COMMIT, DATA, Desk, batch
@@ -22,6 +23,17 @@ class FullDisk(SimDisk):
         if self.word is not None and self.word in what:
             self.word = None
             raise Unavailable(f"{what}: no space left")
+        super().step(what, torn)
+
+
+class NoRoom(FullDisk):
+    """A disk on which an operation fails again and again, and says it as a local one does."""
+
+    def step(self, what, torn=None):
+        if self.word is not None and self.word in what:
+            if what.startswith("append"):
+                raise Unavailable(f"{what}: no space left")
+            raise OSError(errno.ENOSPC, "no space left", what)
         super().step(what, torn)
 
 
@@ -76,3 +88,75 @@ def test_a_sync_that_failed_is_not_made_good_by_one_that_succeeds_when_the_broke
 
     assert len(run(disk, conversation)) == 1
     assert not disk.exists(DATA / CLEAN_SHUTDOWN_FILE)
+
+
+@pytest.mark.parametrize("word", ["create", "write partition.metadata", "write cluster.json"])
+def test_a_topic_that_finds_no_room_is_refused_and_made_when_there_is_some(word):
+    disk = NoRoom()
+
+    async def conversation(desk):
+        disk.word = word
+        for _ in range(2):
+            with pytest.raises(Refused, match="no space left") as refused:
+                await desk.broker.create_topic("late", 2, {})
+            assert refused.value.code is ErrorCode.kafka_storage_error
+            assert desk.broker.topics.get("late") is None
+        disk.word = None
+        await desk.broker.create_topic("late", 2, {})
+        assert (await desk.produce(batch(b"x"), topic="late", partition=1)).error_code is ErrorCode.none
+
+    assert run(disk, conversation) == []
+
+
+def test_a_list_of_topics_that_finds_no_room_is_the_one_that_holds():
+    disk = NoRoom()
+
+    async def conversation(desk):
+        topics = desk.broker.topics
+        disk.word = "write cluster.json"
+        with pytest.raises(Refused, match="no space left"):
+            await desk.broker.add_partitions("t", 3)
+        with pytest.raises(Refused):
+            topics.configure(topics.get("t"), {"retention.ms": "5000"})
+        with pytest.raises(Refused):
+            await desk.broker.delete_topic("t")
+        assert (topics.get("t").partition_count, topics.get("t").configs) == (1, {})
+        assert (await desk.produce(batch(b"x"))).error_code is ErrorCode.none
+        disk.word = None
+        await desk.broker.add_partitions("t", 2)
+        assert len(topics.get("t").partitions) == 2
+
+    assert run(disk, conversation) == []
+
+
+def test_a_broker_that_cannot_write_its_checkpoints_stops_and_is_recovered_at_the_next_start(caplog):
+    disk = NoRoom()
+
+    async def fill(desk):
+        assert (await desk.produce(batch(b"x"))).error_code is ErrorCode.none
+        disk.word = "write "
+
+    assert run(disk, fill) == []
+    assert "no space left" in caplog.text
+    assert not disk.exists(DATA / CLEAN_SHUTDOWN_FILE)
+    disk.word = None
+
+    async def read(desk):
+        assert desk.values() == [b"x"]
+
+    assert run(disk, read) == []
+
+
+def test_the_log_says_once_in_a_while_that_nothing_can_be_written(caplog):
+    disk = NoRoom()
+
+    async def conversation(desk):
+        disk.word = "append"
+        for _ in range(5):
+            refused = await desk.produce(batch(b"x"))
+            assert refused.error_code is ErrorCode.kafka_storage_error
+        disk.word = None
+        assert (await desk.produce(batch(b"x"))).error_code is ErrorCode.none
+
+    assert run(disk, conversation) == []
+    assert caplog.text.count("its producers try again") == 1

@@ -5,10 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 
 import stablelog
 from stablelog.client import joint
@@ -16,6 +17,7 @@ from stablelog.client.cluster import Cluster
 from stablelog.errors import InvalidConfig
 from stablelog.wire.extension.children import child_id
 from tests.clients.drivers import unique
+from tests.waiting import until
 
 
 def run(*words, bootstrap=None, given=None):
@@ -215,6 +217,17 @@ def test_the_coordinators_logs_can_be_read(stablelog_broker):
         (("consume", "x", "--isolation", "dirty"), "read_committed or read_uncommitted"),
         (("serve", "--data", "x", "--set", "log.segment.byte=1"), "did you mean log.segment.bytes"),
         (("inspect", "/nowhere"), "there is no"),
+        (("verify", __file__), "is a file"),
+        (("serve", "--data", f"{__file__}/below", "--port", "0"), "cannot be used"),
+        (("serve", "--data", "x", "--config", sys.executable), "is no text"),
+        (("topics", "alter", "x"), "--config name=value or --partitions"),
+        (("produce", "x", "--bootstrap", "127.0.0.1:1"), "no broker answers"),
+        (("produce", "x", "--transactional-id", ""), "one character or more"),
+        (("consume", "x", "--from", "²"), "earliest, latest or an offset"),
+        (("consume", "x", "--from", str(1 << 63)), "earliest, latest or an offset"),
+        (("consume", "x", "--from", "5", "--group", "g"), "a group goes on where it was"),
+        (("consume", "x", "--group", ""), "one character or more"),
+        (("transactions", "list", "--bootstrap", "here"), "host:port"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_on_stderr(words, message):
@@ -223,6 +236,81 @@ def test_what_cannot_be_done_is_one_line_on_stderr(words, message):
     assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def begun(*words, bootstrap, **pipes):
+    """A command that goes on."""
+    command = [sys.executable, "-m", "stablelog.cli.main", *words, "--bootstrap", bootstrap]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **pipes)
+
+
+def test_reading_begins_at_the_offset_that_was_asked_for_or_says_where_the_topic_ends(stablelog_broker):
+    at, name = stablelog_broker.bootstrap, unique("from")
+    answer("topics", "create", name, "--partitions", "2", bootstrap=at)
+    answer("produce", name, "--key-separator", ":", bootstrap=at, given="k:0\nk:1\nk:2\n")
+    (taken,) = {record["partition"] for record in answer("consume", name, bootstrap=at)}
+    read = answer("consume", name, "--from", "1", bootstrap=at)
+    assert [(r["partition"], r["offset"]) for r in read] == [(taken, 1), (taken, 2)]
+    assert answer("consume", name, "--from", "3", bootstrap=at) == []
+    refused = run("consume", name, "--from", "4", bootstrap=at)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "ends at offset 3" in refused.stderr
+
+
+def test_who_follows_a_topic_through_a_pipe_sees_each_record_when_it_is_there(stablelog_broker):
+    at, name = stablelog_broker.bootstrap, unique("follow")
+    answer("produce", name, bootstrap=at, given="a\n")
+    with begun("consume", name, "--follow", bootstrap=at, stdout=subprocess.PIPE) as reader:
+        try:
+            assert reader.stdout.readline() == "a\n"
+            answer("produce", name, bootstrap=at, given="b\n")
+            assert reader.stdout.readline() == "b\n"
+        finally:
+            reader.send_signal(signal.SIGINT)
+
+
+def test_a_member_for_whom_no_partition_is_left_says_so(stablelog_broker):
+    at, name, group = stablelog_broker.bootstrap, unique("one"), unique("group")
+    answer("produce", name, bootstrap=at, given="a\n")
+    # Partitions are dealt out by the ids of members, which begin with the client's.
+    first = Consumer({"bootstrap.servers": at, "group.id": group, "client.id": "a", "log_level": 0})
+    first.subscribe([name])
+    until(lambda: first.poll(0.1) is not None or first.assignment(), "the first member got nothing")
+    over = threading.Event()
+
+    def go_on():
+        while not over.is_set():
+            first.poll(0.1)
+
+    reader = threading.Thread(target=go_on)
+    reader.start()
+    try:
+        second = run("consume", name, "--group", group, bootstrap=at)
+    finally:
+        over.set()
+        reader.join()
+        first.close()
+    assert (second.returncode, second.stdout) == (2, "")
+    assert "other members of group" in second.stderr
+    assert second.stderr.count("\n") == 1
+
+
+def test_lines_that_are_interrupted_leave_no_open_transaction(stablelog_broker):
+    at, name, transactional_id = stablelog_broker.bootstrap, unique("stopped"), unique("me")
+
+    def state():
+        listed = answer("transactions", "list", bootstrap=at)[0]
+        return next((row["state"] for row in listed if row["transactional_id"] == transactional_id), None)
+
+    words = ("produce", name, "--transactional-id", transactional_id)
+    with begun(*words, bootstrap=at, stdin=subprocess.PIPE) as writer:
+        writer.stdin.write("x\n" * 5000)
+        writer.stdin.flush()
+        until(lambda: state() == "Ongoing", "nothing was sent")
+        writer.send_signal(signal.SIGINT)
+        assert writer.wait(60) == 130
+        assert "Traceback" not in writer.stderr.read()
+    until(lambda: state() == "CompleteAbort", state)
 
 
 def test_a_broker_survives_kill_minus_nine_and_a_second_one_is_refused(tmp_path):

@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from kio.schema.errors import ErrorCode
+
 from stablelog.broker.compaction import Compactor
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.fetch_sessions import FetchSessions
@@ -36,7 +38,7 @@ from stablelog.coordinators.consumer_groups.coordinator import GroupConfig, Grou
 from stablelog.coordinators.transactions.coordinator import TransactionConfig
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk, LocalDisk
-from stablelog.errors import InvalidConfig, StablelogError, Unavailable
+from stablelog.errors import InvalidConfig, Refused, StablelogError, Unavailable
 from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
 
@@ -47,6 +49,7 @@ META_FILE = "meta.properties"
 RECOVERY_THREADS = 2
 LOG_THREADS = 8
 FEW_LOGS = 8  # are opened one after the other
+REFUSED_APPENDS_TOLD_EVERY_MS = 10_000
 INTERNAL_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
 
 
@@ -90,6 +93,7 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._making: set[asyncio.Task[None]] = set()
         self._lock_fd = -1
+        self._refused_appends_told_ms = -REFUSED_APPENDS_TOLD_EVERY_MS
         self._clean_shutdown_allowed = False
 
     def now_ms(self) -> int:
@@ -260,11 +264,18 @@ class Broker:
             self.transactions.advanced(partition)
         self.waiters.wake(partition)
 
+    def append_refused(self, topic: str, index: int, error: Unavailable) -> None:
+        """A partition's disk takes nothing. Producers only try again, so the log says it, once in a while."""
+        if self.now_ms() - self._refused_appends_told_ms >= REFUSED_APPENDS_TOLD_EVERY_MS:
+            self._refused_appends_told_ms = self.now_ms()
+            log.error("nothing can be written to %s-%d; its producers try again: %s", topic, index, error)
+
     async def create_topic(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Topic:
         """Create a topic. Others are served meanwhile; whoever asked may go, and it is created all the same.
 
         Raises:
-            Refused: the name, the count or a setting is not valid, or the topic is there; nothing changed.
+            Refused: the name, the count or a setting is not valid, the topic is there, or the disk takes no more;
+                nothing changed.
         """
         topic = self.topics.reserve(name, partition_count, configs)
 
@@ -273,6 +284,9 @@ class Broker:
                 partitions = await asyncio.to_thread(
                     self.topics.make_partitions, topic, range(partition_count)
                 )
+            except (OSError, Unavailable) as error:
+                raise _not_made(f"topic {name}", error) from error
+            else:
                 self.topics.publish(topic, partitions)
             finally:
                 self.topics.release(topic)
@@ -285,7 +299,7 @@ class Broker:
         """Give a topic more partitions. Others are served meanwhile.
 
         Raises:
-            Refused: there is no such topic, or it has as many already; nothing changed.
+            Refused: there is no such topic, it has as many already, or the disk takes no more; nothing changed.
         """
         topic = self.topics.reserve_more(name, partition_count)
 
@@ -293,6 +307,9 @@ class Broker:
             indexes = range(topic.partition_count, partition_count)
             try:
                 added = await asyncio.to_thread(self.topics.make_partitions, topic, indexes)
+            except (OSError, Unavailable) as error:
+                raise _not_made(f"partitions of {name}", error) from error
+            else:
                 self.topics.publish_more(topic, added)
             finally:
                 self.topics.release(topic)
@@ -395,6 +412,11 @@ class Broker:
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
+
+
+def _not_made(what: str, error: Exception) -> Refused:
+    log.error("%s cannot be made: %s", what, error)
+    return Refused(ErrorCode.kafka_storage_error, f"{what} cannot be made: {error}")
 
 
 def _new_cluster_id() -> str:

@@ -105,7 +105,10 @@ async def _serve(config: BrokerConfig, directory: Path, ready: Callable[[str, in
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stopping.set)
-    host, port = await server.start()
+    try:
+        host, port = await server.start()
+    except OSError as error:  # read-only, full, not ours, or a file
+        raise Unavailable(f"the data directory {directory} cannot be used: {error}") from error
     # What is alive now stays so: the collector need not look at it again and again.
     gc.collect()
     gc.freeze()
@@ -125,7 +128,7 @@ def run_server(config: BrokerConfig, directory: Path, *, ready: Callable[[str, i
         ready: called with the address once connections are accepted.
 
     Raises:
-        Unavailable: the address or the directory is taken, or the disk failed.
+        Unavailable: the address or the directory is taken or cannot be used, or the disk failed.
         Corrupt: the data directory cannot be opened.
     """
     if not __debug__:

@@ -14,6 +14,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from kio.schema.errors import ErrorCode
@@ -29,7 +30,7 @@ from stablelog.broker.config import (
 )
 from stablelog.broker.kafka_metadata import METADATA_TOPIC, read_topic_configs
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, InvalidConfig, Refused, StablelogError
+from stablelog.errors import Corrupt, InvalidConfig, Refused, StablelogError, Unavailable
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.partition import Partition
 from stablelog.views.commit_ordered import CommitOrderedPartition
@@ -227,6 +228,11 @@ class Topics:
             self._add(Topic(name, topic_id or uuid.uuid4(), max(partitions) + 1, configs))
 
     def _write_list(self) -> None:
+        """Make the list durable.
+
+        Raises:
+            Refused: the disk does not take it; the list in the directory is as it was.
+        """
         topics = {
             topic.name: {
                 "id": str(topic.topic_id),
@@ -236,7 +242,14 @@ class Topics:
             for topic in self._topics.values()
         }
         content = {"version": 1, "leader_epoch": self.leader_epoch, "topics": topics}
-        self._disk.write_atomic(self._directory / CLUSTER_FILE, json.dumps(content, indent=1).encode())
+        path = self._directory / CLUSTER_FILE
+        try:
+            self._disk.write_atomic(path, json.dumps(content, indent=1).encode())
+        except (OSError, Unavailable) as error:
+            log.error("%s cannot be written: %s", path, error)
+            raise Refused(
+                ErrorCode.kafka_storage_error, f"the list of topics cannot be written: {error}"
+            ) from error
 
     def _add(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
@@ -316,11 +329,15 @@ class Topics:
         return {index: self._make_partition(topic, index) for index in indexes}
 
     def publish(self, topic: Topic, partitions: dict[int, Partition]) -> Topic:
-        """The topic is there, with its partitions. Durable on return."""
+        """The topic is there, with its partitions. Durable on return.
+
+        Raises:
+            Refused: the disk does not take the list.
+        """
         self._add(topic)
         try:
             self._write_list()
-        except OSError:
+        except Refused:
             self._forget(topic)
             raise
         topic.partitions = partitions
@@ -398,19 +415,23 @@ class Topics:
         """The topic has these partitions, too. Durable on return.
 
         Raises:
-            Refused: it was deleted meanwhile.
+            Refused: it was deleted meanwhile, or the disk does not take the list.
         """
         if self._topics.get(topic.name) is not topic:
             raise Refused(ErrorCode.unknown_topic_or_partition, f"{topic.name} was deleted")
         topic.partition_count += len(added)
-        self._write_list()
+        try:
+            self._write_list()
+        except Refused:
+            topic.partition_count -= len(added)
+            raise
         topic.partitions.update(added)
 
     def delete(self, name: str) -> Topic:
         """Take a topic out of the list; its directories are renamed, and removed by `remove_deleted`. Durable on return.
 
         Raises:
-            Refused: there is no such topic, or the broker needs it; nothing changed.
+            Refused: there is no such topic, the broker needs it, or the disk does not take the list; nothing changed.
         """
         topic = self._topics.get(name)
         if topic is None:
@@ -418,7 +439,11 @@ class Topics:
         if topic.is_internal:
             raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own and stays")
         self._forget(topic)
-        self._write_list()
+        try:
+            self._write_list()
+        except Refused:
+            self._add(topic)
+            raise
         self._durable_ends = {at: end for at, end in self._durable_ends.items() if at[0] != name}
         self.write_durable_ends()
         for index, partition in topic.partitions.items():
@@ -441,10 +466,15 @@ class Topics:
 
         Raises:
             InvalidConfig: nothing changed.
+            Refused: the disk does not take the list; nothing changed.
         """
         check_change(topic.configs, configs)
-        topic.configs = dict(configs)
-        self._write_list()
+        before, topic.configs = topic.configs, dict(configs)
+        try:
+            self._write_list()
+        except Refused:
+            topic.configs = before
+            raise
         self.reconfigure([topic])
 
     def reconfigure(self, topics: "list[Topic] | None" = None) -> None:
@@ -535,8 +565,7 @@ class Topics:
 
     def close(self) -> bool:
         """Close every partition and write what a clean start reads. Returns whether all of it worked."""
-        clean = True
-        self.write_log_starts()
+        clean = self._written(self.write_log_starts)
         marks = {(p.topic, p.index): p.high_watermark for p in self.open_partitions()}
         for partition in self.open_partitions():
             try:
@@ -552,9 +581,21 @@ class Topics:
             else:
                 at = (partition.topic, partition.index)
                 self._durable_ends[at] = marks[at] = partition.high_watermark
-        self.write_durable_ends()
-        write_offset_checkpoint(self._disk, self._directory / HIGH_WATERMARK_CHECKPOINT, marks)
-        return clean
+        path = self._directory / HIGH_WATERMARK_CHECKPOINT
+        written = self._written(
+            self.write_durable_ends, partial(write_offset_checkpoint, self._disk, path, marks)
+        )
+        return clean and written
+
+    def _written(self, *writes: Callable[[], None]) -> bool:
+        """Write what a start reads, and say whether it worked: without it, the next start has more to recover."""
+        try:
+            for write in writes:
+                write()
+        except (OSError, Unavailable) as error:
+            log.error("the next start has more to recover: %s", error)
+            return False
+        return True
 
 
 def adopted_configs(name: str, known: Mapping[str, str]) -> dict[str, str]:

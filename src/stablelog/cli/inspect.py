@@ -16,6 +16,8 @@ def _partitions(path: Path) -> list[Path]:
     """The partition directories at or below a path."""
     if not path.exists():
         fail(f"there is no {path}")
+    if not path.is_dir():
+        fail(f"{path} is a file: name its partition's directory, or the data directory")
     if any(path.glob("*.log")):
         return [path]
     found = sorted(child for child in path.iterdir() if child.is_dir() and any(child.glob("*.log")))

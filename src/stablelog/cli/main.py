@@ -1,7 +1,7 @@
 """Which commands there are. Each lives in a module of its own, which is imported when it is run.
 
 Errors are one line on stderr: exit code 1 where the answer is no (verify found something), 2 where the command
-could not be done.
+could not be done. Typer itself ends with 1 where nobody reads the output any more, and with 130 after Ctrl-C.
 """
 
 import sys
@@ -13,6 +13,7 @@ import typer
 from stablelog.errors import StablelogError
 
 BOOTSTRAP = "127.0.0.1:9092"
+PARTITIONS_MAX = 100_000  # librdkafka asks for no more
 
 app = typer.Typer(
     name="stablelog",
@@ -54,7 +55,9 @@ def serve(
 @topics.command("create")
 def topics_create(
     name: str,
-    partitions: Annotated[int, typer.Option(help="How many partitions; -1: the broker's default.")] = -1,
+    partitions: Annotated[
+        int, typer.Option(min=-1, max=PARTITIONS_MAX, help="How many partitions; -1: the broker's default.")
+    ] = -1,
     configs: Annotated[
         list[str] | None, typer.Option("--config", help="A setting, name=value; may be repeated.")
     ] = None,
@@ -93,7 +96,9 @@ def topics_alter(
     configs: Annotated[
         list[str] | None, typer.Option("--config", help="A setting, name=value; name= removes it.")
     ] = None,
-    partitions: Annotated[int | None, typer.Option(help="The new, larger count of partitions.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, max=PARTITIONS_MAX, help="The new, larger count of partitions.")
+    ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
 ) -> None:
@@ -137,7 +142,7 @@ def consume(
     topic: str,
     isolation: Annotated[str, typer.Option(help="read_committed or read_uncommitted.")] = "read_committed",
     start: Annotated[str, typer.Option("--from", help="earliest, latest, or an offset.")] = "earliest",
-    count_max: Annotated[int | None, typer.Option("--max", help="Stop after so many records.")] = None,
+    count_max: Annotated[int | None, typer.Option("--max", min=1, help="Stop after so many records.")] = None,
     group: Annotated[str | None, typer.Option(help="Read as a member of this group, and commit.")] = None,
     follow: Annotated[bool, typer.Option(help="Wait for more at the end.")] = False,
     bootstrap: Bootstrap = BOOTSTRAP,
@@ -273,8 +278,6 @@ def run() -> None:
     except StablelogError as error:
         sys.stderr.write(f"stablelog: {error}\n")
         sys.exit(2)
-    except BrokenPipeError:
-        sys.exit(0)
 
 
 if __name__ == "__main__":

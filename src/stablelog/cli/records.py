@@ -1,8 +1,11 @@
 """`stablelog produce` and `stablelog consume`."""
 
 import base64
+import contextlib
 import sys
+import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +19,14 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from stablelog.cli.admin import TIMEOUT_S, ask, known_topic, quiet
+from stablelog.cli.admin import TIMEOUT_S, ask, end_offsets, known_topic, quiet
 from stablelog.cli.output import done, fail, print_json
 
 POLL_S = 0.5
 PROGRESS_COUNT = 1000
+DELIVERY_TIMEOUT_MS = 60_000  # how long a record is sent again; librdkafka takes no more in a transaction
+OFFSET_MAX = (1 << 63) - 1
+WORDS = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
 
 
 def _lines(file: Path | None) -> Iterator[bytes]:
@@ -44,15 +50,44 @@ def run_produce(
     as_json: bool,
 ) -> None:
     """Append each line as a record; with a transactional id all of them or none."""
-    settings: dict[str, Any] = {"acks": "all", "enable.idempotence": True, "linger.ms": 5}
-    if transactional_id is not None:
-        settings["transactional.id"] = transactional_id
-    producer = Producer(quiet(bootstrap, **settings))
-    if transactional_id is not None:
+    settings: dict[str, Any] = {
+        "acks": "all",
+        "enable.idempotence": True,
+        "linger.ms": 5,
+        "message.timeout.ms": DELIVERY_TIMEOUT_MS,
+    }
+    separator = key_separator.encode() if key_separator else None
+    if transactional_id is None:
+        producer = Producer(quiet(bootstrap, **settings))
+        ask(bootstrap, lambda: producer.list_topics(timeout=TIMEOUT_S), f"writing to {topic}")
+        count = _send_lines(producer, bootstrap, topic, file, separator, as_json=as_json)
+    else:
+        if not transactional_id:
+            fail("--transactional-id '': an id has one character or more")
+        producer = Producer(quiet(bootstrap, **settings, **{"transactional.id": transactional_id}))
         ask(bootstrap, lambda: producer.init_transactions(TIMEOUT_S), f"transactional id {transactional_id}")
         producer.begin_transaction()
+        try:
+            count = _send_lines(producer, bootstrap, topic, file, separator, as_json=as_json)
+        except BaseException:  # Ctrl-C, too: readers would wait behind what was sent until its timeout
+            with contextlib.suppress(KafkaException):
+                producer.abort_transaction(TIMEOUT_S)
+            raise
+        ask(bootstrap, lambda: producer.commit_transaction(TIMEOUT_S), "committing")
+    done(f"wrote {count} records to {topic}", as_json=as_json, topic=topic, records=count)
+
+
+def _send_lines(
+    producer: Producer,
+    bootstrap: str,
+    topic: str,
+    file: Path | None,
+    separator: bytes | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Send each line, up to the first that is refused, and wait until all are written. Returns how many they are."""
     failures: list[KafkaError] = []
-    separator = key_separator.encode() if key_separator else None
     count = 0
     with _progress(as_json=as_json) as advance:
         for line in _lines(file):
@@ -63,15 +98,13 @@ def run_produce(
             count += 1
             if count % PROGRESS_COUNT == 0:
                 advance(PROGRESS_COUNT)
+            if failures:
+                break
         left = producer.flush(60)
     if failures or left:
         why = _reason(producer, failures[0]) if failures else f"no broker answers at {bootstrap}"
-        if transactional_id is not None:
-            producer.abort_transaction(TIMEOUT_S)
         fail(f"{len(failures) + left} of {count} records were not written to {topic}: {why}")
-    if transactional_id is not None:
-        ask(bootstrap, lambda: producer.commit_transaction(TIMEOUT_S), "committing")
-    done(f"wrote {count} records to {topic}", as_json=as_json, topic=topic, records=count)
+    return count
 
 
 def _reason(producer: Producer, failure: KafkaError) -> str:
@@ -104,8 +137,6 @@ def _send(
 
 
 def _progress(*, as_json: bool) -> Any:
-    import contextlib
-
     if as_json or not sys.stderr.isatty():
         return contextlib.nullcontext(lambda _count: None)
     from rich.console import Console
@@ -136,12 +167,17 @@ def run_consume(
     """Print a topic's records, up to its end, or on and on."""
     if isolation not in ("read_committed", "read_uncommitted"):
         fail(f"--isolation {isolation}: read_committed or read_uncommitted")
-    first = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}.get(start)
-    if first is None:
-        if not start.isdigit():
+    if start not in WORDS:
+        if not (start.isascii() and start.isdecimal() and int(start) <= OFFSET_MAX):
             fail(f"--from {start}: earliest, latest or an offset")
-        first = int(start)
+        if group is not None:
+            fail(
+                f"--from {start}: a group goes on where it was; earliest or latest say where it begins at first"
+            )
+    if group == "":
+        fail("--group '': a group's name has one character or more")
     partitions = sorted(known_topic(bootstrap, topic).partitions)
+    places = _places(bootstrap, topic, partitions, start, isolation)
     consumer = Consumer(
         quiet(
             bootstrap,
@@ -155,13 +191,14 @@ def run_consume(
         )
     )
     if group is None:
-        consumer.assign([TopicPartition(topic, index, first) for index in partitions])
+        consumer.assign(places)
     else:
-        consumer.subscribe([topic])
+        consumer.subscribe([topic], on_assign=partial(_say_if_nothing_is_left, group, follow=follow))
     try:
         _print_records(
             consumer,
             bootstrap,
+            topic,
             len(partitions),
             count_max,
             commits=group is not None,
@@ -174,9 +211,30 @@ def run_consume(
         consumer.close()
 
 
+def _places(
+    bootstrap: str, topic: str, partitions: list[int], start: str, isolation: str
+) -> list[TopicPartition]:
+    """Where to begin in each partition; at its end where it has no such offset yet."""
+    if start in WORDS:
+        return [TopicPartition(topic, index, WORDS[start]) for index in partitions]
+    marks = end_offsets(bootstrap, [(topic, index) for index in partitions], isolation)
+    end_max = max(end for _, end in marks.values())
+    if int(start) > end_max:
+        fail(f"--from {start}: {topic} ends at offset {end_max}")
+    return [TopicPartition(topic, index, min(int(start), marks[topic, index][1])) for index in partitions]
+
+
+def _say_if_nothing_is_left(
+    group: str, _consumer: Consumer, assigned: list[TopicPartition], *, follow: bool
+) -> None:
+    if not assigned and not follow:
+        fail(f"other members of group {group} read all partitions; with --follow this one waits for its turn")
+
+
 def _print_records(
     consumer: Consumer,
     bootstrap: str,
+    topic: str,
     partition_count: int,
     count_max: int | None,
     *,
@@ -186,6 +244,7 @@ def _print_records(
 ) -> None:
     ended: set[int] = set()
     count = 0
+    heard_s = time.monotonic()
     while (count_max is None or count < count_max) and (follow or len(ended) < partition_count):
         message = consumer.poll(POLL_S)
         if message is None:
@@ -196,7 +255,12 @@ def _print_records(
                 and ended >= {at.partition for at in consumer.assignment()}
             ):
                 return
+            sys.stdout.flush()
+            if not follow and time.monotonic() > heard_s + TIMEOUT_S:
+                ask(bootstrap, lambda: consumer.list_topics(timeout=TIMEOUT_S), f"reading {topic}")
+                heard_s = time.monotonic()
             continue
+        heard_s = time.monotonic()
         error = message.error()
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name in the library

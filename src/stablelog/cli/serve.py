@@ -28,9 +28,11 @@ def read_properties(path: Path) -> dict[str, str]:
         InvalidConfig: the file is not there, or a line is no setting.
     """
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise InvalidConfig(f"{path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidConfig(f"{path} is no text: a file of settings has name=value on each line") from error
     return dict(pair(line) for line in lines if line.strip() and not line.lstrip().startswith(("#", "!")))
 
 

@@ -12,7 +12,7 @@ from confluent_kafka.admin import (
 )
 
 from stablelog.cli.admin import admin_client, ask, cluster, end_offsets, known_topic
-from stablelog.cli.output import done, print_json, print_table, show
+from stablelog.cli.output import done, fail, print_json, print_table, show
 from stablelog.cli.serve import pair
 from stablelog.cli.transactions import open_in_topic
 from stablelog.client.connection import Connection
@@ -83,6 +83,8 @@ def alter(
     bootstrap: str, name: str, configs: Sequence[str], partitions: int | None, *, as_json: bool
 ) -> None:
     """Change settings, and the count of partitions."""
+    if not configs and partitions is None:
+        fail(f"say what of {name} to change: --config name=value or --partitions")
     known_topic(bootstrap, name)
     admin = admin_client(bootstrap)
     if configs:

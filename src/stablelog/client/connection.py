@@ -52,7 +52,9 @@ class Connection:
         try:
             self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        except (OSError, ValueError) as error:
+        except (ValueError, OverflowError) as error:
+            raise Unavailable(f"no broker answers at {address!r}: an address is host:port") from error
+        except OSError as error:
             raise Unavailable(f"no broker answers at {address}: {error}") from error
         self.address = address
         self._client_id = client_id.encode()

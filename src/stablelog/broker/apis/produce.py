@@ -112,6 +112,7 @@ def _append_one(
     except Corrupt as corrupt:
         return _refusal(asked, ErrorCode.corrupt_message, str(corrupt))
     except Unavailable as unavailable:
+        broker.append_refused(name, asked.index, unavailable)
         return _refusal(asked, ErrorCode.kafka_storage_error, str(unavailable))
     if request.acks:
         future = broker.flush.durable(partition, appended.last_offset + 1)
