@@ -235,7 +235,9 @@ class Broker:
 
             async def open_one(topic: Topic, index: int) -> None:
                 try:
-                    await loop.run_in_executor(threads, self.topics.open_partition, topic, index)
+                    partition = await loop.run_in_executor(
+                        threads, self.topics.recover_partition, topic, index
+                    )
                 except (StablelogError, OSError) as error:
                     log.error(
                         "%s-%d cannot be opened and stays offline; `stablelog verify` says more: %s",
@@ -244,7 +246,9 @@ class Broker:
                         error,
                     )
                 else:
-                    self.partition_opened(topic.partitions[index])
+                    # In one go: whoever came between would write before the markers that it lacks.
+                    self.topics.publish_partition(topic, partition)
+                    self.partition_opened(partition)
 
             await asyncio.gather(*(open_one(topic, index) for topic, index in missing))
         log.info("opened %d partitions in %d ms", len(missing), self.now_ms() - began_ms)

@@ -500,11 +500,21 @@ class Topics:
     def open_partition(
         self, topic: Topic, index: int, progress: Callable[[int, int], None] | None = None
     ) -> None:
-        """Open a partition that the list names, recovering it if the last stop was not clean. May run in a thread.
+        """Open a partition that the list names, recovering it if the last stop was not clean.
+
+        May run in a thread, as long as nobody is served.
 
         Raises:
             Corrupt: synced data is damaged or gone; the partition stays closed, the others are not touched.
         """
+        self.publish_partition(topic, self.recover_partition(topic, index, progress))
+
+    # Recovering takes long: `open_partition` in steps, of which the first may run in a thread.
+
+    def recover_partition(
+        self, topic: Topic, index: int, progress: Callable[[int, int], None] | None = None
+    ) -> Partition:
+        """The partition, which nobody else sees yet. May run in a thread; raises as `open_partition` does."""
         directory = self._directory / f"{topic.name}-{index}"
         if not self._disk.is_dir(directory):
             raise Corrupt(
@@ -513,8 +523,12 @@ class Topics:
         partition = self._open(topic, index, directory, clean=self.clean, progress=progress)
         if read_partition_metadata(self._disk, directory) is None:
             write_partition_metadata(self._disk, directory, topic.topic_id)
-        topic.partitions[index] = partition
-        self._durable_ends.pop((topic.name, index), None)
+        return partition
+
+    def publish_partition(self, topic: Topic, partition: Partition) -> None:
+        """The topic has this partition open."""
+        topic.partitions[partition.index] = partition
+        self._durable_ends.pop((topic.name, partition.index), None)
 
     def _open(
         self,

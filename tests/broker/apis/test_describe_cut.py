@@ -2,18 +2,20 @@
 
 import asyncio
 import random
+import threading
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
+from stablelog.broker.broker import Broker
 from stablelog.broker.topics import Topics
 from stablelog.errors import Corrupt
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.extension.cut import DESCRIBE_CUT
-from tests.broker.desk import batch, opened
+from tests.broker.desk import Desk, batch, opened
 
 SEEDS = 10  # histories without the wire, many more of them: tests/cuts
 TOPICS, PARTITIONS, WRITERS, TRANSACTIONS = ("t", "u"), 2, 4, 12
@@ -239,17 +241,68 @@ def test_after_a_start_a_cut_waits_for_partitions_that_are_not_open_and_says_so(
             assert (await ask(desk, 1, topics=("u",))).error_code is ErrorCode.leader_not_available
             assert (await ask(desk, 2, topics=("u",))).error_code is ErrorCode.invalid_request
 
-    open_partition = Topics.open_partition
+    recover_partition = Topics.recover_partition
 
     def all_but_one(self, topic, index, progress=None):
         if (topic.name, index) == ("t", 0):
             raise Corrupt("as if it were damaged")
-        open_partition(self, topic, index, progress)
+        return recover_partition(self, topic, index, progress)
 
     run(written)
     with monkeypatch.context() as patch:
-        patch.setattr(Topics, "open_partition", all_but_one)
+        patch.setattr(Topics, "recover_partition", all_but_one)
         run(with_one_closed)
+
+
+def test_after_a_start_nobody_sees_a_partition_before_the_markers_that_wait_for_it_are_written(monkeypatch):
+    """A thread recovers it. A marker of who came after that, and before they are, would stand before theirs."""
+    disk, who = SimDisk(), {}
+    is_asked, is_recovered, may_go_on = threading.Event(), threading.Event(), threading.Event()
+    recover_partition, start = Topics.recover_partition, Broker.start
+    meanwhile = []
+
+    async def written():
+        async with opened(disk, topics=()) as desk:
+            create(desk)
+            for name in ("first", "second"):
+                who[name] = await desk.init(name)
+                assert await desk.add(name, who[name], ("t", 0)) == [ErrorCode.none]
+                await desk.produce(
+                    batch(name.encode(), producer=who[name], sequence=0), transactional_id=name
+                )
+
+    def slowly(self, topic, index, progress=None):
+        if (topic.name, index) != ("t", 0):
+            return recover_partition(self, topic, index, progress)
+        assert is_asked.wait(60)
+        partition = recover_partition(self, topic, index, progress)
+        is_recovered.set()
+        assert may_go_on.wait(60)
+        return partition
+
+    async def commit_both(desk):
+        codes = [(await desk.end("first", who["first"], True)).error_code]
+        is_asked.set()
+        assert await asyncio.to_thread(is_recovered.wait, 60)
+        codes.append((await desk.end("second", who["second"], True)).error_code)
+        may_go_on.set()
+        return codes
+
+    async def started(broker):
+        await start(broker)
+        meanwhile.append(asyncio.create_task(commit_both(Desk(broker))))
+
+    async def read():
+        async with opened(disk, topics=()) as desk:
+            assert await meanwhile[0] == [ErrorCode.none, ErrorCode.none]
+            await desk.durable()
+            assert read_to(desk, await ask(desk, 1))["t", 0] == [b"first"]
+            assert read_to(desk, await ask(desk, 2))["t", 0] == [b"first", b"second"]
+
+    run(written)
+    monkeypatch.setattr(Topics, "recover_partition", slowly)
+    monkeypatch.setattr(Broker, "start", started)
+    run(read)
 
 
 def test_who_asks_for_a_cut_does_not_pay_for_all_commits_before():
