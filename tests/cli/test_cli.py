@@ -14,9 +14,11 @@ from confluent_kafka import Consumer, Producer
 import stablelog
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
+from stablelog.client.cuts import describe_cut
 from stablelog.errors import InvalidConfig
 from stablelog.wire.extension.children import child_id
 from tests.clients.drivers import unique
+from tests.spark.reading import settled
 from tests.waiting import until
 
 
@@ -34,6 +36,29 @@ def answer(*words, bootstrap, given=None):
     done = run(*words, "--json", bootstrap=bootstrap, given=given)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def opened(at, transactional_id, topic):
+    """A producer with a transaction that has a record, and that the broker does not end while a test is slow."""
+    settings = {"transactional.id": transactional_id, "transaction.timeout.ms": 600_000, "log_level": 0}
+    producer = Producer({"bootstrap.servers": at, **settings})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"x")
+    assert producer.flush(60) == 0
+    return producer
+
+
+def cut_at_the_last_commit(at, topic):
+    """A commit is answered before its markers are durable, and until they are it is in no cut."""
+
+    def found():
+        cut = describe_cut(cluster, [topic])
+        return cut.commit_sequence == cut.last_commit_sequence
+
+    with Cluster(at) as cluster:
+        until(found, "the last commit is in no cut")
+    return answer("cut", topic, bootstrap=at)[0]
 
 
 def test_a_topics_life(stablelog_broker):
@@ -63,20 +88,21 @@ def test_lines_go_in_and_come_out_with_the_groups_lag(stablelog_broker):
         "produce", name, "--key-separator", ":", "--transactional-id", unique("t"), bootstrap=at, given=lines
     )
     assert written[0]["records"] == 50
+    settled(at, name)
     read = answer("consume", name, "--group", group, bootstrap=at)
     assert [(record["key"], record["value"]) for record in read] == [(f"k{n}", f"v{n}") for n in range(50)]
     state = answer("groups", "describe", group, bootstrap=at)[0]
     assert [partition["lag"] for partition in state["partitions"]] == [0]
+    until(
+        lambda: answer("groups", "describe", group, bootstrap=at)[0]["state"] == "empty",
+        "who has gone is still a member",
+    )
     assert answer("groups", "delete", group, bootstrap=at)
 
 
 def test_an_open_transaction_is_found_named_and_ended(stablelog_broker):
     at, name, transactional_id = stablelog_broker.bootstrap, unique("held"), unique("holder")
-    producer = Producer({"bootstrap.servers": at, "transactional.id": transactional_id, "log_level": 0})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    producer.produce(name, b"x")
-    producer.flush(30)
+    producer = opened(at, transactional_id, name)
     held = answer("topics", "describe", name, bootstrap=at)[0]["partitions"][0]
     assert held["held_back"] == 1
     assert transactional_id in held["held_by"]
@@ -85,21 +111,16 @@ def test_an_open_transaction_is_found_named_and_ended(stablelog_broker):
         []
     ]
     assert answer("transactions", "abort", transactional_id, bootstrap=at)
+    settled(at, name)
     assert answer("consume", name, bootstrap=at) == []
     assert answer("topics", "describe", name, bootstrap=at)[0]["partitions"][0]["held_back"] == 0
+    del producer
 
 
 def test_children_of_a_joint_commit_are_shown_as_what_they_are(stablelog_broker):
     at, name, key = stablelog_broker.bootstrap, unique("held"), unique("query/ä")
     children = [child_id(key, 3, "r1", part, 0) for part in range(2)]
-    producers = []
-    for transactional_id in children:
-        producer = Producer({"bootstrap.servers": at, "transactional.id": transactional_id, "log_level": 0})
-        producer.init_transactions(30)
-        producer.begin_transaction()
-        producer.produce(name, b"x")
-        producer.flush(30)
-        producers.append(producer)
+    producers = [opened(at, transactional_id, name) for transactional_id in children]
     part_of = f"version 3 of joint commit {key!r}, run r1"
     listed = {row["transactional_id"]: row for row in answer("transactions", "list", bootstrap=at)[0]}
     assert {listed[i]["part_of"] for i in children} == {part_of}
@@ -116,13 +137,14 @@ def test_children_of_a_joint_commit_are_shown_as_what_they_are(stablelog_broker)
     assert "Traceback" not in gone.stderr
     left = [row["transactional_id"] for row in answer("transactions", "list", bootstrap=at)[0]]
     assert not set(children) & set(left), "a child of a commit is forgotten"
+    del producers
 
 
 def test_a_cut_says_where_whole_transactions_end(stablelog_broker):
     at, name = stablelog_broker.bootstrap, unique("cut")
     answer("topics", "create", name, "--config", "stablelog.order=commit", bootstrap=at)
     assert answer("produce", name, "--transactional-id", unique("me"), bootstrap=at, given="one\ntwo\n")
-    cut = answer("cut", name, bootstrap=at)[0]
+    cut = cut_at_the_last_commit(at, name)
     assert cut["commit_sequence"] == cut["last_commit_sequence"] > 0
     assert cut["offsets"] == [
         {"topic": name, "partition": 0, "offset": 5}
@@ -149,7 +171,7 @@ def test_a_transaction_group_is_seen_everywhere(stablelog_broker):
     }
     assert listed[writer] == group
     assert answer("transactions", "describe", writer, bootstrap=at)[0][0]["group"] == group
-    cut = answer("cut", name, bootstrap=at)[0]
+    cut = cut_at_the_last_commit(at, name)
     assert (cut["group"], cut["commit_sequence"]) == (group, 1)
     shown = run("inspect", str(stablelog_broker.data / f"__transaction_state.{group}-0"), "--records")
     assert f"transactional_id={writer}" in shown.stdout
@@ -187,6 +209,7 @@ def test_a_directory_can_be_verified_and_inspected_while_its_broker_runs(stablel
 def test_the_coordinators_logs_can_be_read(stablelog_broker):
     at, name, group, writer = stablelog_broker.bootstrap, unique("own"), unique("group"), unique("writer")
     answer("produce", name, "--transactional-id", writer, bootstrap=at, given="a\nb\n")
+    settled(at, name)
     answer("consume", name, "--group", group, bootstrap=at)
 
     def rows(topic):
