@@ -59,6 +59,7 @@ def spark(tmp_path_factory):
         "local[2,2]",
         spark_sql_warehouse_dir=str(warehouse),
         spark_sql_shuffle_partitions="2",
+        spark_python_authenticate_socketTimeout="300s",  # a test may be kept waiting, too
     )
     made.sparkContext.setLogLevel("OFF")
     yield made

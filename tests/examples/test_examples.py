@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError
 from examples import change_stream, enrichment, parquet, shop, windowed_counts
 from examples.moved import after
 from tests.spark.reading import settled
+from tests.spark.starting import in_time
 from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark]
@@ -56,12 +57,12 @@ ORDERS = [(str(number), shop.order(number)) for number in range(shop.ORDER_COUNT
 
 
 def test_orders_go_to_parquet_and_back_once_each(spark, bootstrap, tmp_path):
-    parquet.run(spark, bootstrap, str(tmp_path))
+    in_time(lambda: parquet.run(spark, bootstrap, str(tmp_path)))
     assert sorted(read(bootstrap, "orders-copy"), key=lambda row: int(row[0])) == ORDERS
 
 
 def test_every_order_gets_its_customers_name(spark, bootstrap, tmp_path):
-    enrichment.run(spark, bootstrap, str(tmp_path))
+    in_time(lambda: enrichment.run(spark, bootstrap, str(tmp_path)))
     named = sorted(read(bootstrap, "orders-named"), key=lambda row: int(row[0]))
     assert [(key, row["order"], row["name"]) for key, row in named] == [
         (key, row["order"], shop.CUSTOMERS[row["customer"]]) for key, row in ORDERS
@@ -69,7 +70,7 @@ def test_every_order_gets_its_customers_name(spark, bootstrap, tmp_path):
 
 
 def test_every_window_that_is_over_is_counted_once(spark, bootstrap, tmp_path):
-    windowed_counts.run(spark, bootstrap, str(tmp_path))
+    in_time(lambda: windowed_counts.run(spark, bootstrap, str(tmp_path)))
     counts = read(bootstrap, "order-counts")
     assert len({window for window, _ in counts}) == len(counts)
     whole = [count["orders"] for window, count in sorted(counts)[1:]]
@@ -78,7 +79,7 @@ def test_every_window_that_is_over_is_counted_once(spark, bootstrap, tmp_path):
 
 
 def test_a_table_keeps_the_newest_value_of_each_key(spark, bootstrap, tmp_path):
-    change_stream.run(spark, bootstrap, str(tmp_path))
+    in_time(lambda: change_stream.run(spark, bootstrap, str(tmp_path)))
     expected = {}
     for number in range(shop.ORDER_COUNT):
         expected[f"basket-{number % 40}"] = None if number % 4 == 3 else shop.order(number)
@@ -88,7 +89,7 @@ def test_a_table_keeps_the_newest_value_of_each_key(spark, bootstrap, tmp_path):
 
 
 def test_a_job_moves_over_by_changing_the_format(spark, bootstrap, tmp_path):
-    after.run(spark, bootstrap, str(tmp_path))
+    in_time(lambda: after.run(spark, bootstrap, str(tmp_path)))
     assert sorted(read(bootstrap, "orders-moved"), key=lambda row: int(row[0])) == ORDERS
     lines = [(EXAMPLES / "moved" / name).read_text().splitlines() for name in ("before.py", "after.py")]
     changed = [line for line in difflib.ndiff(*lines) if line[0] in "+-" and '"""' not in line]

@@ -2,6 +2,7 @@
 
 import stablelog
 from tests.spark.at_cuts import Writers, names_in, ordered
+from tests.spark.starting import in_time
 
 
 class Batches:
@@ -24,9 +25,13 @@ def stream(spark, bootstrap, topics, **given):
 def run(frame, checkpoint, batches):
     """Read all that is there."""
     writer = frame.writeStream.foreachBatch(batches).option("checkpointLocation", str(checkpoint))
-    query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(300)
-    return query
+
+    def ended():
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(300)
+        return query
+
+    return in_time(ended)
 
 
 def test_micro_batches_are_whole_through_restarts_and_kills(spark, tmp_path):

@@ -15,6 +15,7 @@ from tests.client.faults import Proxy
 from tests.client.test_producer import committed, made
 from tests.clients.drivers import Confluent, unique
 from tests.spark.faulty import FaultySource
+from tests.spark.starting import in_time
 from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore::FutureWarning")]
@@ -30,6 +31,11 @@ def topic(stablelog_broker):
 
 def read(bootstrap, topic, partitions=2):
     return sorted(value for p in range(partitions) for value in committed(bootstrap, topic, p))
+
+
+def to_the_end(start):
+    """Start a query of what is there, and wait for its end."""
+    assert in_time(lambda: start().awaitTermination(TIMEOUT_S))
 
 
 class Pipeline:
@@ -55,8 +61,7 @@ class Pipeline:
         return writer.trigger(availableNow=True).start()
 
     def run(self):
-        query = self.start()
-        assert query.awaitTermination(TIMEOUT_S)
+        to_the_end(self.start)
 
     def forget_last_commit(self):
         """What a driver killed between the sink's commit and Spark's own leaves."""
@@ -118,7 +123,7 @@ def test_a_micro_batch_that_is_planned_anew_with_more_rows_is_not_taken_for_a_re
         with pytest.raises(
             StreamingQueryException, match=r"micro-batch 1 .* by another plan .*new checkpoint"
         ):
-            pipeline.start().awaitTermination(TIMEOUT_S)
+            to_the_end(pipeline.start)
     assert read(stablelog_broker.bootstrap, topic) == [b"a", b"b", b"c", b"d"]
 
 
@@ -134,9 +139,9 @@ def test_so_it_is_with_a_source_of_files(spark, tmp_path, stablelog_broker, topi
 
     for name in ("a", "b"):
         (tmp_path / "lines" / name).write_text(name)
-        assert start().awaitTermination(TIMEOUT_S)
+        to_the_end(start)
     assert pipeline.forget_last_commit() == 1
-    assert start().awaitTermination(TIMEOUT_S)
+    to_the_end(start)
     assert read(stablelog_broker.bootstrap, topic) == [b"a", b"b"]
 
     assert pipeline.forget_last_plan() == 1
@@ -145,7 +150,7 @@ def test_so_it_is_with_a_source_of_files(spark, tmp_path, stablelog_broker, topi
         path.unlink()
     (tmp_path / "lines" / "c").write_text("c")
     with pytest.raises(StreamingQueryException, match="by another plan"):
-        start().awaitTermination(TIMEOUT_S)
+        to_the_end(start)
 
 
 def test_what_for_each_batch_writes_twice_is_there_once(spark, tmp_path, stablelog_broker, topic):
@@ -177,11 +182,11 @@ def test_what_for_each_batch_writes_twice_is_there_once(spark, tmp_path, stablel
 
     pipeline.add("a", "b", "z", "c", "y", "x", "d")
     with pytest.raises(StreamingQueryException, match="between the two writes"):
-        start().awaitTermination(TIMEOUT_S)
-    assert start().awaitTermination(TIMEOUT_S)
+        to_the_end(start)
+    to_the_end(start)
     assert read(stablelog_broker.bootstrap, topic) == pipeline.wanted
     assert pipeline.forget_last_commit() == 2
-    assert start().awaitTermination(TIMEOUT_S)
+    to_the_end(start)
     assert done == [0, 1, 1, 2, 2]
     assert read(stablelog_broker.bootstrap, topic) == pipeline.wanted
 
@@ -209,8 +214,18 @@ def test_the_earlier_of_two_drivers_fails_and_says_why(spark, tmp_path, stablelo
     pipeline = Pipeline(spark, tmp_path, stablelog_broker.bootstrap, topic, "faulty", faults=str(tmp_path))
     pipeline.add("a")
     (tmp_path / "wait").touch()
-    query = pipeline.start()
-    until((tmp_path / "written").exists, "nothing is written", patience_s=TIMEOUT_S)
+
+    def waiting():
+        query = pipeline.start()
+
+        def is_written():
+            assert query.isActive or query.awaitTermination(TIMEOUT_S)  # which raises what it has failed with
+            return (tmp_path / "written").exists()
+
+        until(is_written, "nothing is written", patience_s=TIMEOUT_S)
+        return query
+
+    query = in_time(waiting)
     with Cluster(stablelog_broker.bootstrap) as cluster:
         with pytest.raises(Refused, match="no longer has version 0"):
             joint.begin(cluster, pipeline.query_id, 0, "what is left of an earlier one", order=0)
@@ -232,9 +247,8 @@ def test_a_commit_whose_answer_is_lost_is_not_undone_by_sparks_abort(spark, tmp_
             made(broker.bootstrap, "t")
             pipeline = Pipeline(spark, tmp_path, proxy.bootstrap, "t", **{"kafka.request.timeout.ms": "500"})
             pipeline.add("a", "b")
-            query = pipeline.start()
             with pytest.raises(StreamingQueryException, match="gave up after"):
-                query.awaitTermination(TIMEOUT_S)
+                to_the_end(pipeline.start)
             assert proxy.count(ABORT_JOINT) == 1
             assert read(broker.bootstrap, "t", 1) == pipeline.wanted
             losing.clear()

@@ -13,6 +13,7 @@ from stablelog.spark import count
 from tests.clients.drivers import Confluent, unique
 from tests.spark.histories import Writers, truth
 from tests.spark.reading import make, settled
+from tests.spark.starting import in_time
 from tests.waiting import until
 
 COUNT, PARTITIONS = 300, 3
@@ -28,6 +29,17 @@ def read(spark, broker, topic, **given):
 def stream(spark, broker, topic, **given):
     reader = spark.readStream.format("stablelog").option("kafka.bootstrap.servers", broker.bootstrap)
     return reader.options(**{"subscribe": topic, "startingOffsets": "earliest", **given}).load()
+
+
+def to_the_end(writer):
+    """Read all that is there; returns the query."""
+
+    def ended():
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(TIMEOUT_S)
+        return query
+
+    return in_time(ended)
 
 
 def fill(broker, topic, first, count, partitions=PARTITIONS):
@@ -88,15 +100,10 @@ def test_a_stream_of_what_is_there_comes_in_batches_of_the_size_asked_for(
 ):
     found = []
     frame = stream(spark, stablelog_broker, numbers, maxOffsetsPerTrigger="120")
-    query = (
-        frame.writeStream.foreachBatch(
-            lambda batch, _: found.append([int(bytes(r.value)) for r in batch.collect()])
-        )
-        .option("checkpointLocation", str(tmp_path))
-        .trigger(availableNow=True)
-        .start()
+    writer = frame.writeStream.foreachBatch(
+        lambda batch, _: found.append([int(bytes(r.value)) for r in batch.collect()])
     )
-    assert query.awaitTermination(TIMEOUT_S)
+    query = to_the_end(writer.option("checkpointLocation", str(tmp_path)))
     assert [len(batch) for batch in found] == [120, 120, 60]
     assert sorted(number for batch in found for number in batch) == list(range(COUNT))
     source = query.recentProgress[-1]["sources"][0]
@@ -113,13 +120,10 @@ def test_a_stream_goes_on_where_its_checkpoint_says(spark, stablelog_broker, tmp
     def run():
         before = len(found)
         frame = stream(spark, stablelog_broker, topic).selectExpr("CAST(CAST(value AS STRING) AS INT) AS n")
-        query = (
-            frame.writeStream.foreachBatch(lambda batch, _: found.extend(row.n for row in batch.collect()))
-            .option("checkpointLocation", str(tmp_path))
-            .trigger(availableNow=True)
-            .start()
+        writer = frame.writeStream.foreachBatch(
+            lambda batch, _: found.extend(row.n for row in batch.collect())
         )
-        assert query.awaitTermination(TIMEOUT_S)
+        to_the_end(writer.option("checkpointLocation", str(tmp_path)))
         return found[before:]
 
     fill(stablelog_broker, topic, 0, 50)
@@ -249,14 +253,16 @@ def test_a_stream_reads_what_comes_partitions_that_come_and_tells_what_goes(
     fill(stablelog_broker, topic, 0, 10, partitions=1)
     found = []
     frame = stream(spark, stablelog_broker, topic).selectExpr("CAST(CAST(value AS STRING) AS INT) AS n")
-    query = (
-        frame.writeStream.foreachBatch(lambda batch, _: found.extend(row.n for row in batch.collect()))
-        .option("checkpointLocation", str(tmp_path))
-        .trigger(processingTime="100 milliseconds")
-        .start()
-    )
-    try:
+    writer = frame.writeStream.foreachBatch(lambda batch, _: found.extend(row.n for row in batch.collect()))
+    writer = writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="100 milliseconds")
+
+    def begun():
+        query = writer.start()
         wait_for(query, lambda: len(found) == 10)
+        return query
+
+    query = in_time(begun)
+    try:
         admin = AdminClient({"bootstrap.servers": bootstrap})
         admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
         fill(stablelog_broker, topic, 10, 20, partitions=3)
@@ -275,7 +281,7 @@ def test_a_stream_reads_what_comes_partitions_that_come_and_tells_what_goes(
 
 def wait_for(query, condition):
     def holds():
-        assert query.isActive, query.exception()
+        assert query.isActive or query.awaitTermination(TIMEOUT_S)  # which raises what it has failed with
         return condition()
 
     until(holds, "the query does not come to it", patience_s=TIMEOUT_S)

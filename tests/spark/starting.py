@@ -1,0 +1,20 @@
+"""How a stream is started on a machine that may stand still."""
+
+from pyspark.errors import StreamingQueryException
+
+TRIES = 5
+
+
+def in_time(work):
+    """Do what starts a stream and waits for it; again where a Python process of Spark's came up too late.
+
+    Spark gives the process that asks a source for offsets ten seconds to come up, which no setting changes: in production
+    who keeps a query running starts it again, too. No micro-batch has begun by then.
+    """
+    for _ in range(TRIES - 1):
+        try:
+            return work()
+        except StreamingQueryException as failure:
+            if "Python worker failed to connect back" not in str(failure):
+                raise
+    return work()
