@@ -8,6 +8,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,7 @@ class EmbeddedBroker:
         self.host = host
         self.port = port
         self._settings = settings
+        self._held_port: socket.socket | None = None
         self._process: subprocess.Popen[str] | None = None
         self._log_path = data.parent / f"{data.name}.log"
 
@@ -69,6 +71,7 @@ class EmbeddedBroker:
             Unavailable: it ended instead; says its last words.
         """
         assert self._process is None, "the broker is running"
+        self._hold_port()
         command = [sys.executable, "-c", PROCESS, str(self.data), self.host, str(self.port)]
         command += [f"{name}={value}" for name, value in self._settings.items()]
         with self._log_path.open("ab") as log:
@@ -80,7 +83,29 @@ class EmbeddedBroker:
                 self.port = int(line.removeprefix(READY_LINE).split(",")[0].rpartition(":")[2])
                 return
         self.stop()
+        self._release_port()
         raise Unavailable(f"the broker did not start:\n{self.log_tail()}")
+
+    def _hold_port(self) -> None:
+        """Choose a port, and bind it without listening: between an end and the next start nobody else is given it.
+
+        Linux lets the broker bind it beside us. Elsewhere, and for other kinds of addresses, the broker chooses.
+        """
+        if self.port or sys.platform != "linux" or not self.host.replace(".", "").isdigit():
+            return
+        held = socket.socket()
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            held.bind((self.host, 0))
+        except OSError:  # the broker says so, too
+            held.close()
+            return
+        self._held_port, self.port = held, held.getsockname()[1]
+
+    def _release_port(self) -> None:
+        if self._held_port is not None:
+            self._held_port.close()
+            self._held_port = None
 
     def log_tail(self, line_count: int = 20) -> str:
         """The last lines that the broker has logged."""
@@ -115,6 +140,7 @@ class EmbeddedBroker:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.stop()
+        self._release_port()
 
 
 @contextlib.contextmanager

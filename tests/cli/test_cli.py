@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -356,6 +357,24 @@ def test_a_broker_that_has_ended_is_not_killed_again_for_its_number_may_be_anoth
             broker.kill()
         broker.start()
         assert broker._process.poll() is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no two have one port, listening or not")
+def test_nobody_is_given_the_port_of_a_broker_that_is_away(tmp_path):
+    with stablelog.serve(tmp_path / "data") as broker:
+        port = broker.port
+        broker.kill()
+        with socket.socket() as stranger:
+            with pytest.raises(OSError, match="in use"):
+                stranger.bind((broker.host, port))
+            with pytest.raises(ConnectionRefusedError):
+                stranger.connect((broker.host, port))
+        broker.start()
+        assert broker.port == port
+        assert answer("topics", "list", bootstrap=broker.bootstrap) == [[]]
+    with socket.socket() as stranger:
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        stranger.bind((broker.host, port))  # once nobody means to start there again
 
 
 def test_a_wrong_setting_is_refused_before_a_process_is_started():
