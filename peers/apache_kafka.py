@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 import uuid
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -28,8 +29,9 @@ from xml.sax.saxutils import escape
 VERSION = "4.1.0"
 JAVA_VERSION_MIN = 17
 FETCH_TIMEOUT_S = 300
-START_TIMEOUT_S = 90
-STOP_TIMEOUT_S = 30
+# Bounds for what hangs: a busy machine takes a minute for what takes seconds.
+START_TIMEOUT_S = 300
+STOP_TIMEOUT_S = 120
 FOLDER = Path(__file__).parents[1] / "target" / "kafka"
 
 # The broker and its commands, the client, and the logger that tells on standard error why a broker did not start.
@@ -186,7 +188,7 @@ def command_of(main_class: str, *arguments: str, jvm_options: tuple[str, ...] = 
     return [java(), *jvm_options, QUIET, "-cp", f"{jars()}/*", main_class, *arguments]
 
 
-def run_tool(main_class: str, *arguments: str, timeout_s: float = 60) -> str:
+def run_tool(main_class: str, *arguments: str, timeout_s: float = START_TIMEOUT_S) -> str:
     """Run one of Kafka's commands, and return what it prints.
 
     Raises:
@@ -220,7 +222,7 @@ class KafkaBroker:
     ) -> None:
         self.data = data
         self._jvm_options = jvm_options
-        self.port, controller_port = _free_ports(2)
+        self.port, controller_port = self._reserve_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
         self._config_path = data.parent / f"{data.name}.properties"
         self._log_path = data.parent / f"{data.name}.log"
@@ -233,6 +235,22 @@ class KafkaBroker:
         }
         lines = [f"{name}={value}\n" for name, value in (properties | dict(settings)).items()]
         self._config_path.write_text("".join(lines))
+
+    def _reserve_ports(self, count: int) -> list[int]:
+        """Ports that nobody else gets while this object lives: they are bound, and not listened on.
+
+        Java binds with SO_REUSEADDR, and gets them. Where this is not Linux they are free at this moment, no more.
+        """
+        sockets = [socket.socket() for _ in range(count)]
+        for one in sockets:
+            weakref.finalize(self, one.close)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind(("127.0.0.1", 0))
+        ports = [one.getsockname()[1] for one in sockets]
+        if sys.platform != "linux":
+            for one in sockets:
+                one.close()
+        return ports
 
     @property
     def bootstrap(self) -> str:
@@ -330,11 +348,3 @@ def _answers(port: int) -> bool:
             return len(connection.recv(4)) > 0
     except OSError:
         return False
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
