@@ -2,6 +2,8 @@
 
 import asyncio
 import errno
+from collections import Counter
+from functools import partial
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -104,6 +106,42 @@ def test_a_topic_that_finds_no_room_is_refused_and_made_when_there_is_some(word)
         disk.word = None
         await desk.broker.create_topic("late", 2, {})
         assert (await desk.produce(batch(b"x"), topic="late", partition=1)).error_code is ErrorCode.none
+
+    assert run(disk, conversation) == []
+
+
+class CountingDisk(NoRoom):
+    """A disk that knows which files are open."""
+
+    def __init__(self):
+        super().__init__()
+        self.held = Counter()
+
+    def open(self, path, *, create=False):
+        file = super().open(path, create=create)
+        self.held[path] += 1
+        file.close = partial(self.held.subtract, [path])
+        return file
+
+
+@pytest.mark.parametrize(("word", "times"), [("write partition.metadata", 4), ("sync directory late-1", 1)])
+def test_partitions_of_a_topic_that_was_not_made_keep_no_file_open(word, times):
+    disk = CountingDisk()
+
+    async def conversation(desk):
+        written, held = [], +disk.held
+
+        def step(what, torn=None):
+            written.append(what)
+            if written.count(word) == times:
+                raise OSError(errno.EMFILE, "too many open files", what)
+            SimDisk.step(disk, what, torn)
+
+        disk.step = step
+        with pytest.raises(Refused, match="too many open files"):
+            await desk.broker.create_topic("late", 5, {})
+        del disk.step
+        assert +disk.held == held
 
     assert run(disk, conversation) == []
 

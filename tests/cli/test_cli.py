@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import stablelog
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.client.cuts import describe_cut
+from stablelog.embedded import READY_LINE
 from stablelog.errors import InvalidConfig
 from stablelog.wire.extension.children import child_id
 from tests.clients.drivers import unique
@@ -375,6 +377,19 @@ def test_nobody_is_given_the_port_of_a_broker_that_is_away(tmp_path):
     with socket.socket() as stranger:
         stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         stranger.bind((broker.host, port))  # once nobody means to start there again
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux tells another process's limits")
+def test_a_broker_takes_all_the_descriptors_that_it_may_have(tmp_path):
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    command = [sys.executable, "-m", "stablelog.cli.main", "serve", "--data", str(tmp_path), "--port", "0"]
+    few = ("sh", "-c", 'ulimit -Sn 200; exec "$@"', "sh", *command)
+    with subprocess.Popen(few, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as broker:
+        try:
+            assert broker.stdout.readline().startswith(READY_LINE)
+            assert resource.prlimit(broker.pid, resource.RLIMIT_NOFILE) == (hard, hard)
+        finally:
+            broker.terminate()
 
 
 def test_a_wrong_setting_is_refused_before_a_process_is_started():

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -119,6 +120,14 @@ async def _serve(config: BrokerConfig, directory: Path, ready: Callable[[str, in
         raise server.failure
 
 
+def _take_all_descriptors() -> None:
+    """Each partition and connection takes one, and the usual limit of 1,024 is for programs that call select()."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):  # macOS has a limit below what it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def run_server(config: BrokerConfig, directory: Path, *, ready: Callable[[str, int], None]) -> None:
     """Run a broker until SIGTERM or SIGINT.
 
@@ -137,6 +146,7 @@ def run_server(config: BrokerConfig, directory: Path, *, ready: Callable[[str, i
         import uvloop
 
         uvloop.install()
+    _take_all_descriptors()
     # A thread that syncs needs the interpreter twice, and only briefly: it is not to wait 5 ms for it.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     asyncio.run(_serve(config, directory, ready))

@@ -325,8 +325,16 @@ class Topics:
         return Topic(name, uuid.uuid4(), partition_count, dict(configs))
 
     def make_partitions(self, topic: Topic, indexes: Iterable[int]) -> dict[int, Partition]:
-        """Make and open directories of a topic. May run in a thread."""
-        return {index: self._make_partition(topic, index) for index in indexes}
+        """Make and open directories of a topic: all of them, or none is open. May run in a thread."""
+        made: dict[int, Partition] = {}
+        try:
+            for index in indexes:
+                made[index] = self._make_partition(topic, index)
+        except (StablelogError, OSError):
+            for partition in made.values():  # where descriptors have run out, others need these
+                partition.close(clean=False)
+            raise
+        return made
 
     def publish(self, topic: Topic, partitions: dict[int, Partition]) -> Topic:
         """The topic is there, with its partitions. Durable on return.

@@ -188,7 +188,11 @@ class _Recovery:
             raise Corrupt(f"{self._directory}: there are snapshots and no log file. Restore the log files")
         segment = self._segment(self._log_start)
         segment.create()
-        self._disk.sync_dir(self._directory)
+        try:
+            self._disk.sync_dir(self._directory)
+        except OSError:
+            segment.close()
+            raise
         return Recovered([segment], Producers(), LeaderEpochs(), self._log_start)
 
     def _count_deleted(self, bases: list[int]) -> int:
