@@ -11,7 +11,7 @@ from stablelog.errors import Corrupt
 from stablelog.views import commit_order
 from stablelog.views.commit_index import CommitIndex, CommitSummary
 from stablelog.views.commit_order import CommitOrder
-from stablelog.views.extents import SHARED, Extents
+from stablelog.views.extents import Extents
 
 
 def markers_out_of_order(write):
@@ -65,8 +65,8 @@ def runs_lose_their_gaps(add):
     def mutant(self, segment, position, size, record_count):
         last = self._last
         add(self, segment, position, size, record_count)
-        if last is not None and self._last.position == last.position:
-            self._last = self._last._replace(sized=(last.sized | SHARED) + size)
+        if last is not None and self._last.begin == last.begin:
+            self._last = self._last._replace(end=last.end + size)
 
     return mutant
 
@@ -76,13 +76,13 @@ def runs_count_from_their_own_beginning(add):
         before = self.count
         add(self, segment, position, size, record_count)
         if self.count != before:
-            self._last = self._last._replace(before_count=0)
+            self._last = self._last._replace(base_offset=0)
 
     return mutant
 
 
 def torn_transactions_stay(stretches):
-    return lambda index, start, _log_start: stretches(index, start, 0)
+    return lambda index, start, _log_start, size_max: stretches(index, start, 0, size_max)
 
 
 def deletions_are_not_rounded(_whole_from):

@@ -11,7 +11,7 @@ from crc32c import crc32c
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from stablelog.batch.header import Codec, headers_in
+from stablelog.batch.header import PREFIX, Codec, headers_in
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, decode_records, encode_batch, find_by_time
 from stablelog.env.disk import LocalDisk
@@ -19,15 +19,21 @@ from stablelog.errors import OffsetOutOfRange, Refused, Unavailable
 from stablelog.log import segment as segments
 from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.views import gather
-from stablelog.views.commit_index import TAIL_SIZE, CommitIndex, CommitSummary
+from stablelog.views import commit_index, extents, gather, stretches
+from stablelog.views.commit_index import TAIL_SIZE, VERSION, CommitIndex, CommitSummary
 from stablelog.views.commit_ordered import CommitOrderedPartition
-from stablelog.views.extents import COPY_SIZE, EXTENT, EXTENTS_KEPT, Extents
+from stablelog.views.extents import COPY_SIZE, EXTENT, LONG_COUNT, Extents
 from stablelog.views.verify import verify_view
 
 DIRECTORY = Path("/data/t-0")
 NOW_MS = 1_700_000_000_000
 PRODUCERS = st.integers(1, 5)
+
+
+def set_long_count(monkeypatch, count):
+    """From how many extents on a transaction is long, wherever that is asked."""
+    for module in (extents, commit_index, stretches):
+        monkeypatch.setattr(module, "LONG_COUNT", count)
 
 
 class Log:
@@ -264,13 +270,13 @@ def test_a_long_transaction_among_many_costs_about_its_own_bytes():
 
 
 def test_extents_of_a_long_transaction_do_not_stay_in_memory(monkeypatch):
-    monkeypatch.setattr("stablelog.views.extents.EXTENTS_KEPT", 8)
+    set_long_count(monkeypatch, 8)
     log = Log(segment_bytes=400_000)
     for _ in range(100):
         log.append(1)
         log.append(2, size=8000)
     log.sync()
-    assert all(len(one.extents._kept) < 9 * 24 for one in log.partition.view._open.values())
+    assert all(len(one.extents._kept) < 9 * EXTENT.size for one in log.partition.view._open.values())
     log.end(1)
     log.sync()
     assert log.read_all(0, 1 << 30) == log.expected()
@@ -285,8 +291,8 @@ def test_a_transaction_of_gigabytes_takes_little_memory(tmp_path):
     index.create(None)
     for n in range(count):
         extents.add(n // 16_000 << 20, n % 16_000 * 65_536, 16_384, 10)
-        assert len(extents._kept) <= EXTENTS_KEPT * EXTENT.size
-    pieces = list(extents.rows())
+        assert len(extents._kept) <= LONG_COUNT * EXTENT.size
+    pieces = list(extents.rows(1, 0))
     assert max(map(len, pieces)) <= COPY_SIZE < count * EXTENT.size
     assert all(len(piece) % EXTENT.size == 0 for piece in pieces)
     index.add(
@@ -303,7 +309,9 @@ def test_a_transaction_of_gigabytes_takes_little_memory(tmp_path):
     del pieces
     extents.close()
     assert index[0].extent_count == count
-    assert index.extent(index.extent_with(index[0], 10 * 123_456 + 3)).before_count == 10 * 123_456
+    place = index.extent_with(index[0], 1 + 10 * 123_456 + 3)
+    (prefix,) = index.extents_between(place, place + 1, index[0]).prefixes
+    assert PREFIX.unpack(prefix)[0] == 1 + 10 * 123_456
     index.close()
 
 
@@ -365,6 +373,9 @@ def test_retention_takes_a_transaction_that_has_lost_its_beginning_and_no_other(
     assert {payload for _, payload in left}.isdisjoint({b"0", b"101"})
     for _ in range(2):  # the torn one is the last, though whole ones stand before it
         assert log.partition.view.removed_sequence() == log.partition.view.torn_sequence() == 101
+        log.partition.roll(log.now_ms)  # verified is what is sealed
+        log.sync()
+        assert list(verify_view(log.disk, DIRECTORY)) == []
         log.reopen()
 
 
@@ -436,6 +447,30 @@ def test_an_index_that_does_not_agree_with_the_log_is_found():
     assert list(verify_view(log.disk, DIRECTORY)) != []
 
 
+@pytest.mark.parametrize("at", [7, 11, 15, 23, 27, 31])
+def test_verifying_finds_an_extent_that_would_give_a_reader_something_else(at):
+    log = Log(segment_bytes=3_000)
+    for _ in range(3):
+        log.append(1, count=2, size=600)
+        log.append(1)
+        log.append(1)
+        log.end(1)
+    log.sync()
+    index = log.partition.view._indexes[0]
+    assert index.sealed
+    for place in range(len(index.extents)):
+        content = log.disk.read_bytes(index.path(".commitextents"))
+        extents = bytearray(content)
+        extents[place * EXTENT.size + at] ^= 1
+        lying = dataclasses.replace(index.summary, extents_crc=crc32c(extents))
+        log.disk.write_atomic(index.path(".commitextents"), bytes(extents))
+        log.disk.write_atomic(index.path(".commitsummary"), lying.encode())
+        assert [found.path for found in verify_view(log.disk, DIRECTORY)] != []
+        log.disk.write_atomic(index.path(".commitextents"), content)
+    log.disk.write_atomic(index.path(".commitsummary"), index.summary.encode())
+    assert list(verify_view(log.disk, DIRECTORY)) == []
+
+
 def test_an_index_of_the_earlier_version_is_no_damage_and_is_made_anew():
     log = Log(segment_bytes=500)
     for _ in range(20):
@@ -446,7 +481,7 @@ def test_an_index_of_the_earlier_version_is_no_damage_and_is_made_anew():
     log.sync()
     paths = [DIRECTORY / name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".commitsummary")]
     for path in paths:
-        content = (1).to_bytes(2, "big") + log.disk.read_bytes(path)[2:-4]
+        content = (VERSION - 1).to_bytes(2, "big") + log.disk.read_bytes(path)[2:-4]
         log.disk.write_atomic(path, content + crc32c(content).to_bytes(4, "big"))
     assert paths
     assert list(verify_view(log.disk, DIRECTORY)) == []
@@ -456,8 +491,12 @@ def test_an_index_of_the_earlier_version_is_no_damage_and_is_made_anew():
 
 
 class History(RuleBasedStateMachine):
-    @initialize(segment_bytes=st.sampled_from([400, 1500, 1 << 20]))
-    def begin(self, segment_bytes):
+    @initialize(
+        segment_bytes=st.sampled_from([400, 1500, 1 << 20]), long_count=st.sampled_from([3, LONG_COUNT])
+    )
+    def begin(self, segment_bytes, long_count):
+        self.patched = pytest.MonkeyPatch()
+        set_long_count(self.patched, long_count)
         self.log = Log(segment_bytes=segment_bytes, file_delete_delay_ms=0)
 
     @rule(producer=PRODUCERS, count=st.integers(1, 4), size=st.sampled_from([0, 0, 600, 5000]))
@@ -620,13 +659,17 @@ class History(RuleBasedStateMachine):
             assert self.log.partition.last_stable_offset >= start
 
     def teardown(self):
-        if hasattr(self, "log"):
-            self.log.sync()
-            assert list(verify_view(self.log.disk, DIRECTORY)) == []
-            assert (
-                self.log.read_all(self.log.partition.visible_start(Isolation.READ_COMMITTED), 1 << 20)
-                == self.log.expected()
-            )
+        try:
+            if hasattr(self, "log"):
+                self.log.sync()
+                assert list(verify_view(self.log.disk, DIRECTORY)) == []
+                assert (
+                    self.log.read_all(self.log.partition.visible_start(Isolation.READ_COMMITTED), 1 << 20)
+                    == self.log.expected()
+                )
+        finally:
+            if hasattr(self, "patched"):
+                self.patched.undo()
 
 
 History.TestCase.settings = settings(

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from stablelog.batch.header import headers_in
+from stablelog.batch.header import PREFIX, headers_in
 from stablelog.batch.records import Record, encode_batch
 from stablelog.env.disk import LocalDisk
 from stablelog.errors import Corrupt
@@ -15,9 +15,10 @@ from stablelog.testing.sim_disk import SimFile
 from stablelog.views import commit_index, commit_order, copies, gather, stretches
 from stablelog.views.commit_index import CommitIndex
 from stablelog.views.copies import KEPT_COUNT, Copies
-from stablelog.views.extents import EXTENT, SHARED
+from stablelog.views.extents import EXTENT, LONG_COUNT, SEVERAL, Extents
 from stablelog.views.stretches import Stretch
-from tests.views.test_commit_order import Log
+from stablelog.views.verify import verify_view
+from tests.views.test_commit_order import DIRECTORY, Log
 
 
 def a_log_of_many_writers(seed, **config):
@@ -44,6 +45,7 @@ def test_every_record_stands_at_its_position_whatever_the_size_of_batches_and_fe
     monkeypatch, seed, size_max, together
 ):
     monkeypatch.setattr(stretches, "FIRST_COUNT", min(together, 2))
+    monkeypatch.setattr(stretches, "COUNT_MIN", min(together, 16))
     monkeypatch.setattr(stretches, "COUNT_MAX", together)
     log = a_log_of_many_writers(seed, segment_bytes=400_000)
     assert log.read_all(0, size_max) == log.expected()
@@ -86,8 +88,9 @@ def test_damage_where_small_batches_stand_side_by_side_is_told(batch, length):
         [Record(0, 0, None, b"value")], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
     )
     data = bytearray(3 * one)
-    stretch = Stretch(0, [0], [len(data) | SHARED], [10], [0], [1])
-    assert gather._looked_at(memoryview(data), stretch, 0).base_offsets == [10, 11, 12]
+    stretch = Stretch(0, [PREFIX.pack(10, SEVERAL, 7)], [SEVERAL], [0], [len(data)])
+    prefixes = gather._looked_at(memoryview(data), stretch, 0).prefixes
+    assert [PREFIX.unpack(prefix) for prefix in prefixes] == [(at, len(one) - 12, 7) for at in (10, 11, 12)]
     struct.pack_into(">i", data, batch * len(one) + 8, length)
     with pytest.raises(Corrupt):
         gather._looked_at(memoryview(data), stretch, 0)
@@ -156,13 +159,84 @@ def test_rows_are_found_in_the_file_and_in_memory_and_over_both(tmp_path, monkey
     monkeypatch.setattr(commit_index, "TAIL_SIZE", 10 * EXTENT.size)
     index = CommitIndex(LocalDisk(), tmp_path, 0)
     index.create(None)
-    rows = [(5 << 33, 2**31 + number, 2**32 - 1 - number, (1 << 40) + number) for number in range(17)]
+    rows = [
+        (1 << 40 | number, 2**31 - 1 - number, number, 5 << 33 | number, 2**31 + number, 2**32 - 1 - number)
+        for number in range(17)
+    ]
     for row in rows:
         index.extents.append(EXTENT.pack(*row))
     for first in range(len(rows)):
         for end in range(first + 1, len(rows) + 1):
-            assert list(zip(*index.extents_between(first, end), strict=True)) == rows[first:end]
+            columns = index.extents_between(first, end)
+            assert [PREFIX.unpack(prefix) for prefix in columns.prefixes] == [
+                row[:3] for row in rows[first:end]
+            ]
+            assert columns.lengths == [row[1] for row in rows[first:end]]
+            assert list(zip(columns.segments, columns.begins, columns.ends, strict=True)) == [
+                row[3:] for row in rows[first:end]
+            ]
     index.close()
+
+
+@pytest.mark.parametrize("leader_epoch", [0, 7, 2**31 - 1, -1])
+def test_once_it_is_committed_a_transaction_has_its_positions_and_the_leader_epoch_of_its_marker(
+    tmp_path, leader_epoch
+):
+    extents = Extents(lambda: LocalDisk().open(tmp_path / "spill", create=True))
+    extents.add(5 << 33, 2**31, 600, 2)
+    extents.add(5 << 33, 2**31 + 600, 700, 3)
+    rows = b"".join(extents.rows(1 << 40, leader_epoch))
+    assert list(EXTENT.iter_unpack(rows)) == [
+        (1 << 40, 588, leader_epoch, 5 << 33, 2**31, 2**31 + 600),
+        ((1 << 40) + 2, 688, leader_epoch, 5 << 33, 2**31 + 600, 2**31 + 1300),
+    ]
+
+
+@pytest.mark.parametrize("count", [LONG_COUNT - 1, LONG_COUNT, LONG_COUNT + 100])
+def test_a_long_transaction_is_read_at_its_positions_from_every_place_in_it(count):
+    log = Log(segment_bytes=600_000)
+    for at in range(count):
+        log.append(1, 1 + at % 3, size=600)
+        if at % 500 == 0:
+            log.append(2, size=600)
+            log.end(2)
+    log.append(3)
+    log.end(3)
+    log.plain(2)
+    log.end(1)
+    log.append(4, size=600)
+    log.end(4)
+    log.sync()
+    expected = log.expected()
+    for _ in range(2):
+        assert log.read_all(0, 100_000) == expected
+        for start, payload in expected[5::97]:
+            assert (start, payload) in log.fetched(start, 2_000)[0]
+        assert log.partition.view.transactions(0, 100)[-2].end == expected[-2][0] + 1
+        log.reopen()
+    assert list(verify_view(log.disk, DIRECTORY)) == []
+
+
+@pytest.mark.parametrize(("size", "size_max"), [(600, 100_000), (5_000, 1_000_000), (20_000, 1 << 20)])
+def test_few_batches_are_looked_up_that_there_is_no_room_for(monkeypatch, size, size_max):
+    log = Log()
+    for _ in range(20):
+        for writer in range(40):
+            log.append(writer, size=size)
+    for writer in range(40):
+        log.end(writer)
+    log.sync()
+    looked_up = []
+    between = CommitIndex.extents_between
+
+    def counted(index, first, end, long=None):
+        looked_up.append(end - first)
+        return between(index, first, end, long)
+
+    monkeypatch.setattr(CommitIndex, "extents_between", counted)
+    handed_out, _ = log.fetched(0, size_max)
+    assert len(handed_out) > size_max / size * 0.7
+    assert sum(looked_up) <= max(len(handed_out) + 5, stretches.FIRST_COUNT) + stretches.COUNT_MIN
 
 
 def test_of_a_transaction_among_a_hundred_only_its_own_bytes_are_asked_of_the_disk(monkeypatch):

@@ -11,9 +11,8 @@ Format: docs/formats.md, "Commit index".  Source: the DistributedLog paper, "com
 """
 
 import struct
-import sys
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -23,12 +22,11 @@ from crc32c import crc32c
 from stablelog.env.disk import Buffer, Disk, File
 from stablelog.errors import Corrupt
 from stablelog.log.segment import COMMIT_SUFFIXES
-from stablelog.views.extents import EXTENT, Extent
+from stablelog.views.extents import EXTENT, LONG_COUNT, Extent, column, placed
 
 ENTRIES_SUFFIX, EXTENTS_SUFFIX, SUMMARY_SUFFIX = COMMIT_SUFFIXES
 NO_PRODUCER = -1  # of a run of batches outside transactions
 NOTHING = 2**63 - 1  # greater than any offset
-ENTRIES_AT_ONCE = 64  # looked up together at most
 TAIL_SIZE = 64 << 10  # bytes of new rows that are kept in memory before they go to the file
 ENTRY = struct.Struct(
     ">"
@@ -44,7 +42,7 @@ ENTRY = struct.Struct(
 )
 SUMMARY = struct.Struct(
     ">"
-    "h"  # version: 2
+    "h"  # version: 3
     "q"  # base_offset: of the segment
     "q"  # end_offset: of the segment
     "I"  # log_crc: of the segment's summary
@@ -59,8 +57,22 @@ SUMMARY = struct.Struct(
     "i"  # open_count: transactions that are open at the end; (producer id, first offset) of each follow
 )
 OPEN = struct.Struct(">qq")
-VERSION = 2
+VERSION = 3
 CRC = struct.Struct(">I")
+
+
+class ExtentColumns(NamedTuple):
+    """Extents side by side in the index. See `EXTENT` for the columns.
+
+    Attributes:
+        prefixes: the first sixteen bytes of a batch that stands alone, as a reader gets them.
+    """
+
+    segments: "array[int]"
+    prefixes: tuple[bytes, ...]
+    lengths: list[int]
+    begins: list[int]
+    ends: list[int]
 
 
 class EarlierForm(Corrupt):
@@ -84,6 +96,11 @@ class Entry(NamedTuple):
     def end(self) -> int:
         """The position behind it, exclusive."""
         return self.start + self.record_count
+
+    @property
+    def is_long(self) -> bool:
+        """Whether its extents are those of a transaction that begins at 0: they have to be placed."""
+        return self.extent_count >= LONG_COUNT
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +271,7 @@ class CommitIndex:
         producer_id: int,
         commit_sequence: int,
         leader_epoch: int,
-        extents: Sequence[Buffer],
+        extents: Iterable[Buffer],
     ) -> None:
         """Add a slice at the end of the view."""
         assert start >= self.view_end
@@ -369,30 +386,41 @@ class CommitIndex:
     def __getitem__(self, place: int) -> Entry:
         return Entry(*self.entries[place])
 
-    def entries_from(self, place: int) -> Iterator[tuple[int, ...]]:
-        """The slices from this place on, as rows: an `Entry` of each would cost more than all that is done with it."""
-        count, length = 4, len(self)
-        while place < length:
-            end = min(place + count, length)
-            yield from ENTRY.iter_unpack(self.entries.between(place, end))
-            place, count = end, min(2 * count, ENTRIES_AT_ONCE)
+    def entries_between(self, first: int, end: int) -> tuple[list[int], list[int], list[int], list[int]]:
+        """The slices from one place up to another, as columns: first_offset, producer_id, extent_first, extent_count.
+
+        An `Entry` of each would cost more than all that is done with it.
+        """
+        rows = self.entries.between(first, end)
+        return (
+            column("q", rows, 24, ENTRY.size).tolist(),
+            column("q", rows, 32, ENTRY.size).tolist(),
+            column("q", rows, 48, ENTRY.size).tolist(),
+            column("i", rows, 56, ENTRY.size).tolist(),
+        )
 
     def extent(self, place: int) -> Extent:
         """One extent."""
         return Extent(*self.extents[place])
 
-    def extents_between(self, first: int, end: int) -> tuple[list[int], list[int], list[int], list[int]]:
-        """The extents from one place up to another, as columns: segment, position, sized, before_count.
+    def extents_between(self, first: int, end: int, long: Entry | None = None) -> ExtentColumns:
+        """The extents from one place up to another, as columns: a tuple of each would cost more than its batch.
 
-        A tuple of each would cost more than its batch.
+        Args:
+            first: the first place.
+            end: behind the last.
+            long: the long transaction whose extents they are, if they are of one.
         """
         rows = self.extents.between(first, end)
-        halves, wholes = array("I", bytes(rows)), array("q", bytes(rows))
-        if sys.byteorder == "little":
-            halves.byteswap()
-            wholes.byteswap()
-        assert (halves.itemsize, wholes.itemsize, EXTENT.size) == (4, 8, 24)
-        return wholes[0::3].tolist(), halves[2::6].tolist(), halves[3::6].tolist(), wholes[2::3].tolist()
+        if long is not None:
+            rows = placed(rows, long.start, long.leader_epoch)
+        return ExtentColumns(
+            column("q", rows, 16, EXTENT.size),
+            struct.unpack("16s16x" * (end - first), rows),
+            column("i", rows, 8, EXTENT.size).tolist(),
+            column("I", rows, 24, EXTENT.size).tolist(),
+            column("I", rows, 28, EXTENT.size).tolist(),
+        )
 
     def place_of(self, position: int) -> int:
         """The place of the first slice that ends behind this position of the view; `len` if there is none."""
@@ -420,12 +448,13 @@ class CommitIndex:
                 low = middle + 1
         return low
 
-    def extent_with(self, entry: Entry, before: int) -> int:
-        """The place of the extent in which the record stands that `before` others of the slice precede."""
+    def extent_with(self, entry: Entry, position: int) -> int:
+        """The place of the slice's extent in which the record stands that has this position of the view."""
         low, high = entry.extent_first, entry.extent_first + entry.extent_count
+        base_offset = position - entry.start if entry.is_long else position
         while high - low > 1:
             middle = (low + high) // 2
-            if self.extents[middle][3] <= before:
+            if self.extents[middle][0] <= base_offset:
                 low = middle
             else:
                 high = middle

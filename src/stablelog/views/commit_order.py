@@ -26,7 +26,7 @@ from stablelog.log.partition import Partition
 from stablelog.log.read import TimestampedOffset
 from stablelog.log.segment import Segment
 from stablelog.views.commit_index import NO_PRODUCER, CommitIndex, Entry
-from stablelog.views.extents import EXTENT, Extents
+from stablelog.views.extents import EXTENT, SEVERAL, Extent, Extents
 from stablelog.views.gather import Gathered
 from stablelog.views.stretches import stretches
 
@@ -56,14 +56,14 @@ class _Open:
 
 
 class _Run:
-    """Batches outside transactions, one behind the other."""
+    """Batches outside transactions, one behind the other: of these offsets, at these positions of the segment."""
 
-    __slots__ = ("end", "extents", "latest_ms", "start")
+    __slots__ = ("begin_position", "end", "end_position", "latest_ms", "start")
 
-    def __init__(self, start: int) -> None:
+    def __init__(self, start: int, position: int) -> None:
         self.start = self.end = start
+        self.begin_position = self.end_position = position
         self.latest_ms = -1
-        self.extents = bytearray()
 
 
 class CommitOrder:
@@ -249,33 +249,28 @@ class CommitOrder:
                 break
             self._position, self._reached = position + header.size, header.next_offset
             if not header.is_transactional and not header.is_control:
-                run = self._extend(run, segment, position, header)
+                run = self._extend(run, position, header)
                 continue
-            run = self._end_run(index, run)
+            run = self._end_run(index, segment, run)
             if not header.is_control:
                 self._add_to_transaction(segment, position, header)
             else:
                 self._end_transaction(index, segment, position, header)
-        self._end_run(index, run)
+        self._end_run(index, segment, run)
 
     @staticmethod
-    def _extend(run: _Run | None, segment: Segment, position: int, header: BatchHeader) -> _Run:
-        run = run or _Run(header.base_offset)
-        if run.extents:
-            _, begin, _, _ = EXTENT.unpack(run.extents)
-            run.extents = bytearray(
-                EXTENT.pack(segment.base_offset, begin, position + header.size - begin, 0)
-            )
-        else:
-            run.extents = bytearray(EXTENT.pack(segment.base_offset, position, header.size, 0))
+    def _extend(run: _Run | None, position: int, header: BatchHeader) -> _Run:
+        run = run or _Run(header.base_offset, position)
+        run.end_position = position + header.size
         run.end = header.next_offset
         run.latest_ms = max(run.latest_ms, header.max_timestamp)
         return run
 
     @staticmethod
-    def _end_run(index: CommitIndex, run: _Run | None) -> None:
+    def _end_run(index: CommitIndex, segment: Segment, run: _Run | None) -> None:
         if run is None:
             return
+        extent = Extent(run.start, SEVERAL, -1, segment.base_offset, run.begin_position, run.end_position)
         index.add(
             run.start,
             run.end - run.start,
@@ -284,7 +279,7 @@ class CommitOrder:
             producer_id=NO_PRODUCER,
             commit_sequence=-1,
             leader_epoch=-1,
-            extents=[run.extents],
+            extents=[EXTENT.pack(*extent)],
         )
 
     def _add_to_transaction(self, segment: Segment, position: int, header: BatchHeader) -> None:
@@ -315,8 +310,9 @@ class CommitOrder:
                 f"{self._partition.topic}-{self._partition.index}: the commit marker at offset {header.base_offset} has "
                 f"{count} positions, and its transaction {ended.extents.record_count if ended else 0} records"
             )
+        start = header.base_offset + 1
         index.add(
-            header.base_offset + 1,
+            start,
             count,
             time_ms=header.max_timestamp,
             # Of a torn one the beginning went with the segments before the log's start, and the rest goes from the view.
@@ -324,7 +320,7 @@ class CommitOrder:
             producer_id=header.producer_id,
             commit_sequence=commit_sequence,
             leader_epoch=header.leader_epoch,
-            extents=list(ended.extents.rows()) if ended is not None and whole else (),
+            extents=ended.extents.rows(start, header.leader_epoch) if ended is not None and whole else (),
         )
 
     def close(self) -> None:
@@ -352,7 +348,7 @@ class CommitOrder:
         goes_on = self._ends.pop(start, False) or start == self._start  # who begins at the beginning reads on
         gathered = Gathered(start, size_max, at_least_one=at_least_one, goes_on=goes_on)
         for index in self._indexes[self._place_of(start) :]:
-            for part in stretches(index, start, self._log_start):
+            for part in stretches(index, start, self._log_start, gathered.room):
                 if isinstance(part, Entry):
                     extent = index.extent(part.extent_first)
                     segment, whole = self._segment(extent.segment), part.start >= start

@@ -6,13 +6,16 @@ columns: what is done for each batch is then a turn of a list comprehension, and
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from enum import Enum, auto
 from typing import NamedTuple
 
-from stablelog.views.commit_index import NO_PRODUCER, CommitIndex, Entry
+from stablelog.views.commit_index import NO_PRODUCER, CommitIndex, Entry, ExtentColumns
+from stablelog.views.extents import LONG_COUNT
 
-FIRST_COUNT = 16  # extents that are looked up together at first: a fetch may want but a few
-COUNT_MAX = 512  # and at most
+ENTRIES_AT_ONCE = 64  # looked up together
+FIRST_COUNT = 64  # extents that are looked up together at first: a fetch may want but a few
+COUNT_MIN, COUNT_MAX = 16, 512  # and then
 
 
 class Stretch(NamedTuple):
@@ -20,96 +23,109 @@ class Stretch(NamedTuple):
 
     Attributes:
         segment: its base offset.
-        positions: of the first batch of each, in the log.
-        sizes: of each, with `SHARED`.
-        base_offsets: of the first batch of each, in the view.
-        leader_epochs: of the markers.
-        producer_ids: whose batches they are.
+        prefixes: what stands before the first batch of each, for a reader.
+        lengths: of each, as in the prefix: `SEVERAL` where it may hold more than one batch.
+        begins: where each begins in the log.
+        ends: and ends.
     """
 
     segment: int
-    positions: list[int]
-    sizes: list[int]
-    base_offsets: list[int]
-    leader_epochs: list[int]
-    producer_ids: list[int]
-
-    def add(self, position: int, size: int, base_offset: int, leader_epoch: int, producer_id: int) -> None:
-        """One more."""
-        self.positions.append(position)
-        self.sizes.append(size)
-        self.base_offsets.append(base_offset)
-        self.leader_epochs.append(leader_epoch)
-        self.producer_ids.append(producer_id)
+    prefixes: Sequence[bytes]
+    lengths: list[int]
+    begins: list[int]
+    ends: list[int]
 
     def part(self, first: int, end: int) -> "Stretch":
         """Those from one place up to another."""
-        return Stretch(self.segment, *[column[first:end] for column in self[1:]])
+        return Stretch(
+            self.segment,
+            self.prefixes[first:end],
+            self.lengths[first:end],
+            self.begins[first:end],
+            self.ends[first:end],
+        )
+
+
+class _Kind(Enum):
+    SIDE_BY_SIDE = auto()
+    ALONE = auto()  # a long transaction, or a run outside transactions
+    TORN = auto()
 
 
 class _Span(NamedTuple):
-    """Extents of one transaction, [first, end) in the index."""
+    """Transactions side by side, whose extents are [first, end) in the index."""
 
     first: int
     end: int
-    start: int
-    leader_epoch: int
-    producer_id: int
 
 
-def stretches(index: CommitIndex, start: int, log_start: int) -> Iterator[Stretch | Entry]:
+def stretches(index: CommitIndex, start: int, log_start: int, size_max: int) -> Iterator[Stretch | Entry]:
     """What the view shows from a position on, as far as an index goes: an entry is a run outside transactions.
 
     Args:
         index: of one segment.
         start: a position. The first extent is the one in which it stands.
         log_start: a transaction that began before this offset is torn, and passed over.
+        size_max: bytes that are wanted. There may be more, but as few are looked up for nothing as can be told.
     """
-    spans: list[_Span] = []
-    room = count_max = FIRST_COUNT
-    for entry in index.entries_from(index.place_of(start)):
-        view_start, _, _, first_offset, producer_id, _, first, extent_count, leader_epoch = entry
-        if producer_id == NO_PRODUCER or first_offset < log_start:
-            # The spans of a stretch lie side by side in the index, and these extents are none of theirs.
-            yield from _columns(index, spans)
-            spans, room = [], count_max
-            if producer_id == NO_PRODUCER:
-                yield Entry(*entry)
-            continue
-        end = first + extent_count
-        if view_start < start:
-            first = index.extent_with(Entry(*entry), start - view_start)
-        while first < end:
-            upto = min(end, first + room)
-            spans.append(_Span(first, upto, view_start, leader_epoch, producer_id))
-            room -= upto - first
-            first = upto
-            if not room:
-                yield from _columns(index, spans)
-                spans, room = [], min(2 * count_max, COUNT_MAX)
-                count_max = room
-    yield from _columns(index, spans)
+    place, count, size_left = index.place_of(start), FIRST_COUNT, size_max
+    begin = index.extent_with(index[place], start) if place < len(index) else 0
+    for span in _spans(index, place, log_start):
+        long = None
+        if isinstance(span, Entry):
+            if span.producer_id == NO_PRODUCER:
+                yield span
+                continue
+            long, span = span, _Span(span.extent_first, span.extent_first + span.extent_count)
+        first = max(span.first, begin)
+        while first < span.end:
+            end = min(first + count, span.end)
+            columns = index.extents_between(first, end, long)
+            yield from _parted(columns)
+            # The next are taken to be as large as these.
+            size = sum(columns.ends) - sum(columns.begins)
+            size_left -= size
+            count = min(max(size_left * (end - first) // size + 1, COUNT_MIN), COUNT_MAX)
+            first = end
 
 
-def _columns(index: CommitIndex, spans: list[_Span]) -> Iterator[Stretch]:
-    """The extents of spans that lie side by side, parted by their segments."""
-    if not spans:
-        return
-    at = spans[0].first
-    segments, positions, sizes, before_counts = index.extents_between(at, spans[-1].end)
-    base_offsets: list[int] = []
-    leader_epochs: list[int] = []
-    producer_ids: list[int] = []
-    for first, end, view_start, leader_epoch, producer_id in spans:
-        base_offsets += [view_start + count for count in before_counts[first - at : end - at]]
-        leader_epochs += [leader_epoch] * (end - first)
-        producer_ids += [producer_id] * (end - first)
-    stretch = Stretch(segments[0], positions, sizes, base_offsets, leader_epochs, producer_ids)
-    if segments.count(segments[0]) == len(segments):
-        yield stretch
+def _spans(index: CommitIndex, place: int, log_start: int) -> Iterator[_Span | Entry]:
+    """What is shown of an index from a place on."""
+    while place < len(index):
+        place_end = min(place + ENTRIES_AT_ONCE, len(index))
+        first_offsets, producer_ids, firsts, counts = index.entries_between(place, place_end)
+        kinds = [
+            _kind_of(producer_id, first_offset < log_start, count)
+            for first_offset, producer_id, count in zip(first_offsets, producer_ids, counts, strict=True)
+        ]
+        begin = 0
+        for kind, same in itertools.groupby(kinds):
+            end = begin + len(list(same))
+            if kind is _Kind.SIDE_BY_SIDE:
+                yield _Span(firsts[begin], firsts[end - 1] + counts[end - 1])
+            elif kind is _Kind.ALONE:
+                yield from (index[place + at] for at in range(begin, end))
+            begin = end
+        place = place_end
+
+
+def _kind_of(producer_id: int, has_lost_first: bool, extent_count: int) -> _Kind:
+    if producer_id == NO_PRODUCER:
+        return _Kind.ALONE
+    if has_lost_first:
+        return _Kind.TORN
+    return _Kind.SIDE_BY_SIDE if extent_count < LONG_COUNT else _Kind.ALONE
+
+
+def _parted(columns: ExtentColumns) -> Iterator[Stretch]:
+    """Extents, parted by their segments."""
+    segments, *_ = columns
+    whole = Stretch(segments[0], columns.prefixes, columns.lengths, columns.begins, columns.ends)
+    if segments == segments[:1] * len(segments):
+        yield whole
         return
     begin = 0
     for segment, same in itertools.groupby(segments):
         end = begin + len(list(same))
-        yield stretch.part(begin, end)._replace(segment=segment)
+        yield whole.part(begin, end)._replace(segment=segment)
         begin = end

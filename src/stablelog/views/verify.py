@@ -27,7 +27,7 @@ from stablelog.views.commit_index import (
     EarlierForm,
     Entry,
 )
-from stablelog.views.extents import EXTENT, Extent
+from stablelog.views.extents import EXTENT, SEVERAL, Extent
 
 Place = tuple[int, int]  # segment, position of a batch in it
 
@@ -166,16 +166,48 @@ def _verify_transaction(
         )
     elif entry.extent_count and _batches(entry, extents, walk) != said.places:
         yield Finding(path, f"the extents of the transaction at {entry.start} are not where its batches are")
+    elif entry.extent_count and _is_whole(said, walk) and not _are_placed(entry, extents, walk):
+        yield Finding(
+            path, f"the extents of the transaction at {entry.start} say other positions than its batches"
+        )
+
+
+def _is_whole(said: _Slice, walk: _Walk) -> bool:
+    """Whether retention has left all of a transaction."""
+    return sum(walk.headers[place].last_offset_delta + 1 for place in said.places) == said.record_count
+
+
+def _are_placed(entry: Entry, extents: list[Extent], walk: _Walk) -> bool:
+    """Whether an entry's extents say what a reader is to get in place of the first bytes of a batch."""
+    position, leader_epoch = (0, 0) if entry.is_long else (entry.start, entry.leader_epoch)
+    for extent in extents[entry.extent_first : entry.extent_first + entry.extent_count]:
+        places = _batches_in(extent, entry.producer_id, walk)
+        headers = [walk.headers[place] for place in places]
+        if not headers or extent.end != places[-1][1] + headers[-1].size:
+            return False
+        length = headers[0].batch_length if len(headers) == 1 else SEVERAL
+        if extent[:3] != (position, length, leader_epoch):
+            return False
+        position += sum(header.last_offset_delta + 1 for header in headers)
+    return True
 
 
 def _batches(entry: Entry, extents: list[Extent], walk: _Walk) -> list[Place]:
     """Where the batches stand that an entry's extents lead to."""
+    return [
+        place
+        for extent in extents[entry.extent_first : entry.extent_first + entry.extent_count]
+        for place in _batches_in(extent, entry.producer_id, walk)
+    ]
+
+
+def _batches_in(extent: Extent, producer_id: int, walk: _Walk) -> list[Place]:
+    """Where a producer's batches stand in an extent; of a run outside transactions, all."""
     found = []
-    for extent in extents[entry.extent_first : entry.extent_first + entry.extent_count]:
-        position = extent.position
-        while position < extent.position + extent.size and (extent.segment, position) in walk.headers:
-            header = walk.headers[extent.segment, position]
-            if not header.is_control and entry.producer_id in (header.producer_id, NO_PRODUCER):
-                found.append((extent.segment, position))
-            position += header.size
+    position = extent.begin
+    while position < extent.end and (extent.segment, position) in walk.headers:
+        header = walk.headers[extent.segment, position]
+        if not header.is_control and producer_id in (header.producer_id, NO_PRODUCER):
+            found.append((extent.segment, position))
+        position += header.size
     return found
