@@ -264,9 +264,18 @@ def test_what_cannot_be_done_is_one_line_on_stderr(words, message):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+# In the background of a shell Ctrl-C is nobody's, and who is started there inherits that: with tests that run so, too.
+IN_THE_FOREGROUND = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from stablelog.cli.main import run
+run()
+"""
+
+
 def begun(*words, bootstrap, **pipes):
     """A command that goes on."""
-    command = [sys.executable, "-m", "stablelog.cli.main", *words, "--bootstrap", bootstrap]
+    command = [sys.executable, "-c", IN_THE_FOREGROUND, *words, "--bootstrap", bootstrap]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **pipes)
 
 
