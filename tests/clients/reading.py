@@ -25,7 +25,7 @@ def bounds(consumer, topic, partition=0):
 
     def ask():
         try:
-            if refusals:  # what the client has heard of the partition it takes for granted, and does not ask again
+            if refusals:  # what it has heard of the partition it takes for granted, and does not ask again
                 consumer.list_topics(topic, timeout=PATIENCE_S)
             return consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=PATIENCE_S)
         except KafkaException as error:
