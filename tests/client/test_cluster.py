@@ -12,13 +12,14 @@ from stablelog.batch.records import decode_records
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.connection import Connection
 from stablelog.errors import InvalidConfig, OffsetOutOfRange, Refused, Unavailable
+from tests.client.transactions import SILENCE_S
 from tests.clients.drivers import Confluent, unique
 from tests.spark.reading import settled
 
 
 @pytest.fixture
 def cluster(stablelog_broker):
-    with Cluster(f"127.0.0.1:1,{stablelog_broker.bootstrap}") as cluster:
+    with Cluster(f"127.0.0.1:1,{stablelog_broker.bootstrap}", timeout_s=SILENCE_S) as cluster:
         yield cluster
 
 

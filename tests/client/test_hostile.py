@@ -20,7 +20,7 @@ from stablelog.client.producer import Producer
 from stablelog.errors import StablelogError, Unavailable
 from stablelog.wire.messages import API_VERSIONS, message_class
 from tests.client.faults import LENGTH, Proxy, _frame
-from tests.client.transactions import create
+from tests.client.transactions import SILENCE_S, create
 
 FETCH, METADATA, API_VERSIONS_KEY = 1, 3, 18
 
@@ -61,7 +61,7 @@ def framed(request, body):
 def test_an_answer_of_an_impossible_size_is_not_waited_for(size):
     with (
         answering(lambda _request: LENGTH.pack(size) + bytes(64)) as address,
-        Connection(address) as connection,
+        Connection(address, timeout_s=SILENCE_S) as connection,
         pytest.raises(
             Unavailable, match=f"did not answer api_versions: it announced an answer of {size} bytes"
         ),
@@ -74,7 +74,7 @@ def test_a_claim_of_more_than_was_sent_takes_no_memory():
     claim = struct.pack(">hi", 0, 2**31 - 1) + bytes(100)
     with (
         answering(lambda request: framed(request, claim)) as address,
-        Connection(address) as connection,
+        Connection(address, timeout_s=SILENCE_S) as connection,
         pytest.raises(Unavailable, match="answered api_versions with what cannot be read: 2147483647 items"),
     ):
         connection.call(message_class(API_VERSIONS_KEY, 0, "request")())
@@ -167,7 +167,7 @@ def test_an_answer_about_something_else_is_no_answer(stablelog_broker):
 
     with (
         Proxy((stablelog_broker.host, stablelog_broker.port), lambda *_: None, emptied) as proxy,
-        Cluster(proxy.bootstrap, deadline_s=0) as cluster,
+        Cluster(proxy.bootstrap, deadline_s=0, timeout_s=SILENCE_S) as cluster,
         pytest.raises(Unavailable, match=f"was asked for topic '{topic}', and says nothing of it"),
     ):
         cluster.metadata([topic])

@@ -28,7 +28,7 @@ TIMEOUT_S = 60
 
 @pytest.fixture
 def cluster(stablelog_broker):
-    with Cluster(stablelog_broker.bootstrap, deadline_s=60) as cluster:
+    with Cluster(stablelog_broker.bootstrap, deadline_s=60, timeout_s=TIMEOUT_S) as cluster:
         yield cluster
 
 
@@ -63,7 +63,7 @@ class Child:
     @property
     def shown(self):
         """Its id, producer id and epoch. confluent-kafka does not tell, the coordinator does."""
-        with Cluster(self.address) as cluster:
+        with Cluster(self.address, timeout_s=TIMEOUT_S) as cluster:
             connection = cluster.coordinator(self.id)
             request = connection.request_class(DESCRIBE_TRANSACTIONS)(transactional_ids=(self.id,))
             found = connection.call(request, _description_class()).transaction_states[0]
@@ -244,7 +244,7 @@ def commit_frame(key, version, shown, run):
 def test_clients_that_do_not_know_the_apis_do_not_mind(stablelog_broker, topic):
     """They are advertised to everybody; the tests of tests/clients run with them too."""
     versions = {}
-    with Cluster(stablelog_broker.bootstrap) as cluster:
+    with Cluster(stablelog_broker.bootstrap, timeout_s=TIMEOUT_S) as cluster:
         versions = cluster.any_connection().versions
     assert {10_001, 10_002, 10_003} <= versions.keys()
     Confluent(stablelog_broker.bootstrap).produce(topic, [b"x"])

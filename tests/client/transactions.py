@@ -15,7 +15,7 @@ from stablelog.errors import Refused
 from tests.clients.drivers import unique
 
 DESCRIBE_TRANSACTIONS = 65
-SILENCE_S = 60  # for which a broker may be silent: what is lost here the proxy has lost, not the machine that stood still
+SILENCE_S = 60  # for which a broker may be silent here: what fails is what a test wants to fail
 
 
 def create(bootstrap, order="commit", partitions=2, group="", name=None):

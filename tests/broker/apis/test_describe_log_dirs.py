@@ -15,7 +15,7 @@ def topic(stablelog_broker):
 
 
 def test_the_data_directory_is_told(stablelog_broker, topic):
-    with Cluster(stablelog_broker.bootstrap) as cluster:
+    with Cluster(stablelog_broker.bootstrap, timeout_s=60) as cluster:
         assert cluster.log_directories([(topic, 0)]) == {
             cluster.leader(topic, 0): [str(stablelog_broker.data)]
         }
@@ -25,7 +25,7 @@ def test_the_data_directory_is_told(stablelog_broker, topic):
     "version", range(API_VERSIONS[DESCRIBE_LOG_DIRS][0], API_VERSIONS[DESCRIBE_LOG_DIRS][1] + 1)
 )
 def test_sizes_are_those_of_the_files(stablelog_broker, topic, version):
-    with Cluster(stablelog_broker.bootstrap) as cluster:
+    with Cluster(stablelog_broker.bootstrap, timeout_s=60) as cluster:
         connection = cluster.any_connection()
         answer = connection.call(message_class(DESCRIBE_LOG_DIRS, version, "request")(topics=None))
     sizes = {
@@ -41,7 +41,7 @@ def test_what_is_not_there_is_left_out(stablelog_broker, topic):
     request_class = message_class(DESCRIBE_LOG_DIRS, 4, "request")
     module = __import__(request_class.__module__, fromlist=["DescribableLogDirTopic"])
     asked = tuple(module.DescribableLogDirTopic(topic=name, partitions=(0, 7)) for name in (topic, "nowhere"))
-    with Cluster(stablelog_broker.bootstrap) as cluster:
+    with Cluster(stablelog_broker.bootstrap, timeout_s=60) as cluster:
         answer = cluster.any_connection().call(request_class(topics=asked))
     found = [
         (described.name, [p.partition_index for p in described.partitions])
