@@ -13,7 +13,7 @@ import itertools
 from tests.clients.reading import read_to_end
 from tests.java.client import Java
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 LONG_S = 60  # how long a broker may hold a fetch of `consume` back
 SESSION_S = (
     2 * LONG_S

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.clients.reading import bounds, read_to_end
 from tests.waiting import until
 
-TIMEOUT_S = 30
+TIMEOUT_S = 60
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
