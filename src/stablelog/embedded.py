@@ -150,7 +150,8 @@ def serve(
     """Run a broker in a process of its own while the block runs.
 
     Args:
-        data: its data directory, which stays; a temporary one that goes if none is given.
+        data: its data directory, which stays; a temporary one that goes if none is given. What the broker logs goes
+            into a file beside it, of its name and `.log`.
         host: where to listen.
         port: where to listen; 0 for a free one.
         settings: any setting of the broker, with `_` for each `.` of its name: `num_partitions=4`.

@@ -27,7 +27,7 @@ from stablelog.errors import Corrupt, InvalidConfig
 from stablelog.spark import decoder as decoder_module
 from stablelog.spark.columns import NAMES, arrow_schema
 from stablelog.spark.columns_builder import ColumnBuilder
-from stablelog.spark.decoder import Decoder, Wanted, count_records
+from stablelog.spark.decoder import Decoder, Wanted
 
 ALL = NAMES
 ENDLESS = 2**62
@@ -211,7 +211,6 @@ def test_a_batch_emptied_by_compaction_gives_nothing():
     batch = encode_batch([Record(0, 1, b"k", b"v")] * 2)
     empty = rewritten(batch[: HEADER.size], record_count=0, batch_length=HEADER.size - 12)
     assert decoded(empty) == []
-    assert count_records(empty) == 0
 
 
 def test_with_a_delete_horizon_timestamps_still_count_from_the_base():
@@ -519,10 +518,3 @@ def test_nothing_is_read_or_written_outside_of_what_was_given():
     )
     assert done.returncode == 0, f"{done.returncode}: {done.stderr[-2000:]}"
     assert int(done.stdout) > 1000  # so many were damaged in ways that the decoder has found
-
-
-def test_counting_reads_headers_only():
-    data = data_batch(1, 0, 3) + marker(1, 3, MarkerType.ABORT) + data_batch(1, 4, 2)
-    assert count_records(data) == 5
-    assert count_records(data, 4) == 2
-    assert count_records(data, 0, 3) == 3

@@ -13,6 +13,7 @@ import typer
 from stablelog.errors import StablelogError
 
 BOOTSTRAP = "127.0.0.1:9092"
+PAIR = "NAME=VALUE"
 PARTITIONS_MAX = 100_000  # librdkafka asks for no more
 
 app = typer.Typer(
@@ -43,7 +44,8 @@ def serve(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A file of settings, name=value on each line.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="One setting, name=value; may be repeated.")
+        list[str] | None,
+        typer.Option("--set", metavar=PAIR, help="One setting, name=value; may be repeated."),
     ] = None,
 ) -> None:
     """Run a broker until it is told to stop (Ctrl-C or SIGTERM)."""
@@ -59,7 +61,8 @@ def topics_create(
         int, typer.Option(min=-1, max=PARTITIONS_MAX, help="How many partitions; -1: the broker's default.")
     ] = -1,
     configs: Annotated[
-        list[str] | None, typer.Option("--config", help="A setting, name=value; may be repeated.")
+        list[str] | None,
+        typer.Option("--config", metavar=PAIR, help="A setting, name=value; may be repeated."),
     ] = None,
     bootstrap: Bootstrap = BOOTSTRAP,
     as_json: AsJson = False,
@@ -94,7 +97,8 @@ def topics_describe(name: str, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson
 def topics_alter(
     name: str,
     configs: Annotated[
-        list[str] | None, typer.Option("--config", help="A setting, name=value; name= removes it.")
+        list[str] | None,
+        typer.Option("--config", metavar=PAIR, help="A setting, name=value; name= removes it."),
     ] = None,
     partitions: Annotated[
         int | None, typer.Option(min=1, max=PARTITIONS_MAX, help="The new, larger count of partitions.")

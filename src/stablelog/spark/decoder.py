@@ -22,7 +22,7 @@ import pyarrow as pa
 from crc32c import crc32c
 
 from stablelog.batch.compression import SIZE_MAX, decompress
-from stablelog.batch.header import CODEC_MASK, CONTROL, CRC_START, TRANSACTIONAL, Buffer, Codec, headers_in
+from stablelog.batch.header import CODEC_MASK, CONTROL, CRC_START, TRANSACTIONAL, Buffer, Codec
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.errors import Corrupt
 from stablelog.spark.columns import arrow_schema
@@ -308,18 +308,3 @@ class Decoder:
                 raise Corrupt(f"{self._name}: the batch at offset {offset} is not right: {WRONG[status]}")
             before = self._builder.row_count
         self.record_count += self._builder.row_count - before
-
-
-def count_records(data: Buffer, start_offset: int = 0, end_offset: int = 2**63 - 1) -> int:
-    """The records that the headers of whole batches claim, markers aside: no record is read.
-
-    A batch that the range cuts is counted whole, and so is what was aborted: an upper bound, exact where neither is.
-
-    Raises:
-        Corrupt: what stands where a header should is not one.
-    """
-    return sum(
-        header.record_count
-        for _, header in headers_in(data)
-        if not header.is_control and header.next_offset > start_offset and header.base_offset < end_offset
-    )
