@@ -1,8 +1,8 @@
 """How does a reader get the batches of a transaction, which lie scattered, at the positions of its commit?
 
 Each batch is handed out with another base offset and leader epoch, which no CRC covers; the rest is its bytes in the
-log. A large batch stays where it is, in the mapped file, behind sixteen bytes that stand ready in the commit index. Small ones are copied
-together: to hand the socket two pieces for each would cost more than their bytes.
+log. A large batch stays where it is, in the mapped file, behind sixteen bytes that stand ready in the commit index.
+Small ones are copied together: to hand the socket two pieces for each would cost more than their bytes.
 
 A batch may be a hundred bytes: nothing is done for each but in a comprehension over hundreds, whatever transactions
 they are of.
