@@ -54,9 +54,7 @@ def measure() -> Limits:
 
 def _memory_copy_mb_s() -> float:
     source, target = memoryview(os.urandom(BLOCK_SIZE)), memoryview(bytearray(BLOCK_SIZE))
-    began = (
-        time.thread_time()
-    )  # nobody else is waited for: what others take of the processor is not the memory's
+    began = time.thread_time()  # what others take of the processor is not the memory's
     for _ in range(1000):
         target[:] = source
     return 1000 * BLOCK_SIZE / (time.thread_time() - began) / MB
