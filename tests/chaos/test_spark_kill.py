@@ -134,8 +134,10 @@ class Run:
             try:
                 self.try_to_produce(count, between=between)
                 break
-            except KafkaException:
-                continue  # killed meanwhile. Perhaps the rows are there twice now: what counts is what the topic has
+            except KafkaException as failure:
+                last = failure  # killed meanwhile. Perhaps the rows are there twice now: what counts is what the topic has
+        else:
+            raise AssertionError("nothing can be written") from last
         self.row_count += count
 
     def try_to_produce(self, count, *, between):

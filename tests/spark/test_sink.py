@@ -172,7 +172,7 @@ def test_a_lost_commit_is_asked_for_again(part, fate):
             made(broker.bootstrap, "t")
             options = write_options({"bootstrap": proxy.bootstrap, "topic": "t"})
             commit_parts(options, [write_part(options, part, Task(0), rows("a"))], None)
-            assert proxy.count(COMMIT_JOINT) == 3
+            assert proxy.count(COMMIT_JOINT) >= 3  # once more where an answer is as late as none
             assert read(broker, "t") == [b"a"]
 
 
@@ -265,7 +265,7 @@ def test_strings_bytes_headers_topics_and_partitions(stablelog_broker, part):
     consumer.assign([TopicPartition(one, 2, 0), TopicPartition(one, 0, 0), TopicPartition(two, 1, 0)])
     found = {}
     while len(found) < 3:
-        message = consumer.poll(20)
+        message = consumer.poll(60)
         assert message is not None
         found[message.topic(), message.partition()] = (message.key(), message.value(), message.headers())
     consumer.close()

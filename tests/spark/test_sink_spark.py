@@ -249,7 +249,7 @@ def test_a_commit_whose_answer_is_lost_is_not_undone_by_sparks_abort(spark, tmp_
             pipeline.add("a", "b")
             with pytest.raises(StreamingQueryException, match="gave up after"):
                 to_the_end(pipeline.start)
-            assert proxy.count(ABORT_JOINT) == 1
+            assert proxy.count(ABORT_JOINT) >= 1
             assert read(broker.bootstrap, "t", 1) == pipeline.wanted
             losing.clear()
             pipeline.add("c")
