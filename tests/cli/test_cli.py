@@ -1,7 +1,9 @@
 """The commands against a running broker."""
 
+import contextlib
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -9,11 +11,14 @@ import subprocess
 import sys
 import threading
 import time
+from http.client import HTTPConnection
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer
 
 import stablelog
+from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.client.cuts import describe_cut
@@ -23,6 +28,8 @@ from stablelog.wire.extension.children import child_id
 from tests.clients.drivers import unique
 from tests.spark.reading import settled
 from tests.waiting import until
+
+OPERATING = Path(__file__).parents[2] / "docs" / "operating.md"
 
 
 def run(*words, bootstrap=None, given=None):
@@ -399,6 +406,31 @@ def test_a_broker_takes_all_the_descriptors_that_it_may_have(tmp_path):
             assert resource.prlimit(broker.pid, resource.RLIMIT_NOFILE) == (hard, hard)
         finally:
             broker.terminate()
+
+
+def test_metrics_are_served_where_the_log_says(tmp_path):
+    documented = re.findall(r"^\| `(stablelog_\w+)` \| (\w+) ", OPERATING.read_text(), re.MULTILINE)
+    assert len(documented) > 10
+    with stablelog.serve(tmp_path / "data", stablelog_metrics_port=0) as broker:
+        answer("produce", "t", bootstrap=broker.bootstrap, given="a\nb\n")
+        (address,) = re.findall(r"metrics are served at http://(\S+)/metrics", broker.log_tail())
+        with contextlib.closing(HTTPConnection(address, timeout=60)) as scraper:
+            scraper.request("GET", "/metrics")
+            told = scraper.getresponse().read().decode()
+    for name, kind in documented:
+        assert f"# TYPE {name + '_total' if kind == 'counter' else name} {kind}\n" in told
+    assert 'stablelog_high_watermark{partition="0",topic="t"} 2.0' in told
+
+
+def test_a_port_that_is_taken_is_named(stablelog_broker, tmp_path):
+    taken = str(stablelog_broker.port)
+    done = run("serve", "--data", str(tmp_path), "--port", taken)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"cannot listen on 127.0.0.1:{taken}" in done.stderr
+    done = run("serve", "--data", str(tmp_path), "--port", "0", "--set", f"stablelog.metrics.port={taken}")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"cannot serve metrics on 127.0.0.1:{taken}" in done.stderr
+    assert (tmp_path / CLEAN_SHUTDOWN_FILE).exists()
 
 
 def test_a_wrong_setting_is_refused_before_a_process_is_started():

@@ -107,10 +107,10 @@ class Router:
             raise Refused(ErrorCode.unsupported_version, f"API {api_key} is not spoken here")
         if api_key == API_VERSIONS_KEY and not versions[0] <= api_version <= versions[1]:
             # Any version is answered, so that a newer client can find out what to speak: version 0, and error 35.
-            answer = self._handler(API_VERSIONS_KEY).__globals__["answer"](
-                self._broker, ErrorCode.unsupported_version
-            )
-            return encode_response(api_key, 0, correlation_id, answer)
+            from stablelog.broker.apis.api_versions import answer as what_is_spoken
+
+            refusal = what_is_spoken(self._broker, ErrorCode.unsupported_version)
+            return encode_response(api_key, 0, correlation_id, refusal)
         if not versions[0] <= api_version <= versions[1]:
             raise Refused(
                 ErrorCode.unsupported_version,

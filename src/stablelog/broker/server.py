@@ -47,7 +47,11 @@ class Server:
         self.stopping.set()
 
     async def start(self) -> tuple[str, int]:
-        """Open the data directory and listen. Returns the address."""
+        """Open the data directory and listen. Returns the address.
+
+        Raises:
+            Unavailable: the address, or that of the metrics, cannot be had; or as the broker's own `start`.
+        """
         await self.broker.start()
         config = self._config
         in_flight_size_max: int = config["queued.max.request.bytes"]
@@ -73,7 +77,14 @@ class Server:
         except OSError as error:
             await self.broker.stop()
             raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
-        self.broker.metrics.serve(host)
+        try:
+            self.broker.metrics.serve(host)
+        except OSError as error:
+            await self.stop()
+            at = f"{host}:{config['stablelog.metrics.port']}"
+            raise Unavailable(f"cannot serve metrics on {at}: {error.strerror or error}") from error
+        if self.broker.metrics.port >= 0:
+            log.info("metrics are served at http://%s:%d/metrics", host, self.broker.metrics.port)
         address: tuple[str, int] = self._listener.sockets[0].getsockname()[:2]
         advertised = config["advertised.listeners"]
         self.broker.advertised = (
