@@ -4,12 +4,18 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 from stablelog.cli.output import done, fail, print_json, print_table
 from stablelog.env.disk import LocalDisk
-from stablelog.log.verify import verify_directory
+from stablelog.log.verify import Finding, verify_directory
 from stablelog.ops.inspect import Table, files_of, inspect_file
 from stablelog.views.verify import verify_view
+
+DELETED_SUFFIX: Final = (
+    "-delete"  # of directories of deleted topics, which their broker removes when it comes to it
+)
+TRIES: Final = 5
 
 
 def _partitions(path: Path) -> list[Path]:
@@ -20,7 +26,11 @@ def _partitions(path: Path) -> list[Path]:
         fail(f"{path} is a file: name its partition's directory, or the data directory")
     if any(path.glob("*.log")):
         return [path]
-    found = sorted(child for child in path.iterdir() if child.is_dir() and any(child.glob("*.log")))
+    found = sorted(
+        child
+        for child in path.iterdir()
+        if not child.name.endswith(DELETED_SUFFIX) and child.is_dir() and any(child.glob("*.log"))
+    )
     if not found:
         fail(f"{path} holds no partition: a directory <topic>-<number> with .log files")
     return found
@@ -64,7 +74,7 @@ def run_verify(directory: Path, *, as_json: bool) -> None:
     findings = []
     with _progress(len(partitions), as_json=as_json) as advance:
         for partition in partitions:
-            findings += [*verify_directory(disk, partition), *verify_view(disk, partition)]
+            findings += _findings(disk, partition)
             advance()
     if as_json:
         print_json([{"file": str(finding.path), "problem": finding.message} for finding in findings])
@@ -74,6 +84,25 @@ def run_verify(directory: Path, *, as_json: bool) -> None:
         done(f"{len(partitions)} partitions, {len(findings)} findings", as_json=False)
     if findings:
         sys.exit(1)
+
+
+def _findings(disk: LocalDisk, partition: Path) -> list[Finding]:
+    """What is wrong with a partition; nothing if its broker has deleted it meanwhile.
+
+    A broker that runs may also delete a segment between two looks: then all is looked at again.
+    """
+    tries = 0
+    while True:
+        try:
+            found = [*verify_directory(disk, partition), *verify_view(disk, partition)]
+        except FileNotFoundError:
+            tries += 1
+            if partition.exists() and tries == TRIES:
+                raise
+        else:
+            return found if partition.exists() else []
+        if not partition.exists():
+            return []
 
 
 @contextlib.contextmanager

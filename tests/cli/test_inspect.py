@@ -1,0 +1,78 @@
+"""A directory is verified while its broker runs, which may delete what is looked at."""
+
+import shutil
+
+import pytest
+
+from stablelog.cli import inspect
+from stablelog.env.disk import LocalDisk
+from stablelog.log.partition import LogConfig, Partition
+from stablelog.log.verify import Finding, verify_directory
+from tests.broker.desk import batch
+
+LOG = f"{0:020d}.log"
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Two partitions."""
+    for name in ("a-0", "b-0"):
+        log = Partition.open(
+            LocalDisk(), tmp_path / name, LogConfig(), topic=name[0], partition=0, clean=True, now_ms=1
+        )
+        log.append(batch(b"x"), now_ms=1)
+        log.close(clean=True)
+    return tmp_path
+
+
+def verified(data, capsys):
+    inspect.run_verify(data, as_json=False)
+    return capsys.readouterr().out
+
+
+def test_what_is_of_a_deleted_topic_is_not_looked_at(data, capsys):
+    (data / "c-0.0123-delete").mkdir()
+    (data / "c-0.0123-delete" / LOG).write_bytes(b"half of it is removed")
+    assert "2 partitions, 0 findings" in verified(data, capsys)
+
+
+@pytest.mark.parametrize("how", [shutil.rmtree, lambda path: path.rename(path.with_name("gone-delete"))])
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_a_partition_that_is_deleted_meanwhile_is_passed_over(data, capsys, monkeypatch, how, before):
+    def meanwhile(disk, directory):
+        if before and directory.name == "a-0":
+            how(directory)
+        found = list(verify_directory(disk, directory))
+        if directory.name == "a-0" and not before:
+            how(directory)
+            found = [Finding(directory / LOG, "a half of it is gone")]
+        return found
+
+    monkeypatch.setattr(inspect, "verify_directory", meanwhile)
+    assert "0 findings" in verified(data, capsys)
+
+
+def test_a_partition_of_which_a_file_goes_meanwhile_is_looked_at_again(data, capsys, monkeypatch):
+    gone = []
+
+    def meanwhile(disk, directory):
+        if len(gone) < 2:
+            gone.append(directory)
+            raise FileNotFoundError(directory / LOG)
+        return verify_directory(disk, directory)
+
+    monkeypatch.setattr(inspect, "verify_directory", meanwhile)
+    (data / "b-0" / LOG).write_bytes(bytes(100))
+    with pytest.raises(SystemExit):
+        verified(data, capsys)
+    assert len(gone) == 2
+    assert str(data / "b-0" / LOG) in capsys.readouterr().out
+
+
+def test_a_file_that_is_never_there_is_no_reason_to_go_on_for_ever(data, monkeypatch):
+    def missing(disk, directory):
+        raise FileNotFoundError(directory)
+
+    monkeypatch.setattr(inspect, "verify_directory", missing)
+    with pytest.raises(FileNotFoundError):
+        inspect.run_verify(data, as_json=False)
