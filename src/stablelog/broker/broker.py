@@ -92,6 +92,7 @@ class Broker:
         self.groups: Groups
         self._tasks: list[asyncio.Task[None]] = []
         self._making: set[asyncio.Task[None]] = set()
+        self._opening: list[tuple[Topic, asyncio.Task[None]]] = []
         self._lock_fd = -1
         self._refused_appends_told_ms = -REFUSED_APPENDS_TOLD_EVERY_MS
         self._clean_shutdown_allowed = False
@@ -250,7 +251,12 @@ class Broker:
                     self.topics.publish_partition(topic, partition)
                     self.partition_opened(partition)
 
-            await asyncio.gather(*(open_one(topic, index) for topic, index in missing))
+            self._opening = [
+                (topic, asyncio.create_task(open_one(topic, index), name="recovery of a partition"))
+                for topic, index in missing
+            ]
+            await asyncio.gather(*(task for _, task in self._opening))
+            self._opening = []
         log.info("opened %d partitions in %d ms", len(missing), self.now_ms() - began_ms)
 
     def partition_opened(self, partition: Partition) -> None:
@@ -332,6 +338,9 @@ class Broker:
         Raises:
             Refused: there is no such topic, or the broker needs it.
         """
+        opening = [task for topic, task in self._opening if topic.name == name and not task.done()]
+        if opening:
+            await asyncio.wait(opening)  # a thread is at work in its directories
         await self.compactor.leave(name)
         await self.flush.idle()
         topic = self.topics.delete(name)

@@ -454,12 +454,16 @@ class Topics:
             raise
         self._durable_ends = {at: end for at, end in self._durable_ends.items() if at[0] != name}
         self.write_durable_ends()
-        for index, partition in topic.partitions.items():
-            partition.close(clean=False)
+        for index in range(topic.partition_count):
+            partition = topic.partitions.get(index)
+            if partition is not None:
+                partition.close(clean=False)
             self._log_starts.pop((name, index), None)
             self._first_dirty.pop((name, index), None)
             source = self._directory / f"{name}-{index}"
-            self._disk.rename(source, self._directory / f"{_short(name)}-{index}.{topic.topic_id.hex}-delete")
+            target = self._directory / f"{_short(name)}-{index}.{topic.topic_id.hex}-delete"
+            if self._disk.is_dir(source):  # one that could not be opened may be gone
+                self._disk.rename(source, target)
         self._disk.sync_dir(self._directory)
         return topic
 

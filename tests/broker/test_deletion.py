@@ -1,0 +1,93 @@
+"""A topic that is deleted leaves nothing to the next one of its name, also where not all of it was open."""
+
+import asyncio
+import threading
+
+from stablelog.broker.broker import Broker
+from stablelog.broker.topics import Topics
+from stablelog.testing.sim_disk import SimDisk
+from tests.broker.desk import DATA, batch, opened
+
+
+def run(conversation):
+    asyncio.run(asyncio.wait_for(conversation(), 120))
+
+
+async def fill(desk):
+    for partition in (0, 1):
+        assert (await desk.produce(batch(b"old"), partition=partition)).base_offset == 0
+    await desk.durable()
+
+
+async def make_again(desk):
+    """The topic is made anew, and there is nothing in it."""
+    await desk.broker.create_topic("t", 2, {})
+    for partition in (0, 1):
+        assert desk.broker.topics.partition("t", partition).end_offset == 0
+
+
+def test_a_partition_that_could_not_be_opened_goes_with_its_topic():
+    async def conversation():
+        async with opened() as desk:
+            await fill(desk)
+            desk.broker.topics.get("t").partitions.pop(0).close(clean=False)
+            await desk.broker.delete_topic("t")
+            assert not desk.broker.disk.is_dir(DATA / "t-0")
+            await make_again(desk)
+
+    run(conversation)
+
+
+def test_so_does_one_of_which_nothing_is_there():
+    async def conversation():
+        async with opened() as desk:
+            await fill(desk)
+            desk.broker.topics.get("t").partitions.pop(0).close(clean=False)
+            desk.broker.disk.remove_dir(DATA / "t-0")
+            await desk.broker.delete_topic("t")
+            await make_again(desk)
+
+    run(conversation)
+
+
+def test_who_deletes_a_topic_waits_until_no_thread_recovers_it(monkeypatch):
+    disk, is_recovered, may_go_on = SimDisk(), threading.Event(), threading.Event()
+    start, recover_partition, delete = Broker.start, Topics.recover_partition, Topics.delete
+    deleting, order = [], []
+
+    async def written():
+        async with opened(disk) as desk:
+            await fill(desk)
+
+    def slowly(self, topic, index, progress=None):
+        partition = recover_partition(self, topic, index, progress)
+        if (topic.name, index) == ("t", 0):
+            is_recovered.set()
+            assert may_go_on.wait(60)
+            order.append("recovered")
+        return partition
+
+    def deleted(self, name):
+        order.append("deleted")
+        return delete(self, name)
+
+    async def delete_meanwhile(broker):
+        assert await asyncio.to_thread(is_recovered.wait, 60)
+        asyncio.get_running_loop().call_soon(may_go_on.set)  # once it waits
+        await broker.delete_topic("t")
+
+    async def started(broker):
+        await start(broker)
+        deleting.append(asyncio.create_task(delete_meanwhile(broker)))
+
+    async def conversation():
+        async with opened(disk, topics=()) as desk:
+            await deleting[0]
+            assert order == ["recovered", "deleted"]
+            await make_again(desk)
+
+    run(written)
+    monkeypatch.setattr(Broker, "start", started)
+    monkeypatch.setattr(Topics, "recover_partition", slowly)
+    monkeypatch.setattr(Topics, "delete", deleted)
+    run(conversation)
