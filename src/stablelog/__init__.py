@@ -3,13 +3,13 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stablelog import aio
+    from stablelog import aio, spark
     from stablelog.client.native import connect
     from stablelog.embedded import EmbeddedBroker, serve
 
     __version__: str
 
-__all__ = ["EmbeddedBroker", "__version__", "aio", "connect", "serve"]
+__all__ = ["EmbeddedBroker", "__version__", "aio", "connect", "serve", "spark"]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,10 +22,10 @@ def __getattr__(name: str) -> Any:
         from stablelog import embedded
 
         return getattr(embedded, name)
-    if name == "aio":
+    if name in ("aio", "spark"):
         from importlib import import_module
 
-        return import_module("stablelog.aio")
+        return import_module(f"stablelog.{name}")
     if name == "connect":
         from stablelog.client.native import connect
 

@@ -24,7 +24,7 @@ def machine(tmp_path, monkeypatch):
     def install(where, script):
         java = tmp_path / where / "bin" / "java" if where else tmp_path / "bin" / "java"
         java.parent.mkdir(parents=True, exist_ok=True)
-        java.write_text(script.replace("#!/bin/sh", "#!/bin/sh"))
+        java.write_text(script)
         java.chmod(0o755)
         return java
 
@@ -96,3 +96,11 @@ def test_checkpoints_are_renamed_without_a_process_for_each_look(spark, tmp_path
     assert (
         made.getClass().getName() == local_session.SETTINGS["spark.sql.streaming.checkpointFileManagerClass"]
     )
+
+
+def test_who_has_imported_stablelog_finds_it_and_pays_nothing_for_it():
+    script = (
+        "import stablelog, sys; assert callable(stablelog.spark.session); print('pyspark' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == "False\n", done.stderr
