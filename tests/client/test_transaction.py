@@ -75,12 +75,14 @@ def test_records_are_as_they_were_written(stablelog_broker, client, topic):
     large = bytes(BATCH_SIZE_MAX)
     with client.transaction() as txn:
         txn.write(topic, None, None, headers=[("a", b"1"), ("b", None)], timestamp_ms=7, partition=0)
+        txn.write(topic, None, None, headers={"ab": "1", "c": None}, partition=0)
         futures = [txn.write(topic, b"k", large, partition=0) for _ in range(3)]
         assert not any(future.done() for future in futures)
     (read,) = client.read(topic, wait=1)
     assert read.records[0][3:] == (7, None, None, (("a", b"1"), ("b", None)))
-    assert [record.value for record in read.records[1:]] == [large] * 3
-    assert [record.offset for record in read.records[1:]] == [future.result().offset for future in futures]
+    assert read.records[1].headers == (("ab", b"1"), ("c", None))
+    assert [record.value for record in read.records[2:]] == [large] * 3
+    assert [record.offset for record in read.records[2:]] == [future.result().offset for future in futures]
 
 
 def test_nothing_written_is_committed_without_asking(client):

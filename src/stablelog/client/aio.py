@@ -17,7 +17,7 @@ from typing import Final, Literal, ParamSpec, Self, TypeVar
 from stablelog.client.cluster import DEADLINE_S
 from stablelog.client.native import TIMEOUT_S, Client, Reading
 from stablelog.client.reading import CommittedTransaction, Pause
-from stablelog.client.writing import Committed, Outcome, Position, Writing
+from stablelog.client.writing import Committed, Headers, Outcome, Position, Writing
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -92,7 +92,7 @@ class AsyncTransaction:
         key: bytes | str | None = None,
         value: bytes | str | None = None,
         *,
-        headers: Iterable[tuple[str, bytes | str | None]] = (),
+        headers: Headers = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> "asyncio.Future[Position]":
@@ -102,7 +102,7 @@ class AsyncTransaction:
             topic: as in `Transaction.write`, and so are the rest.
             key: text is written as UTF-8.
             value: as `key`.
-            headers: names and values.
+            headers: names and values, as pairs or as a mapping.
             partition: by default that of the key; without a key, one after the other.
             timestamp_ms: by default now.
 

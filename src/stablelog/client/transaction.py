@@ -1,11 +1,11 @@
 """One transaction for a program with threads: each record is a future, and all come true together or fail together."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
-from stablelog.client.writing import Committed, Outcome, Position, Writing
+from stablelog.client.writing import Committed, Headers, Outcome, Position, Writing
 
 
 class Transaction:
@@ -35,7 +35,7 @@ class Transaction:
         key: bytes | str | None = None,
         value: bytes | str | None = None,
         *,
-        headers: Iterable[tuple[str, bytes | str | None]] = (),
+        headers: Headers = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> "Future[Position]":
@@ -45,7 +45,7 @@ class Transaction:
             topic: where; it comes into being if the broker makes topics by being asked for them.
             key: text is written as UTF-8.
             value: as `key`.
-            headers: names and values; a value is as `key`.
+            headers: names and values, as pairs or as a mapping; a value is as `key`.
             partition: by default the one that Kafka's Java producer would choose for the key; without a key, one
                 after the other.
             timestamp_ms: by default now.

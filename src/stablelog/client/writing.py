@@ -12,7 +12,7 @@ which positions the commit has put the records; in other topics a record stands 
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -34,6 +34,8 @@ TIMESTAMP_MAX: Final = (1 << 62) - 1  # so that no two are farther apart than a 
 RETENTION_S: Final = 86_400  # for which the broker remembers the commit
 RUN: Final = "1"
 POLL_FIRST_S, POLL_MAX_S = 0.0005, 0.02
+
+Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 
 class Position(NamedTuple):
@@ -166,7 +168,7 @@ class Writing:
         topic: str,
         key: bytes | str | None,
         value: bytes | str | None,
-        headers: Iterable[tuple[str, bytes | str | None]],
+        headers: Headers,
         partition: int | None,
         timestamp_ms: int | None,
     ) -> None:
@@ -179,12 +181,13 @@ class Writing:
         """
         with self.turn:
             self._check_state()
+            named = headers.items() if isinstance(headers, Mapping) else headers
             record = Record(
                 0,
                 time.time_ns() // 1_000_000 if timestamp_ms is None else _as_timestamp(timestamp_ms),
                 _as_bytes(key),
                 _as_bytes(value),
-                tuple((_as_name(name), _as_bytes(content)) for name, content in headers),
+                tuple((_as_name(name), _as_bytes(content)) for name, content in named),
             )
             size = _size(record)
             target = (topic, self._partition(topic, record.key, partition))
