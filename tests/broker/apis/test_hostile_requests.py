@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+import threading
 import time
 import zlib
 from datetime import timedelta
@@ -11,6 +12,7 @@ from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import CRC_START, HEADER, LENGTH_AND_OFFSET_SIZE, MAGIC
+from stablelog.broker.topics import Topics
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import batch, frame, opened, part, read_answer
 
@@ -132,16 +134,23 @@ async def create(desk, *topics):
     return [topic.error_code for topic in answer.topics]
 
 
-def test_partitions_are_made_while_others_are_served_and_only_so_many():
+def test_partitions_are_made_while_others_are_served_and_only_so_many(monkeypatch):
+    is_served, make_partitions = threading.Event(), Topics.make_partitions
+
+    def slowly(*args):
+        assert is_served.wait(60), "nobody is served meanwhile"
+        return make_partitions(*args)
+
     async def conversation():
         async with opened(stablelog_max_partitions=90) as desk:
+            monkeypatch.setattr(Topics, "make_partitions", slowly)
             making = asyncio.create_task(create(desk, creatable("many", 70)))
-            await asyncio.sleep(0)
-            served = 0
+            for _ in range(10):
+                assert (await desk.produce(batch(b"x"))).error_code is NONE
+            assert not making.done()
+            is_served.set()
             while not making.done():
                 assert (await desk.produce(batch(b"x"))).error_code is NONE
-                served += 1
-            assert served > 1
             assert await making == [NONE]
             assert desk.broker.topics.get("many").partition_count == 70
             assert await create(desk, creatable("too-many", 20)) == [ErrorCode.invalid_partitions]
