@@ -1,4 +1,6 @@
 import random
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -68,3 +70,36 @@ def test_a_simulated_crash_keeps_what_was_synced_and_may_lose_the_rest():
     assert lost
     assert kept
     assert torn
+
+
+def test_a_simulated_disk_bears_threads_that_work_in_other_directories():
+    """As brokers do: partitions are made and recovered by threads."""
+    disk, over, failures = SimDisk(), threading.Event(), []
+
+    def make():
+        try:
+            for number in range(1, 400):
+                disk.make_dir(Path(f"/made-{number}"))
+                disk.open(Path(f"/made-{number}/x"), create=True)
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            over.set()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        maker = threading.Thread(target=make)
+        maker.start()
+        while not over.is_set():
+            disk.make_dir(Path("/a"))
+            disk.open(Path("/a/x"), create=True)
+            disk.rename(Path("/a"), Path("/b"))
+            disk.sync_dir(Path("/b"))
+            disk.remove_dir(Path("/b"))
+        maker.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert failures == []
+    assert all(disk.list_dir(Path(f"/made-{number}")) == ["x"] for number in range(1, 400))
+    assert not disk.exists(Path("/b/x"))

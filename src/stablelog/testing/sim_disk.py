@@ -189,7 +189,7 @@ class SimDisk:
         self._directories.discard(source)
         self._directories.add(target)
         for names in (self._names, self._durable_names):
-            for path in _children(names, source):
+            for path in _children(list(names), source):  # threads may make files elsewhere meanwhile
                 names[target / path.name] = names.pop(path)
 
     def remove(self, path: Path) -> None:
@@ -201,10 +201,10 @@ class SimDisk:
     def remove_dir(self, path: Path) -> None:
         """Remove a directory with all that is in it."""
         for names in (self._names, self._durable_names):
-            for child in [child for child in names if path in child.parents]:
+            for child in [child for child in list(names) if path in child.parents]:
                 del names[child]
-        self._directories = {
-            known for known in self._directories if known != path and path not in known.parents
+        self._directories -= {
+            known for known in tuple(self._directories) if known == path or path in known.parents
         }
 
     def sync_dir(self, path: Path) -> None:
