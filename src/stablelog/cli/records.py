@@ -92,14 +92,13 @@ def _send_lines(
     with _progress(as_json=as_json) as advance:
         for line in _lines(file):
             key, found, value = line.partition(separator) if separator else (b"", b"", line)
-            _send(
+            if not _send(
                 producer, topic, key if found else None, value if found or not separator else line, failures
-            )
+            ):
+                break
             count += 1
             if count % PROGRESS_COUNT == 0:
                 advance(PROGRESS_COUNT)
-            if failures:
-                break
         left = producer.flush(60)
     if failures or left:
         why = _reason(producer, failures[0]) if failures else f"no broker answers at {bootstrap}"
@@ -119,12 +118,14 @@ def _reason(producer: Producer, failure: KafkaError) -> str:
 
 def _send(
     producer: Producer, topic: str, key: bytes | None, value: bytes, failures: list[KafkaError]
-) -> None:
+) -> bool:
+    """Hand a record to the producer. Not if it has given one up: the next would only wait as long."""
+
     def delivered(error: KafkaError | None, _message: object) -> None:
         if error is not None:
             failures.append(error)
 
-    while True:
+    while not failures:
         try:
             producer.produce(topic, key=key, value=value, on_delivery=delivered)
         except BufferError:
@@ -133,7 +134,8 @@ def _send(
             fail(f"writing to {topic}: {error.args[0].str()}")
         else:
             producer.poll(0)
-            return
+            return True
+    return False
 
 
 def _progress(*, as_json: bool) -> Any:
