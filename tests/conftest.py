@@ -13,18 +13,12 @@ USERS = Path(__file__).parent / "spark" / "users"
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
-# Spark gives a Python worker that plans a query ten seconds to start, which nothing sets. A machine that stands still takes
-# longer, and Spark's answer to its user is to start the query again. This failure, and no other, is tried again, and shows as R.
-WORKER_CAME_TOO_LATE = pytest.mark.flaky(reruns=2, only_rerun="Python worker failed to connect back")
-
 
 def pytest_collection_modifyitems(items):
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.xdist_group("spark"))
-        if item.get_closest_marker("spark"):
-            item.add_marker(WORKER_CAME_TOO_LATE)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -93,9 +93,8 @@ class Run:
         self.driver = None
         self.row_count = 0
         self.kills = collections.Counter()
-        self.logged = (
-            collections.Counter()
-        )  # of drivers killed about Spark's commit log, whether it was written
+        # Of drivers killed about Spark's commit log, whether it was written.
+        self.logged = collections.Counter()
         self.torn_checks = self.broker_starts = 0
         (directory / "broker.pid").write_text(str(broker.pid))
         self.closing = threading.Event()

@@ -107,15 +107,19 @@ def test_a_declarative_pipeline_reads_and_writes_the_log(bootstrap, tmp_path):
     specification = tmp_path / "spark-pipeline.yml"
     text = specification.read_text().replace("127.0.0.1:9092", bootstrap)
     specification.write_text(text.replace("file:///var/tmp/stablelog-shop", (tmp_path / "storage").as_uri()))
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("spark-pipelines")), "run"],
-        cwd=tmp_path,
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+
+    def run():
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("spark-pipelines")), "run"],
+            cwd=tmp_path,
+            env=os.environ | {"PYSPARK_PYTHON": sys.executable},
+            capture_output=True,
+            text=True,
+            timeout=800,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    in_time(run)
     large = {int(key) for key, _ in read(bootstrap, "large-orders")}
     assert large == {row["order"] for _, row in ORDERS if row["amount"] > 6}

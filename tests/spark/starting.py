@@ -14,7 +14,7 @@ def in_time(work):
     for _ in range(TRIES - 1):
         try:
             return work()
-        except StreamingQueryException as failure:
+        except (StreamingQueryException, AssertionError) as failure:
             if "Python worker failed to connect back" not in str(failure):
                 raise
     return work()

@@ -12,9 +12,8 @@ from stablelog.log.verify import Finding, verify_directory
 from stablelog.ops.inspect import Table, files_of, inspect_file
 from stablelog.views.verify import verify_view
 
-DELETED_SUFFIX: Final = (
-    "-delete"  # of directories of deleted topics, which their broker removes when it comes to it
-)
+# Of directories of deleted topics, which their broker removes when it comes to it.
+DELETED_SUFFIX: Final = "-delete"
 TRIES: Final = 5
 
 

@@ -124,9 +124,8 @@ class Writing:
         self._parts: dict[Target, _Part] = {}
         self._order: list[Target] = []  # of each record, in the order of their local sequence numbers
         self._buffered_size = 0
-        self._next_partition = (
-            uuid.uuid4().int
-        )  # of records without a key: one after the other, from anywhere
+        # Of records without a key: one after the other, from anywhere.
+        self._next_partition = uuid.uuid4().int
         self._partition_counts: dict[str, int] = {}
         self._producer: Producer | None = None
         self._base_offsets: dict[int, int] = {}  # of batches, by the number given by the producer

@@ -119,9 +119,8 @@ def files_count(files: PartitionFiles, start: int, end: int, *, committed: bool)
             files, _stable_offset(files.segments[first - 1]), head, head, aborted
         ).items():
             if not txn.is_aborted and key not in left_open:
-                total -= (
-                    txn.count_before
-                )  # ended within the run, and counted there with what stands in front of it
+                # Ended within the run, and counted there with what stands in front of it.
+                total -= txn.count_before
     return total
 
 

@@ -35,9 +35,8 @@ PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
 PAUSE_S = 0.01
 TRIES = 5  # how often a plan is begun again because retention removed a file meanwhile
-OPEN_MAX = (
-    256  # files of a piece that are opened before the first is read, so that retention cannot take them
-)
+# Files of a piece that are opened before the first is read, so that retention cannot take them.
+OPEN_MAX = 256
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<index>\d+)")
 _Found = TypeVar("_Found")
 
