@@ -1,7 +1,10 @@
 """A topic that is deleted leaves nothing to the next one of its name, also where not all of it was open."""
 
 import asyncio
+import random
 import threading
+
+import pytest
 
 from stablelog.broker.broker import Broker
 from stablelog.broker.topics import Topics
@@ -48,6 +51,69 @@ def test_so_does_one_of_which_nothing_is_there():
             await make_again(desk)
 
     run(conversation)
+
+
+def test_where_the_log_of_a_deleted_topic_began_is_not_where_the_next_one_begins():
+    """Once, the next one's records were gone after a restart: its log was taken to begin behind them."""
+    disk = SimDisk()
+
+    async def written():
+        async with opened(disk) as desk:
+            for _ in range(5):
+                await desk.produce(batch(b"old"))
+            await desk.durable()
+            desk.broker.topics.partition("t", 0).delete_records(5)
+            desk.broker.topics.write_log_starts()
+            await desk.broker.delete_topic("t")
+            await make_again(desk)
+            await desk.produce(batch(b"new"))
+            await desk.durable()
+
+    async def read():
+        async with opened(disk, topics=()) as desk:
+            partition = desk.broker.topics.partition("t", 0)
+            assert (partition.start_offset, partition.end_offset) == (0, 1)
+
+    run(written)
+    run(read)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_deletion_that_a_crash_cut_short_leaves_nothing_to_the_next_topic_of_the_name(seed):
+    disks = []
+
+    async def cut_short():
+        async with opened() as desk:
+            disk = desk.broker.disk
+            await fill(desk)
+            desk.broker.topics.partition("t", 0).delete_records(1)
+            desk.broker.topics.write_log_starts()
+            rename = disk.rename
+
+            def crashed(*paths):
+                disks.append(disks[0] if disks else disk.crash(random.Random(seed)))
+                rename(*paths)
+
+            disk.rename = crashed
+            await desk.broker.delete_topic("t")
+
+    async def again():
+        async with opened(disk, topics=()) as desk:
+            assert disk.is_dir(DATA / "t-0")
+            await make_again(desk)
+            await desk.produce(batch(b"new"))
+            await desk.durable()
+
+    async def read():
+        async with opened(disk, topics=()) as desk:
+            partition = desk.broker.topics.partition("t", 0)
+            assert (partition.start_offset, partition.end_offset) == (0, 1)
+            assert sum(name.endswith("-stray") for name in disk.list_dir(DATA)) == 2
+
+    run(cut_short)
+    disk = disks[0]
+    run(again)
+    run(read)
 
 
 def test_who_deletes_a_topic_waits_until_no_thread_recovers_it(monkeypatch):

@@ -170,6 +170,7 @@ class Topics:
             self._adopt_directories()
         self._log_starts = read_offset_checkpoint(self._disk, self._directory / LOG_START_CHECKPOINT)
         self._first_dirty = read_offset_checkpoint(self._disk, self._directory / FIRST_DIRTY_CHECKPOINT)
+        self._forget_gone()
         durable_ends = read_offset_checkpoint(self._disk, self._directory / RECOVERY_POINT_CHECKPOINT)
         self._durable_ends = {at: end for at, end in durable_ends.items() if at[0] in self._topics}
         # Every start has an epoch of its own: what an unclean stop lost may be written again with other bytes under
@@ -201,12 +202,29 @@ class Topics:
                 topic = self._topics.get(match["topic"])
                 if topic is not None and int(match["index"]) < topic.partition_count:
                     continue
-                if any(self._disk.size(path / f) for f in self._disk.list_dir(path) if f.endswith(".log")):
+                if self._holds_records(path):
                     log.warning(
                         "%s belongs to no topic in %s and holds records; it is left alone", path, CLUSTER_FILE
                     )
                 else:
                     self._disk.remove_dir(path)
+
+    def _holds_records(self, path: Path) -> bool:
+        return any(
+            self._disk.size(path / name) for name in self._disk.list_dir(path) if name.endswith(".log")
+        )
+
+    def _forget_gone(self) -> None:
+        """Make durable that nothing is known of what is in no list: a later topic of the name begins at 0."""
+        self._log_starts = self._known(LOG_START_CHECKPOINT, self._log_starts)
+        self._first_dirty = self._known(FIRST_DIRTY_CHECKPOINT, self._first_dirty)
+
+    def _known(self, name: str, offsets: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
+        """Those of partitions of topics in the list, which is what the file has then."""
+        known = {at: offset for at, offset in offsets.items() if at[0] in self._topics}
+        if known != offsets:
+            write_offset_checkpoint(self._disk, self._directory / name, known)
+        return known
 
     def _adopt_directories(self) -> None:
         found: dict[str, dict[int, uuid.UUID | None]] = {}
@@ -331,8 +349,7 @@ class Topics:
             for index in indexes:
                 made[index] = self._make_partition(topic, index)
         except (StablelogError, OSError):
-            for partition in made.values():  # where descriptors have run out, others need these
-                partition.close(clean=False)
+            _give_up(made)
             raise
         return made
 
@@ -340,13 +357,14 @@ class Topics:
         """The topic is there, with its partitions. Durable on return.
 
         Raises:
-            Refused: the disk does not take the list.
+            Refused: the disk does not take the list; the partitions are closed.
         """
         self._add(topic)
         try:
             self._write_list()
         except Refused:
             self._forget(topic)
+            _give_up(partitions)
             raise
         topic.partitions = partitions
         return topic
@@ -423,15 +441,17 @@ class Topics:
         """The topic has these partitions, too. Durable on return.
 
         Raises:
-            Refused: it was deleted meanwhile, or the disk does not take the list.
+            Refused: it was deleted meanwhile, or the disk does not take the list; the partitions are closed.
         """
         if self._topics.get(topic.name) is not topic:
+            _give_up(added)
             raise Refused(ErrorCode.unknown_topic_or_partition, f"{topic.name} was deleted")
         topic.partition_count += len(added)
         try:
             self._write_list()
         except Refused:
             topic.partition_count -= len(added)
+            _give_up(added)
             raise
         topic.partitions.update(added)
 
@@ -452,19 +472,17 @@ class Topics:
         except Refused:
             self._add(topic)
             raise
-        self._durable_ends = {at: end for at, end in self._durable_ends.items() if at[0] != name}
-        self.write_durable_ends()
         for index in range(topic.partition_count):
             partition = topic.partitions.get(index)
             if partition is not None:
                 partition.close(clean=False)
-            self._log_starts.pop((name, index), None)
-            self._first_dirty.pop((name, index), None)
             source = self._directory / f"{name}-{index}"
             target = self._directory / f"{_short(name)}-{index}.{topic.topic_id.hex}-delete"
             if self._disk.is_dir(source):  # one that could not be opened may be gone
                 self._disk.rename(source, target)
         self._disk.sync_dir(self._directory)
+        self._durable_ends = {at: end for at, end in self._durable_ends.items() if at[0] != name}
+        self._written(self._forget_gone, self.write_durable_ends)
         return topic
 
     def remove_deleted(self) -> None:
@@ -505,9 +523,14 @@ class Topics:
 
     def _make_partition(self, topic: Topic, index: int) -> Partition:
         directory = self._directory / f"{topic.name}-{index}"
+        if self._disk.is_dir(directory) and self._holds_records(directory):
+            # A crash in the middle of a deletion leaves them, or somebody has put them there.
+            stray = self._directory / f"{_short(topic.name)}-{index}.{topic.topic_id.hex}-stray"
+            log.warning("%s belongs to no topic and holds records; it becomes %s", directory, stray.name)
+            self._disk.rename(directory, stray)
         self._disk.make_dir(directory)
         write_partition_metadata(self._disk, directory, topic.topic_id)
-        return self._open(topic, index, directory, clean=True)
+        return self._open(topic, index, directory, clean=True, is_new=True)
 
     def open_partition(
         self, topic: Topic, index: int, progress: Callable[[int, int], None] | None = None
@@ -549,9 +572,11 @@ class Topics:
         directory: Path,
         *,
         clean: bool,
+        is_new: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> Partition:
         kind = CommitOrderedPartition if order_of(topic.configs) == "commit" else Partition
+        at = None if is_new else (topic.name, index)
         return kind.open(
             self._disk,
             directory,
@@ -560,9 +585,9 @@ class Topics:
             partition=index,
             clean=clean,
             now_ms=self._now_ms(),
-            log_start_offset=self._log_starts.get((topic.name, index), 0),
-            durable_offset=self._durable_ends.get((topic.name, index), 0),
-            first_dirty_offset=self._first_dirty.get((topic.name, index), 0),
+            log_start_offset=self._log_starts.get(at, 0) if at else 0,
+            durable_offset=self._durable_ends.get(at, 0) if at else 0,
+            first_dirty_offset=self._first_dirty.get(at, 0) if at else 0,
             leader_epoch=self.leader_epoch,
             progress=progress,
         )
@@ -622,6 +647,12 @@ class Topics:
             log.error("the next start has more to recover: %s", error)
             return False
         return True
+
+
+def _give_up(made: Mapping[int, Partition]) -> None:
+    """Close partitions that will not be: where descriptors have run out, others need theirs."""
+    for partition in made.values():
+        partition.close(clean=False)
 
 
 def adopted_configs(name: str, known: Mapping[str, str]) -> dict[str, str]:

@@ -25,6 +25,7 @@ from stablelog.cli.output import done, fail, print_json
 POLL_S = 0.5
 PROGRESS_COUNT = 1000
 DELIVERY_TIMEOUT_MS = 60_000  # how long a record is sent again; librdkafka takes no more in a transaction
+FLUSH_MARGIN_S = 5  # in which librdkafka says of what it has given up why
 OFFSET_MAX = (1 << 63) - 1
 WORDS = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
 
@@ -99,7 +100,7 @@ def _send_lines(
             count += 1
             if count % PROGRESS_COUNT == 0:
                 advance(PROGRESS_COUNT)
-        left = producer.flush(60)
+        left = producer.flush(DELIVERY_TIMEOUT_MS / 1000 + FLUSH_MARGIN_S)
     if failures or left:
         why = _reason(producer, failures[0]) if failures else f"no broker answers at {bootstrap}"
         fail(f"{len(failures) + left} of {count} records were not written to {topic}: {why}")
@@ -170,7 +171,7 @@ def run_consume(
     if isolation not in ("read_committed", "read_uncommitted"):
         fail(f"--isolation {isolation}: read_committed or read_uncommitted")
     if start not in WORDS:
-        if not (start.isascii() and start.isdecimal() and int(start) <= OFFSET_MAX):
+        if not (start.isascii() and start.isdecimal() and len(start) < 20 and int(start) <= OFFSET_MAX):
             fail(f"--from {start}: earliest, latest or an offset")
         if group is not None:
             fail(

@@ -254,12 +254,14 @@ class CommitIndex:
         if before is not None:
             self.latest_sequence, self.view_end = before.latest_sequence, before.view_end
         self._disk.remove(self.path(SUMMARY_SUFFIX))
-        files = []
-        for suffix in (ENTRIES_SUFFIX, EXTENTS_SUFFIX):
-            file = self._disk.open(self.path(suffix), create=True)
-            file.truncate(0)
-            files.append(file)
-        self._entries, self._extents = Rows(files[0], ENTRY), Rows(files[1], EXTENT)
+        # One by one: whoever closes the index has what was opened before the next cannot be.
+        self._entries = Rows(self._emptied(ENTRIES_SUFFIX), ENTRY)
+        self._extents = Rows(self._emptied(EXTENTS_SUFFIX), EXTENT)
+
+    def _emptied(self, suffix: str) -> File:
+        file = self._disk.open(self.path(suffix), create=True)
+        file.truncate(0)
+        return file
 
     def add(
         self,

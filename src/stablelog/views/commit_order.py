@@ -89,7 +89,11 @@ class CommitOrder:
         self._torn: dict[
             int, tuple[int, int, int]
         ] = {}  # by index: log start, entries that were looked at, found
-        self._load(progress)
+        try:
+            self._load(progress)
+        except BaseException:
+            self.close()
+            raise
 
     # -- what there is -----------------------------------------------------------------------------------------
 
@@ -210,7 +214,11 @@ class CommitOrder:
 
     def _begin_index(self, segment: Segment) -> None:
         index = CommitIndex(self._disk, self._partition.directory, segment.base_offset)
-        index.create(self._indexes[-1] if self._indexes else None)
+        try:
+            index.create(self._indexes[-1] if self._indexes else None)
+        except BaseException:
+            index.close()
+            raise
         self._indexes.append(index)
         self._reached, self._position = segment.base_offset, 0
 

@@ -34,7 +34,11 @@ class CommitOrderedPartition(Partition):
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         super()._load(log_start_offset, clean=clean, durable_offset=durable_offset, progress=progress)
-        self.view = CommitOrder(self, self._disk, progress)
+        try:
+            self.view = CommitOrder(self, self._disk, progress)
+        except BaseException:  # where descriptors have run out, others need those of the log
+            super().close(clean=False)
+            raise
         view_start = read_log_start(self._disk, self.directory, VIEW_START_FILE)
         if view_start > self.end_offset:  # the log was cut before it
             view_start = self.end_offset

@@ -2,8 +2,8 @@
 
 Behaviour: what a read-committed reader asks ends at the last stable offset. Markers that are written and not
 durable yet are waited for: who asks after a commit was answered finds what it committed. Ends that are asked for
-together are of one moment, so that of a transaction all is before them or nothing. A time that is found only among
-records that the reader may not see yet is not found.
+together, a thousand at most, are of one moment, so that of a transaction all is before them or nothing. A time that is
+found only among records that the reader may not see yet is not found.
 Version notes: v2 isolation; v7 the offset of the newest timestamp (-3); v8 the local log's start (-4).
 """
 
