@@ -186,6 +186,23 @@ def test_what_is_open_at_a_checkpoint_is_not_trimmed(monkeypatch):
     at_work(conversation)
 
 
+def test_nothing_stays_in_front_of_a_checkpoint_though_it_was_not_durable_yet(monkeypatch):
+    """A decision that stayed there was taken for the first, and what had been decided before it for later."""
+    monkeypatch.setattr(journal_module, "CHECKPOINT_SIZE_MIN", 1000)
+
+    async def conversation():
+        desk = Desk()
+        desk.journal.append([(b"k", bytes(1200))])
+        desk.sync()
+        desk.journal.append([(b"k", b"on its way to the disk")])
+        before = desk.journal.checkpoint_if_grown(lambda: [(b"k", b"live")])
+        desk.sync()
+        desk.journal.trim(before)
+        assert desk.replayed() == [(b"k", b"live")]
+
+    at_work(conversation)
+
+
 def test_a_small_log_is_left_alone():
     async def conversation():
         desk = Desk()

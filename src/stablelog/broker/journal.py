@@ -119,8 +119,11 @@ class Journal:
         """
         if self.partition.size < max(CHECKPOINT_SIZE_MIN, CHECKPOINT_GROWTH * self._size_after_checkpoint):
             return None
-        # Offsets in transactions that are open now are not live state yet: they stay, whatever becomes of them.
-        begin = min(self.partition.end_offset, self.partition.last_stable_offset)
+        begin = self.partition.end_offset
+        if self.partition.producers():
+            # Offsets in transactions that are open now are not live state yet: they stay, whatever becomes of them.
+            begin = min(begin, self.partition.last_stable_offset)
+        # Else nothing stays, durable yet or not: a decision in front of earlier ones would be taken for the first.
         size_before = self.partition.size
         self.partition.roll(self._now_ms())
         chunk: list[Entry] = []
