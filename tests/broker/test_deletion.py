@@ -29,6 +29,23 @@ async def make_again(desk):
         assert desk.broker.topics.partition("t", partition).end_offset == 0
 
 
+async def make_and_write_again(desk):
+    await make_again(desk)
+    await desk.produce(batch(b"new"))
+    await desk.durable()
+
+
+def check_that_only_the_new_is_there(disk):
+    """After another start."""
+
+    async def conversation():
+        async with opened(disk, topics=()) as desk:
+            partition = desk.broker.topics.partition("t", 0)
+            assert (partition.start_offset, partition.end_offset) == (0, 1)
+
+    run(conversation)
+
+
 def test_a_partition_that_could_not_be_opened_goes_with_its_topic():
     async def conversation():
         async with opened() as desk:
@@ -65,17 +82,10 @@ def test_where_the_log_of_a_deleted_topic_began_is_not_where_the_next_one_begins
             desk.broker.topics.partition("t", 0).delete_records(5)
             desk.broker.topics.write_log_starts()
             await desk.broker.delete_topic("t")
-            await make_again(desk)
-            await desk.produce(batch(b"new"))
-            await desk.durable()
-
-    async def read():
-        async with opened(disk, topics=()) as desk:
-            partition = desk.broker.topics.partition("t", 0)
-            assert (partition.start_offset, partition.end_offset) == (0, 1)
+            await make_and_write_again(desk)
 
     run(written)
-    run(read)
+    check_that_only_the_new_is_there(disk)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -100,20 +110,13 @@ def test_a_deletion_that_a_crash_cut_short_leaves_nothing_to_the_next_topic_of_t
     async def again():
         async with opened(disk, topics=()) as desk:
             assert disk.is_dir(DATA / "t-0")
-            await make_again(desk)
-            await desk.produce(batch(b"new"))
-            await desk.durable()
-
-    async def read():
-        async with opened(disk, topics=()) as desk:
-            partition = desk.broker.topics.partition("t", 0)
-            assert (partition.start_offset, partition.end_offset) == (0, 1)
-            assert sum(name.endswith("-stray") for name in disk.list_dir(DATA)) == 2
+            await make_and_write_again(desk)
 
     run(cut_short)
     disk = disks[0]
     run(again)
-    run(read)
+    check_that_only_the_new_is_there(disk)
+    assert sum(name.endswith("-stray") for name in disk.list_dir(DATA)) == 2
 
 
 def test_who_deletes_a_topic_waits_until_no_thread_recovers_it(monkeypatch):

@@ -13,7 +13,7 @@ from stablelog.broker.config import load_settings
 from stablelog.errors import Refused, Unavailable
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
-from tests.broker.desk import COMMIT, DATA, Desk, batch
+from tests.broker.desk import COMMIT, DATA, Desk, batch, init_fields
 
 
 class FullDisk(SimDisk):
@@ -106,6 +106,20 @@ def test_a_topic_that_finds_no_room_is_refused_and_made_when_there_is_some(word)
         disk.word = None
         await desk.broker.create_topic("late", 2, {})
         assert (await desk.produce(batch(b"x"), topic="late", partition=1)).error_code is ErrorCode.none
+
+    assert run(disk, conversation) == []
+
+
+@pytest.mark.parametrize("word", ["create", "write partition.metadata", "write cluster.json"])
+def test_so_is_a_transaction_group(word):
+    disk = NoRoom()
+
+    async def conversation(desk):
+        disk.word = word
+        answer = await desk.ask(22, 4, **init_fields(4, "group/me"))
+        assert answer.error_code is ErrorCode.policy_violation
+        disk.word = None
+        await desk.init("group/me")
 
     assert run(disk, conversation) == []
 

@@ -15,8 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from kio.schema.errors import ErrorCode
-
 from stablelog.broker.compaction import Compactor
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.fetch_sessions import FetchSessions
@@ -38,7 +36,7 @@ from stablelog.coordinators.consumer_groups.coordinator import GroupConfig, Grou
 from stablelog.coordinators.transactions.coordinator import TransactionConfig
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk, LocalDisk
-from stablelog.errors import InvalidConfig, Refused, StablelogError, Unavailable
+from stablelog.errors import InvalidConfig, StablelogError, Unavailable
 from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
 
@@ -294,9 +292,6 @@ class Broker:
                 partitions = await asyncio.to_thread(
                     self.topics.make_partitions, topic, range(partition_count)
                 )
-            except (OSError, Unavailable) as error:
-                raise _not_made(f"topic {name}", error) from error
-            else:
                 self.topics.publish(topic, partitions)
             finally:
                 self.topics.release(topic)
@@ -317,9 +312,6 @@ class Broker:
             indexes = range(topic.partition_count, partition_count)
             try:
                 added = await asyncio.to_thread(self.topics.make_partitions, topic, indexes)
-            except (OSError, Unavailable) as error:
-                raise _not_made(f"partitions of {name}", error) from error
-            else:
                 self.topics.publish_more(topic, added)
             finally:
                 self.topics.release(topic)
@@ -425,11 +417,6 @@ class Broker:
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
-
-
-def _not_made(what: str, error: Exception) -> Refused:
-    log.error("%s cannot be made: %s", what, error)
-    return Refused(ErrorCode.kafka_storage_error, f"{what} cannot be made: {error}")
 
 
 def _new_cluster_id() -> str:

@@ -48,6 +48,7 @@ CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 NAME_SIZE_MAX = 249
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+DELETED, STRAY = "-delete", "-stray"  # what the names of directories end in that are no partition's any more
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<index>\d+)")
 
 
@@ -196,7 +197,7 @@ class Topics:
         for name in self._disk.list_dir(self._directory):
             path = self._directory / name
             match = _PARTITION_DIRECTORY.fullmatch(name)
-            if name.endswith("-delete"):
+            if name.endswith(DELETED):
                 self._disk.remove_dir(path)
             elif match and self._disk.is_dir(path):
                 topic = self._topics.get(match["topic"])
@@ -343,12 +344,21 @@ class Topics:
         return Topic(name, uuid.uuid4(), partition_count, dict(configs))
 
     def make_partitions(self, topic: Topic, indexes: Iterable[int]) -> dict[int, Partition]:
-        """Make and open directories of a topic: all of them, or none is open. May run in a thread."""
+        """Make and open directories of a topic: all of them, or none is open. May run in a thread.
+
+        Raises:
+            Refused: the disk takes no more.
+        """
         made: dict[int, Partition] = {}
         try:
             for index in indexes:
                 made[index] = self._make_partition(topic, index)
-        except (StablelogError, OSError):
+        except (OSError, Unavailable) as error:
+            _give_up(made)
+            what = ("partitions of " if topic.name in self._topics else "topic ") + topic.name
+            log.error("%s cannot be made: %s", what, error)
+            raise Refused(ErrorCode.kafka_storage_error, f"{what} cannot be made: {error}") from error
+        except StablelogError:
             _give_up(made)
             raise
         return made
@@ -477,9 +487,8 @@ class Topics:
             if partition is not None:
                 partition.close(clean=False)
             source = self._directory / f"{name}-{index}"
-            target = self._directory / f"{_short(name)}-{index}.{topic.topic_id.hex}-delete"
             if self._disk.is_dir(source):  # one that could not be opened may be gone
-                self._disk.rename(source, target)
+                self._disk.rename(source, self._aside(topic, index, DELETED))
         self._disk.sync_dir(self._directory)
         self._durable_ends = {at: end for at, end in self._durable_ends.items() if at[0] != name}
         self._written(self._forget_gone, self.write_durable_ends)
@@ -488,8 +497,12 @@ class Topics:
     def remove_deleted(self) -> None:
         """Remove the directories of deleted topics."""
         for name in self._disk.list_dir(self._directory):
-            if name.endswith("-delete"):
+            if name.endswith(DELETED):
                 self._disk.remove_dir(self._directory / name)
+
+    def _aside(self, topic: Topic, index: int, suffix: str) -> Path:
+        """What the directory of a partition becomes that is out of the way of the next one of its name."""
+        return self._directory / f"{_short(topic.name)}-{index}.{topic.topic_id.hex}{suffix}"
 
     def configure(self, topic: Topic, configs: Mapping[str, str]) -> None:
         """Give a topic these settings in place of those it has. Durable on return.
@@ -525,7 +538,7 @@ class Topics:
         directory = self._directory / f"{topic.name}-{index}"
         if self._disk.is_dir(directory) and self._holds_records(directory):
             # A crash in the middle of a deletion leaves them, or somebody has put them there.
-            stray = self._directory / f"{_short(topic.name)}-{index}.{topic.topic_id.hex}-stray"
+            stray = self._aside(topic, index, STRAY)
             log.warning("%s belongs to no topic and holds records; it becomes %s", directory, stray.name)
             self._disk.rename(directory, stray)
         self._disk.make_dir(directory)

@@ -25,7 +25,7 @@ from stablelog.coordinators.transactions.coordinator import (
     TransactionConfig,
 )
 from stablelog.coordinators.transactions.producer_ids import ProducerIdSpace
-from stablelog.errors import Refused, Unavailable
+from stablelog.errors import Refused
 from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import (
     DEFAULT_GROUP,
@@ -134,7 +134,7 @@ class Transactions:
             )
         try:
             partitions = self._make_log(name)
-        except (Refused, Unavailable, OSError) as why:
+        except Refused as why:
             raise _not_made(f"{group_in_words(name)} cannot be made: {why}") from why
         log.info("made %s", group_in_words(name))
         return self._open(name, partitions)
