@@ -5,6 +5,7 @@
     │   └── OffsetOutOfRange the asked offset is not in the log; the reader must reset
     ├── Corrupt              bytes that are not what was written: stop, and look at the named file
     ├── Unavailable          the disk or the broker failed underneath; nothing was acknowledged
+    │   └── DiskError        one call to the disk failed; carries the operating system's error number
     └── InvalidConfig        a setting that is unknown or outside its valid range
 
 A class exists only where a caller acts differently. Everything else that a Kafka client can be told is a
@@ -12,7 +13,12 @@ A class exists only where a caller acts differently. Everything else that a Kafk
 connection it came from.
 """
 
+import errno
+import os
+
 from kio.schema.errors import ErrorCode
+
+FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class StablelogError(Exception):
@@ -45,6 +51,26 @@ class Corrupt(StablelogError):
 
 class Unavailable(StablelogError):
     """The disk or the broker failed underneath. What was asked was not acknowledged."""
+
+
+class DiskError(Unavailable):
+    """A call to the disk failed. `Disk` and `File` raise this and FileNotFoundError, and nothing else.
+
+    Args:
+        what: the call and its path, such as "writing 12 bytes to /log/t-0/x.log failed".
+        number: the operating system's error number (`errno`).
+        undone: whether the file or directory is as it was before the call.
+    """
+
+    def __init__(self, what: str, number: int, *, undone: bool = True) -> None:
+        super().__init__(f"{what}: {os.strerror(number)} ({errno.errorcode.get(number, number)})")
+        self.number = number
+        self.undone = undone
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the disk or the user's quota has no room. The same call may succeed once there is room."""
+        return self.number in FULL
 
 
 class InvalidConfig(StablelogError):

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE, Broker
 from stablelog.broker.config import load_settings
-from stablelog.errors import Refused, Unavailable
+from stablelog.errors import DiskError, Refused, Unavailable
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import COMMIT, DATA, Desk, batch, init_fields
@@ -21,22 +21,20 @@ class FullDisk(SimDisk):
 
     word = None
 
-    def step(self, what, torn=None):
+    def step(self, what, torn=None, path=None):
         if self.word is not None and self.word in what:
             self.word = None
-            raise Unavailable(f"{what}: no space left")
-        super().step(what, torn)
+            raise DiskError(what, errno.ENOSPC)
+        super().step(what, torn, path)
 
 
 class NoRoom(FullDisk):
-    """A disk on which an operation fails again and again, and says it as a local one does."""
+    """A disk on which an operation fails again and again."""
 
-    def step(self, what, torn=None):
+    def step(self, what, torn=None, path=None):
         if self.word is not None and self.word in what:
-            if what.startswith("append"):
-                raise Unavailable(f"{what}: no space left")
-            raise OSError(errno.ENOSPC, "no space left", what)
-        super().step(what, torn)
+            raise DiskError(what, errno.ENOSPC)
+        super().step(what, torn, path)
 
 
 def run(disk, conversation):
@@ -99,7 +97,7 @@ def test_a_topic_that_finds_no_room_is_refused_and_made_when_there_is_some(word)
     async def conversation(desk):
         disk.word = word
         for _ in range(2):
-            with pytest.raises(Refused, match="no space left") as refused:
+            with pytest.raises(Refused, match="No space left") as refused:
                 await desk.broker.create_topic("late", 2, {})
             assert refused.value.code is ErrorCode.kafka_storage_error
             assert desk.broker.topics.get("late") is None
@@ -153,14 +151,14 @@ def test_partitions_of_a_topic_that_was_not_made_keep_no_file_open(word, times):
     async def conversation(desk):
         written, held = [], +disk.held
 
-        def step(what, torn=None):
+        def step(what, torn=None, path=None):
             written.append(what)
             if written.count(word) == times:
-                raise OSError(errno.EMFILE, "too many open files", what)
-            SimDisk.step(disk, what, torn)
+                raise DiskError(what, errno.EMFILE)
+            SimDisk.step(disk, what, torn, path)
 
         disk.step = step
-        with pytest.raises(Refused, match="too many open files"):
+        with pytest.raises(Refused, match="Too many open files"):
             await desk.broker.create_topic("late", 5, {"stablelog.order": "commit"})
         del disk.step
         assert +disk.held == held
@@ -174,7 +172,7 @@ def test_a_list_of_topics_that_finds_no_room_is_the_one_that_holds():
     async def conversation(desk):
         topics = desk.broker.topics
         disk.word = "write cluster.json"
-        with pytest.raises(Refused, match="no space left"):
+        with pytest.raises(Refused, match="No space left"):
             await desk.broker.add_partitions("t", 3)
         with pytest.raises(Refused):
             topics.configure(topics.get("t"), {"retention.ms": "5000"})
@@ -197,7 +195,7 @@ def test_a_broker_that_cannot_write_its_checkpoints_stops_and_is_recovered_at_th
         disk.word = "write "
 
     assert run(disk, fill) == []
-    assert "no space left" in caplog.text
+    assert "No space left" in caplog.text
     assert not disk.exists(DATA / CLEAN_SHUTDOWN_FILE)
     disk.word = None
 

@@ -147,7 +147,7 @@ def test_a_sync_that_fails_stops_the_broker_and_acknowledges_nothing():
         log.write("-", sync=False)
         log.disk.fail_at = log.disk.steps + 1
         wait = flush.durable(log.partition, 1)
-        with pytest.raises(Exception, match="simulated disk fails"):
+        with pytest.raises(Exception, match="failed on the simulated disk"):
             await wait
         assert len(failures) == 1
         assert log.partition.high_watermark == 0

@@ -202,14 +202,13 @@ class History:
     def _lose_indexes(self):
         """Commit indexes are removed or damaged, any of them."""
         self.counts["indexes lost"] += 1
-        for path in sorted(self.disk._names):
+        for path in list(self.disk.files()):
             if ".commit" in path.name and self.chance.random() < 0.5:
-                inode = self.disk._names[path]
-                if inode.content and self.chance.random() < 0.3:
-                    inode.content[self.chance.randrange(len(inode.content))] ^= 1
+                content = self.disk.content(path)
+                if content and self.chance.random() < 0.3:
+                    content[self.chance.randrange(len(content))] ^= 1
                 else:
-                    self.disk._names.pop(path)
-                    self.disk._durable_names.pop(path, None)
+                    self.disk.lose(path)
 
     def _rebuild_indexes(self):
         """All positions are as they were when every index is made anew from the log."""

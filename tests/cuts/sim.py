@@ -50,11 +50,11 @@ class CrashingDisk(SimDisk):
         self.stopped = False
         self.on_crash = lambda: None
 
-    def step(self, what, torn=None):
+    def step(self, what, torn=None, path=None):
         if self.stopped:
             raise SimulatedCrash(what)
         try:
-            super().step(what, torn)
+            super().step(what, torn, path)
         except SimulatedCrash:
             self.stopped = True
             self.on_crash()

@@ -1,3 +1,4 @@
+import errno
 import random
 import sys
 import threading
@@ -6,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from stablelog.env.disk import LocalDisk
+from stablelog.errors import DiskError
 from stablelog.testing.sim_disk import SimDisk
 
 
@@ -103,3 +105,69 @@ def test_a_simulated_disk_bears_threads_that_work_in_other_directories():
     assert failures == []
     assert all(disk.list_dir(Path(f"/made-{number}")) == ["x"] for number in range(1, 400))
     assert not disk.exists(Path("/b/x"))
+
+
+def test_a_simulated_disk_has_room_for_its_capacity_and_gives_it_back():
+    disk = SimDisk()
+    disk.make_dir(Path("/d"))
+    disk.capacity = 1000
+    disk.allocate(Path("/d/reserve"), 400)
+    file = disk.open(Path("/d/f"), create=True)
+    file.append(b"x" * 600)
+    for write in (
+        lambda: file.append(b"y"),
+        lambda: file.truncate(601),
+        lambda: disk.write_atomic(Path("/d/g"), b"y"),
+        lambda: disk.write_unsynced(Path("/d/g"), b"y"),
+        lambda: disk.allocate(Path("/d/more"), 1),
+    ):
+        with pytest.raises(DiskError) as raised:
+            write()
+        assert raised.value.number == errno.ENOSPC
+    disk.remove(Path("/d/reserve"))
+    assert disk.free_size(Path("/d")) == 400
+    disk.write_atomic(Path("/d/g"), b"y" * 300)
+    disk.remove(Path("/d/f"))
+    assert disk.free_size(Path("/d")) == 100  # as long as it is open, a removed file takes its room
+    file.close()
+    assert disk.free_size(Path("/d")) == 700
+
+
+def test_a_simulated_disk_that_fails_late_has_done_what_it_says_has_failed():
+    disk = SimDisk()
+    disk.make_dir(Path("/d"))
+    disk.fails_late = True
+    disk.fail_at = disk.steps + 1
+    with pytest.raises(DiskError) as raised:
+        disk.write_atomic(Path("/d/f"), b"x")
+    assert not raised.value.undone
+    assert disk.read_bytes(Path("/d/f")) == b"x"
+
+
+def test_after_a_crash_directories_too_are_where_they_were_or_where_they_went():
+    found = set()
+    for seed in range(100):
+        disk = SimDisk()
+        disk.make_dir(Path("/d/a"))
+        disk.write_atomic(Path("/d/a/f"), b"x")
+        disk.rename(Path("/d/a"), Path("/d/b"))
+        after = disk.crash(random.Random(seed))
+        names = after.list_dir(Path("/d"))
+        assert [after.list_dir(Path("/d") / name) for name in names] == [["f"]]
+        found.add(*names)
+        disk.sync_dir(Path("/d"))
+        assert disk.crash(random.Random(seed)).list_dir(Path("/d")) == ["b"]
+        disk.remove_dir(Path("/d/b"))
+        found.add(tuple(disk.crash(random.Random(seed)).list_dir(Path("/d"))))
+    assert found == {"a", "b", (), ("b",)}
+
+
+def test_what_was_written_unsynced_may_be_any_part_of_it_after_a_crash():
+    found = set()
+    for seed in range(100):
+        disk = SimDisk()
+        disk.make_dir(Path("/d"))
+        disk.write_atomic(Path("/d/f"), b"old")
+        disk.write_unsynced(Path("/d/f"), b"new")
+        found.add(disk.crash(random.Random(seed)).read_bytes(Path("/d/f")))
+    assert {b"old", b"new", b""} <= found

@@ -74,7 +74,7 @@ class KeyedLog(Log):
             if cleaned is not None:
                 assert self.partition.take_cleaned(cleaned)
         self.partition.compacted(work)
-        assert list(verify_directory(self.disk, DIRECTORY)) == []
+        assert list(verify_directory(self.disk, self.directory)) == []
         return work
 
     def pass_after(self, hours, words="z=z"):

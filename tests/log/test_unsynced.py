@@ -17,9 +17,9 @@ class Watched:
     def __exit__(self, *_):
         self._disk.step = self._step
 
-    def _note(self, what):
+    def _note(self, what, torn=None, path=None):
         self.steps.append(what)
-        self._step(what)
+        self._step(what, torn, path)
 
 
 def rolled():

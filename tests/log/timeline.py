@@ -15,8 +15,9 @@ NOW_MS = 1_700_000_000_000
 class Log:
     """A partition on a simulated disk, with the sequences of its producers."""
 
-    def __init__(self, disk=None, **config):
+    def __init__(self, disk=None, *, directory=DIRECTORY, **config):
         self.disk = disk or SimDisk()
+        self.directory = directory
         self.config = LogConfig(**config)
         self.sequences = {}
         self.now_ms = NOW_MS
@@ -25,7 +26,7 @@ class Log:
     def open(self, *, clean=False, **arguments):
         return Partition.open(
             self.disk,
-            DIRECTORY,
+            self.directory,
             self.config,
             topic="t",
             partition=0,

@@ -6,6 +6,7 @@ server hands it requests, and a test can as well.
 
 import asyncio
 import base64
+import errno
 import fcntl
 import logging
 import os
@@ -36,7 +37,7 @@ from stablelog.coordinators.consumer_groups.coordinator import GroupConfig, Grou
 from stablelog.coordinators.transactions.coordinator import TransactionConfig
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk, LocalDisk
-from stablelog.errors import InvalidConfig, StablelogError, Unavailable
+from stablelog.errors import DiskError, InvalidConfig, StablelogError, Unavailable
 from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
 
@@ -140,7 +141,11 @@ class Broker:
     def _lock_directory(self) -> None:
         if not isinstance(self.disk, LocalDisk):
             return  # a simulated disk has one user
-        self._lock_fd = os.open(self.directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        path = self.directory / ".lock"
+        try:
+            self._lock_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise DiskError(f"opening {path} failed", error.errno or errno.EIO) from error
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -237,7 +242,7 @@ class Broker:
                     partition = await loop.run_in_executor(
                         threads, self.topics.recover_partition, topic, index
                     )
-                except (StablelogError, OSError) as error:
+                except StablelogError as error:
                     log.error(
                         "%s-%d cannot be opened and stays offline; `stablelog verify` says more: %s",
                         topic.name,

@@ -54,7 +54,7 @@ class Compactor:
                 continue
             try:
                 await self._compact(partition)
-            except (StablelogError, OSError) as error:
+            except (StablelogError, FileNotFoundError) as error:
                 log.error("%s-%d cannot be compacted: %s", partition.topic, partition.index, error)
             await asyncio.sleep(0)
 

@@ -49,6 +49,7 @@ class GroupFlush:
         self._on_failure = on_failure
         self._dirty: dict[Partition, None] = {}
         self._dirty_soon: dict[Partition, None] = {}
+        self._behind: set[Partition] = set()  # whose files beside the log could not be written
         self._waiting: dict[Partition, deque[tuple[int, asyncio.Future[None]]]] = {}
         self._wake = asyncio.Event()
         self._threads = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
@@ -92,6 +93,7 @@ class GroupFlush:
         """The partition is going away: fail who waits for it."""
         self._dirty.pop(partition, None)
         self._dirty_soon.pop(partition, None)
+        self._behind.discard(partition)
         for _, future in self._waiting.pop(partition, ()):
             if not future.done():
                 future.set_exception(error)
@@ -149,7 +151,22 @@ class GroupFlush:
             runs = [loop.run_in_executor(self._threads, _run_timed, lane) for lane in lanes]
             self._note_duration(max([await run for run in runs]))
         for partition, work in works:
+            self._note_failure(partition, work)
             self._advance(partition, moved=partition.synced(work))
+
+    def _note_failure(self, partition: Partition, work: SyncWork) -> None:
+        """Log once that files beside the log cannot be written, and once that they are."""
+        if work.failure is not None and partition not in self._behind:
+            log.warning(
+                "%s-%d: the log is durable, but a file that describes it is not written yet and is tried again; "
+                "without it, the next start reads more: %s",
+                partition.topic,
+                partition.index,
+                work.failure,
+            )
+            self._behind.add(partition)
+        elif work.failure is None:
+            self._behind.discard(partition)
 
     def _note_duration(self, seconds: float) -> None:
         """Keep an estimate of what one sync takes: up at once, down slowly."""

@@ -17,7 +17,7 @@ from stablelog.broker.connection import Connection, Limits
 from stablelog.broker.router import Router
 from stablelog.env.clock import Clock, SystemClock
 from stablelog.env.disk import Disk, LocalDisk
-from stablelog.errors import Unavailable
+from stablelog.errors import DiskError, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,7 @@ async def _serve(config: BrokerConfig, directory: Path, ready: Callable[[str, in
         loop.add_signal_handler(number, server.stopping.set)
     try:
         host, port = await server.start()
-    except OSError as error:  # read-only, full, not ours, or a file
+    except (DiskError, FileNotFoundError) as error:  # read-only, full, of another user, or a file
         raise Unavailable(f"the data directory {directory} cannot be used: {error}") from error
     # What is alive now stays so: the collector need not look at it again and again.
     gc.collect()

@@ -264,7 +264,7 @@ class Topics:
         path = self._directory / CLUSTER_FILE
         try:
             self._disk.write_atomic(path, json.dumps(content, indent=1).encode())
-        except (OSError, Unavailable) as error:
+        except Unavailable as error:
             log.error("%s cannot be written: %s", path, error)
             raise Refused(
                 ErrorCode.kafka_storage_error, f"the list of topics cannot be written: {error}"
@@ -353,7 +353,7 @@ class Topics:
         try:
             for index in indexes:
                 made[index] = self._make_partition(topic, index)
-        except (OSError, Unavailable) as error:
+        except Unavailable as error:
             _give_up(made)
             what = ("partitions of " if topic.name in self._topics else "topic ") + topic.name
             log.error("%s cannot be made: %s", what, error)
@@ -634,7 +634,7 @@ class Topics:
         for partition in self.open_partitions():
             try:
                 partition.close(clean=True)
-            except (StablelogError, OSError) as error:
+            except StablelogError as error:
                 log.error(
                     "closing %s-%d failed; it will be recovered at the next start: %s",
                     partition.topic,
@@ -656,7 +656,7 @@ class Topics:
         try:
             for write in writes:
                 write()
-        except (OSError, Unavailable) as error:
+        except Unavailable as error:
             log.error("the next start has more to recover: %s", error)
             return False
         return True

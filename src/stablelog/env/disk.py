@@ -1,37 +1,52 @@
-"""Files. The only door through which the code reads and writes them.
+"""The file system: the interface through which the code reads and writes files, and the real implementation.
 
-A crash (power, kernel) may lose anything that was not synced: bytes appended to a file since its last `sync`,
-in any legal subset and torn at any byte, and names created, renamed or removed since the last `sync_dir` of
-their directory. `kill -9` of the process loses nothing that a call has returned from.
-`stablelog.testing.sim_disk` keeps the same promises and breaks everything else.
+A crash (power, kernel) may lose anything that was not synced: bytes appended to a file since its last `sync`, in any
+legal subset and torn at any byte, and names created, renamed or removed since the last `sync_dir` of their directory.
+`kill -9` of the process loses nothing that a call has returned from.
+
+Every call raises DiskError for a failure of the operating system and FileNotFoundError for a missing path, and
+nothing else. `stablelog.testing.sim_disk` keeps the same promises under one contract test, and breaks everything
+else.
 """
 
 import contextlib
 import errno
+import functools
 import mmap
 import os
-from collections.abc import Sequence
+import stat
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar, cast
 
-from stablelog.errors import Unavailable
+from stablelog.errors import DiskError
 
 Buffer = bytes | bytearray | memoryview
 
+try:
+    BUFFERS_MAX = os.sysconf("SC_IOV_MAX")  # of one system call
+except (AttributeError, ValueError, OSError):
+    BUFFERS_MAX = 1024
+ZEROS = bytes(1 << 20)
+Call = TypeVar("Call", bound=Callable[..., Any])
+
 
 class File(Protocol):
-    """One open file. Only its end is written, but for `truncate`."""
+    """One open file. Only its end is written, except by `truncate`."""
 
     @property
     def size(self) -> int:
-        """Bytes in the file, those not yet synced included."""
+        """Bytes in the file, including those not yet synced."""
         ...
 
     def append(self, *buffers: Buffer) -> int:
-        """Write the buffers, in order, at the end. Returns the position of the first byte.
+        """Write any number of buffers, in order, at the end. Returns the position of the first byte.
 
         Raises:
-            Unavailable: nothing of this append is in the file.
+            DiskError: nothing of this append is in the file. If `undone` is False, a part of it could not be
+                removed: every later append to this file is refused until the file is opened again.
         """
         ...
 
@@ -47,7 +62,7 @@ class File(Protocol):
         ...
 
     def will_need(self, position: int, size: int) -> None:
-        """These bytes are wanted next, and not what lies around them. Returns at once; nothing depends on it."""
+        """Announce that these bytes are read next. Returns at once and never fails."""
         ...
 
     def truncate(self, size: int) -> None:
@@ -55,27 +70,38 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """Return when every byte of the file will survive a crash. Safe to call from a thread of its own."""
+        """Return when every byte of the file survives a crash. Safe to call from any thread.
+
+        Raises:
+            DiskError: which bytes are durable is not known, and a later sync that succeeds does not tell.
+        """
         ...
 
     def close(self) -> None:
-        """Give the descriptor back. Does not sync."""
+        """Release the descriptor. Does not sync and never fails."""
         ...
 
 
 class Disk(Protocol):
-    """One file system. Paths are absolute; directories are made with their parents."""
+    """One file system. Paths are absolute.
+
+    A call that raises DiskError with `undone` changed nothing. Without it, the change may or may not be there.
+    """
 
     def open(self, path: Path, *, create: bool = False) -> File:
-        """Open for reading and appending. Raises FileNotFoundError if it is not there and `create` is False."""
+        """Open for reading and appending.
+
+        Raises:
+            FileNotFoundError: the file is missing and `create` is False, or its directory is missing.
+        """
         ...
 
     def exists(self, path: Path) -> bool:
-        """Whether a file or directory of this name is there."""
+        """Whether a file or directory of this name exists."""
         ...
 
     def is_dir(self, path: Path) -> bool:
-        """Whether a directory of this name is there."""
+        """Whether a directory of this name exists."""
         ...
 
     def size(self, path: Path) -> int:
@@ -90,29 +116,70 @@ class Disk(Protocol):
         """Replace the file as a whole: after a crash it holds the old content or the new. Durable on return."""
         ...
 
+    def write_unsynced(self, path: Path, content: bytes) -> None:
+        """Replace the file as a whole without a sync: after a crash it holds the old content, the new, or a part."""
+        ...
+
     def list_dir(self, path: Path) -> list[str]:
         """The names in a directory, sorted. Raises FileNotFoundError."""
         ...
 
     def make_dir(self, path: Path) -> None:
-        """Make a directory and its parents; fine if it is there. Durable on return."""
+        """Make a directory and its missing parents; no error if it exists. Durable on return."""
         ...
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename a file or directory, replacing a target file. Durable after `sync_dir` of both parents."""
+        """Rename a file or directory, replacing a target file. Durable after `sync_dir` of both parents.
+
+        Raises:
+            FileNotFoundError: the source or the target's directory is missing.
+        """
         ...
 
     def remove(self, path: Path) -> None:
-        """Remove a file; fine if it is gone. Durable after `sync_dir` of its parent."""
+        """Remove a file; no error if it is missing. Durable after `sync_dir` of its parent."""
         ...
 
     def remove_dir(self, path: Path) -> None:
-        """Remove a directory with all that is in it; fine if it is gone."""
+        """Remove a directory with its content; no error if it is missing. Durable after `sync_dir` of its parent.
+
+        After an error, a part of the content is gone.
+        """
         ...
 
     def sync_dir(self, path: Path) -> None:
-        """Make the names in a directory durable."""
+        """Make the names in a directory durable. Raises FileNotFoundError."""
         ...
+
+    def allocate(self, path: Path, size: int) -> None:
+        """Make a file of `size` zero bytes that takes up that room on the disk; one that exists is replaced."""
+        ...
+
+    def free_size(self, path: Path) -> int:
+        """Bytes that may still be written to the file system on which this directory lies."""
+        ...
+
+
+def _disk_call(what: str, *, undone: bool = True) -> Callable[[Call], Call]:
+    """Convert the operating system's errors of a LocalDisk method. `what` names the call in messages."""
+
+    def decorate(call: Call) -> Call:
+        @functools.wraps(call)
+        def converted(disk: "LocalDisk", path: Path, *rest: Any, **named: Any) -> Any:
+            try:
+                return call(disk, path, *rest, **named)
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                raise _disk_error(f"{what} {path}", error, undone=undone) from error
+
+        return cast("Call", converted)
+
+    return decorate
+
+
+def _disk_error(what: str, error: OSError, *, undone: bool = True) -> DiskError:
+    return DiskError(f"{what} failed", error.errno or errno.EIO, undone=undone)
 
 
 class LocalFile:
@@ -124,6 +191,7 @@ class LocalFile:
         self._fd = os.open(path, flags, 0o644)
         self._size = os.fstat(self._fd).st_size
         self._map: memoryview | None = None
+        self._failed: DiskError | None = None
 
     @property
     def size(self) -> int:
@@ -131,145 +199,213 @@ class LocalFile:
         return self._size
 
     def append(self, *buffers: Buffer) -> int:
-        """Write at the end; on failure cut back what was written in part."""
+        """Write at the end; on failure, cut back what was written in part."""
+        if self._failed is not None:
+            raise DiskError(
+                f"{self._path} takes no writes after a failed one", self._failed.number, undone=False
+            )
         position = self._size
-        wanted = sum(len(buffer) for buffer in buffers)
+        wanted = sum(map(len, buffers))
         try:
-            written = os.pwritev(self._fd, buffers, position)
-            if written < wanted:
-                self._write_rest(buffers, written, position)
+            if len(buffers) > BUFFERS_MAX or os.pwritev(self._fd, buffers, position) != wanted:
+                self._write_all(buffers, position)
         except OSError as error:
-            with contextlib.suppress(OSError):
+            what = f"writing {wanted} bytes to {self._path}"
+            try:
                 os.ftruncate(self._fd, position)
-            raise Unavailable(f"writing {wanted} bytes to {self._path} failed: {error.strerror}") from error
+            except OSError:
+                self._failed = _disk_error(
+                    f"{what}, and removing what was written in part,", error, undone=False
+                )
+                raise self._failed from error
+            raise _disk_error(what, error) from error
         self._size = position + wanted
         return position
 
-    def _write_rest(self, buffers: Sequence[Buffer], written: int, position: int) -> None:
-        rest = b"".join(buffers)[written:]
-        while rest:
-            count = os.pwrite(self._fd, rest, position + written)
+    def _write_all(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Write with as many calls as it takes: a call takes BUFFERS_MAX buffers at most, and may write a part."""
+        pending = deque(memoryview(buffer) for buffer in buffers if len(buffer))
+        while pending:
+            count = os.pwritev(self._fd, list(islice(pending, BUFFERS_MAX)), position)
             if count == 0:
                 raise OSError(errno.EIO, "the file takes no more bytes")
-            written += count
-            rest = rest[count:]
+            position += count
+            while pending and count >= len(pending[0]):
+                count -= len(pending.popleft())
+            if count:
+                pending[0] = pending[0][count:]
 
     def read(self, position: int, size: int) -> bytes:
         """A copy of up to `size` bytes."""
-        return os.pread(self._fd, size, position)
+        try:
+            content = os.pread(self._fd, size, position)
+            while len(content) < min(size, self._size - position):
+                more = os.pread(self._fd, size - len(content), position + len(content))
+                if not more:
+                    break
+                content += more
+        except OSError as error:
+            raise _disk_error(f"reading {self._path}", error) from error
+        return content
 
     def view(self, position: int, size: int) -> memoryview:
-        """A slice of the mapped file. The map is made anew when the file has outgrown it."""
+        """A slice of the mapped file. The file is mapped again when it has outgrown the map."""
         end = position + size
         assert end <= self._size, f"view past the end of {self._path}"
         if size == 0:
             return memoryview(b"")
         if self._map is None or len(self._map) < end:
-            self._map = memoryview(mmap.mmap(self._fd, self._size, prot=mmap.PROT_READ))
+            if self._fd < 0:  # for mmap, -1 means memory without a file
+                raise DiskError(f"mapping {self._path} failed", errno.EBADF)
+            try:
+                self._map = memoryview(mmap.mmap(self._fd, self._size, prot=mmap.PROT_READ))
+            except (OSError, ValueError) as error:  # ValueError: the file is shorter than it was
+                number = error.errno if isinstance(error, OSError) else None
+                raise DiskError(f"mapping {self._path} failed", number or errno.EIO) from error
         return self._map[position:end]
 
     def will_need(self, position: int, size: int) -> None:
-        """Have the bytes read where they are not in the page cache: a fault would bring in megabytes around them."""
-        if _advise is not None:
-            _advise(self._fd, position, size, os.POSIX_FADV_WILLNEED)
+        """Read these bytes into the page cache: a page fault would bring in megabytes around them."""
+        if hasattr(os, "posix_fadvise"):
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._fd, position, size, os.POSIX_FADV_WILLNEED)
 
     def truncate(self, size: int) -> None:
         """Cut or extend."""
         self._map = None
-        os.ftruncate(self._fd, size)
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise _disk_error(f"truncating {self._path} to {size} bytes", error) from error
         self._size = size
 
     def sync(self) -> None:
         """fdatasync: the bytes and the size, not the times."""
+        if self._fd < 0:
+            raise DiskError(f"syncing {self._path} failed", errno.EBADF, undone=False)
         try:
-            _sync_data(self._fd)
+            if hasattr(os, "fdatasync"):
+                os.fdatasync(self._fd)
+            else:
+                os.fsync(self._fd)
         except OSError as error:
-            raise Unavailable(f"syncing {self._path} failed: {error.strerror}") from error
+            raise _disk_error(f"syncing {self._path}", error, undone=False) from error
 
     def close(self) -> None:
-        """Give the descriptor back; views stay readable."""
+        """Release the descriptor; views stay readable. An error of close concerns bytes that no sync covered."""
         if self._fd >= 0:
-            os.close(self._fd)
+            with contextlib.suppress(OSError):
+                os.close(self._fd)
             self._fd = -1
             self._map = None
-
-
-_sync_data = getattr(os, "fdatasync", os.fsync)
-_advise = getattr(os, "posix_fadvise", None)
 
 
 class LocalDisk:
     """The file system of the machine."""
 
+    @_disk_call("opening")
     def open(self, path: Path, *, create: bool = False) -> File:
         """Open for reading and appending."""
         return LocalFile(path, create=create)
 
+    @_disk_call("looking for")
     def exists(self, path: Path) -> bool:
-        """Whether a file or directory of this name is there."""
-        return path.exists()
+        """Whether a file or directory of this name exists."""
+        return _mode(path) is not None
 
+    @_disk_call("looking for")
     def is_dir(self, path: Path) -> bool:
-        """Whether a directory of this name is there."""
-        return path.is_dir()
+        """Whether a directory of this name exists."""
+        mode = _mode(path)
+        return mode is not None and stat.S_ISDIR(mode)
 
+    @_disk_call("looking at the size of")
     def size(self, path: Path) -> int:
         """Bytes in a file."""
-        return path.stat().st_size
+        return os.stat(path).st_size
 
+    @_disk_call("reading")
     def read_bytes(self, path: Path) -> bytes:
         """The whole file."""
-        return path.read_bytes()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            pieces = []
+            while piece := os.read(fd, 1 << 20):
+                pieces.append(piece)
+        finally:
+            os.close(fd)
+        return b"".join(pieces)
 
+    @_disk_call("writing")
     def write_atomic(self, path: Path, content: bytes) -> None:
         """Write beside, sync, rename over, sync the directory."""
+        self._replace(path, content, sync=True)
+        try:
+            self.sync_dir(path.parent)
+        except DiskError as error:
+            raise DiskError(f"writing {path} failed", error.number, undone=False) from error
+
+    @_disk_call("writing")
+    def write_unsynced(self, path: Path, content: bytes) -> None:
+        """Write beside, and rename over."""
+        self._replace(path, content, sync=False)
+
+    def _replace(self, path: Path, content: bytes, *, sync: bool) -> None:
         beside = path.with_name(path.name + ".tmp")
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            view = memoryview(content)
-            while view:
-                view = view[os.write(fd, view) :]
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        beside.replace(path)
-        self.sync_dir(path.parent)
+            try:
+                view = memoryview(content)
+                while view:
+                    view = view[os.write(fd, view) :]
+                if sync:
+                    os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.replace(beside, path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(beside)  # it would take room on a full disk
+            raise
 
+    @_disk_call("listing")
     def list_dir(self, path: Path) -> list[str]:
         """The names in a directory, sorted."""
         return sorted(os.listdir(path))
 
+    @_disk_call("making", undone=False)
     def make_dir(self, path: Path) -> None:
         """Make a directory, its missing parents first, and sync each parent that got a new name."""
         missing = []
         at = path
-        while not at.exists():
+        while (mode := _mode(at)) is None:
             missing.append(at)
             at = at.parent
+        if not stat.S_ISDIR(mode):
+            raise NotADirectoryError(errno.ENOTDIR, "a file of this name exists", str(at))
         for directory in reversed(missing):
-            directory.mkdir(exist_ok=True)
+            with contextlib.suppress(FileExistsError):  # another thread has made it
+                os.mkdir(directory)
             self.sync_dir(directory.parent)
 
+    @_disk_call("renaming")
     def rename(self, source: Path, target: Path) -> None:
         """Rename, replacing a target file."""
-        source.replace(target)
+        os.rename(source, target)
 
+    @_disk_call("removing")
     def remove(self, path: Path) -> None:
-        """Remove a file; fine if it is gone."""
-        path.unlink(missing_ok=True)
+        """Remove a file; no error if it is missing."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
+    @_disk_call("removing", undone=False)
     def remove_dir(self, path: Path) -> None:
-        """Remove a directory with all that is in it."""
-        if not path.exists():
-            return
-        for name in os.listdir(path):
-            child = path / name
-            if child.is_dir() and not child.is_symlink():
-                self.remove_dir(child)
-            else:
-                child.unlink(missing_ok=True)
-        path.rmdir()
+        """Remove a directory with its content."""
+        if os.path.lexists(path):
+            _remove_tree(path)
 
+    @_disk_call("syncing the directory", undone=False)
     def sync_dir(self, path: Path) -> None:
         """Make the names in a directory durable."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -277,3 +413,57 @@ class LocalDisk:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+    @_disk_call("allocating")
+    def allocate(self, path: Path, size: int) -> None:
+        """Allocate the blocks, by fallocate(2) where there is one."""
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                if not size:
+                    return
+                if not _allocated(fd, size):
+                    while size:
+                        size -= os.write(fd, ZEROS[:size])
+            finally:
+                os.close(fd)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            raise
+
+    @_disk_call("looking at the free space of")
+    def free_size(self, path: Path) -> int:
+        """Bytes that this user may still write, by statvfs(2)."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
+
+def _mode(path: Path) -> int | None:
+    """The mode of what has this name; None if there is nothing."""
+    try:
+        return os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _remove_tree(path: Path) -> None:
+    for entry in list(os.scandir(path)):
+        if entry.is_dir(follow_symlinks=False):
+            _remove_tree(path / entry.name)
+        else:
+            os.unlink(path / entry.name)
+    os.rmdir(path)
+
+
+def _allocated(fd: int, size: int) -> bool:
+    """Allocate the blocks of a file without writing them; False where the system has no call for that."""
+    if not hasattr(os, "posix_fallocate"):
+        return False
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        if error.errno == errno.EOPNOTSUPP:
+            return False
+        raise
+    return True

@@ -7,7 +7,6 @@ of is the partition's own affair: `Partition.take_cleaned`, between two steps.
 Source: Kafka's log cleaner; `compaction` decides, `interrupted` tells what a crash leaves.
 """
 
-import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,7 +158,7 @@ class Compaction:
                 cleaned = self._begin(group[0].base_offset)
                 try:
                     yield from self._clean(group, cleaned, rules)
-                except (StablelogError, OSError, _CancelledError):
+                except (StablelogError, FileNotFoundError, _CancelledError):
                     discard_cleaned(self._disk, self._directory, group[0].base_offset)
                     raise
                 finally:
@@ -344,7 +343,7 @@ class Cleaning:
         try:
             begin_swap(self._disk, self._directory, base_offset)
             finish_swap(self._disk, self._directory, base_offset)
-        except (OSError, Unavailable) as error:
+        except (Unavailable, FileNotFoundError) as error:
             raise Unavailable(f"{fresh.path(LOG)} cannot be put in place: {error}") from error
         return segments.replaced(place, count, fresh)
 
@@ -406,5 +405,4 @@ class _Writer:
 def discard_cleaned(disk: Disk, directory: Path, base_offset: int) -> None:
     """Remove the files of a cleaned segment that is not put in place."""
     for suffix in SEGMENT_SUFFIXES:
-        with contextlib.suppress(FileNotFoundError):
-            disk.remove(directory / f"{base_offset:020d}{suffix}{CLEANED}")
+        disk.remove(directory / f"{base_offset:020d}{suffix}{CLEANED}")

@@ -22,7 +22,7 @@ from stablelog.batch.header import (
     stamped_prefix,
 )
 from stablelog.env.disk import Buffer, Disk
-from stablelog.errors import OffsetOutOfRange, Refused, Unavailable
+from stablelog.errors import DiskError, OffsetOutOfRange, Refused, Unavailable
 from stablelog.log.append import (
     MarkerBatch,
     check_batch,
@@ -347,10 +347,24 @@ class Partition:
         self._roll_if_needed(header.size, header.last_offset, now_ms)
         prefix = stamped_prefix(header, header.base_offset, leader_epoch)
         view = memoryview(batch)
-        position = self._active.append((prefix, view[PREFIX.size :]))
+        position = self._append_bytes((prefix, view[PREFIX.size :]))
         self._note(header, position, prefix + bytes(view[PREFIX.size : HEADER.size]))
         if leader_epoch > self._epochs.latest:
             self._assign_epoch(leader_epoch, header.base_offset)
+
+    def _append_bytes(self, buffers: tuple[Buffer, ...]) -> int:
+        """Write to the log file. Returns the position.
+
+        Raises:
+            DiskError: nothing of it will be seen. If a part of it could not be removed, the partition has failed:
+                a whole batch of that part could follow the next append.
+        """
+        try:
+            return self._active.append(buffers)
+        except DiskError as error:
+            if not error.undone:
+                self._failed = error
+            raise
 
     def _note(self, header: BatchHeader, position: int, head: bytes) -> None:
         self._active.note(header, position, head, self.config.index_interval_bytes)
@@ -409,7 +423,7 @@ class Partition:
         self._roll_if_needed(
             sum(header.size for _, header, _ in batches), batches[-1].header.last_offset, now_ms
         )
-        position = self._active.append(tuple(batch for _, _, batch in batches))
+        position = self._append_bytes(tuple(batch for _, _, batch in batches))
         for write, header, batch in batches:
             self._note(header, position, batch[: HEADER.size])
             position += header.size
@@ -496,9 +510,10 @@ class Partition:
         return self._unsynced.work(self._segments)
 
     def synced(self, work: SyncWork) -> bool:
-        """A work has been run: the high watermark moves. Returns whether it or the last stable offset moved."""
+        """Take note that a work was run: the high watermark moves. Returns whether it or the LSO moved."""
         self._unsynced.done(work, self._segments)
-        self._snapshots.remove_older(work.end_offset)
+        if not work.unwritten:
+            self._snapshots.remove_older(work.end_offset)
         return self._move_high_watermark(work.end_offset)
 
     def assume_synced(self) -> bool:

@@ -42,7 +42,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
 from stablelog.env.disk import Buffer, Disk
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, DiskError
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.interrupted import finish_interrupted
 from stablelog.log.producers import Producers
@@ -190,7 +190,7 @@ class _Recovery:
         segment.create()
         try:
             self._disk.sync_dir(self._directory)
-        except OSError:
+        except DiskError:
             segment.close()
             raise
         return Recovered([segment], Producers(), LeaderEpochs(), self._log_start)

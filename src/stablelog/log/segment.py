@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import DELETE_HORIZON, HEADER, LENGTH_AND_OFFSET_SIZE, BatchHeader, read_header
 from stablelog.env.disk import Buffer, Disk, File
-from stablelog.errors import Corrupt, Unavailable
+from stablelog.errors import Corrupt
 from stablelog.log.offset_index import OffsetIndex
 from stablelog.log.summary import NOTHING, Summary
 from stablelog.log.time_index import TimeIndex
@@ -164,12 +164,9 @@ class Segment:
         """Make the log file of a segment that begins to grow; its name is durable when the directory is synced.
 
         Raises:
-            Unavailable: it cannot be made; nothing changed.
+            DiskError: it cannot be made; nothing changed.
         """
-        try:
-            self._log = self._disk.open(self.path(LOG), create=True)
-        except OSError as error:
-            raise Unavailable(f"{self.path(LOG)} cannot be made: {error.strerror}") from error
+        self._log = self._disk.open(self.path(LOG), create=True)
         self._begin_indexes()
         self.names_changed = True
 
@@ -362,11 +359,8 @@ class Segment:
         if file is not None:
             return file
         path = self.path(suffix)
-        try:
-            self.names_changed = self.names_changed or not self._disk.exists(path)
-            file = self._disk.open(path, create=True)
-        except OSError as error:
-            raise Unavailable(f"{path} cannot be made: {error.strerror}") from error
+        self.names_changed = self.names_changed or not self._disk.exists(path)
+        file = self._disk.open(path, create=True)
         # It may hold zeros of a preallocation, or entries of a log that was cut: begin anew if it is not a prefix.
         if file.size > len(content) or (file.size and file.read(0, file.size) != content[: file.size]):
             file.truncate(0)
@@ -433,11 +427,18 @@ class Segment:
 
     @property
     def log(self) -> File:
-        """The log file, open."""
+        """The log file, open.
+
+        Raises:
+            Corrupt: the file is gone.
+        """
         if self.durable:
             self._open_files.used(self)
         if self._log is None:
-            self._log = self._disk.open(self.path(LOG))
+            try:
+                self._log = self._disk.open(self.path(LOG))
+            except FileNotFoundError:
+                raise Corrupt(f"{self.path(LOG)} is gone, and was durable. Restore it") from None
         return self._log
 
     @property

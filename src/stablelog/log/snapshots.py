@@ -7,6 +7,7 @@ and how far the segment that S lies in had come. We read ours, and Kafka's where
 Format: docs/formats.md, "Producer snapshot", "Producers".
 """
 
+import contextlib
 import json
 import struct
 from collections import deque
@@ -17,7 +18,7 @@ from typing import Any
 from crc32c import crc32c
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, DiskError
 from stablelog.log.producers import BATCHES_KEPT, NO_TXN, KeptBatch, Producer, Producers
 from stablelog.log.retention import is_snapshot, offset_of
 from stablelog.log.summary import Summary
@@ -99,9 +100,11 @@ class Snapshots:
         self._disk.remove(self._directory / f"{offset:020d}.producers")
 
     def remove_older(self, durable_end_offset: int) -> None:
-        """Remove those within a segment that newer ones, which are durable, have made of no use."""
-        while len(self._within) > KEPT_COUNT and self._within[KEPT_COUNT] <= durable_end_offset:
-            self.remove(self._within.popleft())
+        """Remove snapshots within a segment that newer, durable ones replace; one that cannot go is tried again."""
+        with contextlib.suppress(DiskError):
+            while len(self._within) > KEPT_COUNT and self._within[KEPT_COUNT] <= durable_end_offset:
+                self.remove(self._within[0])
+                self._within.popleft()
 
     def remove_all_but(self, offsets: set[int]) -> None:
         """Keep those of these offsets: the beginnings of segments, as Kafka does, and the newest."""

@@ -1,30 +1,34 @@
-"""What has to reach the disk before more of a partition is durable, and in which order?
+"""The work that makes more of a partition durable, in its order.
 
-First the files of the segments that have grown, then the names of new ones, and at last what is written *of* them: a
-segment's summary, a snapshot of producers, the leader epochs. Such a file says of the log what is true only once the
-log is durable, so whoever finds it after a crash may rely on all that came before.
+First the files of the segments that have grown are synced, then the names of new ones, and at last the files are
+written that describe the log: a segment's summary, a snapshot of producers, the leader epochs. Such a file is true
+only once the log is durable, so that recovery may rely on all that it describes. A file that cannot be written, as on
+a full disk, is written with a later work: the log is durable without it, and recovery can rebuild it.
 
-A work is handed out on the event loop and run in any thread. Until somebody says that it was run, the next one includes
+A work is handed out on the event loop and run in any thread. Until `done` is called with it, the next one includes
 it: a stop may have come in between.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from stablelog.env.disk import Disk, File
+from stablelog.errors import DiskError
 from stablelog.log.segments import Segments
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class SyncWork:
     """What has to be done so that a partition is durable up to `end_offset`. Safe to run in any thread.
 
     Attributes:
         files: to be synced first.
         directory: to be synced then, if names changed in it.
-        writes: to be written at last: they say of the log what is true only once it is durable.
+        writes: to be written at last, in order: each is true only once the log is durable.
         release: bases of sealed segments that need not stay open afterwards.
+        unwritten: set by `run`: those of `writes` that are not written, because of `failure`.
+        failure: set by `run`: why not all of `writes` are written; None if they are.
     """
 
     end_offset: int
@@ -33,6 +37,8 @@ class SyncWork:
     directory: Path | None
     writes: Sequence[tuple[Path, bytes]]
     release: Sequence[int]
+    unwritten: Sequence[tuple[Path, bytes]] = field(default=(), init=False)
+    failure: DiskError | None = field(default=None, init=False)
 
     def with_older(self, older: "SyncWork") -> "SyncWork":
         """This work, and one before it that may not have been run."""
@@ -47,14 +53,19 @@ class SyncWork:
         """Do it.
 
         Raises:
-            Unavailable: nobody knows what is durable now.
+            DiskError: which bytes are durable is not known. A file of `writes` that could not be written is no
+                error: it is in `unwritten` with all behind it.
         """
         for file in self.files:
             file.sync()
         if self.directory is not None:
             self.disk.sync_dir(self.directory)
-        for path, content in self.writes:
-            self.disk.write_atomic(path, content)
+        for place, (path, content) in enumerate(self.writes):
+            try:
+                self.disk.write_atomic(path, content)
+            except DiskError as error:
+                self.unwritten, self.failure = self.writes[place:], error
+                return
 
 
 class Unsynced:
@@ -107,9 +118,12 @@ class Unsynced:
         return self._handed_out
 
     def done(self, work: SyncWork, segments: Segments) -> None:
-        """A work has been run."""
+        """Take note that a work was run. Sealed segments are released once all that describes them is written."""
         if work is self._handed_out:
             self._handed_out = None
+        if work.unwritten:
+            self._writes[:0] = work.unwritten
+            return
         for base_offset in work.release:
             segment = segments[segments.place_of(base_offset)]
             assert segment.base_offset == base_offset, "only durable segments are deleted"

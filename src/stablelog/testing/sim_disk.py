@@ -2,18 +2,23 @@
 
 It keeps the promises of `stablelog.env.disk` and breaks everything else: bytes appended since a file's last sync
 survive in any subset of its pages, torn at any byte; names made, renamed or removed since the directory's last sync
-are there or not, each by itself, but a file that was renamed has one of its two names. What was synced is always there.
+are there or not, each by itself, but what was renamed has at least one of its two names. What was synced is always
+there. It rejects what a real disk rejects, with the same error numbers: missing and wrong kinds of paths, long
+names, closed files, and, within a `capacity`, what does not fit.
 """
 
+import errno
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from weakref import WeakSet
 
 from stablelog.env.disk import Buffer
-from stablelog.errors import Unavailable
+from stablelog.errors import DiskError
 
 PAGE_SIZE = 512
+NAME_SIZE_MAX = 255
 
 
 class SimulatedCrash(BaseException):
@@ -28,53 +33,123 @@ class _Inode:
     durable: bytes = b""
 
 
+@dataclass(slots=True, eq=False)
+class _Directory:
+    """A directory's names: as they are, and as they are known to survive."""
+
+    names: "dict[str, _Node]" = field(default_factory=dict)
+    durable: "dict[str, _Node]" = field(default_factory=dict)
+
+
+_Node = _Inode | _Directory
+
+
 class SimFile:
     """An open file of a SimDisk."""
 
     def __init__(self, disk: "SimDisk", inode: _Inode, path: Path) -> None:
         self._disk = disk
-        self._inode = inode
+        self.inode = inode
         self._path = path
+        self._size = len(inode.content)
+        self._failed: DiskError | None = None
+        self._closed = False
 
     @property
     def size(self) -> int:
         """Bytes in the file."""
-        return len(self._inode.content)
+        return self._size
+
+    def _call(self, what: str) -> None:
+        if self._closed:
+            raise DiskError(f"{what} {self._path} failed", errno.EBADF)
+        self._disk.call(what, self._path)
 
     def append(self, *buffers: Buffer) -> int:
         """Write at the end."""
-        position = self.size
+        if self._failed is not None:
+            raise DiskError(
+                f"{self._path} takes no writes after a failed one", self._failed.number, undone=False
+            )
         joined = b"".join(buffers)
-        self._disk.step(f"append {self._path.name}", torn=(self._inode, joined))
-        self._inode.content += joined
+        content = self.inode.content
+        try:
+            self._call("writing")
+            self._disk.take_room(len(joined), "writing", self._path)
+            self._disk.step(f"append {self._path.name}", torn=(self.inode, joined), path=self._path)
+        except DiskError as error:
+            if not self._disk.fails_late or self._closed:
+                raise
+            content[self._size :] = joined[: len(joined) // 2]  # and the truncation fails as well
+            self._failed = DiskError(f"writing {self._path} failed", error.number, undone=False)
+            raise self._failed from error
+        position = self._size
+        content[position:] = joined
+        self._size = position + len(joined)
         return position
 
     def read(self, position: int, size: int) -> bytes:
         """A copy of up to `size` bytes."""
-        return bytes(self._inode.content[position : position + size])
+        self._call("reading")
+        if position < 0 or size < 0:
+            raise DiskError(f"reading {self._path} failed", errno.EINVAL)
+        return bytes(self.inode.content[position : position + size])
 
     def view(self, position: int, size: int) -> memoryview:
         """The bytes; a copy here, which stays as it is."""
         assert position + size <= self.size
-        return memoryview(self.read(position, size))
+        if size == 0:
+            return memoryview(b"")
+        self._call("mapping")
+        return memoryview(bytes(self.inode.content[position : position + size]))
 
     def will_need(self, position: int, size: int) -> None:
         """Nothing to do: all of it is in memory."""
 
     def truncate(self, size: int) -> None:
         """Cut or extend."""
-        self._disk.step(f"truncate {self._path.name}")
-        content = self._inode.content
+        self._call("truncating")
+        if size < 0:
+            raise DiskError(f"truncating {self._path} to {size} bytes failed", errno.EINVAL)
+        self._disk.take_room(max(0, size - len(self.inode.content)), "truncating", self._path)
+        self._disk.step(f"truncate {self._path.name}", path=self._path)
+        content = self.inode.content
         del content[size:]
         content.extend(bytes(size - len(content)))
+        self._size = size
 
     def sync(self) -> None:
         """Everything in the file survives from now on."""
-        self._disk.step(f"sync {self._path.name}")
-        self._inode.durable = bytes(self._inode.content)
+        self._call("syncing")
+        with self._disk.effect(f"sync {self._path.name}", self._path):
+            self.inode.durable = bytes(self.inode.content)
 
     def close(self) -> None:
-        """Nothing to do: what is in the file stays as it is."""
+        """Release the file; its views stay readable."""
+        self._closed = True
+        self._disk.released(self)
+
+
+class _Effect:
+    """A change that happens unless its step fails; on a disk that fails late, it happens and fails."""
+
+    def __init__(self, disk: "SimDisk", what: str, path: Path) -> None:
+        self._disk = disk
+        self._what = what
+        self._path = path
+        self._late: DiskError | None = None
+
+    def __enter__(self) -> None:
+        try:
+            self._disk.step(self._what, path=self._path)
+        except DiskError as error:
+            if not self._disk.fails_late:
+                raise
+            self._late = DiskError(f"{self._what} failed", error.number, undone=False)
+
+    def __exit__(self, *_: object) -> None:
+        if self._late is not None:
+            raise self._late
 
 
 class SimDisk:
@@ -83,19 +158,30 @@ class SimDisk:
     Attributes:
         steps: operations that changed something, so far.
         crash_at: the operation at which the machine stops; None for never.
-        fail_at: the operation that fails, as a full or broken disk would.
+        fail_at: the operation that fails; None for none.
+        fault: asked at every call, also those that only read, with the call's name and its path; returns the error
+            number with which the call fails, or None.
+        number: the error number of the operation `fail_at`.
+        fails_late: whether what fails takes effect all the same, as far as a real disk's call may: names are
+            changed, bytes are synced; a failed append leaves half of its bytes, which cannot be removed.
+        capacity: bytes that all files together may hold; None for no limit.
     """
 
     def __init__(self) -> None:
-        self._names: dict[Path, _Inode] = {}
-        self._durable_names: dict[Path, _Inode] = {}
-        self._directories: set[Path] = {Path("/")}
-        self._renamed: list[tuple[Path, _Inode]] = []  # to which names, since the directory's last sync
+        self._root = _Directory()
+        self._renamed: list[tuple[_Directory, str, _Node]] = []  # since the directory's last sync
+        self._open: WeakSet[SimFile] = WeakSet()
         self.steps = 0
         self.crash_at: int | None = None
         self.fail_at: int | None = None
+        self.fault: Callable[[str, Path], int | None] | None = None
+        self.number = errno.EIO
+        self.fails_late = False
+        self.capacity: int | None = None
 
-    def step(self, what: str, torn: tuple[_Inode, bytes] | None = None) -> None:
+    # -- faults ------------------------------------------------------------------------------------------------
+
+    def step(self, what: str, torn: tuple[_Inode, bytes] | None = None, path: Path | None = None) -> None:
         """Count an operation, and stop or fail if it is the one to do so."""
         self.steps += 1
         if self.steps == self.crash_at:
@@ -103,131 +189,288 @@ class SimDisk:
                 torn[0].content += torn[1]  # some of it may have reached the disk
             raise SimulatedCrash(what)
         if self.steps == self.fail_at:
-            raise Unavailable(f"{what}: the simulated disk fails")
+            raise DiskError(f"{what} at {path} failed on the simulated disk", self.number)
+
+    def effect(self, what: str, path: Path) -> _Effect:
+        """A step whose change is the body of the `with` statement."""
+        return _Effect(self, what, path)
+
+    def call(self, what: str, path: Path) -> None:
+        """Let `fault` fail this call."""
+        number = None if self.fault is None else self.fault(what, path)
+        if number is not None:
+            raise DiskError(f"{what} {path} failed", number)
+
+    def released(self, file: SimFile) -> None:
+        """Take note that a file was closed: a removed one no longer takes room."""
+        self._open.discard(file)
+
+    def take_room(self, size: int, what: str, path: Path) -> None:
+        """Fail with ENOSPC if this many more bytes do not fit into the capacity."""
+        if size and self.capacity is not None and size > self.free_size(Path("/")):
+            raise DiskError(f"{what} {path} failed", errno.ENOSPC)
+
+    # -- crash -------------------------------------------------------------------------------------------------
 
     def crash(self, chance: random.Random) -> "SimDisk":
         """The disk after the machine has lost power: a legal one of the many that it may be."""
         after = SimDisk()
-        after._directories = set(self._directories)
-        survivors: set[int] = set()
-        for path in sorted(set(self._names) | set(self._durable_names)):
-            now, durable = self._names.get(path), self._durable_names.get(path)
-            kept = now if now is durable or chance.random() < 0.5 else durable
-            if kept is not None:
-                content = _after_crash(kept, chance)
-                inode = _Inode(bytearray(content), content)
-                after._names[path] = inode
-                after._durable_names[path] = inode
-                survivors.add(id(kept))
-        for target, renamed in self._renamed:
-            if id(renamed) not in survivors and self._names.get(target) is renamed:
-                content = _after_crash(renamed, chance)
-                after._names[target] = after._durable_names[target] = _Inode(bytearray(content), content)
+        after.capacity = self.capacity
+        made: dict[int, _Node] = {}  # what has survived, by the identity of what it was
+        after._root = self._survivor(self._root, chance, made)
+        for directory, name, node in self._renamed:
+            home = made.get(id(directory))
+            if id(node) not in made and isinstance(home, _Directory) and directory.names.get(name) is node:
+                home.names[name] = home.durable[name] = self._survivor_of(node, chance, made)
         return after
+
+    def _survivor(self, directory: _Directory, chance: random.Random, made: dict[int, _Node]) -> _Directory:
+        after = _Directory()
+        made[id(directory)] = after
+        for name in sorted(directory.names.keys() | directory.durable.keys()):
+            now, durable = directory.names.get(name), directory.durable.get(name)
+            kept = now if now is durable or chance.random() < 0.5 else durable
+            if kept is None or (isinstance(kept, _Directory) and id(kept) in made):
+                continue  # a directory has one name
+            after.names[name] = after.durable[name] = self._survivor_of(kept, chance, made)
+        return after
+
+    def _survivor_of(self, node: _Node, chance: random.Random, made: dict[int, _Node]) -> _Node:
+        if isinstance(node, _Directory):
+            return self._survivor(node, chance, made)
+        content = _after_crash(node, chance)
+        made[id(node)] = inode = _Inode(bytearray(content), content)
+        return inode
+
+    # -- looking up --------------------------------------------------------------------------------------------
+
+    def _find(self, path: Path) -> _Node | None:
+        """What has this name; None if there is nothing."""
+        assert path.is_absolute(), path
+        at: _Node | None = self._root
+        for name in path.parts[1:]:
+            if not isinstance(at, _Directory):
+                return None
+            at = at.names.get(name)
+        return at
+
+    def _home(self, path: Path, what: str) -> _Directory:
+        """The directory in which this name stands, or is to stand."""
+        home = self._find(path.parent)
+        if home is None:
+            above = path.parent
+            while self._find(above) is None:
+                above = above.parent
+            if isinstance(self._find(above), _Directory):
+                raise FileNotFoundError(errno.ENOENT, "the directory is missing", str(path))
+            raise DiskError(f"{what} {path} failed", errno.ENOTDIR)
+        if not isinstance(home, _Directory):
+            raise DiskError(f"{what} {path} failed", errno.ENOTDIR)
+        if len(path.name.encode()) > NAME_SIZE_MAX:
+            raise DiskError(f"{what} {path} failed", errno.ENAMETOOLONG)
+        return home
+
+    def _inode(self, path: Path, what: str) -> _Inode:
+        node = self._home(path, what).names.get(path.name)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
+        if isinstance(node, _Directory):
+            raise DiskError(f"{what} {path} failed", errno.EISDIR)
+        return node
+
+    def _directory(self, path: Path, what: str) -> _Directory:
+        node = self._find(path)
+        if node is None:
+            self._home(path, what)
+            raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
+        if not isinstance(node, _Directory):
+            raise DiskError(f"{what} {path} failed", errno.ENOTDIR)
+        return node
+
+    def files(self, path: Path = Path("/")) -> Iterator[Path]:
+        """The paths of all files under a directory, in order."""
+        for name, node in sorted(self._directory(path, "listing").names.items()):
+            if isinstance(node, _Directory):
+                yield from self.files(path / name)
+            else:
+                yield path / name
+
+    # -- damage ------------------------------------------------------------------------------------------------
+
+    def content(self, path: Path) -> bytearray:
+        """The bytes of a file, to be changed in place. A change is durable only if the file is synced."""
+        return self._inode(path, "reading").content
+
+    def damage(self, path: Path, content: bytes) -> None:
+        """Replace a file's bytes, as a disk that changes what was durable."""
+        inode = self._inode(path, "reading")
+        inode.content[:] = content
+        inode.durable = bytes(content)
+
+    def lose(self, path: Path) -> None:
+        """Lose a file, as a disk that loses a durable name."""
+        home = self._home(path, "removing")
+        home.names.pop(path.name, None)
+        home.durable.pop(path.name, None)
 
     # -- the protocol ------------------------------------------------------------------------------------------
 
     def open(self, path: Path, *, create: bool = False) -> SimFile:
         """Open for reading and appending."""
-        if path not in self._names:
-            if not create:
-                raise FileNotFoundError(path)
-            self.step(f"create {path.name}")
-            self._names[path] = _Inode()
-        return SimFile(self, self._names[path], path)
+        self.call("opening", path)
+        home = self._home(path, "opening")
+        if create and path.name not in home.names:
+            self.step(f"create {path.name}", path=path)
+            home.names[path.name] = _Inode()
+        file = SimFile(self, self._inode(path, "opening"), path)
+        self._open.add(file)
+        return file
 
     def exists(self, path: Path) -> bool:
-        """Whether a file or directory of this name is there."""
-        return path in self._names or path in self._directories
+        """Whether a file or directory of this name exists."""
+        self.call("looking for", path)
+        return self._find(path) is not None
 
     def is_dir(self, path: Path) -> bool:
-        """Whether a directory of this name is there."""
-        return path in self._directories
+        """Whether a directory of this name exists."""
+        self.call("looking for", path)
+        return isinstance(self._find(path), _Directory)
 
     def size(self, path: Path) -> int:
         """Bytes in a file."""
-        return len(self._inode(path).content)
+        self.call("looking at the size of", path)
+        return len(self._inode(path, "looking at the size of").content)
 
     def read_bytes(self, path: Path) -> bytes:
         """The whole file."""
-        return bytes(self._inode(path).content)
-
-    def _inode(self, path: Path) -> _Inode:
-        if path not in self._names:
-            raise FileNotFoundError(path)
-        return self._names[path]
+        self.call("reading", path)
+        return bytes(self._inode(path, "reading").content)
 
     def write_atomic(self, path: Path, content: bytes) -> None:
         """Replace the file as a whole."""
-        self.step(f"write {path.name}")
-        inode = _Inode(bytearray(content), content)
-        self._names[path] = inode
-        self._durable_names[path] = inode
+        home = self._replaceable(path, content)
+        with self.effect(f"write {path.name}", path):
+            home.names[path.name] = home.durable[path.name] = _Inode(bytearray(content), bytes(content))
+
+    def write_unsynced(self, path: Path, content: bytes) -> None:
+        """Replace the file as a whole, without a sync."""
+        home = self._replaceable(path, content)
+        with self.effect(f"write unsynced {path.name}", path):
+            home.names[path.name] = _Inode(bytearray(content))
+
+    def _replaceable(self, path: Path, content: bytes) -> _Directory:
+        self.call("writing", path)
+        home = self._home(path.with_name(path.name + ".tmp"), "writing")
+        if isinstance(home.names.get(path.name), _Directory):
+            raise DiskError(f"writing {path} failed", errno.EISDIR)
+        self.take_room(len(content), "writing", path)
+        return home
 
     def list_dir(self, path: Path) -> list[str]:
         """The names in a directory, sorted."""
-        if path not in self._directories:
-            raise FileNotFoundError(path)
-        return sorted({child.name for child in _children((*self._names, *self._directories), path)})
+        self.call("listing", path)
+        return sorted(self._directory(path, "listing").names)
 
     def make_dir(self, path: Path) -> None:
         """Make a directory and its parents."""
-        while path not in self._directories:
-            self._directories.add(path)
-            path = path.parent
+        self.call("making", path)
+        node = self._find(path)
+        if node is None:
+            if path.parent != path:
+                self.make_dir(path.parent)
+            home = self._home(path, "making")
+            with self.effect(f"make directory {path.name}", path):
+                made = home.names.setdefault(path.name, _Directory())
+                home.durable[path.name] = made
+        elif not isinstance(node, _Directory):
+            raise DiskError(f"making {path} failed", errno.ENOTDIR)
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename a file or directory."""
-        self.step(f"rename {source.name}")
-        if source in self._directories:
-            self._rename_directory(source, target)
-        else:
-            inode = self._names[target] = self._names.pop(source)
-            self._renamed.append((target, inode))
-
-    def _rename_directory(self, source: Path, target: Path) -> None:
-        self._directories.discard(source)
-        self._directories.add(target)
-        for names in (self._names, self._durable_names):
-            for path in _children(list(names), source):  # threads may make files elsewhere meanwhile
-                names[target / path.name] = names.pop(path)
+        self.call("renaming", source)
+        home, node = self._home(source, "renaming"), self._find(source)
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", str(source))
+        aim, there = self._home(target, "renaming"), self._find(target)
+        if there is node:
+            return
+        if target in source.parents:
+            raise DiskError(f"renaming {source} failed", errno.ENOTEMPTY)
+        if isinstance(there, _Directory) and not isinstance(node, _Directory):
+            raise DiskError(f"renaming {source} failed", errno.EISDIR)
+        if isinstance(there, _Inode) and isinstance(node, _Directory):
+            raise DiskError(f"renaming {source} failed", errno.ENOTDIR)
+        if isinstance(there, _Directory) and there.names:
+            raise DiskError(f"renaming {source} failed", errno.ENOTEMPTY)
+        if source in target.parents:
+            raise DiskError(f"renaming {source} failed", errno.EINVAL)
+        with self.effect(f"rename {source.name}", source):
+            aim.names[target.name] = home.names.pop(source.name)
+            self._renamed.append((aim, target.name, node))
 
     def remove(self, path: Path) -> None:
-        """Remove a file; fine if it is gone."""
-        if path in self._names:
-            self.step(f"remove {path.name}")
-            del self._names[path]
+        """Remove a file; no error if it is missing."""
+        self.call("removing", path)
+        try:
+            home = self._home(path, "removing")
+        except FileNotFoundError:
+            return
+        node = home.names.get(path.name)
+        if isinstance(node, _Directory):
+            raise DiskError(f"removing {path} failed", errno.EISDIR)
+        if node is not None:
+            with self.effect(f"remove {path.name}", path):
+                home.names.pop(path.name, None)
 
     def remove_dir(self, path: Path) -> None:
-        """Remove a directory with all that is in it."""
-        for names in (self._names, self._durable_names):
-            for child in [child for child in list(names) if path in child.parents]:
-                del names[child]
-        self._directories -= {
-            known for known in tuple(self._directories) if known == path or path in known.parents
-        }
+        """Remove a directory with its content."""
+        self.call("removing", path)
+        node = self._find(path)
+        if node is None:
+            return
+        for name in list(self._directory(path, "removing").names):
+            child = path / name
+            self.remove_dir(child) if self.is_dir(child) else self.remove(child)
+        with self.effect(f"remove directory {path.name}", path):
+            self._home(path, "removing").names.pop(path.name, None)
 
     def sync_dir(self, path: Path) -> None:
         """Make the names in a directory durable."""
-        self.step(f"sync directory {path.name}")
-        # Copies first: threads may make files elsewhere meanwhile.
-        self._renamed = [(target, inode) for target, inode in self._renamed if target.parent != path]
-        for child in _children(list(self._durable_names), path):
-            if child not in self._names:
-                del self._durable_names[child]
-        names = dict(self._names)
-        self._durable_names |= {child: names[child] for child in _children(names, path)}
+        self.call("syncing the directory", path)
+        directory = self._directory(path, "syncing the directory")
+        with self.effect(f"sync directory {path.name}", path):
+            # A rename between two directories is durable when both are.
+            self._renamed = [one for one in self._renamed if one[0] is not directory]
+            directory.durable = dict(directory.names)
+
+    def allocate(self, path: Path, size: int) -> None:
+        """Make a file that takes up room."""
+        self.call("allocating", path)
+        home = self._home(path, "allocating")
+        if isinstance(home.names.get(path.name), _Directory):
+            raise DiskError(f"allocating {path} failed", errno.EISDIR)
+        home.names.pop(path.name, None)
+        self.take_room(size, "allocating", path)
+        self.step(f"allocate {path.name}", path=path)
+        home.names[path.name] = _Inode(bytearray(size))
+
+    def free_size(self, path: Path) -> int:
+        """Bytes that may still be written."""
+        self.call("looking at the free space of", path)
+        self._directory(path, "looking at the free space of")
+        if self.capacity is None:
+            return 1 << 40
+        inodes = {file.inode for file in list(self._open)}
+        inodes.update(_inodes(self._root))
+        return max(0, self.capacity - sum(len(inode.content) for inode in inodes))
 
 
-def _children(paths: Iterable[Path], directory: Path) -> list[Path]:
-    """Those that lie in a directory itself. By their text, which each of them keeps: a disk is asked this all the time."""
-    prefix = str(directory).rstrip("/") + "/"
-    size = len(prefix)
-    return [
-        path
-        for path in paths
-        if (text := str(path)).startswith(prefix) and text.find("/", size) < 0 and text != prefix
-    ]
+def _inodes(directory: _Directory) -> Iterator[_Inode]:
+    for node in list(directory.names.values()):
+        if isinstance(node, _Directory):
+            yield from _inodes(node)
+        else:
+            yield node
 
 
 def _after_crash(inode: _Inode, chance: random.Random) -> bytes:

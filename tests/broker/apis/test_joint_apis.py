@@ -120,8 +120,8 @@ class PhotographedDisk(SimDisk):
         self.watching = False
         self.told = None
 
-    def step(self, what, torn=None):
-        super().step(what, torn)
+    def step(self, what, torn=None, path=None):
+        super().step(what, torn, path)
         if not self.watching:
             return
         if torn is not None:
@@ -468,7 +468,10 @@ def test_the_markers_of_many_children_are_one_write_to_a_partition():
             await desk.durable()
             disk = desk.broker.disk
             before, appends = disk.step, []
-            disk.step = lambda what, torn=None: (appends.append(what), before(what, torn))[1]
+            disk.step = lambda what, *rest, **named: (
+                appends.append(what),
+                before(what, *rest, **named),
+            )[1]
             await commit(desk, children)
             await desk.durable()
             disk.step = before

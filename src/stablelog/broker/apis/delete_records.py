@@ -35,7 +35,7 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Any) -
             return DeleteRecordsPartitionResult(
                 partition_index=asked.partition_index, low_watermark=-1, error_code=refused.code
             )
-        except (Unavailable, OSError) as failure:
+        except Unavailable as failure:
             # The start stays where it was, and the other partitions are answered.
             log.warning("records of %s-%d were not deleted: %s", name, asked.partition_index, failure)
             return DeleteRecordsPartitionResult(

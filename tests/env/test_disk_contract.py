@@ -1,0 +1,345 @@
+"""One contract for the real and the simulated disk: the same calls, limits and errors.
+
+The real disk meets its errors through a stand-in for the `os` module, which lets one system call fail or fall short.
+"""
+
+import errno
+import mmap
+import os
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from stablelog.env import disk as local
+from stablelog.env.disk import LocalDisk
+from stablelog.errors import DiskError
+from stablelog.testing.sim_disk import SimDisk
+
+NUMBERS = [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EINVAL]
+CONTENT = b"0123456789"
+
+
+class FailingCalls:
+    """Stands in for a module of system calls: those that are named in `failing` fail with their number."""
+
+    def __init__(self, module):
+        self._module = module
+        self.failing = {}
+        self.instead = {}
+
+    def __getattr__(self, name):
+        if name in self.instead:
+            return self.instead[name]
+        found = getattr(self._module, name)
+        if name not in self.failing:
+            return found
+
+        def fail(*_arguments, **_named):
+            raise OSError(self.failing[name], os.strerror(self.failing[name]))
+
+        return fail
+
+
+class Local:
+    """The real disk."""
+
+    def __init__(self, root, monkeypatch):
+        self.disk, self.root = LocalDisk(), root
+        self.calls, self.maps = FailingCalls(os), FailingCalls(mmap)
+        monkeypatch.setattr(local, "os", self.calls)
+        monkeypatch.setattr(local, "mmap", self.maps)
+
+    def fail(self, system_calls, number):
+        for name in system_calls:
+            (self.maps if name == "mmap" else self.calls).failing[name] = number
+
+    def heal(self):
+        self.calls.failing.clear()
+        self.maps.failing.clear()
+
+
+class Simulated:
+    """The simulated one."""
+
+    def __init__(self, *_unused):
+        self.disk, self.root = SimDisk(), Path("/root")
+        self.disk.make_dir(self.root)
+
+    def fail(self, system_calls, number):
+        self.disk.fails_late = "ftruncate" in system_calls and "pwritev" in system_calls
+        self.disk.fault = lambda _what, _path: number
+
+    def heal(self):
+        self.disk.fault = None
+
+
+@pytest.fixture(params=[Local, Simulated])
+def place(request, tmp_path, monkeypatch):
+    return request.param(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def there(place):
+    """A directory with a file, and the file open."""
+    directory = place.root / "d"
+    place.disk.make_dir(directory)
+    file = place.disk.open(directory / "f", create=True)
+    file.append(CONTENT)
+    return SimpleNamespace(place=place, disk=place.disk, directory=directory, path=directory / "f", file=file)
+
+
+# Each call, the system calls that it stands on, and whether an error may leave its change.
+CALLS = {
+    "open": (lambda on: on.disk.open(on.path), ["open"], True),
+    "create": (lambda on: on.disk.open(on.directory / "new", create=True), ["open"], True),
+    "exists": (lambda on: on.disk.exists(on.path), ["stat"], True),
+    "is_dir": (lambda on: on.disk.is_dir(on.path), ["stat"], True),
+    "size": (lambda on: on.disk.size(on.path), ["stat"], True),
+    "read_bytes": (lambda on: on.disk.read_bytes(on.path), ["read"], True),
+    "read_bytes, opening": (lambda on: on.disk.read_bytes(on.path), ["open"], True),
+    "write_atomic, opening": (lambda on: on.disk.write_atomic(on.path, b"x"), ["open"], True),
+    "write_atomic": (lambda on: on.disk.write_atomic(on.path, b"x"), ["write"], True),
+    "write_atomic, syncing": (lambda on: on.disk.write_atomic(on.path, b"x"), ["fsync"], True),
+    "write_atomic, replacing": (lambda on: on.disk.write_atomic(on.path, b"x"), ["replace"], True),
+    "write_unsynced": (lambda on: on.disk.write_unsynced(on.path, b"x"), ["write"], True),
+    "write_unsynced, replacing": (lambda on: on.disk.write_unsynced(on.path, b"x"), ["replace"], True),
+    "list_dir": (lambda on: on.disk.list_dir(on.directory), ["listdir"], True),
+    "make_dir": (lambda on: on.disk.make_dir(on.directory / "x" / "y"), ["mkdir"], False),
+    "rename": (lambda on: on.disk.rename(on.path, on.directory / "g"), ["rename"], True),
+    "remove": (lambda on: on.disk.remove(on.path), ["unlink"], True),
+    "remove_dir": (lambda on: on.disk.remove_dir(on.directory), ["unlink", "rmdir"], False),
+    "sync_dir": (lambda on: on.disk.sync_dir(on.directory), ["fsync"], False),
+    "sync_dir, opening": (lambda on: on.disk.sync_dir(on.directory), ["open"], False),
+    "allocate": (lambda on: on.disk.allocate(on.directory / "r", 1000), ["posix_fallocate"], True),
+    "free_size": (lambda on: on.disk.free_size(on.directory), ["statvfs"], True),
+    "append": (lambda on: on.file.append(b"abc", b"def"), ["pwritev"], True),
+    "append, unable to undo": (lambda on: on.file.append(b"abc", b"def"), ["pwritev", "ftruncate"], False),
+    "read": (lambda on: on.file.read(2, 3), ["pread"], True),
+    "view": (lambda on: on.file.view(2, 3), ["mmap"], True),
+    "truncate": (lambda on: on.file.truncate(3), ["ftruncate"], True),
+    "sync": (lambda on: on.file.sync(), ["fdatasync"], False),
+}
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: errno.errorcode[number])
+@pytest.mark.parametrize("name", CALLS)
+def test_each_call_raises_one_error_that_names_the_path_and_changes_nothing(there, name, number):
+    call, system_calls, undone = CALLS[name]
+    there.place.fail(system_calls, number)
+    with pytest.raises(DiskError) as raised:
+        call(there)
+    assert (raised.value.number, raised.value.is_full) == (number, number in (errno.ENOSPC, errno.EDQUOT))
+    assert str(there.directory) in str(raised.value)
+    assert errno.errorcode[number] in str(raised.value)
+    there.place.heal()
+    if undone:
+        assert raised.value.undone
+        assert there.disk.list_dir(there.directory) == ["f"]
+        assert there.disk.read_bytes(there.path) == CONTENT
+        assert there.file.size == len(CONTENT)
+        assert there.file.append(b"more") == len(CONTENT)
+        assert there.file.read(0, 99) == CONTENT + b"more"
+
+
+def test_a_write_that_cannot_be_undone_closes_the_file_for_more(there):
+    there.place.fail(["pwritev", "ftruncate"], errno.ENOSPC)
+    with pytest.raises(DiskError) as raised:
+        there.file.append(b"lost" * 100)
+    assert not raised.value.undone
+    there.place.heal()
+    with pytest.raises(DiskError, match="takes no writes after a failed one") as raised:
+        there.file.append(b"more")
+    assert not raised.value.undone
+    assert (there.file.size, there.file.read(0, 10)) == (10, CONTENT)
+    assert there.disk.open(there.path).size >= 10  # opened again, what is really there can be looked at
+
+
+@pytest.mark.parametrize("count", [1023, 1024, 1025, 5000])
+def test_an_append_takes_any_number_of_buffers(there, count):
+    buffers = [str(number).encode() for number in range(count)]
+    buffers[7] = b""
+    assert there.file.append(*buffers) == len(CONTENT)
+    assert there.file.read(len(CONTENT), 1 << 20) == b"".join(buffers)
+    assert there.file.size == there.disk.size(there.path)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_writes_and_reads_that_fall_short_are_continued(tmp_path, monkeypatch, seed):
+    place, chance = Local(tmp_path, monkeypatch), random.Random(seed)
+
+    def some(fd, buffers, position):
+        joined = b"".join(buffers)
+        return os.pwrite(fd, joined[: chance.randint(1, max(1, len(joined)))], position)
+
+    place.calls.instead = {
+        "pwritev": some,
+        "pread": lambda fd, size, position: os.pread(fd, chance.randint(1, size), position),
+        "read": lambda fd, size: os.read(fd, chance.randint(1, size)),
+        "write": lambda fd, content: os.write(fd, content[: chance.randint(1, len(content))]),
+    }
+    file = place.disk.open(tmp_path / "f", create=True)
+    written = b""
+    for _ in range(5):
+        buffers = [chance.randbytes(chance.choice((0, 1, 9, 700))) for _ in range(chance.randint(1, 30))]
+        assert file.append(*buffers) == len(written)
+        written += b"".join(buffers)
+    assert file.read(0, len(written) + 9) == place.disk.read_bytes(tmp_path / "f") == written
+    place.disk.write_atomic(tmp_path / "g", written)
+    assert place.disk.read_bytes(tmp_path / "g") == written
+
+
+def test_a_disk_that_takes_no_more_bytes_and_gives_no_reason_is_an_error(tmp_path, monkeypatch):
+    place = Local(tmp_path, monkeypatch)
+    file = place.disk.open(tmp_path / "f", create=True)
+    place.calls.instead = {"pwritev": lambda *_: 0}
+    with pytest.raises(DiskError, match="EIO"):
+        file.append(b"abc")
+    assert place.disk.size(tmp_path / "f") == 0
+
+
+MISSING = {
+    "open": lambda disk, path: disk.open(path),
+    "create": lambda disk, path: disk.open(path / "x", create=True),
+    "size": lambda disk, path: disk.size(path),
+    "read_bytes": lambda disk, path: disk.read_bytes(path),
+    "write_atomic": lambda disk, path: disk.write_atomic(path / "x", b""),
+    "write_unsynced": lambda disk, path: disk.write_unsynced(path / "x", b""),
+    "list_dir": lambda disk, path: disk.list_dir(path),
+    "rename": lambda disk, path: disk.rename(path, path.with_name("other")),
+    "rename to": lambda disk, path: disk.rename(path.with_name("f"), path / "x"),
+    "sync_dir": lambda disk, path: disk.sync_dir(path),
+    "allocate": lambda disk, path: disk.allocate(path / "x", 1),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_what_is_missing_is_not_found(there, name):
+    with pytest.raises(FileNotFoundError):
+        MISSING[name](there.disk, there.directory / "missing")
+    assert there.disk.list_dir(there.directory) == ["f"]
+
+
+def test_removing_what_is_missing_is_no_error(there):
+    there.disk.remove(there.directory / "missing")
+    there.disk.remove(there.directory / "missing" / "deeper")
+    there.disk.remove_dir(there.directory / "missing")
+    assert not there.disk.exists(there.directory / "missing")
+    assert not there.disk.is_dir(there.path)
+
+
+WRONG_KIND = {
+    "open a directory": (lambda on: on.disk.open(on.directory), errno.EISDIR),
+    "read a directory": (lambda on: on.disk.read_bytes(on.directory), errno.EISDIR),
+    "replace a directory": (lambda on: on.disk.write_atomic(on.directory, b""), errno.EISDIR),
+    "allocate a directory": (lambda on: on.disk.allocate(on.directory, 9), errno.EISDIR),
+    "remove a directory": (lambda on: on.disk.remove(on.directory), errno.EISDIR),
+    "list a file": (lambda on: on.disk.list_dir(on.path), errno.ENOTDIR),
+    "sync a file's names": (lambda on: on.disk.sync_dir(on.path), errno.ENOTDIR),
+    "remove a file as a directory": (lambda on: on.disk.remove_dir(on.path), errno.ENOTDIR),
+    "make a directory of a file": (lambda on: on.disk.make_dir(on.path), errno.ENOTDIR),
+    "make a directory in a file": (lambda on: on.disk.make_dir(on.path / "x"), errno.ENOTDIR),
+    "create in a file": (lambda on: on.disk.open(on.path / "x", create=True), errno.ENOTDIR),
+    "write in a file": (lambda on: on.disk.write_atomic(on.path / "x", b""), errno.ENOTDIR),
+    "remove in a file": (lambda on: on.disk.remove(on.path / "x"), errno.ENOTDIR),
+    "create too long a name": (
+        lambda on: on.disk.open(on.directory / ("n" * 256), create=True),
+        errno.ENAMETOOLONG,
+    ),
+    "write with no room for .tmp": (
+        lambda on: on.disk.write_atomic(on.directory / ("n" * 252), b""),
+        errno.ENAMETOOLONG,
+    ),
+    "rename a file over a directory": (
+        lambda on: on.disk.rename(on.path, on.directory / "e"),
+        errno.EISDIR,
+    ),
+    "rename a file over its own directory": (
+        lambda on: on.disk.rename(on.path, on.directory),
+        errno.ENOTEMPTY,
+    ),
+    "rename a directory over a file": (
+        lambda on: on.disk.rename(on.directory / "e", on.path),
+        errno.ENOTDIR,
+    ),
+    "rename a directory over a full one": (
+        lambda on: on.disk.rename(on.directory / "e", on.directory / "g"),
+        errno.ENOTEMPTY,
+    ),
+    "rename a directory into itself": (
+        lambda on: on.disk.rename(on.directory / "e", on.directory / "e" / "x"),
+        errno.EINVAL,
+    ),
+    "read before the beginning": (lambda on: on.file.read(-1, 5), errno.EINVAL),
+    "truncate before the beginning": (lambda on: on.file.truncate(-1), errno.EINVAL),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_KIND)
+def test_what_a_real_disk_rejects_both_reject_alike(there, name):
+    there.disk.make_dir(there.directory / "e")
+    there.disk.make_dir(there.directory / "g" / "full")
+    call, number = WRONG_KIND[name]
+    with pytest.raises(DiskError) as raised:
+        call(there)
+    assert raised.value.number == number, raised.value
+    assert there.disk.list_dir(there.directory) == ["e", "f", "g"]
+    assert there.disk.read_bytes(there.path) == CONTENT
+
+
+CLOSED = {
+    "append": lambda file: file.append(b"x"),
+    "read": lambda file: file.read(0, 1),
+    "view": lambda file: file.view(0, 1),
+    "truncate": lambda file: file.truncate(0),
+    "sync": lambda file: file.sync(),
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_a_closed_file_takes_no_calls(there, name):
+    view = there.file.view(0, 4)
+    there.file.close()
+    there.file.close()
+    with pytest.raises(DiskError) as raised:
+        CLOSED[name](there.file)
+    assert raised.value.number == errno.EBADF
+    assert bytes(view) == CONTENT[:4]
+    assert there.disk.read_bytes(there.path) == CONTENT
+
+
+def test_a_file_that_was_renamed_or_removed_is_still_the_same_open_file(there):
+    there.disk.rename(there.path, there.directory / "g")
+    there.file.append(b"ab")
+    assert there.disk.read_bytes(there.directory / "g") == CONTENT + b"ab"
+    there.disk.remove(there.directory / "g")
+    there.file.append(b"cd")
+    assert there.file.read(8, 9) == b"89abcd"
+    there.file.sync()
+
+
+def test_an_allocated_file_takes_room_and_is_zeros(there):
+    free = there.disk.free_size(there.directory)
+    there.disk.allocate(there.directory / "r", 3 << 20)
+    assert there.disk.size(there.directory / "r") == 3 << 20
+    assert not any(there.disk.read_bytes(there.directory / "r"))
+    assert there.disk.free_size(there.directory) <= free
+    there.disk.allocate(there.directory / "r", 0)
+    assert there.disk.size(there.directory / "r") == 0
+
+
+def test_a_file_written_unsynced_is_replaced_as_a_whole(there):
+    there.disk.write_unsynced(there.path, b"new")
+    assert there.disk.read_bytes(there.path) == b"new"
+    assert there.disk.list_dir(there.directory) == ["f"]
+    assert there.file.read(0, 99) == CONTENT  # of the file that was replaced
+
+
+@pytest.mark.parametrize("name", ["f", "big"])
+def test_a_failed_replacement_leaves_no_file_beside(there, name):
+    there.place.fail(["write"], errno.ENOSPC)
+    with pytest.raises(DiskError):
+        there.disk.write_atomic(there.directory / name, b"x" * 9000)
+    there.place.heal()
+    assert there.disk.list_dir(there.directory) == ["f"]
