@@ -226,7 +226,9 @@ def test_the_last_batch_of_a_producer_stays_empty_with_its_marker_and_entry_unti
     again = encode_batch(
         [Record(0, 0, b"x", b"")], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
     )
-    assert log.partition.append(again, now_ms=log.now_ms).duplicate
+    with pytest.raises(Refused) as refused:  # of a producer that is not known, sequence 0 would be taken
+        log.partition.append(again, now_ms=log.now_ms)
+    assert refused.value.code is ErrorCode.out_of_order_sequence_number
     log.write("P1:c=1 P1c")
     log.compact()
     assert not log.words().startswith("0:P1.")

@@ -11,14 +11,17 @@ import os
 import random
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Refused
 from stablelog.log.partition import Isolation, MarkerWrite
+from stablelog.log.producers import BATCHES_KEPT
 from stablelog.log.verify import verify_directory
 from tests.log.known import Batch, Known
 from tests.log.timeline import DIRECTORY, NOW_MS, Log
@@ -52,7 +55,7 @@ class History(RuleBasedStateMachine):
         self.stable = 0
         self.epochs = {}
         self.work = None  # a sync under way
-        self.last_batches = {}  # producer -> its last batch and where that went
+        self.sent = {}  # producer -> its batches of this epoch and where they went, the oldest first
 
     @property
     def partition(self):
@@ -65,7 +68,7 @@ class History(RuleBasedStateMachine):
 
     def read_back_producers(self):
         """After a cut, producers go on from what the log still has of them."""
-        self.last_batches.clear()
+        self.sent.clear()
         self.work = None
         found = {one.producer_id: one for one in self.partition.producers()}
         for producer in range(1, 5):
@@ -100,16 +103,26 @@ class History(RuleBasedStateMachine):
         outcome = self.partition.append(batch, now_ms=self.log.now_ms)
         assert not outcome.duplicate
         self.log.sequences[producer, epoch] = sequence + len(delays)
-        self.last_batches[producer] = (batch, outcome)
+        self.sent.setdefault(producer, []).append((batch, outcome))
         self.appended(outcome, producer, "data", len(batch), times)
 
-    @precondition(lambda self: self.last_batches)
+    @precondition(lambda self: self.sent)
     @rule(data=st.data())
     def send_a_batch_again(self, data):
-        batch, before = self.last_batches[data.draw(st.sampled_from(sorted(self.last_batches)))]
-        outcome = self.partition.append(batch, now_ms=self.log.now_ms)
-        assert outcome.duplicate
-        assert (outcome.first_offset, outcome.last_offset) == (before.first_offset, before.last_offset)
+        """One of the last five of the open transaction is a repetition; any other batch is refused, also between transactions."""
+        producer = data.draw(st.sampled_from(sorted(self.sent)))
+        sent = self.sent[producer]
+        at = data.draw(st.integers(0, len(sent) - 1))
+        batch, before = sent[at]
+        begun = dict(self.known.open_transactions()).get(producer)
+        if begun is not None and before.first_offset >= begun and at >= len(sent) - BATCHES_KEPT:
+            outcome = self.partition.append(batch, now_ms=self.log.now_ms)
+            assert outcome.duplicate
+            assert (outcome.first_offset, outcome.last_offset) == (before.first_offset, before.last_offset)
+        else:
+            with pytest.raises(Refused) as refused:
+                self.partition.append(batch, now_ms=self.log.now_ms)
+            assert refused.value.code is ErrorCode.out_of_order_sequence_number
 
     @rule(producer=PRODUCERS, commit=st.booleans(), own_epochs=st.booleans())
     def end_a_transaction(self, producer, commit, own_epochs):
@@ -117,7 +130,7 @@ class History(RuleBasedStateMachine):
         if own_epochs:  # the second dialect: an epoch for each transaction
             epoch += 1
             self.epochs[producer] = epoch
-            self.last_batches.pop(producer, None)
+            self.sent.pop(producer, None)
         write = MarkerWrite(
             producer, epoch, Marker(MarkerType.COMMIT if commit else MarkerType.ABORT, 0), 2 * own_epochs
         )
@@ -170,7 +183,7 @@ class History(RuleBasedStateMachine):
         before = {one.producer_id for one in self.partition.producers()}
         self.partition.expire_producers(self.log.now_ms)
         for gone in before - {one.producer_id for one in self.partition.producers()}:
-            self.last_batches.pop(gone, None)
+            self.sent.pop(gone, None)
             self.log.sequences[gone, self.epochs.get(gone, 0)] = 0
 
     @rule(data=st.data())
@@ -201,7 +214,9 @@ class History(RuleBasedStateMachine):
     @rule(clean=st.booleans())
     def restart(self, clean):
         self.log.reopen(clean=clean)
+        sent = dict(self.sent)
         self.read_back_producers()
+        self.sent = sent  # the batches that the partition remembers outlive it
 
     @rule(seed=st.integers(0, 1 << 32))
     def cut_the_power(self, seed):

@@ -94,6 +94,36 @@ def test_any_of_the_last_five_batches_is_recognised(restart):
     assert log.partition.end_offset == 12
 
 
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("ends", ["P1c", "P1a", "P1c P1", "P1a P1"])
+def test_a_batch_of_an_ended_transaction_is_never_a_repetition(ends, restart):
+    """Neither within the next transaction nor between two; another record may have its sequence by now."""
+    log = write(f"P1 P1 {ends}")
+    if restart:
+        log.reopen()
+    end = log.partition.end_offset
+    for sequence in (0, 1):
+        assert refused(log.append, 1, sequence=sequence) is ErrorCode.out_of_order_sequence_number
+    assert log.partition.end_offset == end
+    if ends.endswith("P1"):
+        assert log.append(1, sequence=2).duplicate
+
+
+def test_a_transactional_batch_and_one_outside_transactions_do_not_repeat_each_other():
+    log = Log().write("P1")
+    assert refused(log.append, 1, sequence=0, transactional=False) is ErrorCode.out_of_order_sequence_number
+    log.append(2, transactional=False)
+    assert refused(log.append, 2, sequence=0) is ErrorCode.out_of_order_sequence_number
+    assert log.append(2, sequence=0, transactional=False).duplicate
+
+
+def test_a_batch_whose_sequences_wrap_is_recognised():
+    log = Log()
+    first = log.append(1, sequence=2**31 - 1, count=3, transactional=False)
+    again = log.append(1, sequence=2**31 - 1, count=3, transactional=False)
+    assert again == replace(first, duplicate=True)
+
+
 def test_the_window_of_five_survives_a_crash():
     log = Log()
     for _ in range(5):

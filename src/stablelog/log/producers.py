@@ -170,12 +170,28 @@ class Producers:
     # -- checks: nothing changes -------------------------------------------------------------------------------
 
     def find_duplicate(self, header: BatchHeader) -> KeptBatch | None:
-        """The kept batch that this one repeats."""
+        """Find the kept batch that this one repeats.
+
+        A transactional batch repeats only a batch of the transaction that is open here. A client resolves its batches
+        before it ends a transaction, so what carries a sequence of an ended one is either late, or another record:
+        after an abort librdkafka gives the sequence of a batch whose answer was lost to its next record. Answered as a
+        repetition, that record would be missing from a transaction whose commit succeeds. (Kafka answers it so.)
+
+        Returns:
+            None if it repeats none. `check_batch` then refuses a repetition of an ended transaction by its sequence.
+        """
         producer = self.by_id.get(header.producer_id)
         if producer is None or producer.producer_epoch != header.producer_epoch:
             return None
+        is_open = producer.txn_first_offset != NO_TXN
+        if header.is_transactional != is_open:
+            return None
         for kept in producer.batches:
-            if kept.last_sequence == header.last_sequence and kept.first_sequence == header.base_sequence:
+            if (
+                kept.last_sequence == header.last_sequence
+                and kept.first_sequence == header.base_sequence
+                and (not is_open or kept.first_offset >= producer.txn_first_offset)
+            ):
                 return kept
         return None
 
