@@ -279,6 +279,51 @@ def test_a_batch_that_verification_refused_comes_before_those_that_were_sent_aft
     assert log.partition.open_transactions() == []
 
 
+class Verified(Log):
+    """A log whose coordinator knows no transaction until `known` says so."""
+
+    known = False
+
+    def check(self, _header):
+        if not self.known:
+            raise Refused(ErrorCode.invalid_txn_state, "not its transaction")
+
+    def send(self, sequence, *, epoch=0):
+        batch = encode_batch(
+            [Record(0, self.now_ms, None, b"x")],
+            producer_id=1,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        return self.partition.append(batch, now_ms=self.now_ms, transaction_check=self.check)
+
+
+def test_of_the_batches_that_verification_refused_the_lowest_sequence_comes_first():
+    log = Verified()
+    for sequence in (7, 5):
+        assert refused(log.send, sequence) is ErrorCode.invalid_txn_state
+    assert refused(log.send, 6) is ErrorCode.out_of_order_sequence_number, (
+        "it would have raised what is awaited"
+    )
+    log.known = True
+    for sequence in (6, 7):
+        assert refused(log.send, sequence) is ErrorCode.out_of_order_sequence_number
+    for sequence in (5, 6, 7):
+        assert not log.send(sequence).duplicate
+
+
+@pytest.mark.parametrize("order", [((1, 0), (2, 5)), ((2, 5), (1, 0))], ids=["newer", "older"])
+def test_of_several_epochs_what_verification_refused_of_the_newest_comes_first(order):
+    log = Verified()
+    for epoch, sequence in order:
+        assert refused(log.send, sequence, epoch=epoch) is ErrorCode.invalid_txn_state
+    log.known = True
+    assert refused(log.send, 6, epoch=2) is ErrorCode.out_of_order_sequence_number
+    log.send(5, epoch=2)
+    log.send(6, epoch=2)
+
+
 def test_duplicates_of_several_producers_are_answered_and_written_once():
     """Scenario 13: one by one with the places of the originals; several in one append are refused as a whole."""
     log = Log()

@@ -278,11 +278,14 @@ class Producers:
     # -- changes -----------------------------------------------------------------------------------------------
 
     def batch_refused(self, header: BatchHeader) -> None:
-        """The coordinator did not know of its transaction: until it comes again, those sent after it are out of order."""
+        """Remember the lowest sequence that verification refused, and reject later ones until it is retried (KIP-890).
+
+        Sequences are compared within an epoch; a newer epoch replaces an older one, and an older one changes nothing.
+        """
         if header.producer_id in self.by_id:
-            return  # sequences say so by themselves
+            return  # the sequence check rejects what was sent after the refused batch
         epoch, least = self._refused.get(header.producer_id, (-1, -1))
-        if header.producer_epoch > epoch or header.base_sequence < least:
+        if header.producer_epoch > epoch or (header.producer_epoch == epoch and header.base_sequence < least):
             self._refused[header.producer_id] = (header.producer_epoch, header.base_sequence)
         while len(self._refused) > REFUSED_KEPT:
             self._refused.popitem(last=False)
