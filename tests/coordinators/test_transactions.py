@@ -282,6 +282,31 @@ def test_a_tick_ends_only_so_many() -> None:
     assert len(c) == 50, "what was used at 100 is kept until 1100"
 
 
+def test_after_a_start_with_an_earlier_clock_all_times_run_from_the_start() -> None:
+    """A clock that was set back: neither timeout nor expiry waits until it has caught up."""
+    before_ms, start_ms = 36_000_000, 5_000
+    settings = {"transactional_id_expiration_ms": 1000}
+    c = coordinator(**settings)
+    add(c, init(c, "open", now_ms=before_ms), T0, now_ms=before_ms, name="open")
+    init(c, "idle", now_ms=before_ms)
+    c.joint.commit(JointName("", "k"), 0, [], retention_ms=1000, now_ms=before_ms)
+    restarted = coordinator(**settings)
+    for record in c.checkpoint():
+        restarted.replay(*record)
+    restarted.loaded(start_ms)
+
+    described = restarted.describe("open")
+    assert described is not None
+    assert (described.start_ms, described.update_ms) == (start_ms, start_ms)
+    assert restarted.tick(start_ms + 999) == Decision(None)
+    assert [value for _, value in restarted.tick(start_ms + 1000).records] == [None, None], (
+        "both are forgotten"
+    )
+    assert restarted.tick(start_ms + 59_999).markers == []
+    [order] = restarted.tick(start_ms + 60_000).markers
+    assert (order.transactional_id, order.type) == ("open", MarkerType.ABORT)
+
+
 def test_a_tick_does_not_look_at_transactions_whose_time_is_not_up() -> None:
     c = coordinator()
     for i in range(2000):

@@ -215,6 +215,18 @@ def test_old_timestamps_of_a_client_do_not_expire_its_state():
     assert log.partition.expire_producers(now_ms + DAY_MS + 1) == 1
 
 
+def test_after_a_start_with_an_earlier_clock_producers_expire_in_time():
+    """A clock that was set back: what is kept of the producers is not from the time to come."""
+    log = Log(producer_id_expiration_ms=DAY_MS).write("P1 P1c P2")
+    log.now_ms -= 30 * DAY_MS
+    log.reopen()
+    assert log.partition.open_transactions()[0].started_ms == log.now_ms
+    log.write("P3 P3c")
+    assert log.partition.expire_producers(log.now_ms + DAY_MS) == 0
+    assert log.partition.expire_producers(log.now_ms + DAY_MS + 1) == 2
+    assert [producer.producer_id for producer in log.partition.producers()] == [2]
+
+
 def test_a_plain_batch_within_an_open_transaction_is_refused():
     log = Log().write("P1")
     assert refused(log.append, 1, transactional=False) is ErrorCode.invalid_txn_state

@@ -97,9 +97,17 @@ class Producers:
         self._refused: OrderedDict[int, tuple[int, int]] = OrderedDict()
 
     @classmethod
-    def restored(cls, found: Iterable[Producer]) -> "Producers":
-        """The producers that a snapshot holds, in any order."""
+    def restored(cls, found: Iterable[Producer], now_ms: int) -> "Producers":
+        """Make producer state of the producers that a snapshot holds, in any order.
+
+        Times after `now_ms` become `now_ms`: the machine's clock may have been set back since, and a producer would
+        else expire only once the clock has caught up.
+        """
         self = cls()
+        found = list(found)
+        for producer in found:
+            producer.used_ms = min(producer.used_ms, now_ms)
+            producer.txn_started_ms = min(producer.txn_started_ms, now_ms)
         for producer in sorted(found, key=lambda producer: producer.used_ms):
             self.by_id[producer.producer_id] = producer
         open_producers = [one for one in self.by_id.values() if one.txn_first_offset != NO_TXN]

@@ -324,7 +324,7 @@ class _Recovery:
             )
         except (FileNotFoundError, Corrupt):
             return None
-        return Producers.restored(found), progress
+        return Producers.restored(found, self._now_ms), progress
 
     def _is_readable(self, offset: int) -> bool:
         if self._read_producers(offset) is not None:
@@ -346,7 +346,8 @@ class _Recovery:
             if offset <= unknown_from:
                 with contextlib.suppress(FileNotFoundError, Corrupt):
                     content = self._disk.read_bytes(self._directory / f"{offset:020d}.snapshot")
-                    return _Start(offset, Producers.restored(decode_snapshot(content, self._now_ms)), None)
+                    found = decode_snapshot(content, self._now_ms)
+                    return _Start(offset, Producers.restored(found, self._now_ms), None)
         return _Start(first_offset, Producers(), None)
 
     def _start_at_ours(self, offset: int, unknown_from: int) -> _Start | None:

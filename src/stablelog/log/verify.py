@@ -142,10 +142,10 @@ class _Verification:
         ours, theirs = (self._content(self._path(offset, suffix)) for suffix in (".producers", ".snapshot"))
         try:
             if ours is not None:
-                self._producers = Producers.restored(decode_producers(ours)[0])
+                self._producers = Producers.restored(decode_producers(ours)[0], now_ms=0)
                 return
             if theirs is not None:
-                self._producers = Producers.restored(decode_snapshot(theirs, 0))
+                self._producers = Producers.restored(decode_snapshot(theirs, 0), now_ms=0)
                 return
         except Corrupt:
             pass  # it is among those that are looked at

@@ -5,6 +5,7 @@ writer has said otherwise or nothing was ever committed under it.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from stablelog.coordinators.joint.records import FOR_EVER, NO_VERSION, JointState, decode_joint, encode_joint
 from stablelog.coordinators.transactions.clock import Deadlines
@@ -50,9 +51,12 @@ class JointTable:
         self._states[name] = state
         return state.commit_sequence
 
-    def loaded(self) -> None:
-        """All records were taken in."""
+    def loaded(self, now_ms: int) -> None:
+        """Finish a start: all records have been replayed. Times after `now_ms` become `now_ms`."""
         for name, state in self._states.items():
+            if state.update_ms > now_ms:
+                state = replace(state, update_ms=now_ms)
+                self._states[name] = state
             self._watch(name, state)
 
     def records(self) -> Iterator[Record]:

@@ -618,7 +618,7 @@ class TransactionCoordinator:
 
         They are held back for each partition until it is open, and then go through `reconcile`.
         """
-        self._table.loaded()
+        self._table.loaded(now_ms)
         markers: list[MarkerOrder] = []
         for transactional_id in self._table.decided():
             txn = self._table.get(transactional_id)

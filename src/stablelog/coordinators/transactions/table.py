@@ -1,12 +1,13 @@
 """What is the state of each transactional id, and of the group as a whole?
 
 The table is the commit log in memory. It changes in one way only, `put`, which also makes the record that says so;
-read back by `replay`, the records give the same table. Who may change what, and when, is the coordinator's matter.
+read back by `replay`, the records give the same table (but for times that are still to come, see `loaded`). Who may change what, and when, is the coordinator's matter.
 
 Memory for an id is a fixed size and the partitions of its open transaction, however many transactions it has had.
 """
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 from typing import Final
 
 from stablelog.coordinators.joint.table import JointTable
@@ -260,10 +261,17 @@ class TransactionTable:
             self._decided[transactional_id] = None
             self.history.remember(transactional_id, value, txn)
 
-    def loaded(self) -> None:
-        """All records were taken in."""
-        self.joints.loaded()
+    def loaded(self, now_ms: int) -> None:
+        """Finish a start: all records have been replayed.
+
+        Times after `now_ms` become `now_ms`: the machine's clock may have been set back since, and a transaction would
+        else time out, and an id expire, only once the clock has caught up.
+        """
+        self.joints.loaded(now_ms)
         for transactional_id, txn in self._transactions.items():
+            if max(txn.start_ms, txn.update_ms) > now_ms:
+                txn = replace(txn, start_ms=min(txn.start_ms, now_ms), update_ms=min(txn.update_ms, now_ms))
+                self._transactions[transactional_id] = txn
             self._enrol(transactional_id, txn)
             self.joints.enrol(transactional_id)
         self._repeated = set(self._decided)
