@@ -221,6 +221,24 @@ def test_a_client_that_goes_gives_back_what_it_held():
     run(conversation())
 
 
+def test_a_client_that_goes_before_its_request_is_begun_gives_back_what_it_held():
+    """The request has come whole, and its task is cancelled before it has run."""
+
+    async def conversation():
+        door = Door(at_once=False)
+        wire = door.connect()
+        wire.send(request(300 * KB))
+        assert wire.protocol.tasks
+        wire.lost()
+        await settle()
+        assert not door.begun
+        assert door.budget.left == door.budget.size_max
+        assert len(door.budget.frames._kept) == 1
+        assert not wire.protocol.tasks
+
+    run(conversation())
+
+
 def test_a_drained_connection_takes_nothing_more_and_answers_what_it_has():
     async def conversation():
         door = Door(at_once=False)

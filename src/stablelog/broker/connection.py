@@ -12,6 +12,7 @@ import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 from stablelog.broker.budget import Budget, Claim
@@ -289,13 +290,21 @@ class Connection(asyncio.BufferedProtocol):
             self._budget.whole(claim, is_quick=API_KEY.unpack_from(frame)[0] not in LONG_POLLS)
         answer = Answer()
         self._answers.append(answer)
-        task = self._loop.create_task(self._work(frame, claim, answer))
+        task = self._loop.create_task(self._work(frame, answer))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._end, frame, claim))
         if len(self._answers) >= self._limits.in_flight_count_max:
             self._pause_reading()
 
-    async def _work(self, frame: Buffer, claim: Claim | None, answer: Answer) -> None:
+    def _end(self, frame: Buffer, claim: Claim | None, task: "asyncio.Task[None]") -> None:
+        """Give back what a request held. A task that is cancelled before its first step ends here, too."""
+        self._tasks.discard(task)
+        if claim is not None:
+            self._budget.give_back(claim)
+        if isinstance(frame, memoryview) and API_KEY.unpack_from(frame)[0] == PRODUCE:
+            self._budget.frames.give_back(frame)  # its batches are in the log, and nothing else is kept of it
+
+    async def _work(self, frame: Buffer, answer: Answer) -> None:
         try:
             while not self._writable.is_set():
                 await self._writable.wait()
@@ -315,13 +324,6 @@ class Connection(asyncio.BufferedProtocol):
             )
             self.close()
             return
-        finally:
-            if claim is not None:
-                self._budget.give_back(claim)
-            if isinstance(frame, memoryview) and API_KEY.unpack_from(frame)[0] == PRODUCE:
-                self._budget.frames.give_back(
-                    frame
-                )  # its batches are in the log, and nothing else is kept of it
         answer.done = True
         self._send_answered()
 
