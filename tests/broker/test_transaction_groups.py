@@ -748,7 +748,7 @@ def test_metrics_tell_of_each_group():
             await desk.durable()
             told = {
                 labels: value
-                for name, labels, value in desk.broker.metrics.values()
+                for name, labels, value in await desk.broker.metrics.samples()
                 if name == "stablelog_resolved_commit_sequence"
             }
             assert told == {("",): 0, ("a",): 1}

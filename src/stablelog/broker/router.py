@@ -110,6 +110,7 @@ class Router:
             from stablelog.broker.apis.api_versions import answer as what_is_spoken
 
             refusal = what_is_spoken(self._broker, ErrorCode.unsupported_version)
+            self._broker.metrics.count_request(api_key)
             return encode_response(api_key, 0, correlation_id, refusal)
         if not versions[0] <= api_version <= versions[1]:
             raise Refused(
@@ -118,8 +119,8 @@ class Router:
             )
         client_id, request = decode_request(api_key, api_version, frame)
         context = Context(api_key, api_version, correlation_id, client_id, connection.host)
-        self._broker.metrics.count_request(api_key)
         answer = await self._handler(api_key)(self._broker, request, context)
+        self._broker.metrics.count_request(api_key)
         if answer is None or isinstance(answer, list):
             return answer
         return encode_response(api_key, api_version, correlation_id, answer)

@@ -38,6 +38,7 @@ class Server:
         )
         self._config = config
         self._connections: set[Connection] = set()
+        self.broker.metrics.connections = self._connections
         self._listener: asyncio.Server | None = None
 
     def _fail(self, error: BaseException) -> None:

@@ -258,6 +258,17 @@ class Partition:
         """Who has written here and is remembered."""
         return self._producers.descriptions()
 
+    @property
+    def producer_count(self) -> int:
+        """How many producers are remembered."""
+        return len(self._producers.by_id)
+
+    @property
+    def oldest_open_started_ms(self) -> int | None:
+        """When the oldest open transaction began, by the broker's clock; None without one."""
+        oldest = next(self._producers.open_producers(), None)
+        return None if oldest is None else oldest.txn_started_ms
+
     def open_transactions(self) -> list[OpenTxn]:
         """The transactions that are open here, the oldest first."""
         return [

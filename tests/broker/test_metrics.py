@@ -1,0 +1,309 @@
+"""What /metrics says, over HTTP: each metric changes as docs/operating.md says, and no scrape fails beside other work."""
+
+import asyncio
+import contextlib
+import itertools
+import threading
+from datetime import timedelta
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from kio.schema.errors import ErrorCode
+from prometheus_client.parser import text_string_to_metric_families
+
+import stablelog
+from stablelog.broker import metrics
+from tests.broker.desk import batch, opened, part
+from tests.clients.drivers import unique
+from tests.clients.proxy import Peer
+from tests.waiting import until
+
+FETCH = 1
+
+
+def scrape(port):
+    """Status and body of a scrape."""
+    with contextlib.closing(HTTPConnection("127.0.0.1", port, timeout=60)) as scraper:
+        scraper.request("GET", "/metrics")
+        answer = scraper.getresponse()
+        return answer.status, answer.read().decode()
+
+
+# -- scrapes beside other work -------------------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def served(**settings):
+    async with opened(stablelog_metrics_port=0, **settings) as desk:
+        desk.broker.metrics.serve("127.0.0.1")
+        try:
+            yield desk
+        finally:
+            await asyncio.to_thread(desk.broker.metrics.close)
+
+
+def test_scrapes_hold_while_producers_come_and_go():
+    """The producers of a partition change all the time, and so do partitions and fetch sessions."""
+
+    async def conversation():
+        async with served(topics=("t",), partitions=1) as desk:
+            broker = desk.broker
+            log = broker.topics.partition("t", 0)
+            ids = itertools.count()
+            answered = []
+
+            def write():
+                log.append(
+                    batch(b"x", producer=(next(ids), 0), sequence=0, transactional=False),
+                    now_ms=broker.now_ms(),
+                )
+
+            for _ in range(5000):
+                write()
+
+            async def churn():
+                while len(answered) < 10:
+                    for _ in range(50):
+                        write()
+                    name = unique("passing")
+                    broker.topics.create(name, 1, {})
+                    broker.topics.delete(name)
+                    await asyncio.sleep(0)
+
+            async def ask():
+                while len(answered) < 10:
+                    answered.append(await asyncio.to_thread(scrape, broker.metrics.port))
+
+            await asyncio.gather(churn(), ask())
+            assert [status for status, _ in answered] == [200] * 10
+
+    asyncio.run(conversation())
+
+
+def test_the_broker_is_read_on_its_loop_only(monkeypatch):
+    async def conversation():
+        async with served() as desk:
+            readers = set()
+            open_partitions = desk.broker.topics.open_partitions
+
+            def watched():
+                readers.add(threading.get_ident())
+                return open_partitions()
+
+            monkeypatch.setattr(desk.broker.topics, "open_partitions", watched)
+            await asyncio.to_thread(scrape, desk.broker.metrics.port)
+            assert readers == {threading.get_ident()}
+
+    asyncio.run(conversation())
+
+
+def test_a_scrape_that_the_loop_does_not_answer_in_time_says_so(monkeypatch):
+    monkeypatch.setattr(metrics, "SAMPLE_TIMEOUT_S", 0.05)
+
+    async def conversation():
+        async with served() as desk:
+            port, told = desk.broker.metrics.port, []
+            asking = threading.Thread(target=lambda: told.append(scrape(port)))
+            asking.start()
+            asking.join(60)  # on the loop: it stands still until the scrape is answered
+            assert told == [(503, "the broker has not answered for 0.05 s\n")]
+            status, _ = await asyncio.to_thread(scrape, port)
+            assert status == 200, "it goes on"
+
+    asyncio.run(conversation())
+
+
+# -- what each metric says ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    data = tmp_path_factory.mktemp("metrics") / "data"
+    with stablelog.serve(data, stablelog_metrics_port=0) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def port(broker):
+    return int(
+        broker.log_tail(1000).partition("metrics are served at http://127.0.0.1:")[2].partition("/")[0]
+    )
+
+
+@pytest.fixture
+def told(port):
+    def value(name, **labels):
+        """The value of a metric; None if there is no such."""
+        status, body = scrape(port)
+        assert status == 200
+        for family in text_string_to_metric_families(body):
+            for sample in family.samples:
+                if sample.name in (name, f"{name}_total") and sample.labels == labels:
+                    return sample.value
+        return None
+
+    return value
+
+
+@pytest.fixture
+def admin(broker):
+    return AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+
+
+@pytest.fixture
+def topic(admin):
+    name = unique("metrics")
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(60)
+    return name
+
+
+@pytest.fixture
+def peer(broker):
+    with contextlib.closing(Peer(broker.port)) as made:
+        yield made
+
+
+def write(broker, topic, *values):
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    for value in values:
+        producer.produce(topic, value, partition=0)
+    assert producer.flush(60) == 0
+
+
+def fetch_fields(topic, *, wait=timedelta(0), min_bytes=0, session_id=0, session_epoch=-1):
+    where = {"partition": 0, "fetch_offset": 0, "log_start_offset": -1, "partition_max_bytes": 1 << 20}
+    partition = part(FETCH, 7, "request", "FetchPartition", **where)
+    return {
+        "max_wait": wait,
+        "min_bytes": min_bytes,
+        "max_bytes": 1 << 20,
+        "session_id": session_id,
+        "session_epoch": session_epoch,
+        "topics": (part(FETCH, 7, "request", "FetchTopic", topic=topic, partitions=(partition,)),),
+        "forgotten_topics_data": (),
+    }
+
+
+def fetch(peer, topic, **session):
+    answer = peer.ask(FETCH, 7, **fetch_fields(topic, **session))
+    assert answer.error_code is ErrorCode.none
+    return answer
+
+
+def test_requests_are_counted_by_api(told, peer, topic):
+    before = told("stablelog_requests", api="fetch") or 0
+    for _ in range(3):
+        fetch(peer, topic)
+    assert told("stablelog_requests", api="fetch") == before + 3
+
+
+def test_a_request_is_counted_when_it_is_answered():
+    async def conversation():
+        async with opened(topics=("t",)) as desk:
+
+            async def counted():
+                return {
+                    sample.labels: sample.value
+                    for sample in await desk.broker.metrics.samples()
+                    if sample.name == "stablelog_requests"
+                }
+
+            poll = asyncio.create_task(
+                desk.ask(FETCH, 7, **fetch_fields("t", wait=timedelta(minutes=10), min_bytes=1))
+            )
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not poll.done()
+            assert await counted() == {}
+            await desk.produce(batch(b"x"))
+            assert (await poll).error_code is ErrorCode.none
+            assert await counted() == {("fetch",): 1, ("produce",): 1}
+
+    asyncio.run(conversation())
+
+
+def test_appended_and_fetched_bytes_and_the_size_of_the_log_are_those_of_the_batches(
+    told, peer, broker, topic
+):
+    labels = {"topic": topic, "partition": "0"}
+    appended, fetched = told("stablelog_appended_bytes"), told("stablelog_fetched_bytes")
+    write(broker, topic, b"x" * 1000)
+    size = told("stablelog_log_size_bytes", **labels)
+    assert 1000 < size < 1200
+    assert told("stablelog_appended_bytes") == appended + size
+    answer = fetch(peer, topic)
+    assert len(answer.responses[0].partitions[0].records) == size
+    assert told("stablelog_fetched_bytes") == fetched + size
+
+
+def test_a_round_of_flush_is_counted(told, broker, topic):
+    before = told("stablelog_flush_rounds")
+    write(broker, topic, b"x")
+    assert told("stablelog_flush_rounds") > before
+
+
+def test_open_connections_are_counted(told, broker):
+    """There are some others, of the clients of other tests, which come and go."""
+    with contextlib.ExitStack() as peers:
+        for _ in range(60):
+            peers.enter_context(contextlib.closing(Peer(broker.port)))
+        until(lambda: 60 <= told("stablelog_connections") < 120, "all of them are open")
+    until(lambda: 0 <= told("stablelog_connections") < 60, "they are closed")
+
+
+def test_fetch_sessions_are_counted_while_they_are_kept(told, peer, topic):
+    before = told("stablelog_fetch_sessions")
+    session_id = fetch(peer, topic, session_epoch=0).session_id
+    assert session_id
+    assert told("stablelog_fetch_sessions") == before + 1
+    fetch(peer, topic, session_id=session_id, session_epoch=-1)
+    assert told("stablelog_fetch_sessions") == before
+
+
+def test_offsets_of_a_partition_follow_writes_and_deletions(told, admin, broker, topic):
+    labels = {"topic": topic, "partition": "0"}
+    assert told("stablelog_high_watermark", **labels) == 0
+    write(broker, topic, b"1", b"2", b"3")
+    assert told("stablelog_high_watermark", **labels) == 3
+    assert told("stablelog_last_stable_offset", **labels) == 3
+    assert told("stablelog_log_start_offset", **labels) == 0
+    wanted = TopicPartition(topic, 0, 2)
+    admin.delete_records([wanted])[wanted].result(60)
+    assert told("stablelog_log_start_offset", **labels) == 2
+
+
+def test_an_open_transaction_is_seen_until_its_commit_is(told, admin, broker):
+    group, topic = unique("group"), unique("grouped")
+    admin.create_topics([NewTopic(topic, 1, 1, config={"stablelog.group": group})])[topic].result(60)
+    labels = {"topic": topic, "partition": "0"}
+    settings = {"transactional.id": f"{group}/me", "transaction.timeout.ms": 600_000, "log_level": 0}
+    producer = Producer({"bootstrap.servers": broker.bootstrap, **settings})
+    write(broker, topic, b"outside")
+    remembered = told("stablelog_producer_ids", **labels)
+    assert told("stablelog_oldest_open_transaction_seconds", **labels) == 0
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"1", partition=0)
+    producer.produce(topic, b"2", partition=0)
+    assert producer.flush(60) == 0
+    assert told("stablelog_high_watermark", **labels) == 3
+    assert told("stablelog_last_stable_offset", **labels) == 1
+    assert told("stablelog_last_stable_offset_lag", **labels) == 2
+    assert told("stablelog_producer_ids", **labels) == remembered + 1
+    age_s = until(lambda: told("stablelog_oldest_open_transaction_seconds", **labels), "it grows older")
+    until(lambda: told("stablelog_oldest_open_transaction_seconds", **labels) > age_s, "and older")
+    assert told("stablelog_last_commit_sequence", group=group) == 0
+    producer.commit_transaction(60)
+    assert told("stablelog_last_commit_sequence", group=group) == 1
+    until(lambda: told("stablelog_resolved_commit_sequence", group=group) == 1, "its marker is durable")
+    assert told("stablelog_oldest_open_transaction_seconds", **labels) == 0
+    until(lambda: told("stablelog_last_stable_offset", **labels) == 4, "readers see it")
+    assert told("stablelog_last_stable_offset_lag", **labels) == 0
+
+
+def test_every_metric_has_a_test_here():
+    text = Path(__file__).read_text()
+    assert [name for name in metrics.METRICS if f'told("{name}"' not in text] == []
