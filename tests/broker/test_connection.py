@@ -257,6 +257,53 @@ def test_a_drained_connection_takes_nothing_more_and_answers_what_it_has():
     run(conversation())
 
 
+@pytest.mark.parametrize("part", [900 * KB, 300 * KB], ids=["whole", "in part"])
+def test_a_drained_connection_drops_what_it_has_not_begun(part):
+    """One request holds all the room, another waits for it; with the first one's end it would be let in."""
+
+    async def conversation():
+        door = Door(size_max=1 << 20, at_once=False)
+        first, second = door.connect(), door.connect()
+        first.send(request(900 * KB))
+        second.send(request(900 * KB)[:part])
+        await settle()
+        assert len(door.begun) == 1
+        second.protocol.drain()
+        door.release()
+        await settle()
+        second.send(request(900 * KB)[part:] + request(10))
+        await settle()
+        assert not door.begun
+        assert not second.inbound, "it is read, and dropped"
+        assert door.budget.left == door.budget.size_max
+
+    run(conversation())
+
+
+def test_a_finished_connection_closes_when_all_answers_are_sent():
+    async def conversation():
+        door = Door(at_once=False)
+        door.answer_with = lambda _frame: [bytes(3 * WRITE_SIZE)]
+        wire, idle = door.connect(reads=False), door.connect()
+        wire.send(request(10) * 2)
+        await settle()
+        finishing = [asyncio.create_task(each.protocol.finish()) for each in (wire, idle)]
+        await settle()
+        assert idle.closed
+        assert not wire.closed
+        for _ in range(2):
+            door.release()
+            await settle()
+        while not wire.closed:
+            assert len(wire.outbound) < 2 * (3 * WRITE_SIZE + LENGTH.size), "all is sent"
+            wire.read_on()
+            await settle()
+        assert [len(answer) for answer in wire.answers()] == [3 * WRITE_SIZE] * 2
+        await asyncio.gather(*finishing)
+
+    run(conversation())
+
+
 # -- clients that do not read ------------------------------------------------------------------------------------
 
 

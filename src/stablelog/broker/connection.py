@@ -85,9 +85,11 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
         self._unwritable_since = 0.0
         self._draining = False
+        self._closes_when_sent = False
         self._timer: asyncio.TimerHandle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
+        self._lost = asyncio.Event()
         self._last_request_at = self._loop.time()
         self._partial_since: float | None = None  # when the request that has come in part began to come
         self.peer = "?"
@@ -119,6 +121,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client is gone: nobody is left to answer."""
+        self._lost.set()
         self._members.discard(self)
         for timer in (self._timer, self._rest_timer):
             if timer is not None:
@@ -145,9 +148,32 @@ class Connection(asyncio.BufferedProtocol):
         return frozenset(self._tasks)
 
     def drain(self) -> None:
-        """Take no more requests."""
+        """Take no more requests.
+
+        What has not been begun is dropped, and what still comes is read and dropped: a socket that is closed with
+        something unread is reset, which takes from the client the answers that it has not read.
+        """
         self._draining = True
-        self._pause_reading()
+        if self._claim is not None:
+            self._budget.give_back(self._claim)
+        self._claim = self._frame = self._partial_since = None
+        self._waits_for_room = False
+        self._inbox_filled = 0
+        if not self._reading and self._transport is not None and not self._transport.is_closing():
+            self._reading = True
+            self._transport.resume_reading()
+
+    async def finish(self) -> None:
+        """Take no more requests, answer those in flight, and close when the client has been sent all answers.
+
+        Waits for the client to read: the caller bounds the time, and then calls `close`.
+        """
+        self.drain()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+        self._closes_when_sent = True
+        self._send_answered()
+        await self._lost.wait()
 
     def _check_idle(self) -> None:
         limit_s = self._limits.idle_ms_max / 1000
@@ -170,6 +196,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have come."""
+        if self._draining:
+            return
         if self._frame is None:
             self._inbox_filled += nbytes
             self._split_inbox()
@@ -343,6 +371,8 @@ class Connection(asyncio.BufferedProtocol):
                     else:
                         self._unsent.extend(_in_parts([LENGTH.pack(size), *buffers]))
             else:
+                if self._closes_when_sent:
+                    transport.close()  # once what it has buffered is sent
                 break
         self._resume_reading()
 
@@ -360,6 +390,8 @@ class Connection(asyncio.BufferedProtocol):
         self._send_answered()
 
     def _pause_reading(self) -> None:
+        if self._draining:
+            return  # what comes is dropped
         if self._reading and self._transport is not None and not self._transport.is_closing():
             self._reading = False
             self._transport.pause_reading()

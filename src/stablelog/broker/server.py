@@ -94,15 +94,24 @@ class Server:
         return self.broker.advertised[0], address[1]
 
     async def stop(self) -> None:
-        """Take no more requests, answer those in flight, and close the data directory."""
+        """Take no more requests, answer those in flight, and close the data directory.
+
+        A connection has `DRAIN_S` to be answered and to read its answers; then it is closed.
+        """
         if self._listener is not None:
             self._listener.close()
-        for connection in list(self._connections):
-            connection.drain()
-        unfinished = [task for connection in self._connections for task in connection.tasks]
-        if unfinished:
-            await asyncio.wait(unfinished, timeout=DRAIN_S)
-        for connection in list(self._connections):
+        finishing = {
+            asyncio.create_task(connection.finish(), name="finish"): connection
+            for connection in self._connections
+        }
+        if finishing:
+            _, unfinished = await asyncio.wait(finishing, timeout=DRAIN_S)
+            for task in unfinished:
+                task.cancel()
+                finishing[task].close(
+                    f"it was not answered, or did not read, within {DRAIN_S:g} s of the stop"
+                )
+        for connection in list(self._connections):  # accepted before the listener was closed
             connection.close()
         self.broker.metrics.close()
         await self.broker.stop()

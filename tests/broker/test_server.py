@@ -1,0 +1,128 @@
+"""A broker's end, over real sockets: what was answered is sent, and nobody keeps it from ending."""
+
+import asyncio
+import contextlib
+import socket
+from datetime import timedelta
+
+import pytest
+
+from stablelog.broker import server as server_module
+from stablelog.broker.config import load_settings
+from stablelog.broker.server import Server
+from tests.broker.desk import batch, frame, part, read_answer
+from tests.clients.proxy import LENGTH, receive
+from tests.waiting import until
+
+try:
+    from uvloop import new_event_loop as new_uvloop
+except ImportError:
+    new_uvloop = None
+
+FETCH = 1
+VALUE = bytes(8 << 20)
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, new_uvloop], ids=["asyncio", "uvloop"])
+def new_loop(request):
+    if request.param is None:
+        pytest.skip("uvloop is not installed")
+    return request.param
+
+
+def run(conversation, new_loop):
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(conversation())
+
+
+@contextlib.asynccontextmanager
+async def started(directory):
+    """A server with a topic that holds one record of 8 MiB."""
+    server = Server(load_settings({"listeners": "PLAINTEXT://127.0.0.1:0"}), directory)
+    _, port = await server.start()
+    topic = server.broker.topics.create("t", 1, {"max.message.bytes": str(16 << 20)})
+    log = topic.partitions[0]
+    appended = log.append(batch(VALUE), now_ms=server.broker.now_ms())
+    server.broker.flush.dirty(log)
+    await server.broker.flush.durable(log, appended.last_offset + 1)
+    yield server, port
+
+
+def fetch_all():
+    where = {"partition": 0, "fetch_offset": 0, "log_start_offset": -1, "partition_max_bytes": 16 << 20}
+    partition = part(FETCH, 7, "request", "FetchPartition", **where)
+    request = frame(
+        FETCH,
+        7,
+        max_wait=timedelta(0),
+        min_bytes=0,
+        max_bytes=16 << 20,
+        session_epoch=-1,
+        topics=(part(FETCH, 7, "request", "FetchTopic", topic="t", partitions=(partition,)),),
+        forgotten_topics_data=(),
+    )
+    return LENGTH.pack(len(request)) + request
+
+
+async def answer_begins(server, connection):
+    """Ask for the record, and wait until its answer is on its way: more than the client's buffers hold."""
+    connection.sendall(fetch_all())
+    await asyncio.to_thread(
+        until,
+        lambda: any(not made._writable.is_set() for made in list(server._connections)),
+        "it is on its way",
+    )
+
+
+@contextlib.contextmanager
+def slow_client(port):
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 << 10)
+        connection.settimeout(60)
+        connection.connect(("127.0.0.1", port))
+        yield connection
+
+
+@pytest.mark.parametrize("more", [0, 100_000], ids=["one request", "many requests"])
+def test_answers_that_a_slow_client_has_not_read_yet_are_sent_before_the_broker_ends(
+    tmp_path, monkeypatch, new_loop, more
+):
+    """Also to a client that has sent more: to close a socket with something unread resets it, and takes the answers."""
+    monkeypatch.setattr(server_module, "DRAIN_S", 60.0)
+
+    async def conversation():
+        async with started(tmp_path) as (server, port):
+            with slow_client(port) as connection:
+                await answer_begins(server, connection)
+                connection.sendall(bytes(more))
+                stopping = asyncio.create_task(server.stop())
+                await asyncio.to_thread(
+                    until,
+                    lambda: all(made._draining for made in list(server._connections)),
+                    "it takes no more",
+                )
+                data = await asyncio.to_thread(receive, connection)
+                answer, _ = read_answer(FETCH, 7, data)
+                assert VALUE in answer.responses[0].partitions[0].records
+                assert await asyncio.to_thread(connection.recv, 1) == b"", "and then it is closed"
+                await stopping
+
+    run(conversation, new_loop)
+
+
+def test_a_client_that_does_not_read_does_not_keep_the_broker_from_ending(
+    tmp_path, monkeypatch, caplog, new_loop
+):
+    monkeypatch.setattr(server_module, "DRAIN_S", 0.2)
+
+    async def conversation():
+        async with started(tmp_path) as (server, port):
+            with slow_client(port) as connection:
+                await answer_begins(server, connection)
+                await server.stop()
+                assert not server._connections or all(
+                    made._transport.is_closing() for made in server._connections
+                )
+
+    run(conversation, new_loop)
+    assert "within 0.2 s of the stop" in caplog.text
