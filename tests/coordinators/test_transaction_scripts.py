@@ -36,8 +36,10 @@ from stablelog.coordinators.transactions.records import (
     read_key,
     transaction_key,
 )
+from stablelog.coordinators.transactions.states import LABELS
 from stablelog.errors import Refused
 from stablelog.wire.extension.children import JointName, child_id
+from tests.coordinators.kafka_coordinator import kafka_value
 
 SCRIPTS = Path(__file__).parent / "scripts"
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -338,11 +340,23 @@ class Conversation:
         self.closed = {("t", i) for i in range(4)}
         self.held = []
         decision = self.coordinator.loaded(self.now_ms)
+        self.append(decision)
         for order in decision.markers:
             self.lines.append(
                 f"held {order.type.name} {order.producer_id}/{order.producer_epoch} {shown(order.partitions)}"
             )
             self.held.append(order)
+
+    def kafka(self, name: str, label: str, *partitions: str, **given: str) -> None:
+        """`kafka A PrepareCommit t-0 as=5/3 id=a version=1`: Kafka wrote this for producer A, in TV1; seen after `crash`."""
+        transactional_id = given.get("id", "a")
+        version = int(given.get("version", FIRST))
+        producer = self.producers.setdefault(name, Producer(transactional_id, version))
+        producer.identity = self.parse(given["as"])
+        state = next(state for state, known in LABELS.items() if known == label)
+        targets = [partition(text) for text in partitions]
+        value = kafka_value(*producer.identity, state, targets, transaction_version=version)
+        self.log.append([(transaction_key(transactional_id), value)])
 
     def checkpoint(self) -> None:
         """`checkpoint`: the commit log is trimmed to the live state."""

@@ -28,7 +28,12 @@ from stablelog.coordinators.transactions.coordinator import (
 )
 from stablelog.coordinators.transactions.ending import EPOCH_MAX
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
-from stablelog.coordinators.transactions.records import TransactionKey, decode_transaction, read_key
+from stablelog.coordinators.transactions.records import (
+    NO_SEQUENCE,
+    TransactionKey,
+    decode_transaction,
+    read_key,
+)
 from stablelog.coordinators.transactions.states import State
 
 PARTITIONS: tuple[TopicPartition, ...] = (("t", 0), ("t", 1), ("__consumer_offsets", 0))
@@ -231,7 +236,7 @@ class World:
                 if value is None or not isinstance(read_key(key), TransactionKey):
                     continue
                 txn = decode_transaction(value)
-                if txn.state is State.PREPARE_COMMIT:
+                if txn.state is State.PREPARE_COMMIT and txn.commit_sequence != NO_SEQUENCE:  # else Kafka's
                     shown = (txn.producer_id, txn.producer_epoch, txn.update_ms)
                     assert self.decided.setdefault(txn.commit_sequence, shown) == shown, (
                         "a number was given twice"
@@ -262,10 +267,14 @@ class World:
             for key, value in records:
                 self.coordinator.replay(key, value)
         decision = self.coordinator.loaded(self.now_ms)
-        assert not decision.records
+        self.loaded(decision)
         for order in decision.markers:
             for target in sorted(order.partitions):
                 self.partitions[target].held.append(order)
+
+    def loaded(self, decision: Decision[None]) -> None:
+        """What was read from our own log needs no records."""
+        assert not decision.records
 
     def trim(self) -> None:
         """A checkpoint, and everything before it gone, as soon as all is durable."""

@@ -85,6 +85,18 @@ class Journal:
         if future is not None:
             await future
 
+    def sync(self) -> None:
+        """Make all that was appended so far durable, and return then. For a start, before the flush runs.
+
+        Raises:
+            Unavailable: the disk failed.
+        """
+        work = self.partition.unsynced()
+        if work is not None:
+            work.run()
+            self.partition.synced(work)
+            self.settle()
+
     def settle(self) -> None:
         """The log's high watermark moved: run the effects that waited for it."""
         while self._effects and self._effects[0][0] <= self.partition.high_watermark:

@@ -93,10 +93,20 @@ class TransactionGroup:
         return 0 if partition is None else partition.end_offset
 
     def load(self) -> None:
-        """Rebuild the coordinator's state from the commit log; markers wait until their partitions are open."""
+        """Rebuild the coordinator's state from the commit log; markers wait until their partitions are open.
+
+        What a takeover from Kafka adds to the commit log is durable on return: once producers write, it is the only
+        way to tell their transactions from those that Kafka had decided.
+
+        Raises:
+            Corrupt: the commit log is damaged.
+            Unavailable: the disk does not take what has to be added.
+        """
         self.journal.replay(self._replay)
         decision = self.coordinator.loaded(self._now_ms())
         self._append(decision)
+        if decision.records:
+            self.journal.sync()
         done = []
         for order in decision.markers:
             targets = {target for target in order.partitions if self._exists(target)}

@@ -614,17 +614,23 @@ class TransactionCoordinator:
         self._table.replay(key, value)
 
     def loaded(self, now_ms: int) -> Decision[None]:
-        """All records were taken in: the markers of what is decided but not complete, in order.
+        """Finish the replay: all records were taken in.
 
-        They are held back for each partition until it is open, and then go through `reconcile`.
+        Args:
+            now_ms: broker time.
+
+        Returns:
+            The markers of what is decided but not complete, in order. They are held back for each partition until
+            it is open, and then go through `reconcile`. The records, if there are any, must be durable before any
+            partition can be written: they say of Kafka's pending decisions where the partitions ended.
         """
-        self._table.loaded(now_ms)
+        records = self._table.loaded(self.coordinator_epoch, now_ms)
         markers: list[MarkerOrder] = []
         for transactional_id in self._table.decided():
             txn = self._table.get(transactional_id)
             assert txn is not None
             markers.append(replace(self._ending.order(transactional_id, txn), repeated=True))
-        return Decision(None, [], markers)
+        return Decision(None, records, markers)
 
     def reconcile(
         self,

@@ -97,21 +97,30 @@ class MarkerOrder:
     repeated: bool = False
 
     def decides(self, target: TopicPartition, found: OpenTransaction) -> bool:
-        """Whether the transaction that was found open in `target` is the one that this marker ends.
+        """Whether this marker ends the transaction that was found open in `target`.
 
-        A producer whose epoch rises with each transaction names its transaction by it. One of the first dialect
-        keeps its epoch, so that its transactions look alike. The next one begins where the partition ended at
-        the decision, or later; the one before began under a leader epoch that is settled.
+        A decision with a higher epoch than its transaction's records names that transaction by its epoch. A TV1
+        decision keeps the epoch, so it needs the place where each partition ended: the producer's next transaction
+        begins there or later. A TV1 decision without that place decides nothing that is found after a start. Only
+        Apache Kafka writes such decisions, see `Transaction.lacks_ends`.
+
+        An unknown leader epoch (-1) counts as older than every known one: the first offset lies before the first
+        entry of the partition's leader epochs.
         """
         if (found.producer_id, found.producer_epoch) != (self.producer_id, self.transaction_epoch):
             return False
         if 0 <= found.leader_epoch < self.settled_epoch:
             return False
+        if self.transaction_epoch != self.producer_epoch:
+            return True
+        if self.transactional_id != REPAIR and not self.repeated:
+            return True  # the producer begins nothing before the markers of a new decision are written
         end = self.ends.get(target)
-        is_new = self.transactional_id != REPAIR and not self.repeated
-        if end is None or found.first_offset < 0 or is_new:
-            return True  # behind an order that was never written, its producer has begun nothing
-        if found.leader_epoch in (-1, end.leader_epoch):
+        if end is None:
+            return False
+        if found.first_offset < 0:
+            return True
+        if found.leader_epoch == end.leader_epoch:
             return found.first_offset < end.end_offset
         return found.leader_epoch < end.leader_epoch
 

@@ -172,6 +172,15 @@ class Transaction:
         return next((end.leader_epoch for end in self.ends.values()), NO_EPOCH)
 
     @property
+    def lacks_ends(self) -> bool:
+        """Whether the decision keeps the epoch of its transaction and does not say where the partitions ended.
+
+        Only Apache Kafka writes such decisions. The producer's next transaction has the same id and epoch, so only
+        the order of the records in the log tells which one a partition holds: see `transactions.recovery`.
+        """
+        return self.state.is_decided and self.transaction_epoch == self.producer_epoch and not self.ends
+
+    @property
     def is_two_phase(self) -> bool:
         """Whether its transactions may outlive their producer, and are never timed out."""
         return self.timeout_ms == TWO_PHASE_TIMEOUT_MS

@@ -9,7 +9,11 @@ On start all decisions are read into a `DecisionHistory`. When a partition has b
 the transactions that are open in it with what was decided, and says in the order of the decisions which markers
 are to be written again. What fits no decision was never decided: the coordinator adopts or aborts it.
 
-Source: docs/decisions/0003-transactions.md, "Markers that a crash took back".
+Apache Kafka completes a transaction only behind its markers, and a TV1 decision of Kafka's does not say where its
+partitions ended. Such a decision is no part of the history; if it is pending, the takeover writes it again with that
+place (`TransactionTable.loaded`).
+
+Source: docs/decisions/0003-transactions.md, "Markers that a crash took back", "Kafka's decisions".
 """
 
 from collections.abc import Callable, Iterator, Sequence

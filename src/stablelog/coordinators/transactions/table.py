@@ -21,6 +21,7 @@ from stablelog.coordinators.transactions.records import (
     GroupState,
     Identity,
     JointKey,
+    LogEnd,
     Record,
     Transaction,
     TransactionKey,
@@ -259,13 +260,22 @@ class TransactionTable:
         self._next_sequence = max(self._next_sequence, txn.commit_sequence + 1)
         if txn.state.is_decided:
             self._decided[transactional_id] = None
-            self.history.remember(transactional_id, value, txn)
+            if not txn.lacks_ends:  # else it matters only if nothing follows it: see `loaded`
+                self.history.remember(transactional_id, value, txn)
 
-    def loaded(self, now_ms: int) -> None:
-        """Finish a start: all records have been replayed.
+    def loaded(self, leader_epoch: int, now_ms: int) -> list[Record]:
+        """Finish the replay: all records were taken in.
 
         Times after `now_ms` become `now_ms`: the machine's clock may have been set back since, and a transaction would
         else time out, and an id expire, only once the clock has caught up.
+
+        Args:
+            leader_epoch: of this start; Kafka's leader epochs are lower.
+            now_ms: broker time.
+
+        Returns:
+            Kafka's pending TV1 decisions, written again with the place where their partitions ended: before
+            everything that has this leader epoch. They must be durable before anyone writes to a partition.
         """
         self.joints.loaded(now_ms)
         for transactional_id, txn in self._transactions.items():
@@ -274,11 +284,19 @@ class TransactionTable:
                 self._transactions[transactional_id] = txn
             self._enrol(transactional_id, txn)
             self.joints.enrol(transactional_id)
+        records: list[Record] = []
+        for transactional_id in list(self._decided):
+            txn = self._transactions[transactional_id]
+            if txn.lacks_ends:
+                txn = replace(txn, ends=dict.fromkeys(txn.partitions, LogEnd(leader_epoch, 0)))
+                self.put(transactional_id, txn, records)
+                self.history.remember(transactional_id, encode_transaction(txn), txn)
         self._repeated = set(self._decided)
         for transactional_id in self._decided:
             sequence = self._transactions[transactional_id].commit_sequence
             if sequence != NO_SEQUENCE:
                 self._unmarked.setdefault(sequence, set()).add(transactional_id)
+        return records
 
     def checkpoint(self) -> list[Record]:
         """Records that hold the whole state, in an order in which `replay` can take them in."""
