@@ -9,11 +9,14 @@ import pytest
 from confluent_kafka import OFFSET_INVALID
 
 import stablelog
+from stablelog.batch.header import headers_in
+from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.journal import batches_of
 from stablelog.env.disk import LocalDisk
-from stablelog.log.model import LogConfig, Origin
+from stablelog.log.model import Isolation, LogConfig, MarkerWrite, Origin
 from stablelog.log.partition import Partition
+from stablelog.log.snapshots import SNAPSHOT_ENTRY, SNAPSHOT_HEADER
 from stablelog.log.verify import verify_directory
 from tests.golden.kafka_directory import GOLDEN, TOPICS, load_seen, read_partition
 from tests.java.load import Reader, commit_offsets, committed_offset, create_topic, producer, send
@@ -87,16 +90,52 @@ def test_what_kafka_can_lose_is_made_again(data, suffixes):
 
 @pytest.mark.parametrize("topic", ["everything", "append-time"])
 def test_the_indexes_that_we_make_are_kafkas(data, topic):
-    """Byte for byte. When it closes the growing segment, Kafka adds an entry of its end to the time index."""
+    """Byte for byte, also the last entry of the time index, which is added at a stop."""
     for path in (data / f"{topic}-0").iterdir():
         if path.suffix in (".index", ".timeindex", ".txnindex"):
             path.unlink()
     open_partition(data, topic).close()
     paths = sorted((GOLDEN / "data" / f"{topic}-0").glob("*[xg]"))
     for path in paths:
-        kafkas, ours = path.read_bytes(), (data / f"{topic}-0" / path.name).read_bytes()
-        is_growing = path.stem == paths[-1].stem
-        assert ours == (kafkas[: len(ours)] if is_growing else kafkas), path
+        assert path.read_bytes() == (data / f"{topic}-0" / path.name).read_bytes(), path
+
+
+@pytest.mark.parametrize("topic", ["everything", "append-time"])
+def test_the_snapshots_that_we_make_are_kafkas(data, topic):
+    """With the timestamp of a producer's last event, marker or batch: without it Kafka forgets the producer."""
+    for path in (data / f"{topic}-0").glob("*.snapshot"):
+        path.unlink()
+    open_partition(data, topic).close()
+    open_partition(data, topic).close()  # from our own file of producers
+    paths = sorted((GOLDEN / "data" / f"{topic}-0").glob("*.snapshot"))
+    assert len(paths) > 1
+    for path in paths:
+        kafkas, ours = (
+            {row[0]: row for row in SNAPSHOT_ENTRY.iter_unpack(found.read_bytes()[SNAPSHOT_HEADER.size :])}
+            for found in (path, data / f"{topic}-0" / path.name)
+        )
+        assert ours == kafkas, path
+
+
+def test_markers_of_a_topic_with_the_brokers_times_are_kafkas(data):
+    """Their attributes say whose time they carry, as those of all its batches do."""
+    partition = open_partition(data, "append-time")
+    partition.reconfigure(LogConfig(message_timestamp_type="LogAppendTime"))
+    (kafkas,) = {header.attributes for header in markers_of(partition)}
+    (producer, *_) = partition.producers()
+    end = partition.end_offset
+    marker = Marker(MarkerType.ABORT, producer.coordinator_epoch + 1)
+    partition.append_markers(
+        [MarkerWrite(producer.producer_id, producer.producer_epoch + 1, marker)], now_ms=7
+    )
+    (ours,) = markers_of(partition, end)
+    assert (ours.base_offset, ours.attributes, ours.max_timestamp) == (end, kafkas, 7)
+    partition.close()
+
+
+def markers_of(partition, start=0):
+    content = b"".join(partition.read(start, 1 << 20, Isolation.LOG_END).buffers)
+    return [header for _, header in headers_in(content) if header.is_control]
 
 
 def command(*arguments):

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from crc32c import crc32c
 
-from stablelog.batch.header import CONTROL, CRC_START, NO_SEQUENCE, Buffer
+from stablelog.batch.header import CONTROL, CRC_START, LOG_APPEND_TIME, NO_SEQUENCE, Buffer
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import Corrupt
 
@@ -72,6 +72,7 @@ def encode_marker(
     producer_epoch: int,
     timestamp_ms: int,
     position_count: int = 0,
+    by_broker_time: bool = False,
 ) -> bytes:
     """The control batch of a marker: Kafka's 78 bytes, and more where a group is said.
 
@@ -83,6 +84,7 @@ def encode_marker(
         producer_epoch: with which it ends.
         timestamp_ms: by the broker's clock.
         position_count: how many offsets it takes behind its own: in a commit-ordered topic, one for each record.
+        by_broker_time: whether it says so, as all batches of a topic with LogAppendTime do.
     """
     value = VALUE.pack(0, marker.coordinator_epoch)
     if marker.group is not None:
@@ -99,7 +101,7 @@ def encode_marker(
         producer_epoch=producer_epoch,
         base_sequence=NO_SEQUENCE,
         transactional=True,
-        extra_attributes=CONTROL,
+        extra_attributes=CONTROL | (LOG_APPEND_TIME if by_broker_time else 0),
     )
     if not position_count:
         return batch

@@ -192,10 +192,19 @@ def plan_markers(
     log_start_offset: int,
     now_ms: int,
     with_positions: bool,
+    by_broker_time: bool,
 ) -> tuple[list[Appended | Refused], list[MarkerBatch]]:
     """Check markers that are to be written together from `offset` on. Nothing changes.
 
-    Where commit order is kept (`with_positions`), the marker of a commit takes an offset for each record, too.
+    Args:
+        markers: in the order in which they are to be written.
+        producers: those of the partition.
+        offset: of the first marker.
+        leader_epoch: under which they are written.
+        log_start_offset: for the outcomes.
+        now_ms: the broker's clock, and the timestamp of the markers.
+        with_positions: whether the marker of a commit takes an offset for each record, too (commit order).
+        by_broker_time: whether they say that their timestamp is the broker's, as in a topic with LogAppendTime.
 
     Returns:
         What becomes of each, and the batches to be written.
@@ -231,6 +240,7 @@ def plan_markers(
             producer_epoch=write.producer_epoch,
             timestamp_ms=now_ms,
             position_count=positions,
+            by_broker_time=by_broker_time,
         )
         header = read_header(batch)
         batches.append(MarkerBatch(write, header, batch))

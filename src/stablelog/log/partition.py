@@ -417,6 +417,7 @@ class Partition:
             log_start_offset=self.start_offset,
             now_ms=now_ms,
             with_positions=self.config.order == "commit",
+            by_broker_time=self.config.message_timestamp_type == "LogAppendTime",
         )
         if not batches:
             return outcomes
@@ -444,6 +445,7 @@ class Partition:
                 write.marker,
                 header.base_offset,
                 header.next_offset,
+                header.max_timestamp,
                 now_ms,
             )
             if txn is not None:
@@ -762,8 +764,12 @@ class Partition:
     # -- close -------------------------------------------------------------------------------------------------
 
     def close(self, *, clean: bool = True) -> None:
-        """Close every file. If `clean`, make everything durable and leave nothing for recovery to read again."""
+        """Close every file. If `clean`, make everything durable and leave nothing for recovery to read again.
+
+        The time index then ends with an entry of the greatest timestamp, which Kafka needs to look up later ones.
+        """
         if clean and self._failed is None:
+            self._active.complete_time_index()
             self.take_snapshot()
             work = self.unsynced()
             assert work is not None

@@ -54,6 +54,7 @@ class Producer:
     Attributes:
         batches: the last five, oldest first, of the current epoch.
         used_ms: when it last wrote, by the broker's clock.
+        last_timestamp_ms: of its last batch or marker, as the log says; -1 if none is known.
         txn_first_offset: of its open transaction; -1 none.
         txn_started_ms: when that began, by the broker's clock.
         txn_record_count: how many records it has written in it.
@@ -64,6 +65,7 @@ class Producer:
     coordinator_epoch: int = -1
     batches: deque[KeptBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
     used_ms: int = -1
+    last_timestamp_ms: int = -1
     txn_first_offset: int = NO_TXN
     txn_started_ms: int = -1
     txn_record_count: int = 0
@@ -308,6 +310,7 @@ class Producers:
                 KeptBatch(header.last_sequence, last_offset, header.last_offset_delta, header.max_timestamp)
             )
         producer.used_ms = now_ms
+        producer.last_timestamp_ms = header.max_timestamp
         if header.is_transactional:
             if producer.txn_first_offset == NO_TXN:
                 producer.txn_first_offset = base_offset
@@ -323,16 +326,28 @@ class Producers:
         marker: Marker,
         marker_offset: int,
         next_offset: int,
+        timestamp_ms: int,
         now_ms: int,
     ) -> EndedTxn | None:
-        """A marker was written: the producer's transaction has ended.
+        """Take a marker that was written: the producer's transaction has ended.
 
-        The transaction still counts as undecided until `ended` is called with what this returns, which is None
-        if it had written nothing here.
+        Args:
+            producer_id: of the marker.
+            producer_epoch: of the marker.
+            marker: what it says.
+            marker_offset: its own.
+            next_offset: of the batch that follows it.
+            timestamp_ms: of the marker.
+            now_ms: the broker's clock.
+
+        Returns:
+            The transaction, which counts as undecided until `ended` is called with it; None if the producer had
+            written nothing here.
         """
         producer = self._at_epoch(producer_id, producer_epoch)
         producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
         producer.used_ms = now_ms
+        producer.last_timestamp_ms = timestamp_ms
         if producer.txn_first_offset == NO_TXN:
             return None
         aborted = None
@@ -365,6 +380,7 @@ class Producers:
                 marker,
                 header.base_offset,
                 header.next_offset,
+                header.max_timestamp,
                 now_ms,
             )
         if header.has_producer:

@@ -370,11 +370,15 @@ class Segment:
             file.append(content[file.size :])
         return file
 
-    def seal(self, stable_offset: int) -> None:
-        """Nothing more is appended: close the time index with its last entry, and write the indexes."""
+    def complete_time_index(self) -> None:
+        """Add an entry of the greatest timestamp to the time index, if the last one is behind it. In memory only."""
         assert self._time_index is not None
         if self.size:
             self._time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset)
+
+    def seal(self, stable_offset: int) -> None:
+        """Nothing more is appended: complete the time index, and write the indexes."""
+        self.complete_time_index()
         self.write_indexes()
         self.summary = self.progress(stable_offset)
         self.sealed = True

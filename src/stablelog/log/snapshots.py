@@ -37,7 +37,7 @@ SNAPSHOT_ENTRY = struct.Struct(
     "i"  # last_sequence: -1 none
     "q"  # last_offset: of the last batch, -1 none
     "i"  # offset_delta: of the last batch
-    "q"  # timestamp: of the last batch, ms
+    "q"  # timestamp: of the last batch or marker, ms; -1 none
     "i"  # coordinator_epoch: -1 none
     "q"  # current_txn_first_offset: -1 none
 )
@@ -131,7 +131,7 @@ def encode_snapshot(producers: Producers) -> bytes:
             last.last_sequence,
             last.last_offset,
             last.offset_delta,
-            last.timestamp_ms,
+            producer.last_timestamp_ms,
             producer.coordinator_epoch,
             producer.txn_first_offset,
         )
@@ -155,7 +155,9 @@ def decode_snapshot(content: bytes, now_ms: int) -> list[Producer]:
     found = []
     for entry in SNAPSHOT_ENTRY.iter_unpack(content[SNAPSHOT_HEADER.size :]):
         producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_first = entry
-        producer = Producer(producer_id, epoch, coordinator_epoch, used_ms=now_ms)
+        producer = Producer(
+            producer_id, epoch, coordinator_epoch, used_ms=now_ms, last_timestamp_ms=timestamp
+        )
         if offset >= 0:
             producer.batches.append(KeptBatch(sequence, offset, delta, timestamp))
         if txn_first != NO_TXN:
@@ -177,6 +179,13 @@ def encode_producers(producers: Producers, progress: Summary) -> bytes:
         "segment": progress.encode().hex(),
         "producers": [_row(producer) for producer in producers.by_id.values()],
     }
+    timestamps = [
+        [producer.producer_id, producer.last_timestamp_ms]
+        for producer in producers.by_id.values()
+        if producer.last_timestamp_ms != _timestamp_of(producer.batches, producer.used_ms)
+    ]
+    if timestamps:
+        content["timestamps"] = timestamps
     text = json.dumps(content, separators=(",", ":")).encode()
     return text + b"\n" + crc32c(text).to_bytes(4, "big").hex().encode() + b"\n"
 
@@ -207,7 +216,10 @@ def decode_producers(content: bytes) -> tuple[list[Producer], Summary]:
         read = json.loads(text)
         if read["version"] != PRODUCERS_VERSION:
             raise Corrupt(f"a file of producers of version {read['version']}; {PRODUCERS_VERSION} is known")
-        return list(_producers(read["producers"])), Summary.decode(bytes.fromhex(read["segment"]))
+        found = {producer.producer_id: producer for producer in _producers(read["producers"])}
+        for producer_id, timestamp_ms in read.get("timestamps", ()):
+            found[producer_id].last_timestamp_ms = timestamp_ms
+        return list(found.values()), Summary.decode(bytes.fromhex(read["segment"]))
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(f"not a file of producers: {error!r}") from error
 
@@ -216,5 +228,18 @@ def _producers(rows: Iterable[Sequence[Any]]) -> Iterator[Producer]:
     for producer_id, epoch, coordinator_epoch, used_ms, txn_first, txn_started, txn_records, batches in rows:
         kept = deque((KeptBatch(*batch) for batch in batches), maxlen=BATCHES_KEPT)
         yield Producer(
-            producer_id, epoch, coordinator_epoch, kept, used_ms, txn_first, txn_started, txn_records
+            producer_id,
+            epoch,
+            coordinator_epoch,
+            kept,
+            used_ms,
+            _timestamp_of(kept, used_ms),
+            txn_first,
+            txn_started,
+            txn_records,
         )
+
+
+def _timestamp_of(batches: Sequence[KeptBatch], used_ms: int) -> int:
+    """The last timestamp of a producer where its row says all: of its last batch, or else when its marker was written."""
+    return batches[-1].timestamp_ms if batches else used_ms
