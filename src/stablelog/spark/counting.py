@@ -1,26 +1,32 @@
-"""How many records there are, by what headers and summaries say: no record is decoded, and of most segments no byte is read.
+"""How many records a read has, by what headers and summaries say: no record is decoded.
 
-A sealed segment's summary counts its committed records, but by where their transaction's marker is: records of a
-transaction that began in an earlier segment count where it ended. So at both ends of a run of segments the
-transactions that were open there are counted by hand, which is as far as the first undecided offset reaches.
+Of a sealed segment the summary has the number of data records that are in it. A committed reader does not see those of
+aborted transactions; they are counted by the headers between a transaction's first offset and its marker. Where no
+transaction is open at either end of the segment, the summary's count of committed records is right and saves that. It is
+no count of the segment's own records elsewhere: it counts a transaction's records where the marker is, as many as there
+were at that time, and compaction may have removed some from the segments before.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stablelog.batch.header import BatchHeader, headers_in
 from stablelog.batch.records import decode_records
 from stablelog.errors import Corrupt, Unavailable
+from stablelog.log.summary import Summary
 from stablelog.log.transaction_index import AbortedTxn
 from stablelog.spark.cuts import batch_ranges
 from stablelog.spark.fetch import FETCH_SIZE, BrokerLog
 from stablelog.spark.options import BATCH, read_options
 from stablelog.spark.planning import shares
 from stablelog.spark.resolve import Range, name
-from stablelog.spark.segments import PartitionFiles, SegmentFile
+from stablelog.spark.segments import PartitionFiles
 
 _NO_LIMIT = 2**62
+GAP_COUNT_MAX = (
+    1000  # offsets between two ranges that are walked as one; to find another place costs about as much
+)
 
 
 def count(given: Mapping[str, str] | None = None, **more: str) -> int:
@@ -86,77 +92,78 @@ class Aborted:
 
 
 def files_count(files: PartitionFiles, start: int, end: int, *, committed: bool) -> int:
-    """The records of [start, end) that a reader sees. All of it is decided, or it is not asked for committed ones only."""
-    bases = [segment.base_offset for segment in files.segments]
-    first = bisect_left(bases, start)
-    if committed and first == 0 and bases[0] > 0:
-        first = 1  # what is gone in front of it may be of a transaction that ended in it
-    last = first
-    while (
-        last < len(bases) - 1
-        and (summary := files.segments[last].summary) is not None
-        and bases[last + 1] <= end
-        and summary.end_offset <= end
-    ):
-        last += 1
-    if committed and first and first < last and files.segments[first - 1].summary is None:
-        first = last  # where the undecided offsets began is not known
-    run = files.segments[first:last]
-    if not run:
-        return _walked(files, start, end, committed=committed)
-    head, tail = bases[first], bases[last]
-    total = _walked(files, start, head, committed=committed) + _walked(files, tail, end, committed=committed)
-    if not committed:
-        return total + sum(segment.summary.record_count for segment in run if segment.summary)
-    total += sum(segment.summary.committed_count for segment in run if segment.summary)
-    aborted = Aborted.of(files.aborted(start, end))
-    left_open = _open_at(files, _stable_offset(run[-1]), tail, head, aborted)
-    for txn in left_open.values():
-        if not txn.is_aborted:
-            total += txn.count_behind  # ended behind the run, and not counted there
-    if first:
-        for key, txn in _open_at(
-            files, _stable_offset(files.segments[first - 1]), head, head, aborted
-        ).items():
-            if not txn.is_aborted and key not in left_open:
-                # Ended within the run, and counted there with what stands in front of it.
-                total -= txn.count_before
-    return total
+    """Count the records of [start, end) that a reader sees.
 
+    Args:
+        files: of the partition.
+        start: inclusive; not before the log's start.
+        end: exclusive; for a committed reader at most the last stable offset.
+        committed: whether the reader sees committed records only.
 
-def _stable_offset(segment: SegmentFile) -> int:
-    assert segment.summary is not None
-    return segment.summary.stable_offset
-
-
-@dataclass(slots=True)
-class _OpenTxn:
-    """A transaction that is open at some offset, with its records before and behind a split."""
-
-    is_aborted: bool
-    count_before: int = 0
-    count_behind: int = 0
-
-
-def _open_at(
-    files: PartitionFiles, start: int, end: int, split: int, aborted: Aborted
-) -> dict[tuple[int, int], _OpenTxn]:
-    """The transactions that are open at `end`, none of which began before `start`: by producer and first offset."""
-    found: dict[int, tuple[int, _OpenTxn]] = {}
-    for header, _ in _headers(files, start, end):
-        if not header.is_transactional or header.base_offset < start:
+    Raises:
+        Gone: a file was removed since it was listed.
+        Unavailable, Corrupt: as `PartitionFiles.span`.
+    """
+    total, reached = 0, start
+    for place, segment in enumerate(files.segments[:-1]):
+        next_base, summary = files.segments[place + 1].base_offset, segment.summary
+        if summary is None or segment.base_offset < start or next_base > end:
             continue
-        if header.is_control:
-            found.pop(header.producer_id, None)
-            continue
-        if header.producer_id not in found:
-            found[header.producer_id] = header.base_offset, _OpenTxn(aborted.holds(header))
-        txn = found[header.producer_id][1]
-        if header.base_offset < split:
-            txn.count_before += header.record_count
+        segment.check(next_base)
+        total += _walked(files, reached, segment.base_offset, committed=committed)
+        total += _committed_count(files, place, summary) if committed else summary.record_count
+        reached = next_base
+    return total + _walked(files, reached, end, committed=committed)
+
+
+def _committed_count(files: PartitionFiles, place: int, summary: Summary) -> int:
+    """Count the records of a segment whose transactions were committed; all of it is decided."""
+    aborted = files.aborted(summary.base_offset, summary.end_offset)
+    if not aborted:
+        return summary.record_count
+    if _is_closed(files, place, summary):
+        return summary.committed_count
+    return summary.record_count - _aborted_count(files, aborted, summary.base_offset, summary.end_offset)
+
+
+def _is_closed(files: PartitionFiles, place: int, summary: Summary) -> bool:
+    """Whether no transaction was open at the segment's beginning, and none at its end."""
+    if place:
+        before = files.segments[place - 1].summary
+        nothing_open = before is not None and before.stable_offset == before.end_offset == summary.base_offset
+    else:
+        nothing_open = summary.base_offset == 0  # what was removed in front of it may have been open there
+    return nothing_open and summary.stable_offset == summary.end_offset
+
+
+def _aborted_count(files: PartitionFiles, aborted: Sequence[AbortedTxn], start: int, end: int) -> int:
+    """Count the records of aborted transactions in [start, end), by headers.
+
+    Args:
+        files: of the partition.
+        aborted: the aborted transactions that touch the range, by their first offsets.
+        start: of a segment.
+        end: of the same segment.
+    """
+    held = Aborted.of(aborted)
+    return sum(
+        header.record_count
+        for low, high in _stretches(aborted, start, end)
+        for header, _ in _headers(files, low, high)
+        if not header.is_control and held.holds(header)
+    )
+
+
+def _stretches(aborted: Iterable[AbortedTxn], start: int, end: int) -> list[tuple[int, int]]:
+    """The ranges of [start, end) in which aborted transactions were open; neighbours are joined."""
+    found: list[tuple[int, int]] = []
+    for txn in aborted:
+        first, last = max(txn.first_offset, start), min(txn.last_offset, end)
+        if found and first <= found[-1][1] + GAP_COUNT_MAX:
+            found[-1] = found[-1][0], max(found[-1][1], last)
         else:
-            txn.count_behind += header.record_count
-    return {(producer_id, begun): txn for producer_id, (begun, txn) in found.items()}
+            found.append((first, last))
+    return found
 
 
 def _headers(files: PartitionFiles, start: int, end: int) -> Iterator[tuple[BatchHeader, bytes | None]]:
