@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stablelog.batch.header import headers_in
-from stablelog.batch.records import decode_records
 from stablelog.client.cluster import Cluster, Missing
 from stablelog.errors import Corrupt, InvalidConfig, Unavailable
 from stablelog.log.retention import DELETED
@@ -27,7 +26,8 @@ from stablelog.spark.offsets import Place
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Extent, Piece, Span
 from stablelog.spark.resolve import Range, lost, name
-from stablelog.spark.segments import Gone, PartitionFiles, SegmentFile, open_log_file
+from stablelog.spark.segments import Gone, PartitionFiles, open_log_file
+from stablelog.spark.times import first_in_files
 
 log = logging.getLogger(__name__)
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
@@ -200,11 +200,15 @@ class DirectoryLog:
 
     def at_times(self, times: Mapping[Place, int]) -> dict[Place, int | None]:
         """As `Log`."""
-        found = {}
-        for place, time_ms in times.items():
-            files = self._of(place)
-            found[place] = steadily(files, lambda files=files, time_ms=time_ms: _at_time(files, time_ms))  # type: ignore[misc]
-        return found
+        starts, ends = self.earliest(times), self.latest(times)
+        return {
+            place: self._at_time(place, time_ms, starts[place], ends[place])
+            for place, time_ms in times.items()
+        }
+
+    def _at_time(self, place: Place, time_ms: int, start: int, end: int) -> int | None:
+        files = self._of(place)
+        return steadily(files, lambda: first_in_files(files, time_ms, start, end))
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
         """As `Log`."""
@@ -232,26 +236,6 @@ class DirectoryLog:
 
 def _span(files: PartitionFiles, start: int, end: int, topic_id: str) -> Span:
     return steadily(files, lambda: files.span(start, end, topic_id))
-
-
-def _at_time(files: PartitionFiles, time_ms: int) -> int | None:
-    """The offset of the first record of that time or later."""
-    for segment in files.segments:
-        if segment.summary is not None and segment.summary.max_timestamp < time_ms:
-            continue
-        for position, header in segment.headers():
-            if header.max_timestamp >= time_ms and not header.is_control:
-                for record in _records(segment, position, header.size):
-                    if record.timestamp_ms >= time_ms:
-                        return int(record.offset)
-    return None
-
-
-def _records(segment: SegmentFile, position: int, size: int) -> list[Any]:
-    try:
-        return list(decode_records(segment.read(position, size)))
-    except Corrupt as error:
-        raise Corrupt(f"{segment.path}, at byte {position}: {error}") from error
 
 
 class SharedLog:

@@ -51,7 +51,7 @@ class Log(Protocol):
         ...
 
     def at_times(self, times: Mapping[Place, int]) -> dict[Place, int | None]:
-        """The offset of the first record of that time in ms or later; None where there is none."""
+        """The offset of the first record of that time in ms or later, of those that can be read; None where there is none."""
         ...
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
