@@ -1,0 +1,315 @@
+"""What clients are told of a data directory by the broker that runs on it: everything that a later release has to tell, too.
+
+Answers are plain lists and dicts, as they stand in JSON.
+"""
+
+import functools
+import hashlib
+import json
+from datetime import timedelta
+
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
+from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.header import headers_in
+from stablelog.batch.markers import MarkerType, read_marker
+from stablelog.batch.records import decode_records
+from stablelog.cli.transactions import _description_class
+from stablelog.client import joint
+from stablelog.client.cluster import EARLIEST, LATEST, Cluster, module_of
+from stablelog.client.commits import describe_commits
+from stablelog.client.connection import Connection
+from stablelog.client.cuts import describe_cut
+from tests.clients.reading import read_to_end
+from tests.java.load import TIMEOUT_S, settings
+
+DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 61, 65, 66
+ROWS_KEPT_MAX = 1_000  # of a partition; of more only a digest is kept
+SHOWN_SIZE_MAX = 100  # of a longer value only a digest is kept
+ISOLATIONS = {"committed": "read_committed", "all": "read_uncommitted"}
+FETCH_SIZE = 4 << 20
+NO_END = 2**63 - 1
+
+
+def shortened(rows):
+    """So many records in a few words: only their digest is kept."""
+    return {"count": len(rows), "digest": hashlib.sha256(json.dumps(rows).encode()).hexdigest()}
+
+
+def shown(content):
+    """Bytes as they stand in JSON."""
+    if content is None:
+        return None
+    if len(content) > SHOWN_SIZE_MAX:
+        return f"{content[:40].decode('latin-1')}… {hashlib.sha256(content).hexdigest()[:16]}"
+    return content.decode("latin-1")
+
+
+def row(offset, timestamp_ms, key, value, headers):
+    """A record as it stands in JSON."""
+    return [offset, timestamp_ms, shown(key), shown(value), [[name, shown(held)] for name, held in headers]]
+
+
+@functools.lru_cache(maxsize=100_000)
+def _rows_of(batch):
+    return tuple(row(*record) for record in decode_records(batch))
+
+
+def rows_in(content, aborted, start):
+    """The records of a fetch's answer from an offset on, as a reader filters them, and where the answer ends.
+
+    Args:
+        content: whole batches, the last maybe cut off.
+        aborted: (producer id, first offset) of the aborted transactions among them.
+        start: the offset that was asked for.
+    """
+    found, end = [], start
+    pending = sorted(aborted, key=lambda txn: txn[1], reverse=True)
+    leaving_out = set()
+    for at, header in headers_in(content):
+        if at + header.size > len(content):
+            break
+        end = max(end, header.next_offset)
+        while pending and pending[-1][1] <= header.last_offset:
+            leaving_out.add(pending.pop()[0])
+        batch = bytes(content[at : at + header.size])
+        if header.is_control:
+            marker = read_marker(batch)
+            if marker is not None and marker.type is MarkerType.ABORT:
+                leaving_out.discard(header.producer_id)
+        elif not (header.is_transactional and header.producer_id in leaving_out):
+            found += [one for one in _rows_of(batch) if one[0] >= start]
+    return found, end
+
+
+def fetched(cluster, topic, partition, start, isolation, size_max=FETCH_SIZE):
+    """What one fetch brings: (records, where it ends)."""
+    answer = cluster.fetch(topic, partition, start, size_max, isolation, wait_ms=0)
+    return rows_in(answer.records, answer.aborted, start)
+
+
+def fetched_to_end(cluster, topic, partition, start, isolation, end=NO_END):
+    """What fetch after fetch brings, until one brings nothing, or what lies before `end` has come."""
+    found = []
+    while start < end:
+        rows, reached = fetched(cluster, topic, partition, start, isolation)
+        found += rows
+        if reached == start:
+            break
+        start = reached
+    return found
+
+
+def consumed(bootstrap, topic, partition, start, isolation):
+    """What librdkafka's consumer gets from an offset on."""
+    consumer = Consumer(
+        settings(
+            bootstrap,
+            **{
+                "group.id": "looks",
+                "isolation.level": isolation,
+                "enable.partition.eof": True,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "check.crcs": True,
+                "fetch.wait.max.ms": 5,
+            },
+        )
+    )
+    found = [
+        row(one.offset(), one.timestamp()[1], one.key(), one.value(), one.headers() or ())
+        for one in read_to_end(consumer, topic, partition, start=start)
+    ]
+    consumer.close()
+    return found
+
+
+# -- everything ----------------------------------------------------------------------------------------------------
+
+
+def look(bootstrap, written_ms):
+    """Everything that clients are told.
+
+    Args:
+        bootstrap: of the broker.
+        written_ms: when the directory was written: what a start has written since has a time of its own.
+    """
+    with Cluster(bootstrap, timeout_s=TIMEOUT_S, deadline_s=2 * TIMEOUT_S) as cluster:
+        topics = {name: topic for name, topic in cluster.metadata().items() if not topic.is_internal}
+        configs = topic_configs(bootstrap, topics)
+        ordered = [name for name in sorted(topics) if configs[name].get("stablelog.order") == "commit"]
+        return {
+            "topics": {
+                name: {
+                    "id": str(topics[name].topic_id),
+                    "configs": configs[name],
+                    "partitions": [
+                        look_at_partition(
+                            bootstrap, cluster, name, index, written_ms if name in ordered else None
+                        )
+                        for index in sorted(topics[name].partitions)
+                    ],
+                }
+                for name in sorted(topics)
+            },
+            "groups": group_offsets(bootstrap),
+            "transactions": transactions(bootstrap),
+            "joint": joint_versions(cluster),
+            "cuts": cuts(cluster, {name: configs[name].get("stablelog.group", "") for name in ordered}),
+        }
+
+
+def topic_configs(bootstrap, names):
+    """The settings that topics have of their own."""
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+    admin = AdminClient(settings(bootstrap))  # lives until all is answered
+    answers = admin.describe_configs(resources)
+    return {
+        resource.name: {
+            name: entry.value
+            for name, entry in sorted(future.result(TIMEOUT_S).items())
+            if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        }
+        for resource, future in answers.items()
+    }
+
+
+def look_at_partition(bootstrap, cluster, topic, index, written_ms):
+    """The bounds of a partition, what readers of both isolations get of it, and who has written."""
+    seen = bounds(cluster, topic, index)
+    for name, isolation in ISOLATIONS.items():
+        start = seen["start"][name]
+        rows = consumed(bootstrap, topic, index, start, isolation)
+        assert rows == fetched_to_end(cluster, topic, index, start, isolation), (topic, name)
+        seen[name] = rows if len(rows) <= ROWS_KEPT_MAX else shortened(rows)
+    seen["producers"] = producers(cluster, topic, index)
+    if written_ms is not None:
+        listed = describe_commits(cluster, topic, index, with_outside=True)
+        seen["commits"] = [
+            [one.start_offset, one.end_offset, one.commit_sequence, min(one.time_ms, written_ms)]
+            for one in listed.commits
+        ]
+    return seen
+
+
+def bounds(cluster, topic, index):
+    """Where a partition begins and ends for readers of each isolation."""
+    at = (topic, index)
+    return {
+        bound: {
+            name: cluster.list_offsets({at: spec}, level)[at].offset for name, level in ISOLATIONS.items()
+        }
+        for bound, spec in (("start", EARLIEST), ("end", LATEST))
+    }
+
+
+def producers(cluster, topic, index):
+    """Producer id, epoch, last sequence, coordinator epoch, first offset of the open transaction: of each producer."""
+
+    def ask():
+        connection = cluster.connection_to(cluster.leader(topic, index))
+        request_class = connection.request_class(DESCRIBE_PRODUCERS)
+        wanted = module_of(request_class).TopicRequest(name=topic, partition_indexes=(index,))
+        return cluster.ask(connection, request_class(topics=(wanted,)))
+
+    found = cluster.retrying("describing producers", ask).topics[0].partitions[0]
+    assert found.error_code is ErrorCode.none, found
+    return sorted(
+        [
+            one.producer_id,
+            one.producer_epoch,
+            one.last_sequence,
+            one.coordinator_epoch,
+            one.current_txn_start_offset,
+        ]
+        for one in found.active_producers
+    )
+
+
+def group_offsets(bootstrap):
+    """What each consumer group has committed: offset and metadata, by partition."""
+    admin = AdminClient(settings(bootstrap))
+    listed = admin.list_consumer_groups().result(TIMEOUT_S)
+    assert not listed.errors
+    names = sorted({group.group_id for group in listed.valid} | {"undecided", "of-query"})
+    found = {}
+    for name in names:
+        asked = [ConsumerGroupTopicPartitions(name)]
+        answer = admin.list_consumer_group_offsets(asked)[name].result(TIMEOUT_S)
+        offsets = {
+            f"{at.topic}-{at.partition}": [at.offset, at.metadata or ""] for at in answer.topic_partitions
+        }
+        if offsets:
+            found[name] = dict(sorted(offsets.items()))
+    return found
+
+
+def transactions(bootstrap):
+    """What the coordinators say of each transactional id."""
+    with Connection(bootstrap, timeout_s=TIMEOUT_S) as connection:
+        request_class = connection.request_class(LIST_TRANSACTIONS, newest=1)
+        more = {"duration_filter": -1} if request_class.__version__ else {}
+        listed = connection.call(request_class(state_filters=(), producer_id_filters=(), **more))
+        names = sorted(one.transactional_id for one in listed.transaction_states)
+        return {name: described(connection, name) for name in names}
+
+
+def described(connection, transactional_id):
+    """The state of one id."""
+    request = connection.request_class(DESCRIBE_TRANSACTIONS)(transactional_ids=(transactional_id,))
+    found = connection.call(request, _description_class()).transaction_states[0]
+    assert found.error_code is ErrorCode.none, found
+    return {
+        "state": found.transaction_state,
+        "producer": [found.producer_id, found.producer_epoch],
+        "timeout_ms": found.transaction_timeout // timedelta(milliseconds=1),
+        "partitions": sorted(
+            f"{topic.topic}-{index}" for topic in found.topics for index in topic.partitions
+        ),
+    }
+
+
+def identity_of(bootstrap, transactional_id):
+    """What the producer that has an id now shows: transactional id, producer id, epoch."""
+    with Connection(bootstrap, timeout_s=TIMEOUT_S) as connection:
+        return transactional_id, *described(connection, transactional_id)["producer"]
+
+
+def joint_versions(cluster):
+    """What is remembered of the joint commits' keys: last version, its commit sequence, run and digest."""
+    found = {}
+    for group, key, version in (("", "query", 1), ("", "query", 2), ("pay", "bills", 7)):
+        begun = joint.begin(cluster, key, version, group=group)
+        found[f"{group}/{key}/{version}"] = [
+            begun.committed,
+            begun.commit_sequence,
+            begun.last_version,
+            begun.run,
+            begun.digest,
+        ]
+    return found
+
+
+def cuts(cluster, group_of_topic):
+    """The cuts of each transaction group through all its commit-ordered topics, from the first one that is whole."""
+    found = {}
+    for group in sorted(set(group_of_topic.values())):
+        topics = [topic for topic, its_group in group_of_topic.items() if its_group == group]
+        latest = describe_cut(cluster, topics, group=group)
+        found[group] = {
+            "topics": topics,
+            "resolved": latest.commit_sequence,
+            "decided": latest.last_commit_sequence,
+            "whole_after": latest.whole_after(),
+            "offsets": [
+                [sequence, *offsets_of(describe_cut(cluster, topics, sequence, group=group))]
+                for sequence in range(latest.whole_after(), latest.commit_sequence + 1)
+            ],
+        }
+    return found
+
+
+def offsets_of(cut):
+    """The offsets of a cut, in the order of its partitions."""
+    return [cut.offsets[at] for at in sorted(cut.offsets)]
