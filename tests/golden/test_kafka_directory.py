@@ -159,6 +159,28 @@ def test_verify_and_inspect_work_on_it():
     )
 
 
+@pytest.mark.parametrize(
+    ("rows", "is_right"), [(["0 0"], True), (["0 50"], True), (["1 50"], False), (["0 0", "1 50"], False)]
+)
+def test_verify_knows_leader_epochs_that_begin_at_the_logs_start(data, rows, is_right):
+    """After DeleteRecords Kafka lets the first epoch that is left begin at the log's start."""
+    directory = data / "everything-0"
+    (directory / "leader-epoch-checkpoint").write_text("\n".join(["0", str(len(rows)), *rows, ""]))
+    found = [finding.path.name for finding in verify_directory(LocalDisk(), directory)]
+    assert found == ([] if is_right else ["leader-epoch-checkpoint"])
+
+
+def test_verify_knows_a_segment_that_kafkas_compaction_has_emptied(data):
+    """Its file is there and holds nothing; the summary that we write beside it tells of the offsets up to the next."""
+    directory = data / "everything-0"
+    bases = sorted(path.stem for path in directory.glob("*.log"))
+    for suffix in ("log", "index", "timeindex", "txnindex"):
+        (directory / f"{bases[0]}.{suffix}").write_bytes(b"")
+    open_partition(data, "everything").close()
+    assert (directory / f"{bases[0]}.summary").exists()
+    assert [finding.path.name for finding in verify_directory(LocalDisk(), directory)] == []
+
+
 def test_a_broker_takes_it_over(data):
     """Its topics, groups and transactions go on, one that Kafka left open too: its producer's successor ends it."""
     with stablelog.serve(data) as broker:

@@ -108,8 +108,8 @@ class _Verification:
             self._begin_behind(bases[0])
         sizes = {base: self._size(self._path(base, LOG)) for base in bases}
         done = 0
-        for base in bases:
-            yield from self._verify_segment(base, is_last=base == bases[-1])
+        for base, following in zip(bases, [*bases[1:], None], strict=True):
+            yield from self._verify_segment(base, following)
             done += sizes[base]
             if self._progress is not None:
                 self._progress(done, sum(sizes.values()))
@@ -153,7 +153,13 @@ class _Verification:
 
     # -- one segment -------------------------------------------------------------------------------------------
 
-    def _verify_segment(self, base: int, *, is_last: bool) -> Iterator[Finding]:
+    def _verify_segment(self, base: int, following: int | None) -> Iterator[Finding]:
+        """Prove the files of one segment.
+
+        Args:
+            base: its base offset.
+            following: that of the next segment; None for the last one.
+        """
         path = self._path(base, LOG)
         # The log's size is taken first, so that no index can be behind what is read of the log; and a summary
         # before it, because once there is one the log grows no more.
@@ -170,7 +176,7 @@ class _Verification:
             yield Finding(
                 path, f"begins at {base}, before the segment in front of it ends ({self._end_offset})"
             )
-        seen = _Seen(base, is_last, base)
+        seen = _Seen(base, following is None, base)
         offset_index = OffsetIndex(base, content.indexes[INDEX] or b"")
         time_index = TimeIndex(base, content.indexes[TIMEINDEX] or b"")
         whole = True
@@ -185,6 +191,8 @@ class _Verification:
         finally:
             file.close()
         self._end_offset = max(self._end_offset, seen.end_offset)
+        if following is not None and seen.end_offset < following:
+            self._compacted = True  # Kafka's compaction may leave a segment without any batch
         yield from self._read_snapshots_up_to(self._end_offset)
         if whole:
             yield from self._verify_rest(offset_index, time_index, seen)
@@ -470,10 +478,20 @@ class _Verification:
         except Corrupt as error:
             yield Finding(path, str(error))
             return
-        begin = self._epochs.entries[0][1] if self._epochs.entries else 0
-        said = [(epoch, start) for epoch, start in said if begin < start < self._end_offset]
-        known = self._epochs.entries[1:]
-        if self._begins_known and not self._compacted and said != known[: len(said)]:
+        known = self._epochs.entries
+        if not said or not known or not self._begins_known or self._compacted:
+            return
+        # Retention and DeleteRecords remove the beginning of either, and Kafka lets the first epoch that is left begin
+        # at the log's start. So they are compared from where both are known.
+        begin = max(said[0][1], known[0][1])
+        if begin >= self._end_offset:
+            return
+        said, known = (
+            [(LeaderEpochs(entries).epoch_of(begin), begin)]
+            + [(epoch, start) for epoch, start in entries if begin < start < self._end_offset]
+            for entries in (said, known)
+        )
+        if said != known[: len(said)]:
             yield Finding(path, f"epochs begin at {said}; the log says {known}")
 
 
