@@ -18,6 +18,7 @@ from typing import Any
 
 from stablelog.broker.compaction import Compactor
 from stablelog.broker.config import BrokerConfig
+from stablelog.broker.dynamic_settings import DynamicSettings
 from stablelog.broker.fetch_sessions import FetchSessions
 from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
@@ -84,6 +85,7 @@ class Broker:
             to_disk=config["stablelog.flush"] == "fsync", on_advance=self._advanced, on_failure=on_failure
         )
         self.topics = Topics(disk, directory, config, self.now_ms)
+        self._dynamic_settings = DynamicSettings(disk, directory, directory / META_FILE)
         self.fetch_sessions = FetchSessions(config["max.incremental.fetch.session.cache.slots"])
         self.compactor = Compactor(self.topics, config, self.now_ms)
         self.metrics = Metrics(self)
@@ -127,6 +129,7 @@ class Broker:
         self.disk.make_dir(self.directory)
         self._lock_directory()
         self._read_meta()
+        self._load_dynamic_settings()
         clean_path = self.directory / CLEAN_SHUTDOWN_FILE
         fresh = not self.disk.exists(self.directory / "cluster.json")
         clean = self.disk.exists(clean_path)
@@ -167,6 +170,27 @@ class Broker:
             if "node.id" in self.config.given:
                 raise InvalidConfig(f"{path} says node.id={node_id}, the configuration says {self.node_id}")
             self.node_id = int(node_id)
+
+    def _load_dynamic_settings(self) -> None:
+        try:
+            self.config.set_dynamic(self._dynamic_settings.load())
+        except InvalidConfig as invalid:
+            raise InvalidConfig(
+                f"{self._dynamic_settings.path} cannot be taken: {invalid}; start the release that wrote it and delete "
+                "this dynamic setting of the broker there"
+            ) from invalid
+
+    def change_settings(self, settings: Mapping[str, str]) -> None:
+        """Replace the broker's dynamic settings. Durable on return.
+
+        Raises:
+            InvalidConfig: one is unknown, not dynamic, or out of range; nothing changed.
+            Refused: the disk does not take them; nothing changed.
+        """
+        self.config.check_dynamic(settings)
+        self._dynamic_settings.store(settings)
+        self.config.set_dynamic(settings)
+        self.topics.reconfigure()
 
     def _open_coordinators(self) -> None:
         """The broker's own logs come first: without them nothing can be answered."""

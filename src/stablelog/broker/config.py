@@ -483,44 +483,68 @@ def _parse(setting: Setting, name: str, text: str) -> Any:
         ) from None
 
 
+def dynamic_setting(name: str) -> Setting:
+    """Find a setting that a running broker takes.
+
+    Raises:
+        InvalidConfig: it is unknown, or not dynamic.
+    """
+    setting = _BY_NAME.get(name)
+    if setting is None:
+        raise _refuse_unknown(name, _BY_NAME, "broker")
+    if not setting.dynamic:
+        raise InvalidConfig(f"{name} can only be set when the broker starts")
+    return setting
+
+
 class BrokerConfig:
-    """Every setting of one broker: what was given, and the defaults."""
+    """Every setting of one broker. A dynamic value counts before a given one, and that before the default.
+
+    Attributes:
+        given: the settings with which the broker was started, as text.
+        dynamic: the settings that it was given while it ran, as text.
+    """
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.given = dict(given)
-        self._values: dict[str, Any] = {}
+        self.dynamic: dict[str, str] = {}
+        self._given_values: dict[str, Any] = {}
         for name, text in given.items():
             if name not in _BY_NAME:
                 raise _refuse_unknown(name, _BY_NAME, "broker")
-            self._values[name] = _parse(_BY_NAME[name], name, text)
+            self._given_values[name] = _parse(_BY_NAME[name], name, text)
         for setting in SETTINGS:
-            self._values.setdefault(setting.name, setting.parse(setting.default))
+            self._given_values.setdefault(setting.name, setting.parse(setting.default))
+        self._values = dict(self._given_values)
 
     def __getitem__(self, name: str) -> Any:
         """The value of a setting, of the type that its range says."""
         return self._values[name]
 
     def text(self, name: str) -> str:
-        """The value as it was given, or the default."""
-        return self.given.get(name, _BY_NAME[name].default)
+        """The value in effect, as text."""
+        return self.dynamic.get(name, self.given.get(name, _BY_NAME[name].default))
 
-    def change(self, name: str, text: str | None) -> None:
-        """Give a dynamic setting a new value, or with None its default.
+    def check_dynamic(self, settings: Mapping[str, str]) -> dict[str, Any]:
+        """Check dynamic settings.
+
+        Returns:
+            Their values.
 
         Raises:
-            InvalidConfig: unknown, not dynamic, or out of range; nothing changed.
+            InvalidConfig: one is unknown, not dynamic, or out of range.
         """
-        setting = _BY_NAME.get(name)
-        if setting is None:
-            raise _refuse_unknown(name, _BY_NAME, "broker")
-        if not setting.dynamic:
-            raise InvalidConfig(f"{name} can only be set when the broker starts")
-        value = _parse(setting, name, setting.default if text is None else text)
-        self._values[name] = value
-        if text is None:
-            self.given.pop(name, None)
-        else:
-            self.given[name] = text
+        return {name: _parse(dynamic_setting(name), name, text) for name, text in settings.items()}
+
+    def set_dynamic(self, settings: Mapping[str, str]) -> None:
+        """Replace all dynamic settings.
+
+        Raises:
+            InvalidConfig: as `check_dynamic`; nothing changed.
+        """
+        values = self.check_dynamic(settings)
+        self.dynamic = dict(settings)
+        self._values = self._given_values | values
 
     def log_config(self, topic_configs: Mapping[str, str]) -> LogConfig:
         """The log settings of a topic: its own, else the broker's."""

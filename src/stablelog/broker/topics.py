@@ -377,6 +377,7 @@ class Topics:
             _give_up(partitions)
             raise
         topic.partitions = partitions
+        self.reconfigure([topic])  # settings may have changed while they were made
         return topic
 
     def release(self, topic: Topic) -> None:
@@ -464,6 +465,7 @@ class Topics:
             _give_up(added)
             raise
         topic.partitions.update(added)
+        self.reconfigure([topic])
 
     def delete(self, name: str) -> Topic:
         """Take a topic out of the list; its directories are renamed, and removed by `remove_deleted`. Durable on return.
@@ -575,6 +577,9 @@ class Topics:
 
     def publish_partition(self, topic: Topic, partition: Partition) -> None:
         """The topic has this partition open."""
+        partition.reconfigure(
+            self._config.log_config(topic.configs)
+        )  # may have changed while it was recovered
         topic.partitions[partition.index] = partition
         self._durable_ends.pop((topic.name, partition.index), None)
 

@@ -14,11 +14,18 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, in_turns
 from stablelog.broker.broker import Broker
-from stablelog.broker.config import FIXED_TOPIC_SETTINGS, SETTINGS, SETTLED_AT_CREATION, TOPIC_SETTINGS
+from stablelog.broker.config import (
+    FIXED_TOPIC_SETTINGS,
+    SETTINGS,
+    SETTLED_AT_CREATION,
+    TOPIC_SETTINGS,
+    BrokerConfig,
+)
 from stablelog.errors import Refused
 
 TOPIC, BROKER = 2, 4
-FROM_TOPIC, FROM_FILE, FROM_DEFAULT = 1, 4, 5
+# Kafka's DYNAMIC_TOPIC_CONFIG, DYNAMIC_BROKER_CONFIG, STATIC_BROKER_CONFIG, DEFAULT_CONFIG
+FROM_TOPIC, FROM_DYNAMIC, FROM_FILE, FROM_DEFAULT = 1, 2, 4, 5
 BOOLEAN, STRING, LONG = 1, 2, 5
 
 
@@ -40,16 +47,22 @@ def _type_of(text: str) -> int:
     return LONG if text.lstrip("-").isdigit() else STRING
 
 
+def _broker_source(config: BrokerConfig, name: str) -> int:
+    if name in config.dynamic:
+        return FROM_DYNAMIC
+    return FROM_FILE if name in config.given else FROM_DEFAULT
+
+
 def topic_config_values(broker: Broker, own: Mapping[str, str]) -> list[ConfigValue]:
     """Every setting of a topic that has set `own` for itself."""
     values = []
     for name, setting in TOPIC_SETTINGS.items():
         if name in own:
             text, source = own[name], FROM_TOPIC
-        elif setting.name in broker.config.given and name not in SETTLED_AT_CREATION:
-            text, source = broker.config.text(setting.name), FROM_FILE
-        else:
+        elif name in SETTLED_AT_CREATION:
             text, source = setting.default, FROM_DEFAULT
+        else:
+            text, source = broker.config.text(setting.name), _broker_source(broker.config, setting.name)
         is_settled = name in SETTLED_AT_CREATION
         values.append(ConfigValue(name, text, source, is_settled, setting.doc, _type_of(text)))
     for name, fixed in FIXED_TOPIC_SETTINGS.items():
@@ -70,7 +83,7 @@ def broker_config_values(broker: Broker) -> list[ConfigValue]:
         ConfigValue(
             setting.name,
             broker.config.text(setting.name),
-            FROM_FILE if setting.name in broker.config.given else FROM_DEFAULT,
+            _broker_source(broker.config, setting.name),
             not setting.dynamic,
             setting.doc,
             _type_of(setting.default),

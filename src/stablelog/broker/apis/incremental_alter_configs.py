@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (44): change single settings of a topic, or the dynamic ones of the broker."""
+"""IncrementalAlterConfigs (44): change single settings of a topic, or the dynamic ones of the broker; both are kept."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from kio.schema.incremental_alter_configs.v1.response import (
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.apis.describe_configs import BROKER, TOPIC
 from stablelog.broker.broker import Broker
-from stablelog.broker.config import BrokerConfig, check_change
+from stablelog.broker.config import check_change, dynamic_setting
 from stablelog.errors import InvalidConfig, Refused
 
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
@@ -57,14 +57,13 @@ def _alter_topic(broker: Broker, name: str, changes: Any, *, validate_only: bool
 def _alter_broker(broker: Broker, name: str, changes: Any, *, validate_only: bool) -> None:
     if name not in ("", str(broker.node_id)):
         raise Refused(ErrorCode.invalid_request, f"there is no broker {name!r}; this one is {broker.node_id}")
-    wanted = _changed(broker.config.given, {}, changes)
-    trial = BrokerConfig(broker.config.given)
-    for change in changes:
-        trial.change(change.name, wanted.get(change.name))
-    if not validate_only:
-        for change in changes:
-            broker.config.change(change.name, wanted.get(change.name))
-        broker.topics.reconfigure()
+    config = broker.config
+    effective = {change.name: config.text(dynamic_setting(change.name).name) for change in changes}
+    wanted = _changed(config.dynamic, effective, changes)
+    if validate_only:
+        config.check_dynamic(wanted)
+    else:
+        broker.change_settings(wanted)
 
 
 async def handle(

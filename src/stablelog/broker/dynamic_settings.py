@@ -1,0 +1,109 @@
+"""The broker's dynamic settings on disk: what IncrementalAlterConfigs has given a running broker.
+
+They are in `broker.json`, which is replaced as a whole. A line in `meta.properties` says that the file exists: without
+it, a lost file would silently bring back the settings of the command line, and retention would delete what was to stay.
+
+Format: docs/formats.md, "broker.json".
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+from stablelog.env.disk import Disk
+from stablelog.errors import Corrupt, DiskError, Refused
+
+log = logging.getLogger(__name__)
+
+SETTINGS_FILE = "broker.json"
+SETTINGS_VERSION = 1
+META_LINE = f"stablelog.dynamic.settings={SETTINGS_FILE}"
+
+
+def encode_settings(settings: Mapping[str, str]) -> bytes:
+    """Make the content of the file."""
+    text = json.dumps(
+        {"version": SETTINGS_VERSION, "settings": dict(settings)}, separators=(",", ":")
+    ).encode()
+    return text + b"\n%08x\n" % crc32c(text)
+
+
+def decode_settings(content: bytes) -> dict[str, str]:
+    """Read the content of the file.
+
+    Raises:
+        Corrupt: it is damaged, or of another version.
+    """
+    text, _, crc = content.removesuffix(b"\n").rpartition(b"\n")
+    if crc != b"%08x" % crc32c(text):
+        raise Corrupt("its CRC does not hold")
+    try:
+        read = json.loads(text)
+        version = read["version"]
+        if version != SETTINGS_VERSION:
+            raise Corrupt(f"it is of version {version}, and this release reads version {SETTINGS_VERSION}")
+        return {str(name): str(value) for name, value in read["settings"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(f"it does not hold settings: {error!r}") from error
+
+
+class DynamicSettings:
+    """The file of one data directory.
+
+    Args:
+        disk: where the directory lies.
+        directory: the data directory.
+        meta: its `meta.properties`, which exists.
+    """
+
+    def __init__(self, disk: Disk, directory: Path, meta: Path) -> None:
+        self.path = directory / SETTINGS_FILE
+        self._disk = disk
+        self._meta = meta
+
+    def load(self) -> dict[str, str]:
+        """Read the settings; none if none was ever changed. Nothing is written.
+
+        Raises:
+            Corrupt: the file is damaged, of another version, or missing although it was written.
+        """
+        try:
+            return decode_settings(self._disk.read_bytes(self.path))
+        except FileNotFoundError:
+            if not self._is_noted():
+                return {}
+            why = "it is missing"
+        except Corrupt as corrupt:
+            why = str(corrupt)
+        raise Corrupt(
+            f"{self.path}, which holds the settings that were changed while the broker ran, cannot be read: {why}; "
+            f"restore it, or remove it and the line {META_LINE} of {self._meta.name} to start without them"
+        )
+
+    def store(self, settings: Mapping[str, str]) -> None:
+        """Replace the settings. Durable on return.
+
+        Raises:
+            Refused: the disk does not take them. The file holds these settings or those before.
+        """
+        try:
+            if not self._is_noted():
+                if not self._disk.exists(self.path):
+                    self._disk.write_atomic(self.path, encode_settings({}))
+                # Noted only now: after a crash the file must be where the line says.
+                content = self._disk.read_bytes(self._meta)
+                separator = b"" if content.endswith(b"\n") else b"\n"
+                self._disk.write_atomic(self._meta, content + separator + f"{META_LINE}\n".encode())
+            self._disk.write_atomic(self.path, encode_settings(settings))
+        except DiskError as error:
+            log.error("the broker's settings cannot be stored: %s", error)
+            raise Refused(
+                ErrorCode.kafka_storage_error, f"the broker's settings cannot be stored: {error}"
+            ) from error
+
+    def _is_noted(self) -> bool:
+        return META_LINE in self._disk.read_bytes(self._meta).decode(errors="replace").splitlines()

@@ -1,0 +1,318 @@
+"""IncrementalAlterConfigs and DescribeConfigs: which settings count, where they come from, and over restarts."""
+
+import asyncio
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+from kio.schema.errors import ErrorCode
+
+import stablelog
+from stablelog.broker.config import SETTINGS, TOPIC_SETTINGS
+from stablelog.broker.dynamic_settings import encode_settings
+from stablelog.errors import Corrupt, InvalidConfig
+from tests.broker.desk import DATA, opened, part
+from tests.clients.drivers import unique
+
+DESCRIBE, ALTER = 32, 44
+TOPIC, BROKER = 2, 4
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+OF_TOPIC, DYNAMIC, STATIC, DEFAULT = 1, 2, 4, 5
+DYNAMIC_SETTINGS = [setting for setting in SETTINGS if setting.dynamic]
+OTHER = {"log.cleanup.policy": "compact", "log.message.timestamp.type": "LogAppendTime"}
+
+
+def run(conversation):
+    return asyncio.run(asyncio.wait_for(conversation(), 100))
+
+
+async def alter(desk, *changes, resource=(BROKER, "1"), validate_only=False):
+    """The error code and message that a client gets for these (operation, name, value)."""
+    configs = tuple(
+        part(ALTER, 1, "request", "AlterableConfig", name=name, config_operation=operation, value=value)
+        for operation, name, value in changes
+    )
+    kind, name = resource
+    asked = part(
+        ALTER, 1, "request", "AlterConfigsResource", resource_type=kind, resource_name=name, configs=configs
+    )
+    answer = await desk.ask(ALTER, 1, resources=(asked,), validate_only=validate_only)
+    return answer.responses[0].error_code, answer.responses[0].error_message
+
+
+async def changed(desk, *changes, **keywords):
+    assert await alter(desk, *changes, **keywords) == (ErrorCode.none, None)
+
+
+async def described(desk, setting, resource=(BROKER, "1")):
+    """Value and source."""
+    kind, name = resource
+    asked = part(
+        DESCRIBE,
+        4,
+        "request",
+        "DescribeConfigsResource",
+        resource_type=kind,
+        resource_name=name,
+        configuration_keys=(setting,),
+    )
+    fields = {"resources": (asked,), "include_synonyms": False, "include_documentation": False}
+    answer = await desk.ask(DESCRIBE, 4, **fields)
+    [found] = answer.results[0].configs
+    return found.value, found.config_source
+
+
+def other_value(setting):
+    return OTHER.get(setting.name) or ("0.25" if setting.default == "0.5" else "123456")
+
+
+def in_effect(desk, setting, topic):
+    """What a partition of the topic has of a setting, as text."""
+    value = getattr(desk.broker.topics.partition(topic, 0).config, FIELDS[setting.topic_name])
+    return ",".join(sorted(value)) if isinstance(value, frozenset) else str(value)
+
+
+FIELDS = {
+    "segment.bytes": "segment_bytes",
+    "segment.ms": "segment_ms",
+    "index.interval.bytes": "index_interval_bytes",
+    "segment.index.bytes": "segment_index_bytes",
+    "retention.ms": "retention_ms",
+    "retention.bytes": "retention_bytes",
+    "cleanup.policy": "cleanup_policy",
+    "delete.retention.ms": "delete_retention_ms",
+    "min.cleanable.dirty.ratio": "min_cleanable_dirty_ratio",
+    "min.compaction.lag.ms": "min_compaction_lag_ms",
+    "file.delete.delay.ms": "file_delete_delay_ms",
+    "max.message.bytes": "max_message_bytes",
+    "message.timestamp.type": "message_timestamp_type",
+    "message.timestamp.before.max.ms": "message_timestamp_before_ms_max",
+    "message.timestamp.after.max.ms": "message_timestamp_after_ms_max",
+}
+
+
+@pytest.mark.parametrize("setting", DYNAMIC_SETTINGS, ids=lambda setting: setting.name)
+def test_a_dynamic_setting_counts_at_once_and_after_a_restart_until_it_is_deleted(setting):
+    value = other_value(setting)
+    assert value != setting.default
+
+    async def conversation():
+        async with opened(topics=("t",)) as desk:
+            own = desk.broker.topics.create("own", 1, {setting.topic_name: setting.default})
+            await changed(desk, (SET, setting.name, value))
+            await check(desk)
+            assert own.configs == {setting.topic_name: setting.default}
+            disk = desk.broker.disk
+        async with opened(disk, topics=()) as desk:
+            await check(desk)
+            desk.broker.topics.create("new", 1, {})
+            assert in_effect(desk, setting, "new") == value
+            await changed(desk, (DELETE, setting.name, None))
+            assert await described(desk, setting.name) == (setting.default, DEFAULT)
+            assert in_effect(desk, setting, "t") == setting.default
+        async with opened(disk, topics=()) as desk:
+            assert in_effect(desk, setting, "t") == setting.default
+
+    async def check(desk):
+        assert await described(desk, setting.name) == (value, DYNAMIC)
+        assert await described(desk, setting.topic_name, (TOPIC, "t")) == (value, DYNAMIC)
+        assert await described(desk, setting.topic_name, (TOPIC, "own")) == (setting.default, OF_TOPIC)
+        assert in_effect(desk, setting, "t") == value
+        assert in_effect(desk, setting, "own") == setting.default
+
+    run(conversation)
+
+
+def test_every_dynamic_setting_is_one_of_a_topic():
+    assert sorted(FIELDS) == sorted(setting.topic_name for setting in DYNAMIC_SETTINGS)
+
+
+def test_a_dynamic_setting_counts_before_one_that_the_broker_was_started_with():
+    async def conversation():
+        async with opened(log_retention_ms=1000) as desk:
+            assert await described(desk, "log.retention.ms") == ("1000", STATIC)
+            assert await described(desk, "retention.ms", (TOPIC, "t")) == ("1000", STATIC)
+            await changed(desk, (SET, "log.retention.ms", "-1"))
+            assert await described(desk, "log.retention.ms") == ("-1", DYNAMIC)
+            disk = desk.broker.disk
+        async with opened(disk, log_retention_ms=2000) as desk:
+            assert await described(desk, "log.retention.ms") == ("-1", DYNAMIC)
+            assert desk.broker.topics.partition("t", 0).config.retention_ms == -1
+            await changed(desk, (DELETE, "log.retention.ms", None))
+            assert await described(desk, "log.retention.ms") == ("2000", STATIC)
+            assert desk.broker.topics.partition("t", 0).config.retention_ms == 2000
+
+    run(conversation)
+
+
+def test_words_are_added_to_and_taken_from_what_counts():
+    async def conversation():
+        async with opened(log_cleanup_policy="compact") as desk:
+            await changed(desk, (APPEND, "log.cleanup.policy", "delete"))
+            assert await described(desk, "log.cleanup.policy") == ("compact,delete", DYNAMIC)
+            await changed(desk, (SUBTRACT, "log.cleanup.policy", "compact"))
+            assert await described(desk, "log.cleanup.policy") == ("delete", DYNAMIC)
+
+    run(conversation)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ((SET, "log.retention.ms", "soon"), "log.retention.ms='soon' is not valid"),
+        ((SET, "log.retention.mss", "1"), "did you mean log.retention.ms?"),
+        ((DELETE, "log.retention.mss", None), "did you mean log.retention.ms?"),
+        ((SET, "num.partitions", "3"), "num.partitions can only be set when the broker starts"),
+        ((DELETE, "num.partitions", None), "num.partitions can only be set when the broker starts"),
+        ((SET, "log.retention.ms", None), "makes no sense"),
+        ((9, "log.retention.ms", "1"), "makes no sense"),
+    ],
+)
+def test_of_changes_that_are_refused_none_is_made(change, why):
+    async def conversation():
+        async with opened() as desk:
+            code, message = await alter(desk, (SET, "message.max.bytes", "17"), change)
+            assert code is ErrorCode.invalid_config
+            assert why in message
+            assert await described(desk, "message.max.bytes") == ("1048588", DEFAULT)
+            disk = desk.broker.disk
+        async with opened(disk) as desk:
+            assert await described(desk, "message.max.bytes") == ("1048588", DEFAULT)
+
+    run(conversation)
+
+
+def test_what_is_only_to_be_checked_is_not_changed():
+    async def conversation():
+        async with opened() as desk:
+            await changed(desk, (SET, "log.retention.ms", "1000"), validate_only=True)
+            assert await described(desk, "log.retention.ms") == ("604800000", DEFAULT)
+            code, _ = await alter(desk, (SET, "log.retention.ms", "soon"), validate_only=True)
+            assert code is ErrorCode.invalid_config
+
+    run(conversation)
+
+
+def test_settings_that_cannot_be_stored_do_not_count():
+    async def conversation():
+        async with opened() as desk:
+            desk.broker.disk.capacity = 0
+            code, message = await alter(desk, (SET, "log.retention.ms", "1000"))
+            desk.broker.disk.capacity = None
+            assert code is ErrorCode.kafka_storage_error
+            assert "cannot be stored" in message
+            assert await described(desk, "log.retention.ms") == ("604800000", DEFAULT)
+            await changed(desk, (SET, "log.retention.ms", "1000"))
+
+    run(conversation)
+
+
+def test_a_setting_that_is_changed_while_partitions_are_made_or_recovered_counts_for_them():
+    async def conversation():
+        async with opened() as desk:
+            topics = desk.broker.topics
+            new = topics.reserve("new", 1, {})
+            made = topics.make_partitions(new, range(1))
+            more = topics.reserve_more("t", 3)
+            added = topics.make_partitions(more, range(2, 3))
+            topics.create("closed", 1, {})
+            closed = topics.get("closed")
+            closed.partitions.pop(0).close()
+            recovered = topics.recover_partition(closed, 0)
+            await changed(desk, (SET, "log.retention.ms", "-1"))
+            topics.publish(new, made)
+            topics.release(new)
+            topics.publish_more(more, added)
+            topics.release(more)
+            topics.publish_partition(closed, recovered)
+            for partition in topics.open_partitions():
+                if not topics.get(partition.topic).is_internal:
+                    assert partition.config.retention_ms == -1, partition.topic
+
+    run(conversation)
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "why"),
+    [
+        (b"garbage", Corrupt, "broker.json, .* cannot be read"),
+        (None, Corrupt, "broker.json, .* is missing"),
+        (encode_settings({"log.of.tomorrow": "1"}), InvalidConfig, "broker.json .*'log.of.tomorrow'"),
+        (encode_settings({"num.partitions": "3"}), InvalidConfig, "broker.json .*num.partitions"),
+        (encode_settings({"log.retention.ms": "soon"}), InvalidConfig, "broker.json .*'soon'"),
+    ],
+    ids=["damaged", "lost", "unknown", "not dynamic", "out of range"],
+)
+def test_a_broker_does_not_start_without_the_settings_that_it_was_given(content, error, why):
+    """With the defaults, retention would delete what was to stay."""
+
+    async def conversation():
+        async with opened() as desk:
+            await changed(desk, (SET, "log.retention.ms", "-1"))
+            disk = desk.broker.disk
+        path = DATA / "broker.json"
+        if content is None:
+            disk.remove(path)
+        else:
+            disk.write_atomic(path, content)
+        steps = disk.steps
+        with pytest.raises(error, match=why):
+            async with opened(disk):
+                pass
+        assert disk.steps == steps, "nothing was written"
+
+    run(conversation)
+
+
+# -- with a real client and a real broker ----------------------------------------------------------------------------
+
+
+def set_at(broker, operation, name, value=None):
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+    entry = ConfigEntry(name, value, incremental_operation=operation)
+    resource = ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(60)
+
+
+def is_taken(broker, topic, size):
+    """Whether the broker takes a record of this size."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "message.max.bytes": 1 << 24, "log_level": 0})
+    told = []
+    producer.produce(topic, bytes(size), partition=0, on_delivery=lambda error, _message: told.append(error))
+    assert producer.flush(60) == 0
+    return told[0] is None
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+def test_a_setting_of_the_broker_outlives_it(tmp_path, end):
+    topic = unique("altered")
+    with stablelog.serve(tmp_path / "data", message_max_bytes=100_000) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
+        assert not is_taken(broker, topic, 200_000)
+        set_at(broker, AlterConfigOpType.SET, "message.max.bytes", "300000")
+        assert is_taken(broker, topic, 200_000)
+        getattr(broker, end)()
+        broker.start()
+        assert is_taken(broker, topic, 200_000)
+        assert not is_taken(broker, topic, 400_000)
+        set_at(broker, AlterConfigOpType.DELETE, "message.max.bytes")
+        assert not is_taken(broker, topic, 200_000)
+        with pytest.raises(KafkaException, match="can only be set when the broker starts"):
+            set_at(broker, AlterConfigOpType.SET, "num.partitions", "3")
+
+
+def test_every_setting_of_a_topic_can_be_described():
+    async def conversation():
+        async with opened() as desk:
+            for name, setting in TOPIC_SETTINGS.items():
+                assert (await described(desk, name, (TOPIC, "t")))[0] == setting.default
+
+    run(conversation)
