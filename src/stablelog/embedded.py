@@ -2,16 +2,21 @@
 
 with stablelog.serve() as broker:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
+
+The broker's standard input is a pipe from this process. Its end tells the broker that this process has ended, however it
+did, and the broker stops (see `stablelog.cli.serve.run_process`).
 """
 
 import contextlib
 import os
+import selectors
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +32,7 @@ from stablelog.cli.serve import run_process
 run_process(sys.argv[1:])
 """
 READY_LINE = "stablelog is ready on "
+START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 20.0
 
 
@@ -45,7 +51,7 @@ class EmbeddedBroker:
         self.port = port
         self._settings = settings
         self._held_port: socket.socket | None = None
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._log_path = data.parent / f"{data.name}.log"
 
     @property
@@ -64,27 +70,37 @@ class EmbeddedBroker:
             raise Unavailable("the broker is not running")
         return self._process.pid
 
-    def start(self) -> None:
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start the process, and wait until it accepts connections.
 
+        Args:
+            timeout_s: after so long the process is killed.
+
         Raises:
-            Unavailable: it ended instead; says its last words.
+            Unavailable: it ended instead, or was not ready in time; the message has the end of its log.
         """
         assert self._process is None, "the broker is running"
         self._hold_port()
         command = [sys.executable, "-c", PROCESS, str(self.data), self.host, str(self.port)]
         command += [f"{name}={value}" for name, value in self._settings.items()]
         with self._log_path.open("ab") as log:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         self._process = process  # to be stopped also by who is interrupted while it starts
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith(READY_LINE):
-                self.port = int(line.removeprefix(READY_LINE).split(",")[0].rpartition(":")[2])
+        try:
+            port = _port_when_ready(process, timeout_s)
+        except TimeoutError:
+            why = f"was not ready within {timeout_s:g} s"
+            self.kill()
+        else:
+            if port is not None:
+                self.port = port
                 return
-        self.stop()
+            why = "did not start"
+            self.stop()
         self._release_port()
-        raise Unavailable(f"the broker did not start:\n{self.log_tail()}")
+        raise Unavailable(
+            f"the broker on {self.data} {why}; its log {self._log_path} ends with:\n{self.log_tail()}"
+        )
 
     def _hold_port(self) -> None:
         """Choose a port, and bind it without listening: between an end and the next start nobody else is given it.
@@ -130,8 +146,9 @@ class EmbeddedBroker:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
 
     def __enter__(self) -> Self:
         return self
@@ -145,19 +162,27 @@ class EmbeddedBroker:
 
 @contextlib.contextmanager
 def serve(
-    data: str | os.PathLike[str] | None = None, *, host: str = "127.0.0.1", port: int = 0, **settings: object
+    data: str | os.PathLike[str] | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    start_timeout_s: float = START_TIMEOUT_S,
+    **settings: object,
 ) -> Iterator[EmbeddedBroker]:
     """Run a broker in a process of its own while the block runs.
+
+    The broker also stops when this process ends without leaving the block, as by `kill -9`.
 
     Args:
         data: its data directory, which stays; a temporary one that goes if none is given. What the broker logs goes
             into a file beside it, of its name and `.log`.
         host: where to listen.
         port: where to listen; 0 for a free one.
+        start_timeout_s: how long the start may take.
         settings: any setting of the broker, with `_` for each `.` of its name: `num_partitions=4`.
 
     Raises:
-        Unavailable: it did not start.
+        Unavailable: it did not start, or not in time; the message has the end of its log.
         InvalidConfig: a setting is not one, or its value is out of range.
     """
     from stablelog.broker.config import SETTINGS, load_settings
@@ -170,11 +195,37 @@ def serve(
     directory.mkdir(parents=True, exist_ok=True)
     try:
         with EmbeddedBroker(directory.resolve(), host, port, given) as broker:
-            broker.start()
+            broker.start(start_timeout_s)
             yield broker
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _port_when_ready(process: "subprocess.Popen[bytes]", timeout_s: float) -> int | None:
+    """Wait until the process says that it is ready. Returns its port; None if it has ended instead.
+
+    Raises:
+        TimeoutError: it has done neither in time.
+    """
+    assert process.stdout is not None
+    deadline_s = time.monotonic() + timeout_s
+    said = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or not selector.select(left_s):
+                if time.monotonic() < deadline_s:
+                    continue
+                raise TimeoutError
+            piece = os.read(process.stdout.fileno(), 1 << 16)
+            if not piece:
+                return None
+            *lines, said = (said + piece).split(b"\n")
+            for line in lines:
+                if line.startswith(READY_LINE.encode()):
+                    return int(line.removeprefix(READY_LINE.encode()).split(b",")[0].rpartition(b":")[2])
 
 
 def _text(value: object) -> str:

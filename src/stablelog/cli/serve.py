@@ -1,11 +1,15 @@
 """`stablelog serve`: the broker's process."""
 
 import logging
+import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from stablelog.embedded import READY_LINE
+from stablelog.embedded import READY_LINE, STOP_TIMEOUT_S
 from stablelog.errors import InvalidConfig, StablelogError
 
 
@@ -66,9 +70,33 @@ def run_serve(
     run_server(loaded, data.absolute(), ready=ready)
 
 
+def stop_with_parent(fd: int, stop_timeout_s: float) -> None:
+    """Stop this process when the process that started it has ended.
+
+    Args:
+        fd: the reading end of a pipe whose other end the parent holds. The system closes that end with the parent,
+            also after `kill -9`; while a process that the parent has forked holds it, too, this one goes on.
+        stop_timeout_s: how long a stop in order may take; then the process is killed.
+    """
+
+    def wait() -> None:
+        while os.read(fd, 1 << 10):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(stop_timeout_s)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
+
+
 def run_process(arguments: Sequence[str]) -> None:
-    """The process that `stablelog.serve()` starts: data directory, host, port and settings, with no command line to read."""
+    """Run the process that `stablelog.serve()` starts, until it is told to stop or its parent has ended.
+
+    Args:
+        arguments: data directory, host, port and settings, with no command line to read.
+    """
     data, host, port, *settings = arguments
+    stop_with_parent(sys.stdin.fileno(), STOP_TIMEOUT_S)
     try:
         run_serve(Path(data), host, int(port), None, settings)
     except StablelogError as error:
