@@ -7,11 +7,12 @@ back, so every answer and every marker waits until the log is durable up to wher
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from stablelog.batch.header import BatchHeader, crc_holds, headers_in
+from stablelog.batch.header import HEADER, BatchHeader, crc_holds, headers_in, read_header
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.flush import GroupFlush
 from stablelog.errors import Corrupt, Unavailable
-from stablelog.log.partition import Appended, Isolation, Origin, Partition
+from stablelog.log.partition import Appended, Origin, Partition
+from stablelog.log.segment import Segment
 
 Entry = tuple[bytes, bytes | None]
 
@@ -157,19 +158,38 @@ class Journal:
 
 
 def batches_of(partition: Partition) -> Iterator[tuple[memoryview, BatchHeader]]:
-    """Every batch of a partition with its header, oldest first, whether durable or not."""
-    position = partition.start_offset
-    while position < partition.end_offset:
-        chunk = partition.read(position, REPLAY_READ_SIZE, Isolation.LOG_END)
-        data = memoryview(chunk.buffers[0] if len(chunk.buffers) == 1 else b"".join(chunk.buffers))
-        reached = position
-        for at, header in headers_in(data):
-            if header.next_offset > position:
-                yield data[at : at + header.size], header
-                reached = header.next_offset
-        if reached <= position:
-            raise _damaged(partition, position)
-        position = reached
+    """Yield each batch of a partition with its header, the oldest first, whether durable or not.
+
+    Reads copies, as all that a start reads: an unreadable sector of a mapped file would end the process without a word.
+
+    Raises:
+        Corrupt: a batch is damaged.
+        DiskError: a file cannot be read.
+    """
+    reached = partition.start_offset
+    for segment in partition.segments():
+        position = 0
+        while position < segment.size:
+            begun = position
+            try:
+                data = _read_batches(segment, position)
+                for at, header in headers_in(data):
+                    position = begun + at + header.size
+                    if header.next_offset > partition.start_offset:
+                        yield data[at : at + header.size], header
+                        reached = header.next_offset
+            except Corrupt as error:
+                raise _damaged(partition, reached, error) from error
+            if position == begun:
+                raise _damaged(partition, reached)
+
+
+def _read_batches(segment: Segment, position: int) -> memoryview:
+    """Read about REPLAY_READ_SIZE bytes, and at least the whole first batch if the segment has it."""
+    data = segment.log.read(position, max(REPLAY_READ_SIZE, HEADER.size))
+    if len(data) >= HEADER.size and (size := read_header(data).size) > len(data):
+        data = segment.log.read(position, min(size, segment.size - position))
+    return memoryview(data)
 
 
 def _damaged(partition: Partition, offset: int, why: Corrupt | None = None) -> Corrupt:

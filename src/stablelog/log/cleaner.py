@@ -207,7 +207,7 @@ class Compaction:
         """Each batch of a segment, proven by its CRC; after some bytes (None, b"")."""
         read_size = 0
         for position, header in segment.walk(0):
-            batch = segment.log.view(position, header.size)
+            batch = memoryview(segment.log.read(position, header.size))
             if not crc_holds(batch, 0, header):
                 raise Corrupt(
                     f"{segment.path('.log')}: the CRC of the batch at offset {header.base_offset} does not hold; "

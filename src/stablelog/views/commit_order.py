@@ -299,7 +299,7 @@ class CommitOrder:
     def _end_transaction(
         self, index: CommitIndex, segment: Segment, position: int, header: BatchHeader
     ) -> None:
-        marker = read_marker(segment.log.view(position, header.size))
+        marker = read_marker(segment.log.read(position, header.size))
         if marker is None:
             return
         ended = self._open.pop(header.producer_id, None)

@@ -58,11 +58,11 @@ class _Walk:
         found: list[_Slice] = []
         position = 0
         while position + HEADER.size <= file.size:
-            header = read_header(file.view(position, HEADER.size))
+            header = read_header(file.read(position, HEADER.size))
             place = base_offset, position
             self.headers[place] = header
             if header.is_control:
-                marker = read_marker(file.view(position, header.size))
+                marker = read_marker(file.read(position, header.size))
                 ended = self._open.pop(header.producer_id, None)
                 if marker is not None and marker.type is MarkerType.COMMIT and header.last_offset_delta:
                     committed = ended or _Slice(0, 0, header.producer_id, -1)
