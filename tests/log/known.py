@@ -72,10 +72,11 @@ class Known:
         return [batch for batch in self.batches if batch.last >= start and batch.first < limit]
 
     def records(self, start):
-        """Offset and time of everything from `start` on, markers too."""
+        """Offset and time of every record from `start` on; a marker is none."""
         return [
             (batch.first + at, time)
             for batch in self.batches
+            if batch.kind not in ("commit", "abort")
             for at, time in enumerate(batch.times)
             if batch.first + at >= start
         ]

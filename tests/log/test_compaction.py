@@ -433,7 +433,10 @@ def times_are_found(log):
     """Lookups by time find what is left, and nothing else."""
     stable = log.stable_offset
     left = [
-        (record.offset, record.timestamp_ms) for _, batch in log.batches() for record in decode_records(batch)
+        (record.offset, record.timestamp_ms)
+        for header, batch in log.batches()
+        if not header.is_control
+        for record in decode_records(batch)
     ]
     for time in sorted({time for _, time in left}):
         first = next(record for record in left if record[1] >= time)

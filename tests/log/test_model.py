@@ -20,6 +20,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Refused
+from stablelog.log import read as log_read
 from stablelog.log.partition import Isolation, MarkerWrite
 from stablelog.log.producers import BATCHES_KEPT
 from stablelog.log.verify import verify_directory
@@ -276,10 +277,12 @@ class History(RuleBasedStateMachine):
         times = sorted({time for _, time in self.known.records(0)})
         near = st.sampled_from(times) if times else st.just(NOW_MS)
         time = data.draw(near) + data.draw(st.integers(-1, 1))
-        found = self.partition.offset_for_timestamp(time, isolation)
-        assert (found and found[:2]) == self.known.first_at_or_after(time, self.start, limit)
-        found = self.partition.max_timestamp(isolation)
-        assert (found and found[:2]) == self.known.greatest_time(self.start, limit)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(log_read, "STEP_COUNT_MAX", (1, 2, 5, 1000)[time % 4])
+            found = self.partition.offset_for_timestamp(time, isolation)
+            assert (found and found[:2]) == self.known.first_at_or_after(time, self.start, limit)
+            found = self.partition.max_timestamp(isolation)
+            assert (found and found[:2]) == self.known.greatest_time(self.start, limit)
 
     # -- what always holds -------------------------------------------------------------------------------------
 

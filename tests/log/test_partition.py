@@ -4,8 +4,10 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import Codec, read_header
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import Corrupt, OffsetOutOfRange, Refused, Unavailable
+from stablelog.log import read as log_read
 from stablelog.log.append import with_append_time
 from stablelog.log.partition import Isolation, Origin
+from stablelog.log.segment import Segment
 from stablelog.log.verify import verify_directory
 from tests.log.timeline import DIRECTORY, NOW_MS, Log, write
 
@@ -402,6 +404,82 @@ def test_a_segment_that_recovery_sealed_can_be_deleted_without_its_open_transact
     log.partition.delete_records(before_offset)
     log.partition = log.open()
     assert [txn.first_offset for txn in log.partition.open_transactions()] == [0, 1]
+
+
+def event_log(count, **config):
+    """A log of transactions, each with one record of the time `NOW_MS - 1,000,000 + number` and a marker of `NOW_MS`."""
+    log = Log(**config)
+    for number in range(count):
+        log.append(1, time_ms=NOW_MS - 1_000_000 + number)
+        log.end(1, commit=number % 3 != 2)
+    log.sync()
+    return log
+
+
+def test_a_marker_is_no_record_to_a_lookup_by_time():
+    log = event_log(10)
+    for isolation in (Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED):
+        for number in range(10):
+            found = log.partition.offset_for_timestamp(NOW_MS - 1_000_000 + number, isolation)
+            assert found[:2] == (2 * number, NOW_MS - 1_000_000 + number)
+        assert log.partition.offset_for_timestamp(NOW_MS - 1_000, isolation) is None
+        assert log.partition.max_timestamp(isolation)[:2] == (18, NOW_MS - 999_991)
+    log.partition.delete_records(19)
+    assert log.partition.offset_for_timestamp(0, Isolation.READ_COMMITTED) is None
+    assert log.partition.max_timestamp(Isolation.READ_COMMITTED) is None
+
+
+def test_a_lookup_by_time_reads_so_many_headers_in_a_step_and_none_of_them_twice(monkeypatch):
+    log = event_log(200, segment_bytes=3000, index_interval_bytes=200)
+    assert len(log.partition.segments()) > 5
+    monkeypatch.setattr(log_read, "STEP_COUNT_MAX", 20)
+    read_count = 0
+    plain_walk = Segment.walk
+
+    def walk(segment, *more):
+        nonlocal read_count
+        for found in plain_walk(segment, *more):
+            read_count += 1
+            yield found
+
+    monkeypatch.setattr(Segment, "walk", walk)
+
+    def steps_of(lookup):
+        nonlocal read_count
+        step_count, read_count = 0, 0
+        while True:
+            before = read_count
+            try:
+                next(lookup)
+            except StopIteration as end:
+                return end.value, step_count, read_count
+            step_count += 1
+            assert read_count - before <= 21
+
+    late = NOW_MS - 1_000
+    found, step_count, count = steps_of(log.partition.look_up_time(late, Isolation.READ_COMMITTED))
+    assert (found, step_count) == (None, 19)
+    assert count <= 400 + 20
+    # What was walked is known: no record in it is later than the last one's time.
+    assert steps_of(log.partition.look_up_time(late, Isolation.READ_COMMITTED)) == (None, 0, 0)
+    found, step_count, count = steps_of(log.partition.look_up_newest(Isolation.READ_COMMITTED))
+    assert found[:2] == (398, NOW_MS - 999_801)
+    assert count < 50
+    log.append(1, time_ms=NOW_MS - 500)
+    log.end(1, commit=True)
+    log.sync()
+    found, step_count, count = steps_of(log.partition.look_up_time(late, Isolation.READ_COMMITTED))
+    assert (found[0], count) == (400, 1)
+
+
+def test_a_lookup_by_time_goes_on_where_segments_were_deleted_between_two_steps(monkeypatch):
+    log = event_log(200, segment_bytes=3000)
+    monkeypatch.setattr(log_read, "STEP_COUNT_MAX", 20)
+    lookup = log.partition.look_up_time(NOW_MS - 1_000_000 + 150, Isolation.READ_COMMITTED)
+    next(lookup)
+    log.partition.delete_records(250)
+    log.partition.remove_deleted(NOW_MS)
+    assert log_read.finished(lookup)[0] == 300
 
 
 def test_the_greatest_time_is_one_that_can_be_read():

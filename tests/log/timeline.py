@@ -57,10 +57,12 @@ class Log:
         else:
             self.append(producer_id)
 
-    def append(self, producer_id, *, count=1, epoch=0, sequence=None, transactional=True, size=5):
+    def append(
+        self, producer_id, *, count=1, epoch=0, sequence=None, transactional=True, size=5, time_ms=None
+    ):
         known = self.sequences.get((producer_id, epoch), 0)
         sequence = known if sequence is None else sequence
-        records = [Record(0, self.now_ms, None, bytes(size))] * count
+        records = [Record(0, self.now_ms if time_ms is None else time_ms, None, bytes(size))] * count
         batch = encode_batch(
             records,
             producer_id=producer_id,

@@ -217,6 +217,28 @@ def test_a_time_finds_the_first_commit_at_it_or_later():
     assert log.partition.max_timestamp(Isolation.READ_COMMITTED)[:2] == (8, NOW_MS + 3000)
 
 
+def test_a_marker_is_no_record_to_a_lookup_by_time_in_either_order():
+    log = Log()
+    log.append(1)  # 0
+    log.append(2)  # 1
+    log.now_ms += 1000
+    log.end(1, commit=False)  # 2
+    log.end(3)  # 3, of a transaction that has written nothing
+    log.now_ms -= 500
+    log.plain()  # 4
+    log.now_ms += 1500
+    log.end(2)  # 5, and 6 is the record's position
+    log.sync()
+    find = log.partition.offset_for_timestamp
+    committed, uncommitted = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
+    assert [find(NOW_MS + ms, committed)[0] for ms in (0, 500, 501, 1000, 2000)] == [4, 4, 6, 6, 6]
+    assert find(NOW_MS + 2001, committed) is None
+    assert [find(NOW_MS + ms, uncommitted)[0] for ms in (0, 1, 500)] == [0, 4, 4]
+    assert find(NOW_MS + 501, uncommitted) is None
+    assert log.partition.max_timestamp(committed)[:2] == (6, NOW_MS + 2000)
+    assert log.partition.max_timestamp(uncommitted)[:2] == (4, NOW_MS + 500)
+
+
 def test_a_cut_lies_behind_the_last_commit_that_it_counts():
     log = Log(segment_bytes=600)
     for _ in range(20):

@@ -46,7 +46,14 @@ from stablelog.log.model import (
     Slice,
 )
 from stablelog.log.producers import EndedTxn, Producers
-from stablelog.log.read import TimestampedOffset, first_at_or_after, greatest_timestamp, read
+from stablelog.log.read import (
+    Lookup,
+    TimestampedOffset,
+    finished,
+    first_at_or_after,
+    greatest_timestamp,
+    read,
+)
 from stablelog.log.recovery import Recovered, recover
 from stablelog.log.retention import (
     LOG_START_FILE,
@@ -594,13 +601,23 @@ class Partition:
             return ()
         return tuple(self._segments.aborted(self._segments.place_of(start), start, end))
 
+    def look_up_time(self, timestamp_ms: int, isolation: Isolation) -> Lookup:
+        """Find the first record at or after a time, in steps; None if none can be seen."""
+        return first_at_or_after(
+            lambda: self._segments, timestamp_ms, self.start_offset, self.visible_end(isolation)
+        )
+
+    def look_up_newest(self, isolation: Isolation) -> Lookup:
+        """Find the first record with the greatest timestamp, in steps; None if it cannot be seen."""
+        return greatest_timestamp(lambda: self._segments, self.start_offset, self.visible_end(isolation))
+
     def offset_for_timestamp(self, timestamp_ms: int, isolation: Isolation) -> TimestampedOffset | None:
-        """The first record at or after a time, as (offset, timestamp, leader epoch); None if none can be seen."""
-        return first_at_or_after(self._segments, timestamp_ms, self.start_offset, self.visible_end(isolation))
+        """`look_up_time` at once: (offset, timestamp, leader epoch)."""
+        return finished(self.look_up_time(timestamp_ms, isolation))
 
     def max_timestamp(self, isolation: Isolation) -> TimestampedOffset | None:
-        """The record with the greatest timestamp, as (offset, timestamp, leader epoch); None if it cannot be seen."""
-        return greatest_timestamp(self._segments, self.start_offset, self.visible_end(isolation))
+        """`look_up_newest` at once: (offset, timestamp, leader epoch)."""
+        return finished(self.look_up_newest(isolation))
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """Where a leader epoch ended: (epoch, end offset exclusive); (-1, -1) if that is not known."""

@@ -4,8 +4,13 @@ A read hands out whole batches as they stand in the mapped file: nothing is deco
 aborted transactions concerns exactly those batches. To say more would do harm: clients take one transaction of the
 list for each abort marker that they see.
 
+A lookup by time goes in steps, because it may have to read the headers of many batches. Between two steps the log may
+change in any way that keeps its offsets.
+
 Source: KIP-98; the abort index.
 """
+
+from collections.abc import Callable, Generator
 
 from stablelog.batch.header import BatchHeader
 from stablelog.batch.records import find_by_time, look_into
@@ -15,6 +20,8 @@ from stablelog.log.segments import Segments
 from stablelog.log.summary import NOTHING
 
 TimestampedOffset = tuple[int, int, int]  # offset, timestamp, leader epoch
+Lookup = Generator[None, None, TimestampedOffset | None]  # in steps: after each, others may be served
+STEP_COUNT_MAX = 1000  # batches whose headers are read in a step of a lookup: some milliseconds
 
 
 def read(
@@ -60,54 +67,147 @@ def read(
 
 
 def first_at_or_after(
+    segments: Callable[[], Segments], timestamp_ms: int, start_offset: int, limit: int
+) -> Lookup:
+    """Find the first record in [start_offset, limit) that has this time or a later one. Markers are passed over.
+
+    Markers have the broker's time, and records their producers': where records are dated long before they are written,
+    nothing tells where to look but the headers of all batches.
+
+    Args:
+        segments: gives the log's segments as they are; asked again after each step.
+        timestamp_ms: the record's timestamp at least.
+        start_offset: inclusive.
+        limit: exclusive.
+
+    Returns:
+        The record; None if there is none.
+
+    Raises:
+        Corrupt: what stands where a batch should is not one.
+    """
+    while True:
+        found = _look(segments(), timestamp_ms, start_offset, limit)
+        if not isinstance(found, int):
+            return found
+        start_offset = found
+        yield
+
+
+def _look(
     segments: Segments, timestamp_ms: int, start_offset: int, limit: int
-) -> TimestampedOffset | None:
-    """The first record in [start_offset, limit) that has this time or a later one; None if there is none."""
-    for segment in segments:
-        if segment.max_timestamp < timestamp_ms or segment.end_offset <= start_offset:
+) -> TimestampedOffset | int | None:
+    """One step of a lookup: the record, None if there is none, or the offset at which to go on."""
+    count = 0
+    for place in range(segments.place_of(start_offset), len(segments)):
+        segment = segments[place]
+        if segment.max_timestamp < timestamp_ms:
             continue
-        begin = segment.time_index.offset_before(timestamp_ms)
-        found = segment.find(segment.base_offset if begin is None else begin)
-        for position, header in () if found is None else segment.walk(found.position):
-            if header.max_timestamp < timestamp_ms or header.last_offset < start_offset:
-                continue
+        for position, header in segment.walk(_begin(segment, timestamp_ms, start_offset)):
             if header.base_offset >= limit:
                 return None
-            record = _first_record(segment, position, header, timestamp_ms, start_offset)
-            if record is not None:
-                return record if record[0] < limit else None
+            if count == STEP_COUNT_MAX:
+                return max(header.base_offset, start_offset)
+            count += 1
+            if _time_of(header) < timestamp_ms or header.last_offset < start_offset:
+                _pass(segment, position, header)
+                continue
+            found = find_by_time(segment.log.view(position, header.size), timestamp_ms, start_offset)
+            if found is not None:
+                return (*found, header.leader_epoch) if found[0] < limit else None
     return None
 
 
-def _first_record(
-    segment: Segment, position: int, header: BatchHeader, timestamp_ms: int, start_offset: int
-) -> TimestampedOffset | None:
-    found = find_by_time(segment.log.view(position, header.size), timestamp_ms, start_offset)
-    return None if found is None else (*found, header.leader_epoch)
+def _begin(segment: Segment, timestamp_ms: int, start_offset: int) -> int:
+    """The position of a batch before which no record is both at or after an offset, and of a time or later."""
+    offset = max(start_offset, segment.time_index.offset_before(timestamp_ms) or 0)
+    position = 0
+    if offset > segment.base_offset:
+        found = segment.find(offset)
+        position = segment.size if found is None else found.position
+    passed_size, latest_ms = segment.passed
+    return max(position, passed_size) if latest_ms < timestamp_ms else position
 
 
-def greatest_timestamp(segments: Segments, start_offset: int, limit: int) -> TimestampedOffset | None:
-    """The first of the records with the greatest time, if it lies in [start_offset, limit); None if not."""
-    place = segments.place_of(start_offset)
-    later = [segments[at].max_timestamp for at in range(place + 1, len(segments))]
-    greatest = max([_greatest_of(segments[place], start_offset), *later])
-    return None if greatest < 0 else first_at_or_after(segments, greatest, start_offset, limit)
+def _time_of(header: BatchHeader) -> int:
+    """The latest time of a batch's records; that of a marker is none."""
+    return NOTHING if header.is_control or not header.record_count else header.max_timestamp
+
+
+def _pass(segment: Segment, position: int, header: BatchHeader) -> None:
+    """Remember the latest record of the bytes that lookups have walked from the segment's beginning without a gap."""
+    passed_size, latest_ms = segment.passed
+    if position == passed_size:
+        segment.passed = position + header.size, max(latest_ms, _time_of(header))
+
+
+def greatest_timestamp(segments: Callable[[], Segments], start_offset: int, limit: int) -> Lookup:
+    """Find the first of the records with the greatest time. Markers are passed over.
+
+    Args:
+        segments: gives the log's segments as they are; asked again after each step.
+        start_offset: of the first record that counts.
+        limit: a record at or behind it counts, and is not told.
+
+    Returns:
+        The record; None if there is none before `limit`.
+
+    Raises:
+        Corrupt: what stands where a batch should is not one.
+    """
+    while (greatest := _greatest(segments(), start_offset)) is None:
+        yield
+    return (
+        None
+        if greatest == NOTHING
+        else (yield from first_at_or_after(segments, greatest, start_offset, limit))
+    )
+
+
+def _greatest(segments: Segments, start_offset: int) -> int | None:
+    """The greatest time of a record from an offset on; -1 if there is none. None after a step that was not enough."""
+    first = segments.place_of(start_offset)
+    places = sorted(
+        range(first, len(segments)), key=lambda place: segments[place].max_timestamp, reverse=True
+    )
+    greatest, count = NOTHING, 0
+    for place in places:
+        segment = segments[place]
+        if segment.max_timestamp <= greatest:
+            break
+        if place == first and start_offset > segment.base_offset:
+            greatest = max(greatest, _greatest_of(segment, start_offset))
+            continue
+        for position, header in segment.walk(segment.passed[0]):
+            if count == STEP_COUNT_MAX:
+                return None
+            count += 1
+            _pass(segment, position, header)
+        greatest = max(greatest, segment.passed[1])
+    return greatest
 
 
 def _greatest_of(segment: Segment, start_offset: int) -> int:
-    """The greatest time in a segment, of what begins at `start_offset`; -1 if there is none."""
-    if start_offset == segment.base_offset:
-        return segment.max_timestamp
+    """The greatest time of a record in a segment, of what begins at `start_offset`; -1 if there is none."""
     found = segment.find(start_offset)
     greatest = NOTHING
     for position, header in () if found is None else segment.walk(found.position):
-        if header.base_offset < start_offset:
+        records = None
+        if header.base_offset < start_offset and not header.is_control:
             records = look_into(segment.log.view(position, header.size))
-            if records is None:
-                times = [header.max_timestamp]
-            else:
-                times = [record.timestamp_ms for record in records if record.offset >= start_offset]
+        if records is None:
+            greatest = max(greatest, _time_of(header))
         else:
-            times = [header.max_timestamp] if header.record_count else []
-        greatest = max([greatest, *times])
+            times = (record.timestamp_ms for record in records if record.offset >= start_offset)
+            greatest = max(greatest, *times, NOTHING)
     return greatest
+
+
+def finished(lookup: Lookup) -> TimestampedOffset | None:
+    """What a lookup finds, all its steps done at once."""
+    while True:
+        try:
+            next(lookup)
+        except StopIteration as end:
+            found: TimestampedOffset | None = end.value
+            return found

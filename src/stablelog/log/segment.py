@@ -91,6 +91,8 @@ class Segment:
         sealed: nothing more is appended.
         durable: it is sealed, and all its files are on disk.
         summary: of a sealed segment, what it holds.
+        passed: how many bytes from its beginning lookups by time have walked, and the latest time of a record in them, in
+            ms; -1 if there is no record.
     """
 
     __slots__ = (
@@ -115,6 +117,7 @@ class Segment:
         "max_timestamp",
         "max_timestamp_offset",
         "names_changed",
+        "passed",
         "record_count",
         "sealed",
         "size",
@@ -147,6 +150,7 @@ class Segment:
         self.sealed = False
         self.durable = False
         self.summary: Summary | None = None
+        self.passed = 0, NOTHING
 
     def path(self, suffix: str) -> Path:
         """The segment's file of this kind."""

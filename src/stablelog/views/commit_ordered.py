@@ -9,7 +9,7 @@ from collections.abc import Callable
 from stablelog.errors import OffsetOutOfRange
 from stablelog.log.model import Isolation, Slice
 from stablelog.log.partition import Partition
-from stablelog.log.read import TimestampedOffset
+from stablelog.log.read import Lookup
 from stablelog.log.retention import encode_log_start, read_log_start
 from stablelog.views.commit_order import CommitOrder
 
@@ -69,16 +69,16 @@ class CommitOrderedPartition(Partition):
         self._check_usable()
         return self.view.read(start, size_max, at_least_one=at_least_one)
 
-    def offset_for_timestamp(self, timestamp_ms: int, isolation: Isolation) -> TimestampedOffset | None:
-        """The first position that was committed at a time or later."""
+    def look_up_time(self, timestamp_ms: int, isolation: Isolation) -> Lookup:
+        """Find the first position that was committed at a time or later, in steps."""
         if isolation is not Isolation.READ_COMMITTED:
-            return super().offset_for_timestamp(timestamp_ms, isolation)
+            return (yield from super().look_up_time(timestamp_ms, isolation))
         return self.view.offset_for_timestamp(timestamp_ms)
 
-    def max_timestamp(self, isolation: Isolation) -> TimestampedOffset | None:
-        """The first position of the latest commit."""
+    def look_up_newest(self, isolation: Isolation) -> Lookup:
+        """Find the first position of the latest commit, in steps."""
         if isolation is not Isolation.READ_COMMITTED:
-            return super().max_timestamp(isolation)
+            return (yield from super().look_up_newest(isolation))
         return self.view.max_timestamp()
 
     def delete_records(self, before_offset: int) -> int:

@@ -5,14 +5,15 @@ import asyncio
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker import apis
+from stablelog.log import read as log_read
 from stablelog.log.partition import Isolation
 from tests.broker.desk import COMMIT, batch, opened, part
 
-LATEST = -1
+LATEST, NEWEST = -1, -3
 VERSION = 6
 
 
-async def ends_of(desk, isolation, *indexes):
+async def found_at(desk, isolation, timestamp, *indexes):
     asked = tuple(
         part(
             2,
@@ -21,14 +22,19 @@ async def ends_of(desk, isolation, *indexes):
             "ListOffsetsPartition",
             partition_index=index,
             current_leader_epoch=-1,
-            timestamp=LATEST,
+            timestamp=timestamp,
         )
         for index in indexes
     )
     topic = part(2, VERSION, "request", "ListOffsetsTopic", name="t", partitions=asked)
     answer = await desk.ask(2, VERSION, replica_id=-1, isolation_level=isolation.value, topics=(topic,))
-    assert all(found.error_code is ErrorCode.none for found in answer.topics[0].partitions)
-    return [found.offset for found in answer.topics[0].partitions]
+    return answer.topics[0].partitions
+
+
+async def ends_of(desk, isolation, *indexes):
+    found = await found_at(desk, isolation, LATEST, *indexes)
+    assert all(end.error_code is ErrorCode.none for end in found)
+    return [end.offset for end in found]
 
 
 async def end_of(desk, isolation):
@@ -87,5 +93,52 @@ def test_ends_that_are_asked_for_together_have_all_of_a_transaction_or_nothing(m
             await look()
             assert len(found) > 1
             assert all(first == second for first, second in found), found
+
+    asyncio.run(conversation())
+
+
+async def write_transactions(desk, count):
+    """Transactions of one record with the time 0; their markers have the broker's time."""
+    producer = await desk.init("a")
+    for sequence in range(count):
+        await desk.add("a", producer, ("t", 0))
+        await desk.produce(batch(b"v", producer=producer, sequence=sequence), transactional_id="a")
+        await desk.end("a", producer, COMMIT)
+    return producer
+
+
+def test_a_lookup_by_time_passes_markers_over_and_lets_others_go_on_meanwhile(monkeypatch):
+    monkeypatch.setattr(log_read, "STEP_COUNT_MAX", 4)
+
+    async def conversation():
+        async with opened() as desk:
+            await write_transactions(desk, 20)
+            for timestamp, wanted in ((0, (0, 0)), (1, (-1, -1)), (NEWEST, (0, 0))):
+                asked = asyncio.ensure_future(found_at(desk, Isolation.READ_COMMITTED, timestamp, 0))
+                turns = 0
+                while not asked.done():
+                    await asyncio.sleep(0)
+                    turns += 1
+                (found,) = await asked
+                assert (found.offset, found.timestamp) == wanted
+                assert timestamp != 1 or turns > 9
+
+    asyncio.run(conversation())
+
+
+def test_a_topic_that_is_created_again_while_a_time_is_looked_up_is_not_taken_for_the_old_one(monkeypatch):
+    monkeypatch.setattr(log_read, "STEP_COUNT_MAX", 1)
+
+    async def conversation():
+        async with opened() as desk:
+            await write_transactions(desk, 20)
+            asked = asyncio.ensure_future(found_at(desk, Isolation.READ_COMMITTED, 1, 0))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not asked.done()
+            await desk.broker.delete_topic("t")
+            desk.broker.topics.create("t", 1, {})
+            (found,) = await asked
+            assert found.error_code is ErrorCode.unknown_topic_or_partition
 
     asyncio.run(conversation())

@@ -3,10 +3,12 @@
 Behaviour: what a read-committed reader asks ends at the last stable offset. Markers that are written and not
 durable yet are waited for: who asks after a commit was answered finds what it committed. Ends that are asked for
 together, a thousand at most, are of one moment, so that of a transaction all is before them or nothing. A time that is
-found only among records that the reader may not see yet is not found.
+found only among records that the reader may not see yet is not found. Other than in Kafka, a transaction's marker is no
+record, so its time is not found. A lookup that has to read many headers lets others go on in between.
 Version notes: v2 isolation; v7 the offset of the newest timestamp (-3); v8 the local log's start (-4).
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
@@ -23,26 +25,38 @@ from stablelog.broker.apis import NO_THROTTLE, Item, in_turns
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.broker import Broker
 from stablelog.errors import Corrupt, Refused, Unavailable
-from stablelog.log.partition import Isolation, Partition
+from stablelog.log.partition import Isolation
 
 LATEST, EARLIEST, NEWEST_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 NOT_FOUND = -1
 AT_ONCE_MAX = 1000  # partitions whose ends are told without a look at the clock: a millisecond or two
 
 
-def _look_up(partition: Partition, timestamp: int, isolation: Isolation) -> tuple[int, int, int]:
+async def _look_up(broker: Broker, name: str, asked: Any, isolation: Isolation) -> tuple[int, int, int]:
     """(offset, timestamp, leader epoch); -1 for each that is not to be had."""
+    partition, timestamp = broker.topics.partition(name, asked.partition_index), asked.timestamp
+    check_leader_epoch(partition, asked.current_leader_epoch)
     if timestamp == LATEST:
         return partition.visible_end(isolation), -1, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return partition.visible_start(isolation), -1, partition.leader_epoch
     if timestamp == NEWEST_TIMESTAMP:
-        found = partition.max_timestamp(isolation)
+        lookup = partition.look_up_newest(isolation)
     elif timestamp >= 0:
-        found = partition.offset_for_timestamp(timestamp, isolation)
+        lookup = partition.look_up_time(timestamp, isolation)
     else:
         raise Refused(ErrorCode.unsupported_version, f"no meaning is known for the timestamp {timestamp}")
-    return found if found is not None else (NOT_FOUND, -1, -1)
+    while True:
+        try:
+            next(lookup)
+        except StopIteration as end:
+            return end.value if end.value is not None else (NOT_FOUND, -1, -1)
+        await asyncio.sleep(0)
+        if broker.topics.partition(name, asked.partition_index) is not partition:
+            raise Refused(
+                ErrorCode.unknown_topic_or_partition,
+                f"{name}-{asked.partition_index} was deleted and created again while a time was looked up in it",
+            )
 
 
 async def _markers_durable(broker: Broker, request: ListOffsetsRequest) -> None:
@@ -78,11 +92,9 @@ async def handle(broker: Broker, request: ListOffsetsRequest, _context: Any) -> 
         await _markers_durable(broker, request)
     turns = _at_once if _is_brief(request) else in_turns
 
-    def answer(name: str, asked: Any) -> ListOffsetsPartitionResponse:
+    async def answer(name: str, asked: Any) -> ListOffsetsPartitionResponse:
         try:
-            partition = broker.topics.partition(name, asked.partition_index)
-            check_leader_epoch(partition, asked.current_leader_epoch)
-            offset, timestamp, epoch = _look_up(partition, asked.timestamp, isolation)
+            offset, timestamp, epoch = await _look_up(broker, name, asked, isolation)
         except (Refused, Corrupt, Unavailable) as error:
             code = error.code if isinstance(error, Refused) else ErrorCode.kafka_storage_error
             return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=code)
@@ -100,7 +112,7 @@ async def handle(broker: Broker, request: ListOffsetsRequest, _context: Any) -> 
             [
                 ListOffsetsTopicResponse(
                     name=topic.name,
-                    partitions=tuple([answer(topic.name, p) async for p in turns(topic.partitions)]),
+                    partitions=tuple([await answer(topic.name, p) async for p in turns(topic.partitions)]),
                 )
                 async for topic in turns(request.topics)
             ]
