@@ -5,10 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from peers import apache_kafka
+from stablelog.client.cluster import Cluster
 from stablelog.spark import count
 from stablelog.spark.planning import Limits
 from tests.spark.histories import Writers, truth
 from tests.spark.reading import make, rows, settled, tasks
+from tests.spark.test_times import FIRST_MS, check_events, filled_with_events, ways
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 COLUMNS = ("partition", "offset", "value")
@@ -44,3 +46,12 @@ def test_a_running_kafka_is_read_as_its_clients_read_it(kafka, history, isolatio
         assert all(bool(piece.extents) == (scan == "files") for pieces in planned for piece in pieces)
         assert sorted(rows(given, *COLUMNS, planned=planned)) == wanted
     assert count({**given, "scan": "fetch"}) == count(given) == len(wanted)
+
+
+def test_a_range_of_times_ends_at_a_record_and_not_at_the_marker_that_kafka_answers(kafka, tmp_path):
+    topic = filled_with_events(kafka.bootstrap, **{"internal.segment.bytes": "3000"})
+    with Cluster(kafka.bootstrap) as cluster:
+        place = (topic, 0)
+        assert cluster.list_offsets({place: FIRST_MS + 75})[place].offset == 50, "the first marker's"
+    for way in ways(kafka, topic, tmp_path):
+        check_events(way)

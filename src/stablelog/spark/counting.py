@@ -11,16 +11,15 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from stablelog.batch.header import BatchHeader, headers_in
+from stablelog.batch.header import BatchHeader
 from stablelog.batch.records import decode_records
-from stablelog.errors import Corrupt, Unavailable
 from stablelog.log.summary import Summary
 from stablelog.log.transaction_index import AbortedTxn
 from stablelog.spark.cuts import batch_ranges
-from stablelog.spark.fetch import FETCH_SIZE, BrokerLog
+from stablelog.spark.fetch import BrokerLog, answers
 from stablelog.spark.options import BATCH, read_options
 from stablelog.spark.planning import shares
-from stablelog.spark.resolve import Range, name
+from stablelog.spark.resolve import Range
 from stablelog.spark.segments import PartitionFiles
 
 _NO_LIMIT = 2**62
@@ -201,14 +200,11 @@ def _inside(header: BatchHeader, batch: bytes | memoryview | None, start: int, e
 
 
 def _fetched_count(broker: BrokerLog, wanted: Range, isolation: str) -> int:
-    total, offset = 0, wanted.start
+    total = 0
     open_aborted: set[int] = set()
-    while offset < wanted.end:
-        fetched = broker.cluster.fetch(*wanted.place, offset, FETCH_SIZE, isolation)
+    for fetched, headers in answers(broker.cluster, wanted, isolation):
         ahead = sorted((first, producer) for producer, first in fetched.aborted)
-        reached = offset
-        for position, header in headers_in(fetched.records):
-            reached = header.next_offset
+        for position, header in headers:
             while ahead and ahead[0][0] <= header.last_offset:
                 open_aborted.add(ahead.pop(0)[1])
             if header.is_control:
@@ -216,15 +212,6 @@ def _fetched_count(broker: BrokerLog, wanted: Range, isolation: str) -> int:
             elif not (header.is_transactional and header.producer_id in open_aborted):
                 batch = fetched.records[position : position + header.size]
                 total += _inside(header, batch, wanted.start, wanted.end)
-        if reached <= offset:
-            if len(fetched.records):
-                raise Corrupt(
-                    f"{name(wanted.place)}: the broker answers offset {offset} with what does not reach it"
-                )
-            if fetched.last_stable_offset <= offset:
-                raise Unavailable(f"{name(wanted.place)} ends before offset {wanted.end} by now")
-            reached = min(fetched.last_stable_offset, wanted.end)
-        offset = reached
     return total
 
 

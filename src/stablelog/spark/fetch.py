@@ -9,16 +9,20 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from stablelog.batch.header import headers_in
+from stablelog.batch.header import BatchHeader, headers_in
+from stablelog.client import joint
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster, Missing
+from stablelog.client.fetching import Fetched
 from stablelog.errors import Corrupt, InvalidConfig, OffsetOutOfRange, Unavailable
 from stablelog.spark.offsets import Place
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import FetchSpan, Piece, Span, shares
 from stablelog.spark.resolve import Range, lost, name
+from stablelog.spark.times import first_in_batch, may_hold
 
 FETCH_SIZE = 8 << 20
 SAMPLE_SIZE = 64 << 10
+LOOK_SIZE = 1 << 10  # of an answer of which only the first batch's header is looked at
 SAMPLED_COUNT_MIN = 50_000  # of a smaller range the size hardly matters
 RECORD_SIZE_GUESS = 200
 TIMEOUT_S = 10.0
@@ -89,8 +93,18 @@ class BrokerLog:
         return self._list(dict.fromkeys(places, LATEST))
 
     def at_times(self, times: Mapping[Place, int]) -> dict[Place, int | None]:
-        """As `Log`."""
-        return {place: offset if offset >= 0 else None for place, offset in self._list(times).items()}
+        """As `Log`. Apache Kafka answers with a marker, too; from there on the records are looked at."""
+        found: dict[Place, int | None] = {}
+        for place, offset in self._list(times).items():
+            if offset < 0:
+                found[place] = None
+            elif joint.supported(self.cluster):
+                found[place] = offset  # stablelog passes markers over
+            else:
+                found[place] = first_record(
+                    self.cluster, place, times[place], offset, self._options.isolation
+                )
+        return found
 
     def _list(self, specs: Mapping[Place, int]) -> dict[Place, int]:
         if not specs:
@@ -148,6 +162,81 @@ class BrokerLog:
         self.cluster.close()
 
 
+def answers(
+    cluster: Cluster, wanted: Range, isolation: str
+) -> Iterator[tuple[Fetched, list[tuple[int, BatchHeader]]]]:
+    """Fetch a range: each answer that holds whole batches, with their positions in it and their headers.
+
+    Args:
+        cluster: the brokers.
+        wanted: the range. Its first batch may begin before it, and its last one end behind it.
+        isolation: of the reader.
+
+    Raises:
+        OffsetOutOfRange: the range was removed.
+        Unavailable: the broker does not answer, or the log ends before the range does.
+        Corrupt: the broker answers with what does not reach the offset that it was asked for.
+    """
+    offset = wanted.start
+    while offset < wanted.end:
+        fetched = cluster.fetch(*wanted.place, offset, FETCH_SIZE, isolation)
+        headers = list(headers_in(fetched.records))
+        reached = headers[-1][1].next_offset if headers else offset
+        if reached > offset:
+            yield fetched, headers
+        else:
+            reached = after_nothing(fetched, wanted, offset, isolation)
+        offset = reached
+
+
+def after_nothing(fetched: Fetched, wanted: Range, offset: int, isolation: str) -> int:
+    """Where to go on after an answer that does not reach an offset.
+
+    Raises:
+        Unavailable: the log ends there.
+        Corrupt: the answer holds something.
+    """
+    visible = fetched.high_watermark if isolation == "read_uncommitted" else fetched.last_stable_offset
+    if visible <= offset:
+        raise Unavailable(
+            f"{name(wanted.place)} ends at offset {visible} by now, and was planned to be read up to {wanted.end}"
+        )
+    if len(fetched.records):  # asking again would give the same
+        raise Corrupt(f"{name(wanted.place)}: the broker answers offset {offset} with what does not reach it")
+    return min(visible, wanted.end)  # nothing is left of these offsets: compaction took it
+
+
+def first_record(cluster: Cluster, place: Place, time_ms: int, start: int, isolation: str) -> int | None:
+    """Find the first record from an offset on that has this time or a later one, and that the reader sees.
+
+    Args:
+        cluster: the brokers.
+        place: the partition.
+        time_ms: the record's timestamp at least.
+        start: what a broker has answered for that time: the offset of such a record, or of a marker before it.
+        isolation: of the reader.
+
+    Returns:
+        Its offset; None if there is no such record.
+
+    Raises:
+        OffsetOutOfRange: the offset was removed.
+        Unavailable, Corrupt: as `answers`.
+    """
+    for _, header in headers_in(cluster.fetch(*place, start, LOOK_SIZE, isolation).records):
+        if not header.is_control and header.base_offset <= start:
+            return start
+        break
+    end = cluster.list_offsets({place: LATEST}, isolation)[place].offset
+    for fetched, headers in answers(cluster, Range(place, start, end), isolation):
+        for position, header in headers:
+            if may_hold(header, time_ms, start):
+                found = first_in_batch(fetched.records, position, time_ms, start)
+                if found is not None:
+                    return found if found < end else None
+    return None
+
+
 def read(options: ReadOptions, cluster: Cluster, piece: Piece, decoder: Any) -> Iterator[Any]:
     """The record batches of a piece, decoded.
 
@@ -164,6 +253,7 @@ def read(options: ReadOptions, cluster: Cluster, piece: Piece, decoder: Any) -> 
     if _is_another_topic(cluster, piece):
         lost(options, f"{piece.topic} was deleted and created again since the read was planned")
         return
+    wanted = Range((piece.topic, piece.partition), piece.start, piece.end)
     offset = piece.start
     while offset < piece.end:
         try:
@@ -171,21 +261,10 @@ def read(options: ReadOptions, cluster: Cluster, piece: Piece, decoder: Any) -> 
         except OffsetOutOfRange:
             offset = _after_loss(options, cluster, piece, offset)
             continue
-        visible = (
-            fetched.high_watermark if options.isolation == "read_uncommitted" else fetched.last_stable_offset
-        )
         yield from decoder.feed(fetched.records, offset, piece.end, fetched.aborted)
         reached = max(decoder.next_offset, offset)
         if reached == offset:
-            if visible <= offset:
-                raise Unavailable(
-                    f"{piece.topic}-{piece.partition} ends at offset {visible} by now, and was planned to be read up to {piece.end}"
-                )
-            if len(fetched.records):  # asking again would give the same
-                raise Corrupt(
-                    f"{piece.topic}-{piece.partition}: the broker answers offset {offset} with what does not reach it"
-                )
-            reached = min(visible, piece.end)  # nothing is left of these offsets: compaction took it
+            reached = after_nothing(fetched, wanted, offset, options.isolation)
         offset = reached
 
 

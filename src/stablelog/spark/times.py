@@ -1,4 +1,4 @@
-"""The first record of a time or later, found in the segment files of a partition.
+"""The first record of a time or later, found in record batches and in the segment files of a partition.
 
 Markers are no records and are passed over, whatever their time is. Records of aborted transactions count, as in Kafka's
 ListOffsets.
@@ -6,8 +6,8 @@ ListOffsets.
 
 from collections.abc import Iterator
 
-from stablelog.batch.header import BatchHeader
-from stablelog.batch.records import Record, decode_records
+from stablelog.batch.header import BatchHeader, Buffer
+from stablelog.batch.records import decode_records
 from stablelog.errors import Corrupt
 from stablelog.spark.segments import PartitionFiles, SegmentFile
 
@@ -31,11 +31,33 @@ def first_in_files(files: PartitionFiles, time_ms: int, start: int, end: int) ->
     for segment, position, header in _batches(files, time_ms, start):
         if header.base_offset >= end:
             return None
-        if header.is_control or header.max_timestamp < time_ms:
-            continue
-        for record in _records(segment, position, header):
-            if record.timestamp_ms >= time_ms and record.offset >= start:
-                return record.offset if record.offset < end else None
+        if may_hold(header, time_ms, start):
+            try:
+                found = first_in_batch(segment.read(position, header.size), 0, time_ms, start)
+            except Corrupt as error:
+                raise Corrupt(f"{segment.path}, at byte {position}: {error}") from error
+            if found is not None:
+                return found if found < end else None
+    return None
+
+
+def may_hold(header: BatchHeader, time_ms: int, start: int) -> bool:
+    """Whether a batch may hold a record at or after `start` that has this time or a later one."""
+    return not header.is_control and header.max_timestamp >= time_ms and header.next_offset > start
+
+
+def first_in_batch(data: Buffer, position: int, time_ms: int, start: int) -> int | None:
+    """Find the first record of a batch that is at or after `start` and has this time or a later one.
+
+    Returns:
+        Its offset; None if there is none.
+
+    Raises:
+        Corrupt: the records are not what the batch's header says.
+    """
+    for record in decode_records(data, position):
+        if record.timestamp_ms >= time_ms and record.offset >= start:
+            return record.offset
     return None
 
 
@@ -55,10 +77,3 @@ def _batches(
             begin = located.position
         for position, header in segment.headers(begin):
             yield segment, position, header
-
-
-def _records(segment: SegmentFile, position: int, header: BatchHeader) -> list[Record]:
-    try:
-        return decode_records(segment.read(position, header.size))
-    except Corrupt as error:
-        raise Corrupt(f"{segment.path}, at byte {position}: {error}") from error
