@@ -1,6 +1,7 @@
 """What the sink promises, task by task and decision by decision, without Spark: see test_sink_spark for that."""
 
 import pickle
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,7 @@ from pyspark.sql.types import (
 import stablelog
 from stablelog.client import joint
 from stablelog.client.cluster import LATEST, Cluster
-from stablelog.errors import InvalidConfig, Refused
+from stablelog.errors import InvalidConfig, Refused, Unavailable
 from stablelog.spark import sink
 from stablelog.spark.options import write_options
 from stablelog.spark.sink import (
@@ -62,11 +63,15 @@ def read(broker, topic):
     return sorted(committed(broker.bootstrap, topic))
 
 
+def stable_offset(broker, topic):
+    with Cluster(broker.bootstrap) as cluster:
+        return cluster.list_offsets({(topic, 0): LATEST})[topic, 0].offset
+
+
 def test_the_parts_of_all_tasks_are_seen_at_once(stablelog_broker, topic, options, part):
     messages = [write_part(options, part, Task(n, attempt_id=n), rows(f"a{n}", f"b{n}")) for n in range(3)]
     assert [message.record_count for message in messages] == [2, 2, 2]
-    with Cluster(stablelog_broker.bootstrap) as cluster:
-        assert cluster.list_offsets({(topic, 0): -1})[topic, 0].offset == 0
+    assert stable_offset(stablelog_broker, topic) == 0
     commit_parts(options, messages, None)
     assert read(stablelog_broker, topic) == [b"a0", b"a1", b"a2", b"b0", b"b1", b"b2"]
 
@@ -111,12 +116,40 @@ def test_an_abort_before_the_commit_is_the_end_of_this_run(stablelog_broker, top
     messages = [write_part(options, part, Task(0), rows("a")), None]
     abort_parts(options, messages)
     with pytest.raises(Refused):
-        commit_parts(options, messages, None)
+        commit_parts(options, messages[:1], None)
     with pytest.raises(Refused, match="was given up"):
         write_part(options, part, Task(1, attempt_id=1), rows("zombie"))
     again = Part(part.key, part.version, "run-2")
     commit_parts(options, [write_part(options, again, Task(0), rows("a"))], None)
     assert read(stablelog_broker, topic) == [b"a"]
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("lost", [None, "something else"])
+def test_nothing_is_committed_where_the_message_of_a_task_is_missing(
+    stablelog_broker, topic, options, part, guarantee, lost
+):
+    options = replace(options, guarantee=guarantee)
+    messages = [write_part(options, part, Task(n, attempt_id=n), rows(f"a{n}")) for n in range(3)]
+    for place in range(3):
+        told = [*messages[:place], lost, *messages[place + 1 :]]
+        with pytest.raises(
+            Unavailable, match=f"not committed: the message of task {place} is {lost!r}, not a Written"
+        ):
+            commit_parts(options, told, None)
+    assert stable_offset(stablelog_broker, topic) == 0
+    commit_parts(options, messages, None)
+    assert read(stablelog_broker, topic) == [b"a0", b"a1", b"a2"]
+
+
+def test_the_messages_of_two_writes_are_not_committed_as_one(stablelog_broker, topic, options, part):
+    other = Part(part.key, 1, part.run)
+    messages = [write_part(options, one, Task(0), rows("a")) for one in (part, other)]
+    with pytest.raises(
+        Unavailable, match=r"task 1 is Written\(part=.*version=1.* not a Written of Part\(.*version=0"
+    ):
+        commit_parts(options, messages, None)
+    assert stable_offset(stablelog_broker, topic) == 0
 
 
 def test_a_zombie_task_that_writes_after_the_decision_is_refused(stablelog_broker, topic, options, part):

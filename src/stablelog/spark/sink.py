@@ -461,9 +461,10 @@ def commit_parts(
 
     Raises:
         Refused: it cannot be committed, and nothing is; or it was committed before as something else.
-        Unavailable: no answer; it may have been committed or not, and asking again tells.
+        Unavailable: no answer; it may have been committed or not, and asking again tells. Or Spark does not hand in the
+            message of each task; nothing is committed.
     """
-    written = [message for message in messages if isinstance(message, Written)]
+    written = _all_written(messages)
     cluster = _cluster(options)
     children = [message.child for message in written if message.child is not None]
     part = written[0].part if written else None
@@ -510,6 +511,24 @@ def commit_parts(
         len(written),
         decided.commit_sequence,
     )
+
+
+def _all_written(messages: Iterable[Any]) -> list[Written]:
+    """The messages of a job's tasks, each of which has written its rows as a part of the same.
+
+    Raises:
+        Unavailable: a message is another one. The rows of its task would be missing from the commit.
+    """
+    written: list[Written] = []
+    for number, message in enumerate(messages):
+        if not isinstance(message, Written) or (written and message.part != written[0].part):
+            wanted = "a Written" if not written else f"a Written of {written[0].part}"
+            raise Unavailable(
+                f"the write is not committed: the message of task {number} is {message!r}, not {wanted}, so it is not known "
+                "what the task has written. Run the query again"
+            )
+        written.append(message)
+    return written
 
 
 def _check_same(part: Part, digest: str, committed: str) -> None:
