@@ -11,11 +11,13 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from kio.schema.errors import ErrorCode
 
 import stablelog
-from stablelog.client import reading
+from stablelog.client import joint, reading
+from stablelog.client.cluster import Cluster
 from stablelog.client.cuts import describe_cut
 from stablelog.errors import InvalidConfig, OffsetOutOfRange, Refused
+from tests.client.test_joint import Child
 from tests.client.transactions import create
-from tests.clients.drivers import Confluent
+from tests.clients.drivers import Confluent, unique
 
 
 @pytest.fixture
@@ -93,6 +95,37 @@ def test_each_partition_by_itself(client, topics, monkeypatch):
         part.commit_sequence for part in client.read(topics[0], after=parts[-5].commit_sequence, wait=0)
     }
     assert last == max(names)
+
+
+@pytest.mark.parametrize("listed_max", [1, 2, 3, 200])
+def test_a_joint_commit_of_several_children_is_one_transaction(
+    stablelog_broker, client, topics, monkeypatch, listed_max
+):
+    """Also where its children share a partition, and where a list of transactions ends between two of them."""
+    monkeypatch.setattr(reading, "LISTED_MAX", listed_max)
+    at, key = stablelog_broker.bootstrap, unique("query")
+    names = {write(client, topics, "before"): "before"}
+    with Cluster(at, deadline_s=60) as cluster:
+        children = [Child(at, key, 0, part) for part in range(3)]
+        for part, child in enumerate(children):
+            for number, topic in enumerate(topics):
+                child.write(topic, f"child {part}".encode(), partition=(part + number) % 2)
+        done = joint.commit(cluster, key, 0, [child.shown for child in children])
+    names[write(client, topics, "after")] = "after"
+    order = sorted([*names, done.commit_sequence])
+    whole = list(client.read(topics, cut=True, wait=0))
+    assert [one.commit_sequence for one in whole] == order
+    values = [record.value for record in whole[1].records]
+    assert sorted(values) == sorted(f"child {part}".encode() for part in range(3) for _ in topics)
+    for one in (whole[0], whole[2]):
+        assert_whole(one, names)
+    assert list(client.read(topics, cut=True, after=order[0], wait=0)) == whole[1:]
+    assert list(client.read(topics, cut=True, after=order[1], wait=0)) == whole[2:]
+    parts = list(client.read(topics, wait=0))
+    for target in {record[:2] for record in whole[1].records}:
+        mine = [part for part in parts if part.records[0][:2] == target]
+        assert [part.commit_sequence for part in mine] == order
+        assert mine[1].records == tuple(record for record in whole[1].records if record[:2] == target)
 
 
 def test_what_is_larger_than_a_fetch_is_whole(client, topics, monkeypatch):

@@ -70,6 +70,7 @@ class _Stream:
         self._topic_id: uuid.UUID | None = None  # None if nothing was asked for yet
         self._position = -1  # what ends before it has been listed; -1 if nothing was asked for yet
         self._listed: deque[Commit] = deque()
+        self._list_is_full = False  # the last list: more transactions may stand behind it
         self._known = -1  # a commit sequence up to which all is listed
         self._fetched: deque[Record] = deque()
         self._fetched_end = 0
@@ -84,43 +85,58 @@ class _Stream:
             OffsetOutOfRange: transactions may have been removed that were not read, or the topic is another one by now.
         """
         if not self._listed and (up_to is None or self._known < up_to):
-            found = describe_commits(
-                self._cluster,
-                *self._target,
-                offset=max(0, self._position),
-                commit_sequence=self._after + 1,
-                count_max=LISTED_MAX,
-            )
-            if self._topic_id not in (None, found.topic_id):
-                raise OffsetOutOfRange(
-                    f"{self._target[0]} was deleted and created again, and {self._target[0]}-{self._target[1]} of the one "
-                    f"before was read up to {self._position}"
-                )
-            self._topic_id = found.topic_id
-            if 0 <= self._position < found.start_offset:
-                raise OffsetOutOfRange(
-                    f"{self._target[0]}-{self._target[1]} begins at {found.start_offset}, and was read up to "
-                    f"{self._position}: what stood between was removed"
-                )
-            self._listed.extend(found.commits)
-            if len(found.commits) == LISTED_MAX:
-                self._position = found.commits[-1].end_offset
-            else:
-                self._position = found.end_offset
-                self._known = self._known if up_to is None else up_to
+            self._list()
+            if not self._list_is_full and up_to is not None:
+                self._known = up_to
         if not self._listed or (up_to is not None and self._listed[0].commit_sequence > up_to):
             return None
         return self._listed[0]
 
+    def _list(self) -> None:
+        """List the transactions behind the ones that have been listed. Raises as `peek`."""
+        found = describe_commits(
+            self._cluster,
+            *self._target,
+            offset=max(0, self._position),
+            commit_sequence=self._after + 1,
+            count_max=LISTED_MAX,
+        )
+        if self._topic_id not in (None, found.topic_id):
+            raise OffsetOutOfRange(
+                f"{self._target[0]} was deleted and created again, and {self._target[0]}-{self._target[1]} of the one "
+                f"before was read up to {self._position}"
+            )
+        self._topic_id = found.topic_id
+        if 0 <= self._position < found.start_offset:
+            raise OffsetOutOfRange(
+                f"{self._target[0]}-{self._target[1]} begins at {found.start_offset}, and was read up to "
+                f"{self._position}: what stood between was removed"
+            )
+        self._listed.extend(found.commits)
+        self._list_is_full = len(found.commits) == LISTED_MAX
+        self._position = found.commits[-1].end_offset if self._list_is_full else found.end_offset
+
     def take(self) -> list[ReadRecord]:
-        """The records of the next transaction, which `peek` has found."""
-        commit = self._listed[0]
-        records = [
-            ReadRecord(*self._target, one.offset, one.timestamp_ms, one.key, one.value, one.headers)
-            for one in self._read(commit.start_offset, commit.end_offset)
-        ]
-        self._listed.popleft()
-        self._after = commit.commit_sequence
+        """The records of the next transaction, which `peek` has found.
+
+        The children of a joint commit have one commit sequence and are one transaction. They stand one after the other;
+        a list may end between two of them.
+
+        Raises:
+            OffsetOutOfRange: as in `peek`.
+        """
+        sequence = self._listed[0].commit_sequence
+        records: list[ReadRecord] = []
+        while self._listed and self._listed[0].commit_sequence == sequence:
+            commit = self._listed[0]
+            records += (
+                ReadRecord(*self._target, one.offset, one.timestamp_ms, one.key, one.value, one.headers)
+                for one in self._read(commit.start_offset, commit.end_offset)
+            )
+            self._listed.popleft()
+            if not self._listed and self._list_is_full:
+                self._list()
+        self._after = sequence
         return records
 
     def _read(self, start: int, end: int) -> Iterator[Record]:
