@@ -35,8 +35,8 @@ check: setup  ## style, types, architecture
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup  ## figures against Apache Kafka on this machine
-	$(BIN)/python -m bench
+bench: setup  ## figures against Apache Kafka on this machine; AGAINST=COMMIT: which rows became slower since then
+	$(BIN)/python -m bench $(if $(AGAINST),--against $(AGAINST))
 
 clean:  ## remove what the commands above made
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis target

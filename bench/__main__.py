@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 from rich.console import Console
 
-from bench import aborts, commit_order, limits, loads
+from bench import aborts, against, commit_order, limits, loads
 from bench.contestants import (
     KAFKA,
     OURS,
@@ -233,17 +233,30 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one run, and a tenth of the work")
     parser.add_argument(
-        "--only", action="append", choices=PARTS, help="this part; can be given several times"
+        "--only", action="append", help=f"this part; can be given several times: {', '.join(PARTS)}"
     )
     parser.add_argument("--runs", type=int, default=3, help="runs that are counted (default 3)")
     parser.add_argument("--json", action="store_true", help="every run's figure, for programs")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
-    return parser.parse_args()
+    between = parser.add_argument_group(
+        "two commits",
+        "the working tree in turn with another commit; --only then names rows of bench/workloads.py",
+    )
+    between.add_argument("--against", metavar="COMMIT", help="the commit to compare with")
+    between.add_argument("--commit", metavar="COMMIT", help="judge this commit instead of the working tree")
+    between.add_argument("--pairs", type=int, default=against.PAIRS, help=f"default {against.PAIRS}")
+    asked = parser.parse_args()
+    unknown = set(asked.only or ()) - set(PARTS)
+    if asked.against is None and unknown:
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    return asked
 
 
 def main() -> None:
     """Measure, and tell."""
     asked = arguments()
+    if asked.against is not None:
+        sys.exit(against.run(asked))
     plan = Plan(frozenset(asked.only or PARTS), 1 if asked.quick else asked.runs, 10 if asked.quick else 1)
     beside_kafka = {*LOADS, "start"}
     missing = why_no_kafka() if plan.parts & beside_kafka else None

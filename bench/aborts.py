@@ -30,18 +30,20 @@ def filled(segment_counts: Sequence[int], abort_count: int) -> Iterator[Mapping[
     with tempfile.TemporaryDirectory(prefix="aborts-") as directory:
         logs = {count: Path(directory) / f"t-{count}" for count in segment_counts}
         with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as processes:
-            fills = [processes.submit(_fill, path, count, abort_count) for count, path in logs.items()]
-            for fill in fills:
-                fill.result()
+            filling = [processes.submit(fill, path, count, abort_count) for count, path in logs.items()]
+            for one in filling:
+                one.result()
         yield logs
 
 
-def _open(directory: Path) -> Partition:
+def opened(directory: Path) -> Partition:
+    """The partition in a directory, which is made if it is missing."""
     return Partition.open(LocalDisk(), directory, LogConfig(), topic="t", partition=0, clean=True, now_ms=1)
 
 
-def _fill(directory: Path, segment_count: int, abort_count: int) -> None:
-    partition = _open(directory)
+def fill(directory: Path, segment_count: int, abort_count: int) -> None:
+    """Write so many aborted transactions of one record each, in so many sealed segments of equal length."""
+    partition = opened(directory)
     aborts_per_segment = abort_count // segment_count
     for number in range(abort_count):
         record = Record(0, 1, None, b"")
@@ -66,13 +68,11 @@ class Lookups:
 
 def look_up(directory: Path, segment_count: int) -> Lookups:
     """Look up the aborts of fetches all over a partition that is opened anew, each twice."""
-    partition = _open(directory)
+    partition = opened(directory)
     try:
-        step = (partition.end_offset - FETCH_SIZE) / PLACE_COUNT
         seen_segment = -1
         opening, again = [], []
-        for number in range(PLACE_COUNT):
-            place = int(step * number)
+        for place in _places(partition):
             taken_us = _timed_us(partition, place)
             segment = place * segment_count // partition.end_offset
             if segment != seen_segment:
@@ -82,6 +82,18 @@ def look_up(directory: Path, segment_count: int) -> Lookups:
         return Lookups(statistics.median(again), statistics.median(opening))
     finally:
         partition.close()
+
+
+def look_up_everywhere(partition: Partition) -> None:
+    """Look up the aborts of fetches all over a partition, once each."""
+    for place in _places(partition):
+        found = partition.aborted_in(place, place + FETCH_SIZE)
+        assert found
+
+
+def _places(partition: Partition) -> Iterator[int]:
+    step = (partition.end_offset - FETCH_SIZE) / PLACE_COUNT
+    return (int(step * number) for number in range(PLACE_COUNT))
 
 
 def _timed_us(partition: Partition, place: int) -> float:

@@ -40,13 +40,16 @@ print(time.process_time() - there)
 """
 
 
-def log_of(value_size: int, codec: Codec = Codec.NONE, aborted_every: int = 0) -> tuple[bytes, int]:
+def log_of(
+    value_size: int, codec: Codec = Codec.NONE, aborted_every: int = 0, log_size: int = LOG_SIZE
+) -> tuple[bytes, int]:
     """Record batches as a producer writes them, of random values and keys of 16 bytes. Returns them and their rows.
 
     Args:
         value_size: bytes of each value.
         codec: of the batches.
         aborted_every: of so many transactional batches, one is of producer 666, which aborts; 0 for no transactions.
+        log_size: bytes of all batches, at least.
     """
     count = max(BATCH_SIZE // (value_size + 30), 1)
     records = [
@@ -65,12 +68,21 @@ def log_of(value_size: int, codec: Codec = Codec.NONE, aborted_every: int = 0) -
         for producer in (1, 666)
     }
     log, offset, rows = bytearray(), 0, 0
-    while len(log) < LOG_SIZE:
+    while len(log) < log_size:
         producer = 666 if aborted_every and (offset // count) % aborted_every == 0 else 1
         log += offset.to_bytes(8, "big") + fates[producer][8:]
         offset += count
         rows += count if producer == 1 else 0
     return bytes(log), rows
+
+
+def arrow_batch(value_size: int) -> pa.RecordBatch:
+    """Rows as Spark hands them to a sink at once, with random values and keys of 16 bytes."""
+    content = {
+        "key": pa.array([os.urandom(8).hex() for _ in range(ROWS)]),
+        "value": pa.array([os.urandom(value_size) for _ in range(ROWS)]),
+    }
+    return pa.RecordBatch.from_pydict(content)
 
 
 def best_s(work: Callable[[], object], run_count: int) -> float:
@@ -160,11 +172,7 @@ def encoding(section: Section, run_count: int) -> None:
         (100, "lz4", 10, None),
         (100, "zstd", 10, None),
     ):
-        content = {
-            "key": pa.array([os.urandom(8).hex() for _ in range(ROWS)]),
-            "value": pa.array([os.urandom(size) for _ in range(ROWS)]),
-        }
-        batch = pa.RecordBatch.from_pydict(content)
+        batch = arrow_batch(size)
         took = best_s(partial(encode, batch, codec, times), run_count)
         section.row(
             f"encode {size:,} B by key to 4 partitions, {codec}, M rows/s",

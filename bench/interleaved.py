@@ -69,6 +69,24 @@ class Shape:
         return Topic(name, self.record_size, self.record_count)
 
 
+def steps(shape: Shape) -> Iterator[tuple[int, bool]]:
+    """What the writers do, in order: (writer, whether it commits instead of appending a batch)."""
+    # Writers begin one after the other, so that they do not commit all at once.
+    left = [1 + writer * shape.batches // shape.writers for writer in range(shape.writers)]
+    to_write = shape.batch_count
+    while to_write:
+        for writer in range(min(shape.writers, to_write)):
+            yield writer, False
+            to_write -= 1
+            left[writer] -= 1
+            if left[writer] == 0:
+                yield writer, True
+                left[writer] = shape.batches
+    for writer in range(shape.writers):
+        if left[writer] != shape.batches:
+            yield writer, True
+
+
 def fill(directory: Path, shape: Shape, contestant: str) -> None:
     """Append the transactions to an empty partition that no broker has open."""
     kind = CommitOrderedPartition if contestant == OURS else Partition
@@ -82,22 +100,10 @@ def fill(directory: Path, shape: Shape, contestant: str) -> None:
         now_ms=NOW_MS,
     )
     value = os.urandom(shape.record_size)
-    # Writers begin one after the other, so that they do not commit all at once.
-    left = [1 + writer * shape.batches // shape.writers for writer in range(shape.writers)]
     sequences = [0] * shape.writers
-    commit_sequence, to_write = 0, shape.batch_count
-
-    def commit(writer: int) -> None:
-        nonlocal commit_sequence
-        commit_sequence += 1
-        marker = Marker(MarkerType.COMMIT, 0, "", commit_sequence)
-        done = partition.append_markers(
-            [MarkerWrite(FIRST_PRODUCER_ID + writer, 0, marker)], now_ms=NOW_MS + commit_sequence
-        )
-        assert not isinstance(done[0], Exception), done[0]
-
-    while to_write:
-        for writer in range(min(shape.writers, to_write)):
+    commit_sequence = 0
+    for writer, is_commit in steps(shape):
+        if not is_commit:
             partition.append(
                 encode_batch(
                     [Record(0, NOW_MS, None, value)] * shape.records,
@@ -109,14 +115,13 @@ def fill(directory: Path, shape: Shape, contestant: str) -> None:
                 now_ms=NOW_MS,
             )
             sequences[writer] += shape.records
-            to_write -= 1
-            left[writer] -= 1
-            if left[writer] == 0:
-                commit(writer)
-                left[writer] = shape.batches
-    for writer in range(shape.writers):
-        if left[writer] != shape.batches:
-            commit(writer)
+            continue
+        commit_sequence += 1
+        marker = Marker(MarkerType.COMMIT, 0, "", commit_sequence)
+        done = partition.append_markers(
+            [MarkerWrite(FIRST_PRODUCER_ID + writer, 0, marker)], now_ms=NOW_MS + commit_sequence
+        )
+        assert not isinstance(done[0], Exception), done[0]
     partition.assume_synced()
     partition.roll(NOW_MS + commit_sequence + 1)
     partition.assume_synced()

@@ -11,7 +11,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -52,6 +52,14 @@ def topic_of(bootstrap: str, record_size: int, record_count: int) -> Iterator[To
 
 def produce(bootstrap: str, topic: Topic) -> float:
     """Fill the topic with one producer, acks=all. Returns MB/s."""
+    producer = producer_of(bootstrap, topic)
+    began = time.perf_counter()
+    fill(producer, topic)
+    return topic.megabytes / (time.perf_counter() - began)
+
+
+def producer_of(bootstrap: str, topic: Topic) -> Producer:
+    """A producer with acks=all that knows the topic's leader."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -62,9 +70,13 @@ def produce(bootstrap: str, topic: Topic) -> float:
             **QUIET,
         }
     )
-    value = os.urandom(topic.record_size)
     producer.list_topics(topic.name, timeout=PATIENCE_S)
-    began = time.perf_counter()
+    return producer
+
+
+def fill(producer: Producer, topic: Topic) -> None:
+    """Produce the topic's records, and wait until all are acknowledged."""
+    value = os.urandom(topic.record_size)
     for _ in range(topic.record_count):
         while True:
             try:
@@ -74,7 +86,6 @@ def produce(bootstrap: str, topic: Topic) -> float:
                 producer.poll(0.01)
     left = producer.flush(PATIENCE_S)
     assert left == 0, f"{left} records were not acknowledged"
-    return topic.megabytes / (time.perf_counter() - began)
 
 
 def fetch(bootstrap: str, topic: Topic) -> float:
@@ -170,49 +181,74 @@ def transactions(bootstrap: str, record_count: int, seconds: float, producers: i
         seconds: how long.
         producers: how many work side by side, each with its own transactional id and topic.
     """
-    name = f"transactions-{os.getpid()}-{next(_numbers)}"
-    ready = threading.Barrier(producers)
-    commits: list[list[float]] = [[] for _ in range(producers)]
-    threads = [
-        threading.Thread(
-            target=_commit, args=(bootstrap, f"{name}-{n}", record_count, seconds, ready, commits[n])
-        )
-        for n in range(producers)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(commits), "a producer failed"
-    latencies = list(itertools.chain.from_iterable(commits))
-    return Transactions(len(latencies) / seconds, latencies)
+    commits = Committers(bootstrap, record_count, producers).commit(lambda began: _until(began + seconds))
+    return Transactions(len(commits) / seconds, commits)
 
 
-def _commit(
-    bootstrap: str,
-    name: str,
-    record_count: int,
-    seconds: float,
-    ready: threading.Barrier,
-    commit_ms: list[float],
-) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 0, **QUIET})
-    producer.init_transactions(PATIENCE_S)
-    value = bytes(100)
+def _until(deadline_s: float) -> Iterator[None]:
+    """Something at least once, and then until a time: also on a machine that stands still."""
+    yield
+    while time.perf_counter() < deadline_s:
+        yield
 
-    def commit() -> float:
+
+class Committers:
+    """Producers that commit transactions side by side, each with its own transactional id and topic.
+
+    Each has committed one transaction when this returns, so that its topic is there.
+
+    Args:
+        bootstrap: the broker.
+        record_count: records of 100 B in each transaction.
+        count: of the producers.
+    """
+
+    def __init__(self, bootstrap: str, record_count: int, count: int = 1) -> None:
+        self._record_count = record_count
+        self._producers: list[tuple[str, Producer]] = []
+        for _ in range(count):
+            name = f"transactions-{os.getpid()}-{next(_numbers)}"
+            settings = {"bootstrap.servers": bootstrap, "transactional.id": name, "linger.ms": 0, **QUIET}
+            producer = Producer(settings)
+            producer.init_transactions(PATIENCE_S)
+            self._commit(name, producer)
+            self._producers.append((name, producer))
+
+    def commit(self, times: Callable[[float], Iterable[object]]) -> list[float]:
+        """Commit transactions, one after the other from each producer.
+
+        Args:
+            times: given the time at which all begin, what each producer commits one transaction for.
+
+        Returns:
+            Milliseconds of each commit_transaction() alone.
+        """
+        ready = threading.Barrier(len(self._producers))
+        commits: list[list[float]] = [[] for _ in self._producers]
+
+        def work(name: str, producer: Producer, found: list[float]) -> None:
+            ready.wait(PATIENCE_S)
+            found.extend(self._commit(name, producer) for _ in times(time.perf_counter()))
+
+        threads = [
+            threading.Thread(target=work, args=(*one, found))
+            for one, found in zip(self._producers, commits, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert all(commits), "a producer failed"
+        return list(itertools.chain.from_iterable(commits))
+
+    def _commit(self, name: str, producer: Producer) -> float:
+        value = bytes(100)
         producer.begin_transaction()
-        for _ in range(record_count):
+        for _ in range(self._record_count):
             producer.produce(name, value)
         asked = time.perf_counter()
         producer.commit_transaction(PATIENCE_S)
         return (time.perf_counter() - asked) * 1000
-
-    commit()  # it makes the topic
-    ready.wait(PATIENCE_S)
-    until = time.perf_counter() + seconds
-    while not commit_ms or time.perf_counter() < until:  # once at least, on a machine that stands still
-        commit_ms.append(commit())
 
 
 def end_to_end(bootstrap: str, count: int, per_s: int = 200) -> float:
