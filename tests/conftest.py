@@ -6,12 +6,19 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.durations import Durations
+
 ROOT = Path(__file__).parents[1]
 USERS = Path(__file__).parent / "spark" / "users"
 
 # How long an example takes is the machine's affair: a loaded one would fail what is right.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):  # a worker of pytest-xdist reports to the controller
+        config.pluginmanager.register(Durations(), "durations")
 
 
 def pytest_collection_modifyitems(items):

@@ -1,0 +1,40 @@
+"""The report of minutes for each folder adds up what pytest says of each test."""
+
+from types import SimpleNamespace
+
+from tests.durations import Durations, folder_of
+
+
+def report(nodeid, when, duration, **worker):
+    return SimpleNamespace(nodeid=nodeid, when=when, duration=duration, **worker)
+
+
+def test_folders_are_sorted_by_their_minutes_and_workers_say_when_they_ended():
+    now = iter([0.0, 60.0, 90.0, 120.0, 180.0])
+    durations = Durations(lambda: next(now))
+    for one in (
+        report("tests/log/test_model.py::test_one", "setup", 6.0, worker_id="gw0"),
+        report("tests/log/test_model.py::test_one", "call", 60.0, worker_id="gw0"),
+        report("tests/broker/apis/test_fetch.py::test_two[a/b]", "call", 120.0, worker_id="gw1"),
+        report("tests/test_tidy.py::test_three", "call", 3.0, worker_id="gw0"),
+    ):
+        durations.pytest_runtest_logreport(one)
+    assert list(durations.lines()) == [
+        "  2.00  tests/broker (1 tests)",
+        "  1.10  tests/log (1 tests)",
+        "  0.05  tests (1 tests)",
+        "  3.15  all (3 tests)",
+        "  1.15  worker gw0, ended after 3.00",
+        "  2.00  worker gw1, ended after 2.00",
+    ]
+
+
+def test_without_workers_there_is_one_process():
+    durations = Durations()
+    durations.pytest_runtest_logreport(report("tests/test_tidy.py::test_three", "call", 3.0))
+    assert "worker master" in list(durations.lines())[-1]
+
+
+def test_what_lies_in_tests_itself_is_a_folder_too():
+    assert folder_of("tests/test_docs.py::test_one") == "tests"
+    assert folder_of("tests/broker/apis/test_fetch.py::TestOne::test_two") == "tests/broker"
