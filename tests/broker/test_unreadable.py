@@ -34,16 +34,25 @@ def run(conversation):
 
 
 def spoil(disk, directory, mapped=None):
-    """Make every log file of a directory unreadable. In directory `mapped`, they can be read, but not through a map."""
+    """Make every log file of a directory unreadable. In directory `mapped`, they can be read, but not through a map.
+
+    Returns:
+        The reads that have failed, as they come.
+    """
+    failed = []
 
     def fault(what, path):
         if path.suffix != ".log":
             return None
         if what == "mapping" and path.parent.name in (directory, mapped):
             raise BusError(path)
-        return errno.EIO if what == "reading" and path.parent.name == directory else None
+        if what != "reading" or path.parent.name != directory:
+            return None
+        failed.append(path)
+        return errno.EIO
 
     disk.fault = fault
+    return failed
 
 
 @pytest.fixture(params=["stopped", "killed"])
@@ -112,15 +121,18 @@ def test_verify_names_the_file_that_cannot_be_read(disk, name, proof):
 
 
 @pytest.mark.parametrize("name", ["plain", "ordered"])
-def test_a_partition_that_cannot_be_read_at_a_start_is_offline_and_no_other(disk, name, caplog):
-    spoil(disk, f"{name}-0")
+def test_a_partition_that_cannot_be_read_at_a_start_is_offline_and_no_other(disk, name, caplog, request):
+    failed = spoil(disk, f"{name}-0")
 
     async def conversation():
         async with opened(disk, topics=()) as desk:
-            online = {partition.topic for partition in desk.broker.topics.open_partitions()}
-            assert online & TOPICS.keys() == TOPICS.keys() - {name}
+            return {partition.topic for partition in desk.broker.topics.open_partitions()} & TOPICS.keys()
 
-    run(conversation)
+    online = run(conversation)
+    if not failed:  # after a stop in order, an ordinary partition need not be read
+        assert request.node.callspec.params == {"disk": "stopped", "name": "plain"}
+        return
+    assert online == TOPICS.keys() - {name}
     assert f"{name}-0 cannot be opened and stays offline" in caplog.text
 
 
