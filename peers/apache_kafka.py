@@ -105,6 +105,18 @@ def jars(folder: Path = FOLDER) -> Path:
     return fetched(folder, f"jars-{VERSION}", f"Apache Kafka {VERSION}", ARTIFACTS)
 
 
+def streams_jars(folder: Path = FOLDER) -> Path:
+    """The folder with the jar of Kafka Streams, without RocksDB: its stores in memory need no more.
+
+    Raises:
+        NotToBeHad: there is no Maven, or it could not fetch it.
+    """
+    artifacts = (("org.apache.kafka", "kafka-streams", VERSION),)
+    return fetched(
+        folder, f"streams-{VERSION}", f"Kafka Streams {VERSION}", artifacts, with_dependencies=False
+    )
+
+
 def fetched(
     folder: Path,
     name: str,

@@ -8,6 +8,7 @@ import pytest
 
 from stablelog.broker.config import SETTINGS
 from stablelog.broker.metrics import METRICS
+from stablelog.broker.partition_state import CODES
 from stablelog.broker.router import HANDLERS
 from stablelog.spark.options import OPTIONS
 from stablelog.wire.extension import EXTENSION_VERSIONS, extension_class
@@ -48,6 +49,30 @@ def test_every_api_has_its_row_with_its_versions(key):
     first, last = API_VERSIONS[key]
     assert re.search(rf"^\| {key} \| \w+ \| {SERVED_FROM.get(key, first)}-{last} \|", PROTOCOL, re.M)
     assert key in HANDLERS
+
+
+def _in_words(code, storage_error_since=0):
+    if code is None:
+        return "served"
+    before = f"; before v{storage_error_since} NOT_LEADER_OR_FOLLOWER" if storage_error_since else ""
+    return code.name.upper() + before
+
+
+@pytest.mark.parametrize("api", CODES)
+def test_every_code_for_a_partition_that_cannot_be_used_is_told(api):
+    codes = CODES[api]
+    unknown = [code.name.upper() for code in (codes.unknown, codes.unknown_id) if code is not None]
+    cells = [
+        _in_words(codes.opening),
+        _in_words(codes.offline, codes.storage_error_since),
+        ", ".join(unknown),
+    ]
+    assert f"\n| {api} | {' | '.join(cells)} | " in PROTOCOL
+
+
+def test_no_row_of_codes_is_of_an_api_that_has_none():
+    table = PROTOCOL.partition("\n| API | opening |")[2].partition("\n\n")[0]
+    assert re.findall(r"^\| ([A-Z][^|]*?) \|", table, re.M) == list(CODES)
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)

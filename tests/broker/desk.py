@@ -6,8 +6,10 @@ a decision and its durability.
 
 import asyncio
 import contextlib
+import dataclasses
 import importlib
 import io
+import threading
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,11 +21,13 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.broker import Broker
 from stablelog.broker.config import load_settings
+from stablelog.broker.partition_state import PartitionState
 from stablelog.broker.router import Router
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.messages import PREFIX, message_class
+from stablelog.wire.versions import entity_in
 
 DATA = Path("/data")
 COMMIT, ABORT = True, False
@@ -54,6 +58,18 @@ def part(api_key, version, kind, name, /, **fields):
     """A nested message of a version."""
     module = importlib.import_module(message_class(api_key, version, kind).__module__)
     return getattr(module, name)(**fields)
+
+
+def filled(message, values):
+    """A message with these values, nested ones as dicts; those that its version does not have are left out."""
+    fields = {}
+    for field in dataclasses.fields(message):
+        if field.name in values:
+            value, nested = values[field.name], entity_in(field.type)
+            if nested is not None and value is not None:
+                value = tuple(filled(nested, item) for item in value)
+            fields[field.name] = value
+    return message(**fields)
 
 
 def batch(*values, producer=(-1, -1), sequence=-1, transactional=None):
@@ -107,6 +123,30 @@ def end_fields(transactional_id, producer, committed):
     }
 
 
+class Gate:
+    """Keeps one partition from being opened, as a long recovery does, until `open` is called."""
+
+    def __init__(self, topic, index=0):
+        self.held = topic, index
+        self._opened = threading.Event()
+
+    def guard(self, topics):
+        """Hold back the recovery by these topics of a broker that has not started."""
+        recover = topics.recover_partition
+
+        def recover_partition(topic, index, progress=None):
+            partition = recover(topic, index, progress)
+            if (topic.name, index) == self.held:
+                assert self._opened.wait(60)
+            return partition
+
+        topics.recover_partition = recover_partition
+
+    def open(self):
+        """Let the recovery go on."""
+        self._opened.set()
+
+
 class Desk:
     """A running broker, and the few requests of a transaction in words."""
 
@@ -120,6 +160,12 @@ class Desk:
         for _ in range(ROUND_TRIP_TURNS):
             await asyncio.sleep(0)
         return None if buffers is None else read_answer(api_key, version, b"".join(buffers))[0]
+
+    async def ask_with(self, api_key, version, values):
+        """Ask with values by name, nested messages as dicts; what the version does not have is left out."""
+        message = filled(message_class(api_key, version, "request"), values)
+        named = {field.name: getattr(message, field.name) for field in dataclasses.fields(message)}
+        return await self.ask(api_key, version, **named)
 
     async def init(self, transactional_id, *, version=4, **more):
         answer = await self.ask(22, version, **init_fields(version, transactional_id, **more))
@@ -146,6 +192,11 @@ class Desk:
 
     async def end(self, transactional_id, producer, committed, *, version=3):
         return await self.ask(26, version, **end_fields(transactional_id, producer, committed))
+
+    async def opened(self, topic, index=0):
+        """Wait until a partition is open."""
+        while self.broker.topics.state(topic, index) is not PartitionState.OPEN:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
     async def durable(self):
         """Wait until all that has been appended is durable, markers too: readers see it then."""
@@ -184,8 +235,11 @@ class Desk:
 
 
 @contextlib.asynccontextmanager
-async def opened(disk=None, *, topics=("t",), partitions=2, **settings):
-    """A broker with these topics; settings with `_` for each `.`."""
+async def opened(disk=None, *, topics=("t",), partitions=2, gate=None, **settings):
+    """A broker with these topics; settings with `_` for each `.`.
+
+    All partitions are open or offline, but for the one that a gate holds back.
+    """
     given = {name.replace("_", "."): str(value) for name, value in settings.items()}
     failures = []
     broker = Broker(
@@ -194,14 +248,30 @@ async def opened(disk=None, *, topics=("t",), partitions=2, **settings):
     # A simulated disk takes no time, however long the machine stands still in a sync: each is made in place, and what
     # happens in so many turns of the loop does so every time.
     broker.flush._sync_s, broker.flush._note_duration = 0.0, lambda _seconds: None
+    if gate is not None:
+        gate.guard(broker.topics)
     await broker.start()
     recovery = next(task for task in asyncio.all_tasks() if task.get_name() == "recovery")
-    await recovery
+    if gate is None:
+        await recovery
+    else:
+        await _all_but(gate.held, broker.topics)
     for name in topics:
         if broker.topics.get(name) is None:
             broker.topics.create(name, partitions, {})
     try:
         yield Desk(broker)
     finally:
+        if gate is not None:
+            gate.open()
+            await recovery
         await broker.stop()
     assert not failures
+
+
+async def _all_but(held, topics):
+    """Wait until no other partition is opening."""
+    rest = [(topic, index) for topic in topics for index in range(topic.partition_count)]
+    rest = [(topic, index) for topic, index in rest if (topic.name, index) != held]
+    while any(topic.state(index) is PartitionState.OPENING for topic, index in rest):  # noqa: ASYNC110
+        await asyncio.sleep(0.001)

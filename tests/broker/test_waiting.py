@@ -15,7 +15,10 @@ COMMITTED, ALL = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
 class Partition:
     """As much of a partition as who waits for it looks at."""
 
-    def __init__(self):
+    topic = "t"
+
+    def __init__(self, index=0):
+        self.index = index
         self.ends = {COMMITTED: 0, ALL: 0}
 
     def visible_end(self, isolation):
@@ -29,7 +32,7 @@ def poll(waiters, *partitions, isolation=ALL, timeout_s=60.0):
 
 def test_a_poll_ends_when_one_of_its_partitions_shows_more():
     async def conversation():
-        waiters, one, two = Waiters(), Partition(), Partition()
+        waiters, one, two = Waiters(), Partition(0), Partition(1)
         wait = poll(waiters, one, two)
         await settle()
         waiters.wake(one)
@@ -56,6 +59,20 @@ def test_a_read_committed_poll_waits_for_the_last_stable_offset():
         partition.ends[COMMITTED] = 5
         waiters.wake(partition)
         assert await committed is True
+
+    run(conversation())
+
+
+def test_a_poll_of_a_partition_that_is_not_open_ends_when_it_is_opened():
+    async def conversation():
+        waiters, open_one, opened = Waiters(), Partition(0), Partition(1)
+        wait = asyncio.create_task(
+            waiters.wait_for_more([(open_one, 0)], ALL, 60.0, closed=[("t", 1), ("t", 2)])
+        )
+        await settle()
+        waiters.wake(opened)
+        assert await wait is True
+        assert not waiters._waiting
 
     run(conversation())
 

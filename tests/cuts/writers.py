@@ -27,7 +27,7 @@ GROUPS = {"": {"t": 2, "u": 1}, "other": {"v": 2}}  # their topics, with how man
 TXN_TIMEOUT_MS = 400
 RETRIABLE = (
     ErrorCode.concurrent_transactions,
-    ErrorCode.leader_not_available,
+    ErrorCode.not_leader_or_follower,
     ErrorCode.coordinator_load_in_progress,
 )
 

@@ -13,31 +13,38 @@ from pathlib import Path
 from peers import apache_kafka
 from tests.java.dump import SHORT_LIVED
 
-SOURCE = Path(__file__).parent / "Client.java"
+SOURCES = Path(__file__).parent
 
 
 @functools.cache
-def classes() -> Path:
-    """The folder of the compiled client; made anew when its source has changed.
+def compiled(name: str, *more_jars: Path) -> str:
+    """The class path of a compiled source and of what it needs; compiled again when the source has changed.
+
+    Args:
+        name: of the class, and of its source in this folder.
+        more_jars: folders with jars that it needs beside Apache Kafka's.
 
     Raises:
         NotToBeHad: there is no Java, no compiler, or no jars.
     """
+    source = SOURCES / f"{name}.java"
     compiler = Path(apache_kafka.java()).with_name("javac")
     if not compiler.exists():
         raise apache_kafka.NotToBeHad(f"no Java compiler at {compiler}: a JDK has one")
-    jars = apache_kafka.jars()
-    digest = hashlib.sha256(SOURCE.read_bytes() + jars.name.encode()).hexdigest()[:16]
-    ready = apache_kafka.FOLDER / f"client-{digest}"
+    folders = (apache_kafka.jars(), *more_jars)
+    jars = ":".join(f"{folder}/*" for folder in folders)
+    named = "".join(folder.name for folder in folders)
+    digest = hashlib.sha256(source.read_bytes() + named.encode()).hexdigest()[:16]
+    ready = apache_kafka.FOLDER / f"{name.lower()}-{digest}"
     with apache_kafka.locked(apache_kafka.FOLDER):
         if not ready.is_dir():
             arriving = apache_kafka.FOLDER / "compiling"
             shutil.rmtree(arriving, ignore_errors=True)
-            command = [str(compiler), "-nowarn", "-cp", f"{jars}/*", "-d", str(arriving), str(SOURCE)]
+            command = [str(compiler), "-nowarn", "-cp", jars, "-d", str(arriving), str(source)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr
             arriving.rename(ready)
-    return ready
+    return f"{ready}:{jars}"
 
 
 class Refused(Exception):
@@ -49,7 +56,7 @@ class JavaProcess:
 
     def __init__(self) -> None:
         command = [apache_kafka.java(), *SHORT_LIVED, "-Dorg.slf4j.simpleLogger.defaultLogLevel=off"]
-        command += ["-cp", f"{classes()}:{apache_kafka.jars()}/*", "Client"]
+        command += ["-cp", compiled("Client"), "Client"]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )

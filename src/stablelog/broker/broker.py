@@ -267,6 +267,7 @@ class Broker:
                         threads, self.topics.recover_partition, topic, index
                     )
                 except StablelogError as error:
+                    self.topics.mark_offline(topic, index, error)
                     log.error(
                         "%s-%d cannot be opened and stays offline; `stablelog verify` says more: %s",
                         topic.name,

@@ -29,6 +29,7 @@ from stablelog.broker.config import (
     order_of,
 )
 from stablelog.broker.kafka_metadata import METADATA_TOPIC, read_topic_configs
+from stablelog.broker.partition_state import COMMON, Codes, PartitionState
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, InvalidConfig, Refused, StablelogError, Unavailable
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
@@ -102,7 +103,8 @@ class Topic:
         name: as clients say it.
         topic_id: tells a topic from a later one of the same name.
         configs: its own settings, by Kafka's names.
-        partitions: by index. An entry is missing while the partition is being recovered, or could not be.
+        partitions: the open ones by index; also those that have failed since.
+        offline: by index, why a partition could not be opened.
         partition_count: how many there are to be.
     """
 
@@ -111,6 +113,16 @@ class Topic:
     partition_count: int
     configs: dict[str, str] = field(default_factory=dict)
     partitions: dict[int, Partition] = field(default_factory=dict)
+    offline: dict[int, str] = field(default_factory=dict)
+
+    def state(self, index: int) -> PartitionState:
+        """Whether requests can be served from the partition with this index."""
+        partition = self.partitions.get(index)
+        if partition is not None:
+            return PartitionState.OPEN if partition.failure is None else PartitionState.OFFLINE
+        if not 0 <= index < self.partition_count:
+            return PartitionState.UNKNOWN
+        return PartitionState.OFFLINE if index in self.offline else PartitionState.OPENING
 
     @property
     def is_internal(self) -> bool:
@@ -288,24 +300,37 @@ class Topics:
         """The name of the topic with this id."""
         return self._names.get(topic_id) if topic_id is not None else None
 
-    def partition(self, name: str, index: int) -> Partition:
-        """The partition.
+    def state(self, name: str, index: int) -> PartitionState:
+        """Whether requests can be served from a partition."""
+        topic = self._topics.get(name)
+        return PartitionState.UNKNOWN if topic is None else topic.state(index)
+
+    def partition(self, name: str, index: int, codes: Codes = COMMON) -> Partition:
+        """Return an open partition.
+
+        Args:
+            name: the topic.
+            index: the partition's.
+            codes: how the API says that a partition is opening, offline or unknown.
 
         Raises:
-            Refused: unknown_topic_or_partition; leader_not_available while it is being recovered.
+            Refused: it is in such a state.
         """
         topic = self._topics.get(name)
         if topic is None:
-            raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
+            raise codes.refusal(PartitionState.UNKNOWN, f"there is no topic {name!r}")
         partition = topic.partitions.get(index)
-        if partition is not None:
+        if partition is not None and partition.failure is None:
             return partition
-        if 0 <= index < topic.partition_count:
-            raise Refused(ErrorCode.leader_not_available, f"{name}-{index} is not open yet")
-        raise Refused(
-            ErrorCode.unknown_topic_or_partition,
-            f"{name} has partitions 0 to {topic.partition_count - 1}, not {index}",
-        )
+        state = topic.state(index)
+        if state is PartitionState.OPENING:
+            why = f"{name}-{index} is being recovered after a start, and opens by itself"
+        elif state is PartitionState.OFFLINE:
+            failure = topic.offline.get(index, partition and partition.failure)
+            why = f"{name}-{index} is offline: {failure}. `stablelog verify` says more"
+        else:
+            why = f"{name} has partitions 0 to {topic.partition_count - 1}, not {index}"
+        raise codes.refusal(state, why)
 
     def open_partitions(self) -> Iterator[Partition]:
         """Every partition that is open."""
@@ -576,12 +601,15 @@ class Topics:
         return partition
 
     def publish_partition(self, topic: Topic, partition: Partition) -> None:
-        """The topic has this partition open."""
-        partition.reconfigure(
-            self._config.log_config(topic.configs)
-        )  # may have changed while it was recovered
+        """Let requests be served from a partition that was recovered."""
+        partition.reconfigure(self._config.log_config(topic.configs))  # they may have changed meanwhile
+        topic.offline.pop(partition.index, None)
         topic.partitions[partition.index] = partition
         self._durable_ends.pop((topic.name, partition.index), None)
+
+    def mark_offline(self, topic: Topic, index: int, error: Exception) -> None:
+        """Note that a partition could not be opened, and why. It stays so until the next start."""
+        topic.offline[index] = str(error)
 
     def _open(
         self,

@@ -293,6 +293,11 @@ class Partition:
         """Take new settings, from the next append on."""
         self.config = config
 
+    @property
+    def failure(self) -> Unavailable | None:
+        """Why nothing can be read or written until the partition is opened again; None while it is usable."""
+        return self._failed
+
     def _check_usable(self) -> None:
         if self._failed is not None:
             raise Unavailable(f"{self.topic}-{self.index} has failed and needs a restart: {self._failed}")

@@ -36,6 +36,7 @@ from kio.schema.offset_fetch.v9.request import (
 from kio.schema.sync_group.v5.request import SyncGroupRequest, SyncGroupRequestAssignment
 from kio.serial import entity_reader, entity_writer
 
+from stablelog.broker.partition_state import PartitionState
 from stablelog.coordinators.consumer_groups.answers import GroupConfig, GroupDecision, OffsetCommit
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.coordinators.consumer_groups.records import read_offset_value
@@ -79,15 +80,18 @@ class GroupsOnPaper:
         return await token
 
 
-@dataclass
-class Topic:
-    partition_count: int
+class OneTopic:
+    """The broker's topics: `t` with two partitions, of which one is opening."""
+
+    def state(self, name: str, index: int) -> PartitionState:
+        known = {("t", 0): PartitionState.OPEN, ("t", 1): PartitionState.OPENING}
+        return known.get((name, index), PartitionState.UNKNOWN)
 
 
 @dataclass
 class Broker:
     groups: GroupsOnPaper = field(default_factory=GroupsOnPaper)
-    topics: dict[str, Topic] = field(default_factory=lambda: {"t": Topic(2)})
+    topics: OneTopic = field(default_factory=OneTopic)
 
     def now_ms(self) -> int:
         return 0

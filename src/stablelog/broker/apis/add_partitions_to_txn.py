@@ -1,8 +1,10 @@
 """AddPartitionsToTxn (24): the partitions that a transaction is about to write to.
 
-Behaviour: a partition that does not exist is refused, or whose topic belongs to another transaction group, and then
-none is added. The answer does not wait for the disk: an acknowledged batch of the transaction does, for both logs.
-Version notes: v4+ is for brokers: several transactions, and `verifyOnly`.
+Behaviour: a partition is refused if it does not exist, is offline, or belongs to a topic of another transaction group;
+then none is added. An offline partition could not take the marker that ends the transaction, so the transactional id
+could begin no other one. A partition that is still opening is added. The answer does not wait for the disk: an
+acknowledged batch of the transaction does, for both logs.
+Version notes: v4+ is for brokers: several transactions, and `verifyOnly`, which does not look at offline partitions.
 """
 
 from typing import Any
@@ -18,16 +20,33 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
+from stablelog.broker.partition_state import CODES, PartitionState
 from stablelog.broker.topics import is_internal
+from stablelog.coordinators.transactions.states import State
 from stablelog.errors import Refused
 from stablelog.wire.extension.transaction_groups import group_of
 
 TopicPartition = tuple[str, int]
 
+ADD_CODES = CODES["AddPartitionsToTxn"]
+VERIFY_CODES = CODES["AddPartitionsToTxn, verifyOnly"]
 
-def _exists(broker: Broker, name: str, index: int) -> bool:
-    topic = broker.topics.get(name)
-    return topic is not None and 0 <= index < topic.partition_count and not is_internal(name)
+
+def _refusal(broker: Broker, target: TopicPartition, *, verify_only: bool) -> ErrorCode | None:
+    """Why no transaction can write to a partition, by its state; None if one can."""
+    state = PartitionState.UNKNOWN if is_internal(target[0]) else broker.topics.state(*target)
+    return (VERIFY_CODES if verify_only else ADD_CODES).of(state)
+
+
+def _allow_abort(broker: Broker, asked: Any) -> None:
+    """Let the producer abort although its transaction has not begun, as librdkafka does after a refusal.
+
+    An open transaction can be aborted anyway, and goes on if the client retries.
+    """
+    group = broker.transactions.get(group_of(asked.transactional_id))
+    known = None if group is None else group.coordinator.describe(asked.transactional_id)
+    if group is not None and known is not None and known.state != State.ONGOING.label:
+        group.coordinator.turn_away(asked.transactional_id, asked.producer_id, asked.producer_epoch)
 
 
 def _is_refused(broker: Broker, transactional_id: str, name: str) -> bool:
@@ -40,14 +59,11 @@ def _is_refused(broker: Broker, transactional_id: str, name: str) -> bool:
 
 def _add(broker: Broker, asked: Any, api_version: int) -> dict[TopicPartition, ErrorCode]:
     targets = [(topic.name, index) for topic in asked.topics for index in topic.partitions]
-    missing = {target for target in targets if not _exists(broker, *target)}
-    if missing:
-        return {
-            target: ErrorCode.unknown_topic_or_partition
-            if target in missing
-            else ErrorCode.operation_not_attempted
-            for target in targets
-        }
+    refused = {target: _refusal(broker, target, verify_only=asked.verify_only) for target in targets}
+    if any(refused.values()):
+        if not asked.verify_only:
+            _allow_abort(broker, asked)
+        return {target: code or ErrorCode.operation_not_attempted for target, code in refused.items()}
     crossing = {name for name, _ in targets if _is_refused(broker, asked.transactional_id, name)}
     if crossing:
         group = broker.transactions.get(group_of(asked.transactional_id))
@@ -61,8 +77,8 @@ def _add(broker: Broker, asked: Any, api_version: int) -> dict[TopicPartition, E
         }
     try:
         group = broker.transactions.of_id(asked.transactional_id)
-    except Refused as refused:
-        return dict.fromkeys(targets, refused.code)
+    except Refused as why:
+        return dict.fromkeys(targets, why.code)
     coordinator = group.coordinator
     if asked.verify_only:
         return coordinator.verify_partitions(

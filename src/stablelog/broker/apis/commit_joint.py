@@ -14,6 +14,7 @@ from kio.static.primitive import i64
 
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.broker.broker import Broker
+from stablelog.broker.partition_state import CODES
 from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.coordinators.consumer_groups.coordinator import OffsetCommit, TopicPartition
 from stablelog.coordinators.joint.coordinator import ChildShown, CommitAnswer
@@ -22,6 +23,7 @@ from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import CommitJointRequest, CommitJointResponse
 
 NO_LEADER_EPOCH = -1
+PARTITION_CODES = CODES["CommitJoint"]
 
 
 def _offset_records(broker: Broker, request: CommitJointRequest) -> list[tuple[bytes, bytes | None]]:
@@ -33,10 +35,10 @@ def _offset_records(broker: Broker, request: CommitJointRequest) -> list[tuple[b
     by_group: dict[str, dict[TopicPartition, OffsetCommit]] = defaultdict(dict)
     for asked in request.group_offsets:
         target = (asked.topic, asked.partition_index)
-        topic = broker.topics.get(asked.topic)
-        if topic is None or not 0 <= asked.partition_index < topic.partition_count:
+        code = PARTITION_CODES.of(broker.topics.state(*target))
+        if code is not None:
             raise Refused(
-                ErrorCode.unknown_topic_or_partition,
+                code,
                 f"group {asked.group_id!r}: there is no partition {asked.topic}-{asked.partition_index}",
             )
         by_group[asked.group_id][target] = OffsetCommit(

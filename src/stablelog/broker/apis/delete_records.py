@@ -13,10 +13,12 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
+from stablelog.broker.partition_state import CODES
 from stablelog.broker.topics import is_internal
 from stablelog.errors import Refused, Unavailable
 
 HIGH_WATERMARK = -1
+PARTITION_CODES = CODES["DeleteRecords"]
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +30,7 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Any) -
         try:
             if is_internal(name):
                 raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own")
-            partition = broker.topics.partition(name, asked.partition_index)
+            partition = broker.topics.partition(name, asked.partition_index, PARTITION_CODES)
             before = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
             start = partition.delete_records(before)
         except Refused as refused:

@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
 from stablelog.broker.broker import Broker
+from stablelog.broker.partition_state import CODES
 from stablelog.errors import Refused
 from stablelog.views.commit_ordered import CommitOrderedPartition
 from stablelog.wire.extension.commits import (
@@ -19,11 +20,13 @@ from stablelog.wire.extension.commits import (
     DescribedCommit,
 )
 
+PARTITION_CODES = CODES["DescribeCommits"]
+
 
 async def handle(broker: Broker, request: DescribeCommitsRequest, _context: Any) -> DescribeCommitsResponse:
     """Answer. Nothing is awaited: the index of the view knows."""
     try:
-        partition = broker.topics.partition(request.topic, request.partition_index)
+        partition = broker.topics.partition(request.topic, request.partition_index, PARTITION_CODES)
         if not isinstance(partition, CommitOrderedPartition):
             raise Refused(
                 ErrorCode.invalid_request,

@@ -1,7 +1,8 @@
 """DescribeLogDirs (35): the data directory, and how large each partition is in it.
 
 Who sees the same directory can read the segment files instead of fetching; `partition.metadata` in each partition's
-directory tells whether it is the same. Version notes: v4+ the size of the volume.
+directory tells whether it is the same. Partitions that are not open are left out. Version notes: v4+ the size of the
+volume.
 """
 
 import os
@@ -19,10 +20,11 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
+from stablelog.broker.partition_state import PartitionState
 
 
 async def handle(broker: Broker, request: DescribeLogDirsRequest, _context: Any) -> DescribeLogDirsResponse:
-    """Answer. Topics and partitions that are not there are left out."""
+    """Answer. Topics that do not exist and partitions that are not open are left out."""
     if request.topics is None:
         wanted = {topic.name: sorted(topic.partitions) for topic in broker.topics}
     else:
@@ -68,5 +70,5 @@ def _partitions(broker: Broker, name: str, indexes: list[int]) -> tuple[Describe
             is_future_key=False,
         )
         for index in indexes
-        if index in topic.partitions
+        if topic.state(index) is PartitionState.OPEN
     )

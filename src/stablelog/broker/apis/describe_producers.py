@@ -13,7 +13,9 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE, in_turns
 from stablelog.broker.broker import Broker
-from stablelog.errors import Refused
+from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
+
+PARTITION_CODES = CODES["DescribeProducers"]
 
 
 async def handle(
@@ -23,12 +25,12 @@ async def handle(
 
     def describe(name: str, index: int) -> PartitionResponse:
         try:
-            producers = broker.topics.partition(name, index).producers()
-        except Refused as refused:
+            producers = broker.topics.partition(name, index, PARTITION_CODES).producers()
+        except PARTITION_ERRORS as error:
             return PartitionResponse(
                 partition_index=index,
-                error_code=refused.code,
-                error_message=str(refused),
+                error_code=PARTITION_CODES.of_error(error),
+                error_message=str(error),
                 active_producers=(),
             )
         return PartitionResponse(

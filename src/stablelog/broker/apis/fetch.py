@@ -1,7 +1,8 @@
 """Fetch (1): hand out batches.
 
-Behaviour: the answer waits until there are `min_bytes`, or `max_wait` is over; a partition that fails is
-answered at once. A read-committed fetch ends at the last stable offset and carries the aborted transactions of
+Behaviour: the answer waits until there are `min_bytes`, or `max_wait` is over; a partition that is refused is answered
+at once. One that is opening or offline waits like one without records: Java's consumer asks again at once, for as long
+as metadata names no other leader. A read-committed fetch ends at the last stable offset and carries the aborted transactions of
 exactly what it hands out; a read-uncommitted one ends at the high watermark and carries none. At least one whole
 batch is handed out, however large.
 Version notes: v4 isolation; v5 log start; v7 sessions (KIP-227); v12 the last fetched epoch; v13 topic ids.
@@ -9,6 +10,7 @@ Version notes: v4 isolation; v5 log start; v7 sessions (KIP-227); v12 the last f
 
 import asyncio
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -24,8 +26,9 @@ from stablelog.broker.fetch_sessions import (
     PartitionKey,
     Wanted,
 )
+from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
 from stablelog.env.disk import Buffer
-from stablelog.errors import Corrupt, Refused, Unavailable
+from stablelog.errors import Refused
 from stablelog.log.partition import Isolation, Partition
 from stablelog.wire.fetch import FetchedPartition, FetchedTopic, encode_fetch_response
 
@@ -84,14 +87,15 @@ def _read(
     wanted: Wanted,
     isolation: Isolation,
     size_left: int,
+    codes: Codes,
     *,
     at_least_one: bool,
 ) -> tuple[FetchedPartition, Partition | None]:
     name, index = key
     try:
         if name.startswith(UNKNOWN_ID_PREFIX):
-            raise Refused(ErrorCode.unknown_topic_id, f"there is no topic with the id {name[1:]}")
-        partition = broker.topics.partition(name, index)
+            raise codes.refusal(PartitionState.UNKNOWN_ID, f"there is no topic with the id {name[1:]}")
+        partition = broker.topics.partition(name, index, codes)
         check_leader_epoch(partition, wanted.current_leader_epoch)
         # What is told of the partition is taken before the read: it never promises less than was handed out.
         answer = FetchedPartition(
@@ -103,40 +107,54 @@ def _read(
         )
         size_max = max(min(wanted.size_max, size_left), 0)
         read = partition.read(wanted.fetch_offset, size_max, isolation, at_least_one=at_least_one)
-    except Refused as refused:
-        return FetchedPartition(index, error=refused.code), None
-    except (Corrupt, Unavailable):
-        return FetchedPartition(index, error=ErrorCode.kafka_storage_error), None
+    except PARTITION_ERRORS as error:
+        return FetchedPartition(index, error=codes.of_error(error)), None
     answer.records = read.buffers
     if read.aborted is not None and read.buffers:
         answer.aborted = [(txn.producer_id, txn.first_offset) for txn in read.aborted]
     return answer, partition
 
 
-def _read_all(
-    broker: Broker, session: FetchSession, isolation: Isolation, size_max: int
-) -> tuple[dict[PartitionKey, FetchedPartition], list[tuple[Partition, int]], int, bool]:
-    """Read every partition of the session.
+@dataclass(slots=True)
+class Found:
+    """What a look at all partitions of a session finds.
 
-    Returns:
-        The answers, each open partition with the end that was visible, the bytes, and whether a partition failed.
+    Attributes:
+        answers: by partition.
+        seen: each open partition with the end that was visible.
+        closed: those that are opening or offline, or cannot be read now.
+        refused: whether a partition was refused for another reason.
+        size: bytes of records.
     """
-    answers: dict[PartitionKey, FetchedPartition] = {}
-    seen: list[tuple[Partition, int]] = []
-    size = 0
-    failed = False
+
+    answers: dict[PartitionKey, FetchedPartition] = field(default_factory=dict)
+    seen: list[tuple[Partition, int]] = field(default_factory=list)
+    closed: list[PartitionKey] = field(default_factory=list)
+    refused: bool = False
+    size: int = 0
+
+
+def _read_all(
+    broker: Broker, session: FetchSession, isolation: Isolation, size_max: int, codes: Codes
+) -> Found:
+    """Read every partition of the session."""
+    found = Found()
     for key, wanted in session.partitions.items():
-        answer, partition = _read(broker, key, wanted, isolation, size_max - size, at_least_one=size == 0)
-        answers[key] = answer
-        size += answer.size
-        if partition is None:
-            failed = True
-        else:
-            ends = (
-                answer.last_stable_offset if isolation is Isolation.READ_COMMITTED else answer.high_watermark
+        answer, partition = _read(
+            broker, key, wanted, isolation, size_max - found.size, codes, at_least_one=found.size == 0
+        )
+        found.answers[key] = answer
+        found.size += answer.size
+        if partition is not None:
+            is_committed = isolation is Isolation.READ_COMMITTED
+            found.seen.append(
+                (partition, answer.last_stable_offset if is_committed else answer.high_watermark)
             )
-            seen.append((partition, ends))
-    return answers, seen, size, failed
+        elif answer.error in (codes.opening, codes.offline):
+            found.closed.append(key)
+        else:
+            found.refused = True
+    return found
 
 
 def _topics_of(
@@ -173,15 +191,23 @@ async def handle(broker: Broker, request: Any, context: Any) -> list[Buffer]:
     incremental = getattr(request, "session_epoch", FINAL_EPOCH) not in (FULL_FETCH_EPOCH, FINAL_EPOCH)
     isolation = Isolation.READ_COMMITTED if request.isolation_level == 1 else Isolation.READ_UNCOMMITTED
     size_max = min(request.max_bytes, broker.config["fetch.max.bytes"])
+    codes = CODES["Fetch"].for_version(version)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + request.max_wait / timedelta(seconds=1)
     while True:
-        answers, seen, size, failed = _read_all(broker, session, isolation, size_max)
-        if failed or size >= request.min_bytes or not session.partitions or loop.time() >= deadline:
+        found = _read_all(broker, session, isolation, size_max, codes)
+        if (
+            found.refused
+            or found.size >= request.min_bytes
+            or not session.partitions
+            or loop.time() >= deadline
+        ):
             break
-        if not await broker.waiters.wait_for_more(seen, isolation, deadline - loop.time()):
-            answers, seen, size, failed = _read_all(broker, session, isolation, size_max)
+        if not await broker.waiters.wait_for_more(
+            found.seen, isolation, deadline - loop.time(), closed=found.closed
+        ):
+            found = _read_all(broker, session, isolation, size_max, codes)
             break
-    broker.metrics.count_fetched(size)
-    topics = _topics_of(session, answers, incremental=incremental)
+    broker.metrics.count_fetched(found.size)
+    topics = _topics_of(session, found.answers, incremental=incremental)
     return encode_fetch_response(version, correlation_id, ErrorCode.none, session.session_id, topics)

@@ -24,17 +24,22 @@ from kio.schema.list_offsets.v8.response import (
 from stablelog.broker.apis import NO_THROTTLE, Item, in_turns
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.broker import Broker
-from stablelog.errors import Corrupt, Refused, Unavailable
+from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
+from stablelog.errors import Refused, Unavailable
 from stablelog.log.partition import Isolation
 
 LATEST, EARLIEST, NEWEST_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 NOT_FOUND = -1
+PARTITION_CODES = CODES["ListOffsets"]
 AT_ONCE_MAX = 1000  # partitions whose ends are told without a look at the clock: a millisecond or two
 
 
 async def _look_up(broker: Broker, name: str, asked: Any, isolation: Isolation) -> tuple[int, int, int]:
     """(offset, timestamp, leader epoch); -1 for each that is not to be had."""
-    partition, timestamp = broker.topics.partition(name, asked.partition_index), asked.timestamp
+    partition, timestamp = (
+        broker.topics.partition(name, asked.partition_index, PARTITION_CODES),
+        asked.timestamp,
+    )
     check_leader_epoch(partition, asked.current_leader_epoch)
     if timestamp == LATEST:
         return partition.visible_end(isolation), -1, partition.leader_epoch
@@ -52,7 +57,7 @@ async def _look_up(broker: Broker, name: str, asked: Any, isolation: Isolation) 
         except StopIteration as end:
             return end.value if end.value is not None else (NOT_FOUND, -1, -1)
         await asyncio.sleep(0)
-        if broker.topics.partition(name, asked.partition_index) is not partition:
+        if broker.topics.partition(name, asked.partition_index, PARTITION_CODES) is not partition:
             raise Refused(
                 ErrorCode.unknown_topic_or_partition,
                 f"{name}-{asked.partition_index} was deleted and created again while a time was looked up in it",
@@ -95,9 +100,10 @@ async def handle(broker: Broker, request: ListOffsetsRequest, _context: Any) -> 
     async def answer(name: str, asked: Any) -> ListOffsetsPartitionResponse:
         try:
             offset, timestamp, epoch = await _look_up(broker, name, asked, isolation)
-        except (Refused, Corrupt, Unavailable) as error:
-            code = error.code if isinstance(error, Refused) else ErrorCode.kafka_storage_error
-            return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=code)
+        except PARTITION_ERRORS as error:
+            return ListOffsetsPartitionResponse(
+                partition_index=asked.partition_index, error_code=PARTITION_CODES.of_error(error)
+            )
         return ListOffsetsPartitionResponse(
             partition_index=asked.partition_index,
             error_code=ErrorCode.none,

@@ -1,5 +1,7 @@
 """Metadata (3): the broker's address, and the topics with their partitions.
 
+Behaviour: a partition that is opening or offline has leader -1 and an error code, so that clients wait for a leader and
+producers choose other partitions. An offline one names its replica as offline; an opening one does not.
 Version notes: v0 an empty list means all topics, v1+ none of them; v4 whether to create what is missing; v10+
 topic ids.
 """
@@ -18,29 +20,35 @@ from kio.schema.metadata.v13.response import (
 
 from stablelog.broker.apis import NO_THROTTLE, in_turns
 from stablelog.broker.broker import Broker
+from stablelog.broker.partition_state import CODES, PartitionState
 from stablelog.broker.topics import Topic
 from stablelog.errors import Refused
 
+PARTITION_CODES = CODES["Metadata"]
+NO_LEADER_ID = -1
+
+
+def _partition(broker: Broker, topic: Topic, index: int) -> MetadataResponsePartition:
+    here = (broker.node_id,)
+    state = topic.state(index)
+    return MetadataResponsePartition(
+        error_code=PARTITION_CODES.of(state) or ErrorCode.none,
+        partition_index=index,
+        leader_id=broker.node_id if state is PartitionState.OPEN else NO_LEADER_ID,
+        leader_epoch=broker.topics.leader_epoch,
+        replica_nodes=here,
+        isr_nodes=here,
+        offline_replicas=here if state is PartitionState.OFFLINE else (),
+    )
+
 
 def _topic(broker: Broker, topic: Topic) -> MetadataResponseTopic:
-    here = (broker.node_id,)
     return MetadataResponseTopic(
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=tuple(
-            MetadataResponsePartition(
-                error_code=ErrorCode.none if index in topic.partitions else ErrorCode.leader_not_available,
-                partition_index=index,
-                leader_id=broker.node_id if index in topic.partitions else -1,
-                leader_epoch=broker.topics.leader_epoch,
-                replica_nodes=here,
-                isr_nodes=here,
-                offline_replicas=() if index in topic.partitions else here,
-            )
-            for index in range(topic.partition_count)
-        ),
+        partitions=tuple(_partition(broker, topic, index) for index in range(topic.partition_count)),
     )
 
 
@@ -56,7 +64,10 @@ async def _find(
     if name is None:
         name = broker.topics.name_of(topic_id)
         if name is None:
-            return _missing(ErrorCode.unknown_topic_id, None, topic_id)
+            refused = PARTITION_CODES.refusal(
+                PartitionState.UNKNOWN_ID, f"there is no topic with the id {topic_id}"
+            )
+            return _missing(refused.code, None, topic_id)
     topic = broker.topics.get(name)
     if topic is None and create:
         try:
@@ -68,7 +79,7 @@ async def _find(
             if topic is None:  # another has asked for it and it is being created
                 return _missing(ErrorCode.leader_not_available, name, None)
     if topic is None:
-        return _missing(ErrorCode.unknown_topic_or_partition, name, None)
+        return _missing(PARTITION_CODES.unknown, name, None)
     return _topic(broker, topic)
 
 

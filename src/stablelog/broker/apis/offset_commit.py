@@ -1,13 +1,13 @@
 """OffsetCommit (8): a group says how far it has come.
 
-Behaviour: answered once it is durable. Partitions that do not exist are refused one by one. Version notes:
+Behaviour: answered once it is durable. Partitions that do not exist are refused one by one; whether a partition is open
+is not looked at. Version notes:
 v2 to v4 the client may say for how long; v6+ leader epoch; v7+ static members; v9 a group that is not there is
 GROUP_ID_NOT_FOUND (before: ILLEGAL_GENERATION).
 """
 
 from typing import Any
 
-from kio.schema.errors import ErrorCode
 from kio.schema.offset_commit.v9.request import OffsetCommitRequest
 from kio.schema.offset_commit.v9.response import (
     OffsetCommitResponse,
@@ -17,6 +17,7 @@ from kio.schema.offset_commit.v9.response import (
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
+from stablelog.broker.partition_state import CODES, Codes
 from stablelog.coordinators.consumer_groups.answers import (
     RETENTION_OF_BROKER,
     CodeByPartition,
@@ -27,18 +28,21 @@ from stablelog.coordinators.consumer_groups.answers import (
 from stablelog.wire.shapes import TimedOffsetCommitRequest
 
 MISSING_GROUP_VERSION = 9
+PARTITION_CODES = CODES["OffsetCommit"]
 
 
-def offsets_asked(broker: Broker, topics: Any) -> tuple[dict[TopicPartition, OffsetCommit], CodeByPartition]:
+def offsets_asked(
+    broker: Broker, topics: Any, partition_codes: Codes
+) -> tuple[dict[TopicPartition, OffsetCommit], CodeByPartition]:
     """What this request (or a TxnOffsetCommit) commits for partitions that exist; and codes of others."""
     commits: dict[TopicPartition, OffsetCommit] = {}
     codes: CodeByPartition = {}
     for topic in topics:
-        known = broker.topics.get(topic.name)
         for asked in topic.partitions:
             partition = (topic.name, asked.partition_index)
-            if known is None or not 0 <= asked.partition_index < known.partition_count:
-                codes[partition] = ErrorCode.unknown_topic_or_partition
+            code = partition_codes.of(broker.topics.state(*partition))
+            if code is not None:
+                codes[partition] = code
             else:
                 commits[partition] = OffsetCommit(
                     asked.committed_offset, asked.committed_leader_epoch, asked.committed_metadata
@@ -48,7 +52,7 @@ def offsets_asked(broker: Broker, topics: Any) -> tuple[dict[TopicPartition, Off
 
 async def handle(broker: Broker, request: OffsetCommitRequest, context: Any) -> OffsetCommitResponse:
     """Commit, wait for durability, answer."""
-    commits, codes = offsets_asked(broker, request.topics)
+    commits, codes = offsets_asked(broker, request.topics, PARTITION_CODES)
     is_timed = isinstance(request, TimedOffsetCommitRequest)
     codes |= await broker.groups.carry_out(
         broker.groups.coordinator.commit_offsets(

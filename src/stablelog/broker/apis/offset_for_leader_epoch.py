@@ -13,7 +13,9 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.broker import Broker
-from stablelog.errors import Refused
+from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
+
+PARTITION_CODES = CODES["OffsetForLeaderEpoch"]
 
 
 async def handle(
@@ -23,11 +25,11 @@ async def handle(
 
     def answer(name: str, asked: Any) -> EpochEndOffset:
         try:
-            partition = broker.topics.partition(name, asked.partition)
+            partition = broker.topics.partition(name, asked.partition, PARTITION_CODES)
             check_leader_epoch(partition, asked.current_leader_epoch)
             epoch, end = partition.end_offset_for_epoch(asked.leader_epoch)
-        except Refused as refused:
-            return EpochEndOffset(error_code=refused.code, partition=asked.partition)
+        except PARTITION_ERRORS as error:
+            return EpochEndOffset(error_code=PARTITION_CODES.of_error(error), partition=asked.partition)
         return EpochEndOffset(
             error_code=ErrorCode.none, partition=asked.partition, leader_epoch=epoch, end_offset=end
         )

@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import BatchHeader
 from stablelog.broker.broker import Broker
+from stablelog.broker.partition_state import CODES, Codes
 from stablelog.broker.topics import is_internal
 from stablelog.errors import Corrupt, Refused, Unavailable
 from stablelog.log.partition import Appended, Partition
@@ -74,11 +75,16 @@ def _transaction_check(
 
 
 def _append(
-    broker: Broker, request: ProduceRequest, api_version: int, name: str, asked: PartitionRecords
+    broker: Broker,
+    request: ProduceRequest,
+    api_version: int,
+    name: str,
+    asked: PartitionRecords,
+    codes: Codes,
 ) -> tuple[Partition, Appended]:
     if is_internal(name):
         raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own")
-    partition = broker.topics.partition(name, asked.index)
+    partition = broker.topics.partition(name, asked.index, codes)
     if not asked.records:
         raise Refused(ErrorCode.invalid_record, f"no records for {name}-{asked.index}")
     if request.transactional_id:
@@ -105,15 +111,16 @@ def _append_one(
     asked: PartitionRecords,
     waits: "list[asyncio.Future[None]]",
 ) -> ProducedPartition:
+    codes = CODES["Produce"].for_version(api_version)
     try:
-        partition, appended = _append(broker, request, api_version, name, asked)
+        partition, appended = _append(broker, request, api_version, name, asked, codes)
     except Refused as refused:
         return _refusal(asked, refused.code, str(refused))
     except Corrupt as corrupt:
         return _refusal(asked, ErrorCode.corrupt_message, str(corrupt))
     except Unavailable as unavailable:
         broker.append_refused(name, asked.index, unavailable)
-        return _refusal(asked, ErrorCode.kafka_storage_error, str(unavailable))
+        return _refusal(asked, codes.of_error(unavailable), str(unavailable))
     if request.acks:
         future = broker.flush.durable(partition, appended.last_offset + 1)
         if future is not None:

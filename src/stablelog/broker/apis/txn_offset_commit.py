@@ -21,11 +21,13 @@ from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.broker.apis.offset_commit import offsets_asked
 from stablelog.broker.broker import Broker
+from stablelog.broker.partition_state import CODES
 from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.coordinators.consumer_groups.coordinator import Membership, TopicPartition
 from stablelog.errors import Refused
 
 SECOND_DIALECT_VERSION = 5
+PARTITION_CODES = CODES["TxnOffsetCommit"]
 
 # What coordinator and log say, in the words of this API's answer, as Kafka's group coordinator has it.
 _IN_WORDS_OF_GROUPS = {
@@ -61,7 +63,7 @@ def _check_transaction(
 def _commit(
     broker: Broker, group: TransactionGroup, request: TxnOffsetCommitRequest, api_version: int
 ) -> dict[TopicPartition, ErrorCode]:
-    commits, codes_of_others = offsets_asked(broker, request.topics)
+    commits, codes_of_others = offsets_asked(broker, request.topics, PARTITION_CODES)
     if not request.group_id:
         return dict.fromkeys(commits, ErrorCode.invalid_group_id) | codes_of_others
     groups = broker.groups
@@ -92,7 +94,7 @@ async def handle(broker: Broker, request: TxnOffsetCommitRequest, context: Any) 
     try:
         group = broker.transactions.of_id(request.transactional_id)
     except Refused as refused:
-        commits, codes = offsets_asked(broker, request.topics)
+        commits, codes = offsets_asked(broker, request.topics, PARTITION_CODES)
         codes |= dict.fromkeys(commits, refused.code)
     else:
         codes = _commit(broker, group, request, context.api_version)

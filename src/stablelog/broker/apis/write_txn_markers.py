@@ -20,10 +20,13 @@ from kio.schema.write_txn_markers.v2.response import (
 
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.broker.broker import Broker
+from stablelog.broker.partition_state import CODES
 from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, group_of_log
 from stablelog.errors import Refused
 from stablelog.log.partition import MarkerWrite
 from stablelog.views.commit_ordered import CommitOrderedPartition
+
+PARTITION_CODES = CODES["WriteTxnMarkers"]
 
 
 def _write(
@@ -39,7 +42,7 @@ def _write(
     if group_of_log(name) is not None:
         return ErrorCode.invalid_topic_exception  # no transaction ever writes to a commit log
     try:
-        partition = broker.topics.partition(name, index)
+        partition = broker.topics.partition(name, index, PARTITION_CODES)
         if asked.transaction_result and isinstance(partition, CommitOrderedPartition):
             return ErrorCode.invalid_request
         write = MarkerWrite(asked.producer_id, asked.producer_epoch, marker, asked.transaction_version)

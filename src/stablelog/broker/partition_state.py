@@ -1,0 +1,120 @@
+"""Which error code says that a partition is opening, offline or unknown, for each API.
+
+A client retries only the codes that it expects in the answers of an API. So each code here is one that the Java client,
+librdkafka and franz-go retry, or the code with which their admin tools end with a clear message.
+
+Format: docs/protocol.md, "Partitions that cannot be used". A test compares that table with this one.
+"""
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.errors import Corrupt, Refused, Unavailable
+
+
+class PartitionState(Enum):
+    """Whether requests can be served from a partition."""
+
+    OPEN = "open"
+    OPENING = "opening"  # a thread recovers it after a start; it opens by itself
+    OFFLINE = "offline"  # it could not be opened, or has failed since; it needs a repair or a restart
+    UNKNOWN = "unknown"  # there is no topic of this name, or it has fewer partitions
+    UNKNOWN_ID = "unknown topic id"  # there is no topic with this id
+
+
+class Codes(NamedTuple):
+    """The codes of one API. None where the API serves a partition in that state as if it were open.
+
+    Attributes:
+        opening: while the partition is recovered after a start.
+        offline: after its opening failed, or after it failed at run time. Also the code for a disk error or for damage
+            that one request meets in an open partition.
+        unknown: where there is no such topic name or partition index.
+        unknown_id: where there is no such topic id; None where requests name no topic ids.
+        storage_error_since: the first version whose clients know KAFKA_STORAGE_ERROR; older ones are answered
+            NOT_LEADER_OR_FOLLOWER in its place, as Apache Kafka answers them.
+    """
+
+    opening: ErrorCode | None
+    offline: ErrorCode | None
+    unknown: ErrorCode
+    unknown_id: ErrorCode | None = None
+    storage_error_since: int = 0
+
+    def for_version(self, version: int) -> "Codes":
+        """The codes in an answer of this version."""
+        if version >= self.storage_error_since or self.offline is not ErrorCode.kafka_storage_error:
+            return self
+        return self._replace(offline=ErrorCode.not_leader_or_follower)
+
+    def of(self, state: PartitionState) -> ErrorCode | None:
+        """The code for a partition in this state; None if the API serves it."""
+        match state:
+            case PartitionState.OPENING:
+                return self.opening
+            case PartitionState.OFFLINE:
+                return self.offline
+            case PartitionState.UNKNOWN:
+                return self.unknown
+            case PartitionState.UNKNOWN_ID:
+                return self.unknown_id
+            case PartitionState.OPEN:
+                return None
+
+    def refusal(self, state: PartitionState, why: str) -> Refused:
+        """The refusal of a partition in a state in which the API does not serve it."""
+        code = self.of(state)
+        assert code is not None, f"served though {state.value}"
+        return Refused(code, why)
+
+    def of_error(self, error: Exception) -> ErrorCode:
+        """The code for what a handler caught at one partition, one of PARTITION_ERRORS."""
+        if isinstance(error, Refused):
+            return error.code
+        return self.offline or ErrorCode.kafka_storage_error
+
+
+# What one partition may raise. A handler answers these for that partition, and serves the others.
+PARTITION_ERRORS: Final = (Refused, Corrupt, Unavailable, OSError)
+
+_STORAGE: Final = ErrorCode.kafka_storage_error
+_UNKNOWN: Final = ErrorCode.unknown_topic_or_partition
+_UNKNOWN_ID: Final = ErrorCode.unknown_topic_id
+
+COMMON: Final = Codes(opening=ErrorCode.not_leader_or_follower, offline=_STORAGE, unknown=_UNKNOWN)
+_NAMES_ONLY: Final = Codes(opening=None, offline=None, unknown=_UNKNOWN)
+
+# By API, in the order of their keys. APIs that are not here name no partition and no topic.
+CODES: Final[Mapping[str, Codes]] = MappingProxyType(
+    {
+        "Produce": COMMON._replace(storage_error_since=4),
+        "Fetch": COMMON._replace(unknown_id=_UNKNOWN_ID, storage_error_since=6),
+        "ListOffsets": COMMON,
+        # With leader -1, as Kafka says it of a partition without a live replica: producers choose other partitions.
+        "Metadata": Codes(
+            opening=ErrorCode.leader_not_available,
+            offline=ErrorCode.leader_not_available,
+            unknown=_UNKNOWN,
+            unknown_id=_UNKNOWN_ID,
+        ),
+        "OffsetCommit": _NAMES_ONLY,
+        "DeleteTopics": _NAMES_ONLY._replace(unknown_id=_UNKNOWN_ID),
+        "DeleteRecords": COMMON,
+        "OffsetForLeaderEpoch": COMMON,
+        # Not offline ones: the transaction could never be completed there, and would keep its id from the next one.
+        "AddPartitionsToTxn": _NAMES_ONLY._replace(offline=_STORAGE),
+        "AddPartitionsToTxn, verifyOnly": _NAMES_ONLY,
+        "WriteTxnMarkers": COMMON,
+        "TxnOffsetCommit": _NAMES_ONLY,
+        "CreatePartitions": _NAMES_ONLY,
+        "OffsetDelete": _NAMES_ONLY,
+        "DescribeProducers": COMMON,
+        "CommitJoint": _NAMES_ONLY,
+        "DescribeCut": COMMON,
+        "DescribeCommits": COMMON,
+    }
+)
