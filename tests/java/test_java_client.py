@@ -1,6 +1,7 @@
 """Apache Kafka's Java client, unmodified, in the second dialect of transactions. `tests/clients` has it too, beside the others."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,8 @@ from tests.clients.drivers import Confluent, unique
 from tests.java.client import Java, Refused
 from tests.java.load import Reader, create_topic, producer, send, write_everything
 from tests.waiting import until
+
+ROOT = Path(__file__).parents[2]
 
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
 
@@ -187,6 +190,24 @@ def test_two_members_share_and_one_takes_over(java):
     assert group in java.ask("list_groups")
     java.ask("delete_group", group=group)
     assert group not in java.ask("list_groups")
+
+
+def test_the_new_group_protocol_is_refused_with_a_sentence(java, topic):
+    """docs/protocol.md: the client does not fall back to the classic one."""
+    java.ask("consumer", {"group.id": "new", "group.protocol": "consumer"}, name="new", topics=[topic])
+
+    def refused():
+        try:
+            java.ask("poll", name="new", ms=50)
+        except Refused as told:
+            return str(told)
+        return ""
+
+    told = until(refused, "the consumer is not refused")
+    assert told.startswith("UnsupportedVersionException")
+    assert "group.protocol=classic" in told
+    assert "group.protocol=classic" in (ROOT / "docs" / "protocol.md").read_text()
+    java.ask("leave", name="new")
 
 
 def test_an_open_transaction_is_found_and_ended_by_hand(java, topic):
