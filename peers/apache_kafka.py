@@ -34,12 +34,6 @@ START_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 120
 FOLDER = Path(__file__).parents[1] / "target" / "kafka"
 
-# The broker and its commands, the client, and the logger that tells on standard error why a broker did not start.
-ARTIFACTS = (
-    ("org.apache.kafka", "kafka_2.13", VERSION),
-    ("org.apache.kafka", "kafka-tools", VERSION),
-    ("org.slf4j", "slf4j-simple", "1.7.36"),
-)
 # As Kafka's own kafka-server-start.sh and kafka-run-class.sh give them.
 JVM_OPTIONS = (
     "-Xmx1G",
@@ -94,15 +88,25 @@ def java() -> str:
     return found
 
 
-def jars(folder: Path = FOLDER) -> Path:
+def jars(folder: Path = FOLDER, version: str = VERSION) -> Path:
     """The folder with Kafka's jars; fetched with Maven if they are not there yet, which takes about a minute.
 
     Several processes may ask at once: one fetches, the others wait for it.
 
+    Args:
+        folder: where the folder lies.
+        version: of Kafka.
+
     Raises:
         NotToBeHad: there is no Maven, or it could not fetch them.
     """
-    return fetched(folder, f"jars-{VERSION}", f"Apache Kafka {VERSION}", ARTIFACTS)
+    # The broker and its commands, the client, and the logger that says on standard error why a broker did not start.
+    artifacts = (
+        ("org.apache.kafka", "kafka_2.13", version),
+        ("org.apache.kafka", "kafka-tools", version),
+        ("org.slf4j", "slf4j-simple", "1.7.36"),
+    )
+    return fetched(folder, f"jars-{version}", f"Apache Kafka {version}", artifacts)
 
 
 def streams_jars(folder: Path = FOLDER) -> Path:
@@ -191,16 +195,20 @@ def _pom(artifacts: Iterable[tuple[str, str, str]], *, with_dependencies: bool) 
     )
 
 
-def command_of(main_class: str, *arguments: str, jvm_options: tuple[str, ...] = ()) -> list[str]:
+def command_of(
+    main_class: str, *arguments: str, jvm_options: tuple[str, ...] = (), version: str = VERSION
+) -> list[str]:
     """The command that runs one of Kafka's classes, such as `kafka.Kafka` or a tool.
 
     Raises:
         NotToBeHad: as `java` and `jars`.
     """
-    return [java(), *jvm_options, QUIET, "-cp", f"{jars()}/*", main_class, *arguments]
+    return [java(), *jvm_options, QUIET, "-cp", f"{jars(version=version)}/*", main_class, *arguments]
 
 
-def run_tool(main_class: str, *arguments: str, timeout_s: float = START_TIMEOUT_S) -> str:
+def run_tool(
+    main_class: str, *arguments: str, timeout_s: float = START_TIMEOUT_S, version: str = VERSION
+) -> str:
     """Run one of Kafka's commands, and return what it prints.
 
     Raises:
@@ -208,7 +216,11 @@ def run_tool(main_class: str, *arguments: str, timeout_s: float = START_TIMEOUT_
         subprocess.CalledProcessError: the command failed; `stderr` and `stdout` say why.
     """
     done = subprocess.run(
-        command_of(main_class, *arguments), capture_output=True, text=True, timeout=timeout_s, check=True
+        command_of(main_class, *arguments, version=version),
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=True,
     )
     return done.stdout
 
@@ -223,16 +235,24 @@ class KafkaBroker:
         data: its data directory. It is formatted if it is not yet.
         settings: any of Kafka's, over SETTINGS.
         jvm_options: how its Java runs.
+        version: of Kafka.
 
     Attributes:
         data: its data directory.
         port: where it listens; the same after `start` again.
+        version: of Kafka.
     """
 
     def __init__(
-        self, data: Path, settings: Mapping[str, str], jvm_options: tuple[str, ...] = JVM_OPTIONS
+        self,
+        data: Path,
+        settings: Mapping[str, str],
+        jvm_options: tuple[str, ...] = JVM_OPTIONS,
+        *,
+        version: str = VERSION,
     ) -> None:
         self.data = data
+        self.version = version
         self._jvm_options = jvm_options
         self.port, controller_port = self._reserve_ports(2)
         self._process: subprocess.Popen[bytes] | None = None
@@ -281,7 +301,12 @@ class KafkaBroker:
             return
         cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         run_tool(
-            "kafka.tools.StorageTool", "format", f"--cluster-id={cluster_id}", "-c", str(self._config_path)
+            "kafka.tools.StorageTool",
+            "format",
+            f"--cluster-id={cluster_id}",
+            "-c",
+            str(self._config_path),
+            version=self.version,
         )
 
     def start(self) -> None:
@@ -292,7 +317,9 @@ class KafkaBroker:
         """
         assert self._process is None, "the broker is running"
         self.format()
-        command = command_of("kafka.Kafka", str(self._config_path), jvm_options=self._jvm_options)
+        command = command_of(
+            "kafka.Kafka", str(self._config_path), jvm_options=self._jvm_options, version=self.version
+        )
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         deadline = time.monotonic() + START_TIMEOUT_S

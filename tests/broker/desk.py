@@ -235,15 +235,22 @@ class Desk:
 
 
 @contextlib.asynccontextmanager
-async def opened(disk=None, *, topics=("t",), partitions=2, gate=None, **settings):
-    """A broker with these topics; settings with `_` for each `.`.
+async def opened(disk=None, *, topics=("t",), partitions=2, gate=None, now_ms=None, **settings):
+    """A broker with these topics. All partitions are open or offline, but for the one that a gate holds back.
 
-    All partitions are open or offline, but for the one that a gate holds back.
+    Args:
+        disk: where its data lies; a fresh one if none is given.
+        topics: are made if they are not there.
+        partitions: of each of them.
+        gate: holds a partition back.
+        now_ms: what time it is; that of a `SimClock` if it is not given.
+        settings: the broker's, with `_` for each `.`.
     """
     given = {name.replace("_", "."): str(value) for name, value in settings.items()}
     failures = []
+    clock = SimClock() if now_ms is None else SimClock(now_ms)
     broker = Broker(
-        load_settings(given), DATA, disk=disk or SimDisk(), clock=SimClock(), on_failure=failures.append
+        load_settings(given), DATA, disk=disk or SimDisk(), clock=clock, on_failure=failures.append
     )
     # A simulated disk takes no time, however long the machine stands still in a sync: each is made in place, and what
     # happens in so many turns of the loop does so every time.
