@@ -248,11 +248,15 @@ def group_offsets(bootstrap):
 def transactions(bootstrap):
     """What the coordinators say of each transactional id."""
     with Connection(bootstrap, timeout_s=TIMEOUT_S) as connection:
-        request_class = connection.request_class(LIST_TRANSACTIONS, newest=1)
-        more = {"duration_filter": -1} if request_class.__version__ else {}
-        listed = connection.call(request_class(state_filters=(), producer_id_filters=(), **more))
-        names = sorted(one.transactional_id for one in listed.transaction_states)
-        return {name: described(connection, name) for name in names}
+        return {name: described(connection, name) for name in sorted(transaction_states(connection))}
+
+
+def transaction_states(connection):
+    """The state of each transactional id."""
+    request_class = connection.request_class(LIST_TRANSACTIONS, newest=1)
+    more = {"duration_filter": -1} if request_class.__version__ else {}
+    listed = connection.call(request_class(state_filters=(), producer_id_filters=(), **more))
+    return {one.transactional_id: one.transaction_state for one in listed.transaction_states}
 
 
 def described(connection, transactional_id):

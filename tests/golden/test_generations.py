@@ -13,6 +13,7 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.cli.inspect import run_verify
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
+from stablelog.client.connection import Connection
 from stablelog.client.producer import Producer
 from stablelog.errors import OffsetOutOfRange
 from tests.golden.generation import NAMES, generations, versions_in
@@ -28,9 +29,10 @@ from tests.golden.generation_look import (
     look,
     row,
     shortened,
+    transaction_states,
     transactions,
 )
-from tests.golden.generation_writers import NOW_MS, Confluent, init_two_phase, value
+from tests.golden.generation_writers import LONG_MS, NOW_MS, Confluent, init_two_phase, value
 from tests.golden.serving import BrokerAt
 from tests.java.load import TIMEOUT_S, settings
 from tests.java.load import producer as plain_producer
@@ -47,12 +49,12 @@ each_directory = pytest.mark.parametrize(
 
 @pytest.fixture
 def broker_on(tmp_path):
-    """Unpacks a directory and starts a broker on it, at the time at which it was written."""
+    """Unpacks a directory and starts a broker on it, at the time at which it was written, or later."""
     begun = []
 
-    def begin(generation, name):
+    def begin(generation, name, later_ms=0):
         data = generation.unpack(name, tmp_path)
-        begun.append(BrokerAt(data, generation.expected(name)["written_ms"]))
+        begun.append(BrokerAt(data, generation.expected(name)["written_ms"] + later_ms))
         begun[0].start()
         return begun[0], data
 
@@ -147,6 +149,21 @@ def test_it_tells_what_it_told(generation, name, broker_on, verified):
     verified(data)
     broker.start()
     compare_with_told(broker, told)
+
+
+@each_directory
+def test_a_month_later_only_what_is_prepared_is_open(generation, name, broker_on):
+    """Timeouts are kept on disk. A transaction in two phases has none."""
+    broker, _ = broker_on(generation, name, later_ms=2 * LONG_MS)
+
+    prepared = ["prepared", "prepared-too", "stock/prepared"]
+    with Connection(broker.bootstrap, timeout_s=TIMEOUT_S) as connection:
+
+        def still_open():
+            states = transaction_states(connection)
+            return sorted(who for who, state in states.items() if state == "Ongoing")
+
+        until(lambda: still_open() == prepared, lambda: f"open are {still_open()}, not {prepared}")
 
 
 # -- what was told, by itself ----------------------------------------------------------------------------------------
