@@ -119,7 +119,19 @@ class GroupFlush:
             # Who waited for this round is answered before the next one holds the loop: it may only be for markers.
             await asyncio.sleep(0)
 
+    def _usable(self, partitions: list[Partition]) -> list[Partition]:
+        """The partitions without those that have failed; who waits for one of these is told."""
+        usable = []
+        for partition in partitions:
+            if partition.failure is None:
+                usable.append(partition)
+            else:
+                log.error("%s-%d is offline: %s", partition.topic, partition.index, partition.failure)
+                self.forget(partition, partition.failure)
+        return usable
+
     async def _round(self, partitions: list[Partition]) -> None:
+        partitions = self._usable(partitions)
         if not self._to_disk:
             for partition in partitions:
                 self._advance(partition, moved=partition.assume_synced())

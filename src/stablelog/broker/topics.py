@@ -495,6 +495,8 @@ class Topics:
     def delete(self, name: str) -> Topic:
         """Take a topic out of the list; its directories are renamed, and removed by `remove_deleted`. Durable on return.
 
+        A directory that cannot be renamed stays, and belongs to no topic from then on.
+
         Raises:
             Refused: there is no such topic, the broker needs it, or the disk does not take the list; nothing changed.
         """
@@ -513,13 +515,20 @@ class Topics:
             partition = topic.partitions.get(index)
             if partition is not None:
                 partition.close(clean=False)
-            source = self._directory / f"{name}-{index}"
-            if self._disk.is_dir(source):  # one that could not be opened may be gone
-                self._disk.rename(source, self._aside(topic, index, DELETED))
-        self._disk.sync_dir(self._directory)
+            self._set_aside(topic, index)
+        self._written(partial(self._disk.sync_dir, self._directory))
         self._durable_ends = {at: end for at, end in self._durable_ends.items() if at[0] != name}
         self._written(self._forget_gone, self.write_durable_ends)
         return topic
+
+    def _set_aside(self, topic: Topic, index: int) -> None:
+        """Rename the directory of a deleted partition."""
+        source = self._directory / f"{topic.name}-{index}"
+        try:
+            if self._disk.is_dir(source):  # one that could not be opened may be gone
+                self._disk.rename(source, self._aside(topic, index, DELETED))
+        except (OSError, Unavailable) as error:
+            log.error("%s belongs to a deleted topic and cannot be renamed; remove it: %s", source, error)
 
     def remove_deleted(self) -> None:
         """Remove the directories of deleted topics."""

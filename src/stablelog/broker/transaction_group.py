@@ -252,23 +252,32 @@ class TransactionGroup:
         if topic is not None and topic.group != self.name and topic.name != CONSUMER_OFFSETS_TOPIC:
             return  # it was deleted likewise, and made again in another group, which has it for itself
         partition = topic.partitions.get(target[1]) if topic is not None else None
-        if partition is None:
-            for order in orders:
-                self._held_back.setdefault(target, []).append(order)
-                self._waiting_for.setdefault(_key(order), set()).add(target)
-        else:
-            self._write(partition, orders)
+        if partition is not None and partition.failure is None:
+            try:
+                self._write(partition, orders)
+            except Unavailable as error:
+                if (
+                    partition.failure is None
+                ):  # the disk takes nothing now; they are written after the next start
+                    self._flush.fail(error)
+                    raise
+                log.error("%s-%d is offline: %s", *target, error)
+            else:
+                return
+        for order in orders:
+            self._held_back.setdefault(target, []).append(order)
+            self._waiting_for.setdefault(_key(order), set()).add(target)
 
     def _write(self, partition: Partition, orders: list[MarkerOrder]) -> None:
-        """Write markers to a partition, in their order and with one append."""
+        """Write markers to a partition, in their order and with one append.
+
+        Raises:
+            Unavailable: the disk does not take them, or the partition has failed; then some may be in its file.
+        """
         if not orders:
             return
         writes = [_marker_write(order) for order in orders]
-        try:
-            outcomes = partition.append_markers(writes, now_ms=self._now_ms())
-        except Unavailable as error:
-            self._flush.fail(error)  # they are written when the partition is opened again
-            raise
+        outcomes = partition.append_markers(writes, now_ms=self._now_ms())
         self._flush.dirty(partition)
         end = partition.end_offset
         for order, outcome in zip(orders, outcomes, strict=True):
@@ -311,7 +320,11 @@ class TransactionGroup:
         decision = self.coordinator.reconcile(target, found, held=held, now_ms=self._now_ms())
         self._append(decision)
         if partition is not None:
-            self._write(partition, decision.markers)
+            try:
+                self._write(partition, decision.markers)
+            except Unavailable as error:
+                self._flush.fail(error)  # they are written after the next start
+                raise
         done = []
         for order in held:
             left = self._waiting_for.get(_key(order), set())

@@ -9,6 +9,12 @@ from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
 from typing import TypeVar
 
+from kio.schema.errors import ErrorCode
+
+from stablelog.broker.broker import Broker
+from stablelog.broker.partition_state import Codes, PartitionState
+from stablelog.errors import Unavailable
+
 NO_THROTTLE = timedelta(0)
 TURN_S = 0.01
 
@@ -24,3 +30,27 @@ async def in_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
             await asyncio.sleep(0)
             began_s = loop.time()
         yield item
+
+
+async def durable_code(
+    broker: Broker, target: tuple[str, int], durable: "asyncio.Future[None]", codes: Codes
+) -> ErrorCode:
+    """Wait until an append is durable. Return `none`, or a code if its partition has failed or was deleted meanwhile.
+
+    Args:
+        broker: where.
+        target: topic and index of the partition.
+        durable: what `GroupFlush.durable` returned for the append.
+        codes: of the API that answers.
+
+    Raises:
+        Unavailable: a sync failed, and the broker stops: whether the append is durable is not known.
+    """
+    try:
+        await durable
+    except Unavailable as error:
+        if broker.flush.failed is not None:
+            raise
+        is_offline = broker.topics.state(*target) is PartitionState.OFFLINE
+        return codes.of_error(error) if is_offline else codes.unknown
+    return ErrorCode.none

@@ -1,4 +1,8 @@
-"""DeleteRecords (21): drop everything before an offset; -1 means before the high watermark."""
+"""DeleteRecords (21): drop everything before an offset; -1 means before the high watermark.
+
+Behaviour: answered when the new starts are durable. A disk error at one partition is answered for that partition, and
+its start stays or is moved as a whole; the other partitions are served.
+"""
 
 import logging
 from typing import Any
@@ -13,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
-from stablelog.broker.partition_state import CODES
+from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
 from stablelog.broker.topics import is_internal
 from stablelog.errors import Refused, Unavailable
 
@@ -24,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Any) -> DeleteRecordsResponse:
-    """Delete, and answer once the new starts are durable."""
+    """Delete and answer."""
 
     def delete(name: str, asked: Any) -> DeleteRecordsPartitionResult:
         try:
@@ -33,17 +37,13 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Any) -
             partition = broker.topics.partition(name, asked.partition_index, PARTITION_CODES)
             before = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
             start = partition.delete_records(before)
-        except Refused as refused:
-            return DeleteRecordsPartitionResult(
-                partition_index=asked.partition_index, low_watermark=-1, error_code=refused.code
-            )
-        except Unavailable as failure:
-            # The start stays where it was, and the other partitions are answered.
-            log.warning("records of %s-%d were not deleted: %s", name, asked.partition_index, failure)
+        except PARTITION_ERRORS as error:
+            if not isinstance(error, Refused):
+                log.warning("records of %s-%d were not deleted: %s", name, asked.partition_index, error)
             return DeleteRecordsPartitionResult(
                 partition_index=asked.partition_index,
                 low_watermark=-1,
-                error_code=ErrorCode.kafka_storage_error,
+                error_code=PARTITION_CODES.of_error(error),
             )
         broker.waiters.wake(partition)
         return DeleteRecordsPartitionResult(
@@ -56,5 +56,9 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Any) -
         )
         for topic in request.topics
     )
-    broker.topics.write_log_starts()
+    try:
+        broker.topics.write_log_starts()
+    except (Unavailable, OSError) as error:
+        # Each partition keeps its start in a file of its own. This one is for Apache Kafka, and is written again later.
+        log.warning("the checkpoint of log start offsets was not written: %s", error)
     return DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=topics)

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
 from stablelog.broker.broker import Broker
-from stablelog.broker.partition_state import CODES
+from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
 from stablelog.errors import Refused
 from stablelog.views.commit_ordered import CommitOrderedPartition
 from stablelog.wire.extension.commits import (
@@ -26,15 +26,19 @@ PARTITION_CODES = CODES["DescribeCommits"]
 async def handle(broker: Broker, request: DescribeCommitsRequest, _context: Any) -> DescribeCommitsResponse:
     """Answer. Nothing is awaited: the index of the view knows."""
     try:
-        partition = broker.topics.partition(request.topic, request.partition_index, PARTITION_CODES)
-        if not isinstance(partition, CommitOrderedPartition):
-            raise Refused(
-                ErrorCode.invalid_request,
-                f"{request.topic!r} is in the order of its writes, in which transactions lie across each other: this "
-                "needs a topic made with stablelog.order=commit",
-            )
-    except Refused as refused:
-        return DescribeCommitsResponse(error_code=refused.code, error_message=str(refused))
+        return _describe(broker, request)
+    except PARTITION_ERRORS as error:
+        return DescribeCommitsResponse(error_code=PARTITION_CODES.of_error(error), error_message=str(error))
+
+
+def _describe(broker: Broker, request: DescribeCommitsRequest) -> DescribeCommitsResponse:
+    partition = broker.topics.partition(request.topic, request.partition_index, PARTITION_CODES)
+    if not isinstance(partition, CommitOrderedPartition):
+        raise Refused(
+            ErrorCode.invalid_request,
+            f"{request.topic!r} is in the order of its writes, in which transactions lie across each other: this "
+            "needs a topic made with stablelog.order=commit",
+        )
     topic = broker.topics.get(request.topic)
     assert topic is not None, "it has this partition"
     view = partition.view

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32, i64
 
 from stablelog.broker.broker import Broker
+from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, PartitionState
 from stablelog.errors import Refused
 from stablelog.views.commit_ordered import CommitOrderedPartition
 from stablelog.wire.extension.cut import (
@@ -25,19 +26,23 @@ from stablelog.wire.extension.cut import (
 )
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, group_in_words
 
+PARTITION_CODES = CODES["DescribeCut"]
+
 
 def _cut(broker: Broker, name: str, commit_sequence: int) -> CutTopic:
     """The cut through one topic.
 
     Raises:
         Refused: it is not there, not in commit order, or one of its partitions is not open.
+        Corrupt: an index is damaged.
+        Unavailable: an index cannot be read.
     """
     topic = broker.topics.get(name)
     if topic is None:
-        raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
+        raise PARTITION_CODES.refusal(PartitionState.UNKNOWN, f"there is no topic {name!r}")
     partitions = []
     for index in range(topic.partition_count):
-        partition = broker.topics.partition(name, index)
+        partition = broker.topics.partition(name, index, PARTITION_CODES)
         if not isinstance(partition, CommitOrderedPartition):
             raise Refused(
                 ErrorCode.invalid_request,
@@ -93,8 +98,8 @@ async def handle(broker: Broker, request: DescribeCutRequest, _context: Any) -> 
                 f"commit sequence {wanted} is not resolved in {group_in_words(group)}: {resolved} is the last one that is",
             )
         topics = tuple(_cut(broker, name, wanted) for name in request.topics)
-    except Refused as refused:
-        return DescribeCutResponse(error_code=refused.code, error_message=str(refused))
+    except PARTITION_ERRORS as error:
+        return DescribeCutResponse(error_code=PARTITION_CODES.of_error(error), error_message=str(error))
     holders = tuple(
         CutHolder(
             commit_sequence=i64(sequence),

@@ -5,7 +5,8 @@ acks=1 are answered when the batch is durable (see `stablelog.flush`), acks=0 no
 transaction needs the coordinator's word that the producer holds the open transaction: one that is decided, or kept
 for a successor to decide, takes nothing more, also where it has written before. A client of the first dialect must
 have added the partition; for one of the second (v12+) it is added on the spot. A transaction writes to topics of its own
-transaction group; TOPIC_AUTHORIZATION_FAILED for others, with a sentence.
+transaction group; TOPIC_AUTHORIZATION_FAILED for others, with a sentence. A partition that is deleted or fails before its
+batch is durable is answered by itself.
 Version notes: v3 transactional id; v8 error per record; v11 TRANSACTION_ABORTABLE; v12 the second dialect.
 """
 
@@ -16,8 +17,9 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import BatchHeader
+from stablelog.broker.apis import durable_code
 from stablelog.broker.broker import Broker
-from stablelog.broker.partition_state import CODES, Codes
+from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, Codes
 from stablelog.broker.topics import is_internal
 from stablelog.errors import Corrupt, Refused, Unavailable
 from stablelog.log.partition import Appended, Partition
@@ -109,28 +111,24 @@ def _append_one(
     api_version: int,
     name: str,
     asked: PartitionRecords,
-    waits: "list[asyncio.Future[None]]",
-) -> ProducedPartition:
-    codes = CODES["Produce"].for_version(api_version)
+    codes: Codes,
+) -> "tuple[ProducedPartition, asyncio.Future[None] | None]":
+    """Append one partition's batch. Return its answer, and the future that is done when the batch is durable."""
     try:
         partition, appended = _append(broker, request, api_version, name, asked, codes)
-    except Refused as refused:
-        return _refusal(asked, refused.code, str(refused))
-    except Corrupt as corrupt:
-        return _refusal(asked, ErrorCode.corrupt_message, str(corrupt))
-    except Unavailable as unavailable:
-        broker.append_refused(name, asked.index, unavailable)
-        return _refusal(asked, codes.of_error(unavailable), str(unavailable))
-    if request.acks:
-        future = broker.flush.durable(partition, appended.last_offset + 1)
-        if future is not None:
-            waits.append(future)
-    return ProducedPartition(
+    except Corrupt as corrupt:  # the client's bytes
+        return _refusal(asked, ErrorCode.corrupt_message, str(corrupt)), None
+    except PARTITION_ERRORS as error:
+        if isinstance(error, Unavailable):
+            broker.append_refused(name, asked.index, error)
+        return _refusal(asked, codes.of_error(error), str(error)), None
+    answer = ProducedPartition(
         asked.index,
         base_offset=appended.first_offset,
         append_time_ms=appended.append_time_ms,
         log_start_offset=appended.start_offset,
     )
+    return answer, broker.flush.durable(partition, appended.last_offset + 1) if request.acks else None
 
 
 def _refusal(asked: PartitionRecords, code: ErrorCode, why: str) -> ProducedPartition:
@@ -149,29 +147,45 @@ async def handle(broker: Broker, request: ProduceRequest, context: Any) -> list[
             for topic in request.topics
         ]
         return encode_produce_response(version, correlation_id, answers)
-    waits: list[asyncio.Future[None]] = []
-    answers = [
-        ProducedTopic(
-            topic.name,
-            [_append_one(broker, request, version, topic.name, asked, waits) for asked in topic.partitions],
-        )
-        for topic in request.topics
-    ]
+    codes = CODES["Produce"].for_version(version)
+    answers = []
+    waits: list[tuple[str, list[ProducedPartition], int, asyncio.Future[None]]] = []
+    for topic in request.topics:
+        produced: list[ProducedPartition] = []
+        for asked in topic.partitions:
+            answer, durable = _append_one(broker, request, version, topic.name, asked, codes)
+            if durable is not None:
+                waits.append((topic.name, produced, len(produced), durable))
+            produced.append(answer)
+        answers.append(ProducedTopic(topic.name, produced))
     broker.metrics.count_appended(sum(len(p.records or b"") for t in request.topics for p in t.partitions))
     if request.acks == 0:
-        # Whoever wants no answer still learns of a refusal, by the connection being closed, as Kafka does it.
-        for answer in answers:
-            for partition in answer.partitions:
+        # The client wants no answer; a refusal closes its connection, as Apache Kafka does it.
+        for topic_answer in answers:
+            for partition in topic_answer.partitions:
                 if partition.error is not ErrorCode.none:
                     raise Refused(partition.error, f"an append with acks=0 was refused: {partition.message}")
         return None
-    group = broker.transactions.get(group_of(request.transactional_id or ""))
-    if request.transactional_id is not None and group is not None and waits:
-        # What is acknowledged in a transaction is known to its coordinator after any crash.
-        journal = group.journal.partition
-        future = broker.flush.durable(journal, journal.end_offset)
-        if future is not None:
-            waits.append(future)
-    for wait in waits:
-        await wait
+    decided = _decided(broker, request) if waits else None
+    for name, produced, place, durable in waits:
+        index = produced[place].index
+        code = await durable_code(broker, (name, index), durable, codes)
+        if code is not ErrorCode.none:
+            produced[place] = ProducedPartition(
+                index, code, message="deleted or failed before it was durable"
+            )
+    if decided is not None:
+        await decided
     return encode_produce_response(version, correlation_id, answers)
+
+
+def _decided(broker: Broker, request: ProduceRequest) -> "asyncio.Future[None] | None":
+    """The future that is done when the commit log is durable; None if it is, or outside transactions.
+
+    So the coordinator knows, after any crash, of each transaction that has an acknowledged batch.
+    """
+    group = broker.transactions.get(group_of(request.transactional_id or ""))
+    if request.transactional_id is None or group is None:
+        return None
+    journal = group.journal.partition
+    return broker.flush.durable(journal, journal.end_offset)

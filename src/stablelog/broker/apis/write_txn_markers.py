@@ -2,11 +2,13 @@
 
 Behaviour: the markers go to the partitions that are named, past the coordinator; a marker older than what the
 partition knows is refused, and so is one for a coordinator's own log, and a commit in a commit-ordered topic: it would
-have no number, and no cut could be made there. Answered when they are durable.
+have no number, and no cut could be made there. Answered when they are durable. A disk error at one partition is
+answered for that partition; the markers of the others are written.
 Version notes: v2 the transaction version, by which the epoch is judged.
 """
 
 import asyncio
+import logging
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -19,8 +21,9 @@ from kio.schema.write_txn_markers.v2.response import (
 )
 
 from stablelog.batch.markers import Marker, MarkerType
+from stablelog.broker.apis import durable_code
 from stablelog.broker.broker import Broker
-from stablelog.broker.partition_state import CODES
+from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
 from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, group_of_log
 from stablelog.errors import Refused
 from stablelog.log.partition import MarkerWrite
@@ -28,10 +31,13 @@ from stablelog.views.commit_ordered import CommitOrderedPartition
 
 PARTITION_CODES = CODES["WriteTxnMarkers"]
 
+log = logging.getLogger(__name__)
+
 
 def _write(
-    broker: Broker, name: str, index: int, asked: WritableTxnMarker, waits: "list[asyncio.Future[None]]"
-) -> ErrorCode:
+    broker: Broker, name: str, index: int, asked: WritableTxnMarker
+) -> "ErrorCode | asyncio.Future[None]":
+    """Append a marker. Return the code for its partition, or the future that is done when the marker is durable."""
     marker = Marker(
         type=MarkerType.COMMIT if asked.transaction_result else MarkerType.ABORT,
         coordinator_epoch=asked.coordinator_epoch,
@@ -47,39 +53,52 @@ def _write(
             return ErrorCode.invalid_request
         write = MarkerWrite(asked.producer_id, asked.producer_epoch, marker, asked.transaction_version)
         outcome = partition.append_markers([write], now_ms=broker.now_ms())[0]
-    except Refused as refused:
-        return refused.code
+    except PARTITION_ERRORS as error:
+        if not isinstance(error, Refused):
+            log.error(
+                "the marker of producer %d for %s-%d was not written: %s",
+                asked.producer_id,
+                name,
+                index,
+                error,
+            )
+        return PARTITION_CODES.of_error(error)
     if isinstance(outcome, Refused):
         return outcome.code
     if name == CONSUMER_OFFSETS_TOPIC:
         broker.groups.transaction_ended(asked.producer_id, commit=asked.transaction_result)
-    future = broker.flush.durable(partition, partition.end_offset)
-    if future is not None:
-        waits.append(future)
-    return ErrorCode.none
+    return broker.flush.durable(partition, partition.end_offset) or ErrorCode.none
 
 
 async def handle(broker: Broker, request: WriteTxnMarkersRequest, _context: Any) -> WriteTxnMarkersResponse:
-    """Write, wait for durability, answer."""
-    waits: list[asyncio.Future[None]] = []
-    results = tuple(
-        WritableTxnMarkerResult(
-            producer_id=asked.producer_id,
-            topics=tuple(
-                WritableTxnMarkerTopicResult(
-                    name=topic.name,
-                    partitions=tuple(
-                        WritableTxnMarkerPartitionResult(
-                            partition_index=index, error_code=_write(broker, topic.name, index, asked, waits)
-                        )
-                        for index in topic.partition_indexes
-                    ),
-                )
-                for topic in asked.topics
-            ),
+    """Write all markers, wait until they are durable, answer."""
+    written = {
+        (place, topic.name, index): _write(broker, topic.name, index, asked)
+        for place, asked in enumerate(request.markers)
+        for topic in asked.topics
+        for index in topic.partition_indexes
+    }
+    codes = {
+        at: one if isinstance(one, ErrorCode) else await durable_code(broker, at[1:], one, PARTITION_CODES)
+        for at, one in written.items()
+    }
+    return WriteTxnMarkersResponse(
+        markers=tuple(
+            WritableTxnMarkerResult(
+                producer_id=asked.producer_id,
+                topics=tuple(
+                    WritableTxnMarkerTopicResult(
+                        name=topic.name,
+                        partitions=tuple(
+                            WritableTxnMarkerPartitionResult(
+                                partition_index=index, error_code=codes[place, topic.name, index]
+                            )
+                            for index in topic.partition_indexes
+                        ),
+                    )
+                    for topic in asked.topics
+                ),
+            )
+            for place, asked in enumerate(request.markers)
         )
-        for asked in request.markers
     )
-    for wait in waits:
-        await wait
-    return WriteTxnMarkersResponse(markers=results)

@@ -1,0 +1,294 @@
+"""A disk error or damage in one partition is answered for that partition, and the others of the request are served."""
+
+import asyncio
+import errno
+from datetime import timedelta
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from stablelog.errors import Corrupt, Unavailable
+from stablelog.log.partition import Isolation
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.wire.extension.commits import DESCRIBE_COMMITS
+from stablelog.wire.extension.cut import DESCRIBE_CUT
+from tests.broker.desk import COMMIT, batch, opened, produce_fields
+from tests.broker.test_partition_state import COMMIT_ORDER, SECOND, FailingDisk, fail, in_topics
+
+NONE, STORAGE = ErrorCode.none, ErrorCode.kafka_storage_error
+UNKNOWN = ErrorCode.unknown_topic_or_partition
+ERRORS = [
+    Unavailable("the disk fails"),
+    Corrupt("a file is damaged"),
+    OSError(errno.EMFILE, "too many open files"),
+]
+
+
+class OnceFailingDisk(SimDisk):
+    """A disk on which one operation fails, the first whose name holds a word."""
+
+    word: str | None = None
+
+    def step(self, what, torn=None):
+        if self.word is not None and self.word in what:
+            self.word = None
+            raise Unavailable(f"{what}: the disk fails")
+        super().step(what, torn)
+
+
+def run(conversation, disk=None, **options):
+    async def life():
+        async with opened(disk, topics=(), **options) as desk:
+            for name in ("bad", "good"):
+                desk.broker.topics.create(name, 1, COMMIT_ORDER)
+                assert (await desk.produce(batch(b"v"), topic=name)).error_code is NONE
+            await conversation(desk)
+
+    asyncio.run(asyncio.wait_for(life(), 100))
+
+
+def both(fields):
+    """The same request for `bad` and `good`, in this order."""
+    (bad,), (good,) = (fields(name)["topics"] for name in ("bad", "good"))
+    return {**fields("bad"), "topics": (bad, good)}
+
+
+def marks(name):
+    return {"name": name, "partition_indexes": (0,)}
+
+
+def marker(**more):
+    fields = {"producer_id": 77, "producer_epoch": 0, "transaction_result": False, "coordinator_epoch": 0}
+    return {**fields, "topics": (marks("bad"), marks("good")), **more}
+
+
+def firsts(topics):
+    return [topic.partitions[0].error_code for topic in topics]
+
+
+# By API: its key, a version, the method of a partition that raises, the request, and the codes of the answer.
+REQUESTS = {
+    "Fetch": (
+        1,
+        12,
+        "read",
+        lambda desk: both(lambda name: in_topics(fetch_offset=0, partition_max_bytes=1 << 20)(desk, name, 0)),
+        lambda answer: firsts(answer.responses),
+    ),
+    "ListOffsets": (
+        2,
+        8,
+        "offset_for_timestamp",
+        lambda desk: both(lambda name: in_topics(timestamp=0)(desk, name, 0)),
+        lambda answer: firsts(answer.topics),
+    ),
+    "DeleteRecords": (
+        21,
+        2,
+        "delete_records",
+        lambda desk: both(lambda name: in_topics(offset=0)(desk, name, 0)),
+        lambda answer: firsts(answer.topics),
+    ),
+    "OffsetForLeaderEpoch": (
+        23,
+        4,
+        "end_offset_for_epoch",
+        lambda desk: both(lambda name: in_topics(leader_epoch=0)(desk, name, 0)),
+        lambda answer: firsts(answer.topics),
+    ),
+    "WriteTxnMarkers": (
+        27,
+        2,
+        "append_markers",
+        lambda _desk: {"markers": (marker(),)},
+        lambda answer: firsts(answer.markers[0].topics),
+    ),
+    "DescribeProducers": (
+        61,
+        0,
+        "producers",
+        lambda _desk: {"topics": (marks("bad"), marks("good"))},
+        lambda answer: firsts(answer.topics),
+    ),
+}
+
+
+def raising(error):
+    def raises(*_arguments, **_more):
+        raise type(error)(*error.args)  # another one each time: it takes its traceback with it
+
+    return raises
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("api", REQUESTS)
+def test_each_api_answers_for_the_partition_and_serves_the_other(api, error):
+    key, version, method, values, codes = REQUESTS[api]
+
+    async def conversation(desk):
+        setattr(desk.broker.topics.partition("bad", 0), method, raising(error))
+        assert codes(await desk.ask_with(key, version, values(desk))) == [STORAGE, NONE]
+
+    run(conversation)
+
+
+@pytest.mark.parametrize("error", [ERRORS[0], ERRORS[2]], ids=lambda error: type(error).__name__)
+def test_produce_answers_for_the_partition_and_appends_to_the_other(error):
+    """(What is damaged is the client's batch there: CORRUPT_MESSAGE.)"""
+
+    async def conversation(desk):
+        desk.broker.topics.partition("bad", 0).append = raising(error)
+        fields = [produce_fields(9, name, 0, batch(b"w")) for name in ("bad", "good")]
+        topics = tuple(one["topic_data"][0] for one in fields)
+        answer = await desk.ask(0, 9, **{**fields[0], "topic_data": topics})
+        assert [t.partition_responses[0].error_code for t in answer.responses] == [STORAGE, NONE]
+
+    run(conversation)
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize(
+    ("key", "method", "values"),
+    [
+        (DESCRIBE_CUT, "offset_after", {"group": None, "commit_sequence": -1, "topics": ("bad",)}),
+        (DESCRIBE_COMMITS, "transactions", {"topic": "bad", "partition_index": 0, "offset": 0}),
+    ],
+)
+def test_views_answer_too(key, method, values, error):
+    async def conversation(desk):
+        setattr(desk.broker.topics.partition("bad", 0).view, method, raising(error))
+        answer = await desk.ask_with(key, 0, values)
+        assert (answer.error_code, answer.error_message) == (STORAGE, str(error))
+
+    run(conversation)
+
+
+def test_a_disk_that_refuses_one_marker_takes_the_next():
+    disk = OnceFailingDisk()
+
+    async def conversation(desk):
+        disk.word = "append"
+        answer = await desk.ask_with(27, 2, {"markers": (marker(), marker(producer_id=78))})
+        assert [firsts(one.topics) for one in answer.markers] == [[STORAGE, NONE], [NONE, NONE]]
+
+    run(conversation, disk)
+
+
+@pytest.mark.parametrize(
+    ("word", "codes"),
+    [
+        ("write view-start-offset", [STORAGE, NONE]),
+        ("write log-start-offset-checkpoint", [NONE, NONE]),  # a copy of the starts, for Apache Kafka
+    ],
+)
+def test_records_are_deleted_where_the_disk_takes_the_new_start(word, codes):
+    disk = OnceFailingDisk()
+
+    async def conversation(desk):
+        values = both(lambda name: in_topics(offset=1)(desk, name, 0))
+        disk.word = word
+        answer = await desk.ask_with(21, 2, values)
+        assert disk.word is None
+        assert firsts(answer.topics) == codes
+        for name, code in zip(("bad", "good"), codes, strict=True):
+            partition = desk.broker.topics.partition(name, 0)
+            assert partition.visible_start(Isolation.READ_COMMITTED) == (1 if code is NONE else 0)
+
+    run(conversation, disk)
+
+
+async def pending(desk, *requests):
+    """Ask while nothing becomes durable, and return the pending answers once all have been appended."""
+    answers = [asyncio.create_task(desk.ask_with(*one)) for one in requests]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not any(answer.done() for answer in answers)
+    return answers
+
+
+def appends():
+    """A Produce and a WriteTxnMarkers that append to both partitions."""
+    data = ({"index": 0, "records": batch(b"w")},)
+    topics = tuple({"name": name, "partition_data": data} for name in ("bad", "good"))
+    produce = {"transactional_id": None, "acks": -1, "timeout": SECOND, "topic_data": topics}
+    return (0, 9, produce), (27, 2, {"markers": (marker(),)})
+
+
+async def check(answers, code):
+    produced, marked = await asyncio.gather(*answers)
+    assert [t.partition_responses[0].error_code for t in produced.responses] == [code, NONE]
+    assert firsts(marked.markers[0].topics) == [code, NONE]
+
+
+def test_a_topic_that_is_deleted_before_an_append_is_durable_is_unknown():
+    async def conversation(desk):
+        with desk.held_disk():
+            answers = await pending(desk, *appends())
+            await desk.broker.delete_topic("bad")
+        await check(answers, UNKNOWN)
+
+    run(conversation)
+
+
+def test_a_partition_that_fails_before_an_append_is_durable_is_offline_and_the_broker_goes_on():
+    disk = FailingDisk()
+
+    async def conversation(desk):
+        with desk.held_disk():
+            answers = await pending(desk, *appends())
+            fail(disk, desk.broker.topics.partition("bad", 0))
+        await check(answers, STORAGE)
+        assert (await desk.produce(batch(b"x"), topic="good")).error_code is NONE
+        assert (await desk.produce(batch(b"x"), topic="bad")).error_code is STORAGE
+
+    run(conversation, disk)
+
+
+async def begin(desk, transactional_id):
+    """A transaction with a record in both partitions."""
+    me = await desk.init(transactional_id)
+    assert await desk.add(transactional_id, me, ("bad", 0), ("good", 0)) == [NONE, NONE]
+    for name in ("bad", "good"):
+        records = batch(transactional_id.encode(), producer=me, sequence=0)
+        written = await desk.produce(records, topic=name, transactional_id=transactional_id)
+        assert written.error_code is NONE
+    return me
+
+
+def test_a_commit_over_a_partition_that_has_failed_is_answered_and_marked_there_at_the_next_start():
+    disk = FailingDisk()
+
+    async def conversation(desk):
+        me = await begin(desk, "me")
+        await desk.durable()
+        fail(disk, desk.broker.topics.partition("bad", 0))
+        assert (await desk.end("me", me, COMMIT)).error_code is NONE
+        await desk.durable()
+        assert desk.values("good") == [b"v", b"me"]
+        cut = await desk.ask_with(
+            DESCRIBE_CUT, 0, {"group": None, "commit_sequence": -1, "topics": ("good",)}
+        )
+        assert (cut.commit_sequence, cut.last_commit_sequence) == (0, 1)
+        assert [(holder.topic, holder.partition_index) for holder in cut.holders] == [("bad", 0)]
+        (again,) = await desk.add("me", me, ("good", 0))
+        assert again is ErrorCode.concurrent_transactions
+
+    async def restarted():
+        async with opened(disk, topics=()) as desk:
+            await desk.durable()
+            assert desk.values("bad") == desk.values("good") == [b"v", b"me"]
+
+    run(conversation, disk)
+    asyncio.run(asyncio.wait_for(restarted(), 100))
+
+
+def test_a_topic_is_deleted_although_a_directory_of_it_cannot_be_renamed():
+    async def conversation(desk):
+        desk.broker.disk.rename = raising(OSError(errno.EIO, "an error"))
+        answer = await desk.ask_with(
+            20, 6, {"topics": ({"name": "bad", "topic_id": None},), "timeout": timedelta(seconds=1)}
+        )
+        assert answer.responses[0].error_code is NONE
+        assert desk.broker.topics.get("bad") is None
+
+    run(conversation)
