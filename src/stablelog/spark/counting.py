@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 
 from stablelog.batch.header import BatchHeader
 from stablelog.batch.records import decode_records
+from stablelog.errors import Unavailable
 from stablelog.log.summary import Summary
 from stablelog.log.transaction_index import AbortedTxn
 from stablelog.spark.cuts import batch_ranges
 from stablelog.spark.fetch import BrokerLog, answers
 from stablelog.spark.options import BATCH, read_options
 from stablelog.spark.planning import shares
-from stablelog.spark.resolve import Range
+from stablelog.spark.resolve import Log, Range
 from stablelog.spark.segments import PartitionFiles
 
 _NO_LIMIT = 2**62
@@ -40,7 +41,6 @@ def count(given: Mapping[str, str] | None = None, **more: str) -> int:
     Raises:
         InvalidConfig, Refused, Unavailable, Corrupt: as the read.
     """
-    from stablelog.spark.files import steadily
     from stablelog.spark.source import open_log
 
     options = read_options({**(given or {}), **more}, BATCH)
@@ -49,22 +49,32 @@ def count(given: Mapping[str, str] | None = None, **more: str) -> int:
     try:
         ranges, topic_ids = batch_ranges(options, log)
         total = 0
-        for wanted in ranges:
-            files = log.files_of(wanted.place, topic_ids)
-            if files is not None:
-                total += steadily(
-                    files,
-                    lambda files=files, wanted=wanted: files_count(  # type: ignore[misc]
-                        files, wanted.start, wanted.end, committed=committed
-                    ),
-                )
-            else:
-                broker = getattr(log, "broker", log)
-                assert isinstance(broker, BrokerLog)
-                total += _fetched_count(broker, wanted, options.isolation)
+        for wanted, files in log.files_of(ranges, topic_ids).items():
+            counted = None if files is None else _by_files(log, files, wanted, committed=committed)
+            if counted is None:
+                counted = _fetched_count(_broker_of(log), wanted, options.isolation)
+            total += counted
         return total
     finally:
         log.close()
+
+
+def _by_files(log: Log, files: PartitionFiles, wanted: Range, *, committed: bool) -> int | None:
+    """The count of a range by its files; None where they do not have it any more, or not yet, and there is a broker."""
+    from stablelog.spark.files import DirectoryLog, steadily
+
+    try:
+        return steadily(files, lambda: files_count(files, wanted.start, wanted.end, committed=committed))
+    except Unavailable:
+        if isinstance(log, DirectoryLog):
+            raise
+        return None
+
+
+def _broker_of(log: Log) -> BrokerLog:
+    broker = getattr(log, "broker", log)
+    assert isinstance(broker, BrokerLog)
+    return broker
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stablelog.batch.header import headers_in
-from stablelog.client.cluster import Cluster, Missing
+from stablelog.client.cluster import LATEST, Cluster, Missing
 from stablelog.errors import Corrupt, InvalidConfig, Unavailable
 from stablelog.log.retention import DELETED
 from stablelog.log.segment import COMMIT_SUFFIXES
@@ -26,7 +26,7 @@ from stablelog.spark.offsets import Place
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Extent, Piece, Span
 from stablelog.spark.resolve import Range, lost, name
-from stablelog.spark.segments import Gone, PartitionFiles, open_log_file
+from stablelog.spark.segments import Behind, Gone, PartitionFiles, open_log_file
 from stablelog.spark.times import first_in_files
 
 log = logging.getLogger(__name__)
@@ -113,6 +113,8 @@ def steadily(files: PartitionFiles, attempt: Callable[[], _Found]) -> _Found:
             files.refresh(anew=True)
     try:
         return attempt()
+    except Behind as error:
+        raise Unavailable(str(error)) from error
     except Gone as error:
         raise Unavailable(f"{error} was removed while the read was planned") from error
 
@@ -216,9 +218,11 @@ class DirectoryLog:
             files = self._of(place)
             yield _span(files, start, end, topic_ids.get(place[0], ""))
 
-    def files_of(self, place: Place, topic_ids: Mapping[str, str]) -> PartitionFiles:
+    def files_of(
+        self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
+    ) -> dict[Range, PartitionFiles | None]:
         """As `Log`."""
-        return self._of(place)
+        return {wanted: self._of(wanted.place) for wanted in ranges}
 
     def limited(
         self,
@@ -235,7 +239,11 @@ class DirectoryLog:
 
 
 def _span(files: PartitionFiles, start: int, end: int, topic_id: str) -> Span:
-    return steadily(files, lambda: files.span(start, end, topic_id))
+    def attempt() -> Span:
+        files.aborted(start, end)  # they are known, or the range is not read from these files
+        return files.span(start, end, topic_id)
+
+    return steadily(files, attempt)
 
 
 class SharedLog:
@@ -269,8 +277,7 @@ class SharedLog:
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
         """As `Log`: the directory is looked at after the broker has said that the ranges are stable."""
-        for wanted in ranges:
-            files = self.files_of(wanted.place, topic_ids)
+        for wanted, files in self.files_of(ranges, topic_ids).items():
             if files is None:
                 yield from self.broker.spans([wanted], topic_ids)
             else:
@@ -279,16 +286,31 @@ class SharedLog:
     def _span(self, files: PartitionFiles, wanted: Range, topic_ids: Mapping[str, str]) -> Span:
         try:
             return _span(files, wanted.start, wanted.end, topic_ids.get(wanted.place[0], ""))
-        except Unavailable:
-            # Retention is at work. The broker says what is left; the task that reads says what was lost.
+        except Unavailable as error:
+            # Retention is at work, or the files are behind. The broker says what is left; the task that reads says what
+            # was lost.
+            log.info("%s is fetched: %s", name(wanted.place), error)
             return next(iter(self.broker.spans([wanted], topic_ids)))
 
-    def files_of(self, place: Place, topic_ids: Mapping[str, str]) -> PartitionFiles | None:
-        """As `Log`."""
-        files = self._seen(place, topic_ids.get(place[0], ""))
-        if files is not None:
-            files.refresh()
-        return files
+    def files_of(
+        self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
+    ) -> dict[Range, PartitionFiles | None]:
+        """As `Log`. The files have to reach the high watermarks by now, or what was aborted is not known from them."""
+        found = {wanted: self._seen(wanted.place, topic_ids.get(wanted.place[0], "")) for wanted in ranges}
+        if self._options.isolation == "read_committed":
+            places = [wanted.place for wanted, files in found.items() if files is not None]
+            ends = (
+                self.broker.cluster.list_offsets(dict.fromkeys(places, LATEST), "read_uncommitted")
+                if places
+                else {}
+            )
+            for wanted, files in found.items():
+                if files is not None:
+                    files.known_end = ends[wanted.place].offset
+        for seen in found.values():
+            if seen is not None:
+                seen.refresh()
+        return found
 
     def _seen(self, place: Place, topic_id: str) -> PartitionFiles | None:
         """The files of a partition, if this is their directory, and not one of the same name elsewhere."""
@@ -346,14 +368,14 @@ class SharedLog:
         size_max: int | None,
     ) -> dict[Place, int]:
         """As `Log`."""
-        found = {wanted: self.files_of(wanted.place, topic_ids) for wanted in ranges}
+        found = self.files_of(ranges, topic_ids)
         seen = {wanted: files for wanted, files in found.items() if files is not None}
         if len(seen) < len(ranges):
             return self.broker.limited(ranges, topic_ids, count_max, size_max)
         committed = self._options.isolation == "read_committed"
         try:
             ends = files_limited(seen, count_max, size_max, committed=committed)
-        except Gone:  # retention is at work
+        except Gone:  # retention is at work, or the files are behind
             return self.broker.limited(ranges, topic_ids, count_max, size_max)
         return {wanted.place: end for wanted, end in ends.items()}
 

@@ -58,8 +58,10 @@ class Log(Protocol):
         """The ranges with what is known of their bytes."""
         ...
 
-    def files_of(self, place: Place, topic_ids: Mapping[str, str]) -> PartitionFiles | None:
-        """The segment files of a partition, as they are now; None where they are not seen."""
+    def files_of(
+        self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
+    ) -> Mapping[Range, PartitionFiles | None]:
+        """The segment files in which each range stands, as they are now; None where they are not seen."""
         ...
 
     def limited(

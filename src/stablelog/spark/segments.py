@@ -1,8 +1,9 @@
 """Where in the segment files of a partition are the records of a range, without changing a byte of them.
 
-Works on a directory of a running broker, of a stopped one, and of Apache Kafka. A directory that is being written
-is read right below an offset that its broker has called stable before the directory was listed: what lies there is in
-the files by then, and so are the aborted transactions that concern it. Without a broker, the end of the log and its
+Works on a directory of a running broker, of a stopped one, and of Apache Kafka. A directory that is being written is read
+below an offset that its broker has called stable. The markers that decided what lies there were in the log by then, and
+below the high watermark; so the aborted transactions are known if the files, as they are seen, reach a high watermark that
+the broker has named before they were listed. Without a broker, the end of the log and its
 stable offset are found by reading the headers behind the last point at which they are known.
 
 Indexes are hints: an entry counts once the header that it points to agrees. Summaries say how long a sealed log file
@@ -44,6 +45,10 @@ SNAPSHOT, PRODUCERS = ".snapshot", ".producers"
 
 class Gone(Exception):
     """A segment file that was listed is not there any more: retention has removed it."""
+
+
+class Behind(Gone):
+    """The files, as they are seen here, do not have what their broker has: a copy, or a mount that shows an earlier state."""
 
 
 def walk(descriptor: int, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
@@ -108,10 +113,7 @@ class SegmentFile:
         Raises:
             Gone: compaction is replacing it, or has done so.
         """
-        try:
-            found = os.stat(self.path)
-        except FileNotFoundError as error:
-            raise Gone(self.path) from error
+        found = _status(self.path, self.summary)
         if found.st_ino != self.inode or (self.sealed and found.st_size != self.size):
             raise Gone(self.path)
         if self.summary is not None and next_base is not None and self.summary.end_offset < next_base:
@@ -308,8 +310,15 @@ class FileSpan:
         )
 
     def piece(self) -> Piece:
-        """As `Span`."""
-        aborted = self._files.aborted(self.start, self.end)
+        """As `Span`.
+
+        Raises:
+            Unavailable: a transaction index was removed since the range was planned.
+        """
+        try:
+            aborted = self._files.aborted(self.start, self.end)
+        except Gone as error:
+            raise Unavailable(f"{error} was removed while the read was planned") from error
         return Piece(
             self._files.topic,
             self._files.partition,
@@ -339,13 +348,24 @@ class _Part(NamedTuple):
 
 
 class PartitionFiles:
-    """The segment files of one partition. `refresh` looks at the directory again."""
+    """The segment files of one partition. `refresh` looks at the directory again.
+
+    Attributes:
+        directory: of the partition.
+        topic: its name.
+        partition: its number.
+        segments: as they were listed, oldest first.
+        known_end: an offset up to which the log was written before the directory was listed, as its broker has said; 0
+            without one. Which transactions were aborted is known if the files reach it.
+    """
 
     def __init__(self, directory: Path, topic: str, partition: int) -> None:
         self.directory = directory
         self.topic = topic
         self.partition = partition
         self.segments: list[SegmentFile] = []
+        self.known_end = 0
+        self._reached_end = 0  # the known end that the files reach, as they were listed
         self._bases: list[int] = []
         self._changed_ns = -1  # when names in the directory last changed, as far as they are known
         self._with_aborts: list[int] = []  # places of the segments that have a transaction index
@@ -357,18 +377,26 @@ class PartitionFiles:
     def refresh(self, *, anew: bool = False) -> None:
         """List the directory.
 
+        It is opened, and so is each file whose size is taken: a network mount then asks its server, while it may answer
+        `stat` from what it has kept.
+
         Args:
             anew: whether nothing that is known of sealed segments is to be kept.
 
         Raises:
             Unavailable: it cannot be read.
         """
+        self._reached_end = 0
         try:
             looked_ns = time.time_ns()
-            changed_ns = os.stat(self.directory).st_mtime_ns
-            if changed_ns == self._changed_ns and not anew and self._look_again():
-                return
-            names = os.listdir(self.directory)
+            descriptor = os.open(self.directory, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            try:
+                changed_ns = os.fstat(descriptor).st_mtime_ns
+                if changed_ns == self._changed_ns and not anew and self._look_again():
+                    return
+                names = os.listdir(descriptor)
+            finally:
+                os.close(descriptor)
             # Names that came within the same tick of the clock would not show in the time.
             self._changed_ns = changed_ns if changed_ns < looked_ns - TICK_NS else -1
         except OSError as error:
@@ -403,18 +431,14 @@ class PartitionFiles:
             return False
         last = self.segments[-1]
         try:
-            found = os.stat(last.path)
-        except FileNotFoundError:
+            found = _status(last.path)
+        except Gone:
             return False
         last.size = found.st_size
         return found.st_ino == last.inode
 
     def _look(self, base: int, sealed: bool, summarized: set[str]) -> SegmentFile | None:
         path = f"{self.directory}/{base:020d}{LOG}"
-        try:
-            found = os.stat(path)
-        except FileNotFoundError:
-            return None  # removed since it was listed
         summary = None
         if sealed and f"{base:020d}{SUMMARY}" in summarized:
             try:
@@ -423,6 +447,10 @@ class PartitionFiles:
                 summary = None  # a cache of the log: without it more is read
         if summary is not None and summary.base_offset != base:
             summary = None
+        try:
+            found = _status(path, summary)
+        except Gone:
+            return None  # removed since it was listed
         size = found.st_size
         if summary is not None and size < summary.log_size:
             raise Corrupt(
@@ -499,6 +527,7 @@ class PartitionFiles:
 
         Raises:
             Gone: a file was removed.
+            Behind: the files end before `known_end`, and a marker that concerns the range may be behind what is seen.
             Corrupt: a transaction index is damaged.
         """
         found = {txn[:3]: txn for txn in self._scanned if txn.first_offset < end and txn.last_offset >= start}
@@ -510,16 +539,36 @@ class PartitionFiles:
                 for place in range(max(bisect_right(self._bases, end - 1) - 1, first), len(self.segments))
                 if (summary := self.segments[place].summary) is not None and summary.stable_offset >= end
             ),
-            len(self.segments) - 1,
+            None,
         )
+        complete = last is not None
         for place in self._with_aborts[bisect_left(self._with_aborts, first) :]:
-            if place > last:
+            if last is not None and place > last:
                 break
-            entries, complete = self.segments[place].txn_index().collect(start, end)
+            entries, over = self.segments[place].txn_index().collect(start, end)
             found.update((txn[:3], txn) for txn in entries)
-            if complete:
+            if over:
+                complete = True
                 break
+        if not complete:
+            self._check_end_is_seen()
         return sorted(found.values(), key=lambda txn: txn.first_offset)
+
+    def _check_end_is_seen(self) -> None:
+        """See that the files hold all that was in the log at `known_end`.
+
+        Raises:
+            Behind: they do not.
+        """
+        if self._reached_end >= self.known_end:
+            return
+        last = self.segments[-1] if self.segments else None
+        if last is None or (last.base_offset < self.known_end and last.locate(self.known_end - 1) is None):
+            raise Behind(
+                f"{self.directory}, as it is seen here, ends before offset {self.known_end - 1}, which its broker has. It is "
+                "a copy, or a mount that keeps names or sizes for too long: leave out scan and path, or scan=fetch"
+            )
+        self._reached_end = self.known_end
 
     # -- without a broker --------------------------------------------------------------------------------------
 
@@ -632,6 +681,30 @@ def open_log_file(path: str) -> int:
         raise Gone(path) from error
     except OSError as error:
         raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _status(path: str, summary: Summary | None = None) -> os.stat_result:
+    """What a log file says of itself.
+
+    A network mount may answer `stat` from what it has kept, so the file is opened, unless its size is the one that its
+    summary tells.
+
+    Raises:
+        Gone: it was removed.
+        Unavailable: it cannot be read.
+    """
+    if summary is not None:
+        try:
+            found = os.stat(path)
+        except FileNotFoundError as error:
+            raise Gone(path) from error
+        if found.st_size == summary.log_size:
+            return found
+    descriptor = open_log_file(path)
+    try:
+        return os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _read_or_nothing(path: Path | str) -> bytes:
