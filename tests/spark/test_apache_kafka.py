@@ -6,6 +6,7 @@ import pytest
 
 from peers import apache_kafka
 from stablelog.client.cluster import Cluster
+from stablelog.errors import InvalidConfig
 from stablelog.spark import count
 from stablelog.spark.planning import Limits
 from tests.spark.histories import Writers, truth
@@ -55,3 +56,8 @@ def test_a_range_of_times_ends_at_a_record_and_not_at_the_marker_that_kafka_answ
         assert cluster.list_offsets({place: FIRST_MS + 75})[place].offset == 50, "the first marker's"
     for way in ways(kafka, topic, tmp_path):
         check_events(way)
+
+
+def test_the_directory_of_a_running_kafka_is_refused_without_its_address(kafka, history):
+    with pytest.raises(InvalidConfig, match=f"{kafka.data} is open by a running broker"):
+        tasks({"path": str(kafka.data), "subscribe": history})

@@ -1,6 +1,7 @@
 """The source in Spark itself: what a DataFrame of a topic holds, and how a stream goes over it."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -206,9 +207,14 @@ def test_a_view_in_sql(spark, stablelog_broker, numbers):
     assert spark.sql("SELECT count(*) AS n, max(offset) AS last FROM numbers").collect() == [(COUNT, 99)]
 
 
-def test_a_directory_without_a_broker(spark, stablelog_broker, numbers):
-    frame = spark.read.format("stablelog").option("subscribe", numbers).load(str(stablelog_broker.data))
+def test_a_directory_without_a_broker(spark, stablelog_broker, numbers, tmp_path):
+    for directory in stablelog_broker.data.glob(f"{numbers}-*"):
+        shutil.copytree(directory, tmp_path / directory.name)
+    frame = spark.read.format("stablelog").option("subscribe", numbers).load(str(tmp_path))
     assert frame.count() == COUNT
+    running = spark.read.format("stablelog").option("subscribe", numbers).load(str(stablelog_broker.data))
+    with pytest.raises(PySparkException, match="is open by a running broker"):
+        running.count()
 
 
 def test_a_topic_without_records_is_an_empty_frame(spark, stablelog_broker):

@@ -10,6 +10,7 @@ import errno
 import fcntl
 import logging
 import os
+import time
 import uuid
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +47,7 @@ log = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 META_FILE = "meta.properties"
+LOCK_TRIES, LOCK_PAUSE_S = 5, 0.01
 RECOVERY_THREADS = 2
 LOG_THREADS = 8
 FEW_LOGS = 8  # are opened one after the other
@@ -149,11 +151,15 @@ class Broker:
             self._lock_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise DiskError(f"opening {path} failed", error.errno or errno.EIO) from error
-        try:
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            os.close(self._lock_fd)
-            raise Unavailable(f"another broker is running on {self.directory}") from None
+        for tried in range(LOCK_TRIES):
+            try:
+                fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                # A reader that looks whether a broker is running holds the lock for a moment.
+                time.sleep(LOCK_PAUSE_S * tried)
+        os.close(self._lock_fd)
+        raise Unavailable(f"another broker is running on {self.directory}")
 
     def _read_meta(self) -> None:
         path = self.directory / META_FILE

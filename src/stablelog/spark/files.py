@@ -5,6 +5,7 @@ Without one, the directory says all of it. Nothing is ever written.
 """
 
 import base64
+import fcntl
 import logging
 import mmap
 import os
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 META_PROPERTIES = "meta.properties"
+LOCK_FILE = ".lock"
 PAUSE_S = 0.01
 TRIES = 5  # how often a plan is begun again because retention removed a file meanwhile
 # Files of a piece that are opened before the first is read, so that retention cannot take them.
@@ -90,6 +92,38 @@ def log_starts(data: Path) -> dict[Place, int]:
         raise Corrupt(f"{path} is not a checkpoint of offsets: {error}") from error
 
 
+def check_is_closed(data: Path) -> None:
+    """See that no broker has a data directory open: only it knows up to where records are durable.
+
+    stablelog locks the file by `flock`, Apache Kafka by `lockf`. A lock that is held on another machine may not be seen.
+
+    Raises:
+        InvalidConfig: a broker has it open.
+        Unavailable: the lock cannot be read.
+    """
+    path = data / LOCK_FILE
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    except FileNotFoundError:
+        return  # a copy of partitions
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        for lock in (fcntl.flock, fcntl.lockf):
+            lock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise InvalidConfig(
+            f"{data} is open by a running broker, and only that knows up to where its records are durable: give its address, "
+            "option kafka.bootstrap.servers; or stop it"
+        ) from error
+    except OSError as error:
+        log.warning(
+            "%s cannot be locked (%s): whether a broker has it open is not known", path, error.strerror
+        )
+    finally:
+        os.close(descriptor)
+
+
 class _Files:
     """The partitions of which files are read, each kept while the reader lives."""
 
@@ -131,7 +165,8 @@ class DirectoryLog:
         self._offset_ordered: set[Place] = set()  # of those that were looked at
 
     def partitions(self, *, there_only: bool = False) -> dict[Place, str]:
-        """As `Log`."""
+        """As `Log`. No broker may have the directory open."""
+        check_is_closed(self._data)
         found = self._listed()
         options = self._options
         topics = {topic for topic, _ in found}
