@@ -184,7 +184,9 @@ def test_a_batch_that_is_too_large_is_told_with_its_size(stablelog_broker, topic
     with Cluster(stablelog_broker.bootstrap) as cluster:
         producer = Producer(cluster, unique("p"))
         producer.begin()
-        with pytest.raises(Refused, match=r"a batch of 20000\d\d bytes is more than max.message.bytes"):
+        with pytest.raises(
+            Refused, match=r"a batch of 20000\d\d bytes \(records: 1\) is more than max.message.bytes"
+        ):
             producer.append(topic, 0, batch(bytes(2_000_000)))
             producer.flush()
         producer.end(commit=False)

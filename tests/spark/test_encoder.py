@@ -224,7 +224,7 @@ V = pa.array([b"v"])
         (
             batch_of(value=pa.array([b"x" * 2000])),
             "a",
-            "column value makes a record of 20.. bytes .* is 1000",
+            "row 0 of its batch makes a record of 20.. bytes, and a request holds 939: make the row smaller",
         ),
     ],
 )
@@ -240,7 +240,7 @@ def test_options_are_checked():
         Encoder(batch_bytes_max=5)
 
 
-def test_a_record_as_large_as_the_broker_takes_comes_alone():
+def test_a_record_that_is_larger_than_a_batch_should_be_comes_alone():
     values = pa.array([b"a", b"x" * 5000, b"b"])
     encoded = list(
         Encoder(batch_bytes_max=1000, message_bytes_max=6000).encode(

@@ -1,6 +1,7 @@
 """What the sink promises, task by task and decision by decision, without Spark: see test_sink_spark for that."""
 
 import pickle
+import random
 from dataclasses import replace
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ from stablelog.spark.sink import (
 from tests.client.faults import Proxy
 from tests.client.test_producer import committed, made
 from tests.clients.drivers import unique
+from tests.spark.reading import make
 from tests.waiting import until
 
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
@@ -150,6 +152,27 @@ def test_the_messages_of_two_writes_are_not_committed_as_one(stablelog_broker, t
     ):
         commit_parts(options, messages, None)
     assert stable_offset(stablelog_broker, topic) == 0
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_large_row_goes_where_the_topic_takes_it(stablelog_broker, options, part, codec):
+    topic = unique("large")
+    make(stablelog_broker.bootstrap, topic, 1, **{"max.message.bytes": "9000000"})
+    options = replace(options, topic=topic, codec=codec)
+    values = [b"a", random.Random(1).randbytes(5_000_000), b"b"]
+    commit_parts(options, [write_part(options, part, Task(0), rows(*values))], None)
+    assert committed(stablelog_broker.bootstrap, topic) == values
+    again = Part(part.key, 1, part.run)
+    refused = rf"appending to {topic}-0 was refused: a batch of 9000.* bytes \(records: 1\) is more than max.message.bytes"
+    with pytest.raises(Refused, match=f"{refused} of {topic} allows.* batchBytes is 1000000"):
+        write_part(options, again, Task(0), rows(b"a", random.Random(1).randbytes(9_000_000)))
+
+
+def test_a_row_that_no_request_can_hold_is_refused_by_its_size(options, part):
+    with pytest.raises(
+        InvalidConfig, match=r"row 1 .* a record of 1048\d* bytes, and a request holds 1047920"
+    ):
+        write_part(options, part, Task(0), rows(b"a", bytes(100 << 20)))
 
 
 def test_a_zombie_task_that_writes_after_the_decision_is_refused(stablelog_broker, topic, options, part):

@@ -217,6 +217,14 @@ def test_a_directory_without_a_broker(spark, stablelog_broker, numbers, tmp_path
         running.count()
 
 
+def test_the_source_can_be_registered_where_spark_has_not_found_it(spark, stablelog_broker, numbers):
+    from pyspark_stablelog import DefaultSource
+
+    registered = spark.newSession()
+    registered.dataSource.register(DefaultSource)
+    assert read(registered, stablelog_broker, numbers).load().count() == COUNT
+
+
 def test_a_topic_without_records_is_an_empty_frame(spark, stablelog_broker):
     topic = unique("empty")
     make(stablelog_broker.bootstrap, topic, 2)

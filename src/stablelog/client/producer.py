@@ -425,7 +425,8 @@ class Producer:
         if code in (ErrorCode.message_too_large, ErrorCode.record_list_too_large):
             raise Refused(
                 code,
-                f"a batch of {len(pending.batch)} bytes is more than max.message.bytes of {where} allows: make batches smaller, or the setting larger",
+                f"appending to {where} was refused: a batch of {len(pending.batch)} bytes (records: {pending.record_count}) "
+                f"is more than max.message.bytes of {pending.topic} allows. Make batches smaller, or that setting larger",
             )
         why = getattr(result, "error_message", None)
         self._check(code, f"appending to {where}" + (f" ({why})" if why else ""))

@@ -31,9 +31,11 @@ from stablelog.batch.header import (
 from stablelog.client.buffers import Buffers
 from stablelog.errors import InvalidConfig
 from stablelog.spark.kernels import encode as k
+from stablelog.spark.options import BATCH_SIZE_MAX
 
 BATCH_BYTES_MAX = 1_000_000
-MESSAGE_BYTES_MAX = 1_048_588  # the default of max.message.bytes
+ENVELOPE_SIZE = 64 << 10  # of a request, around a record batch, at most
+MESSAGE_BYTES_MAX = BATCH_SIZE_MAX - ENVELOPE_SIZE
 STAGED_BYTES_MAX = 64 << 20  # bytes of unfinished batches that are kept from one call to the next
 FIRST_CAPACITY = 32 << 10
 GROWTH = 4
@@ -57,7 +59,8 @@ class Encoder:
     Args:
         codec: "none", "gzip", "snappy", "lz4" or "zstd".
         batch_bytes_max: a batch is full at so many bytes before compression.
-        message_bytes_max: the broker's max.message.bytes: no batch is larger.
+        message_bytes_max: no batch is larger, by what a request can hold. What the topic takes (max.message.bytes) is known
+            to the broker, which refuses a batch that is too large.
         lingers: whether batches that are not full wait for the next call. Then `flush` gives what is left.
         first_partition: where rows without key and partition begin; tasks should begin at different ones.
 
@@ -199,7 +202,7 @@ class Encoder:
         if len(batch) > self._message_bytes_max:
             raise InvalidConfig(
                 f"{topic}-{partition}: {count} records are {len(batch)} bytes with codec {self._codec.name.lower()}, "
-                f"and max.message.bytes is {self._message_bytes_max}"
+                f"and a request holds {self._message_bytes_max}: make batchBytes or the row smaller"
             )
         HEADER.pack_into(
             batch,
@@ -264,8 +267,8 @@ class _Rows:
             return InvalidConfig(f"the column headers has a header without a key in row {row} of its batch")
         if status == k.TOO_LARGE:
             return InvalidConfig(
-                f"the column value makes a record of {int(self._state[k.NEEDED])} bytes in row {row} of its batch, "
-                f"and max.message.bytes is {message_bytes_max}"
+                f"the row {row} of its batch makes a record of {int(self._state[k.NEEDED])} bytes, and a request holds "
+                f"{message_bytes_max - k.HEADER_SIZE}: make the row smaller"
             )
         assert status == k.BAD_PARTITION, status
         column = self._columns.get("topic")

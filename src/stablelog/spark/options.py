@@ -208,7 +208,9 @@ OPTIONS: dict[str, Option] = {
     "kafka.compression.type": Option(
         "none", "none, gzip, snappy, lz4, zstd", WRITE, "The same as `compression`."
     ),
-    "batchBytes": Option("1m", _SIZE, WRITE, "Bytes of a record batch at most."),
+    "batchBytes": Option(
+        "1m", _SIZE, WRITE, "Bytes of a record batch at most; a larger row is a batch of its own."
+    ),
     # -- the connection ----------------------------------------------------------------------------------------
     "kafka.client.id": Option("stablelog-spark", _TEXT, ANY, "What brokers log of who asks."),
     "kafka.request.timeout.ms": Option(
@@ -240,7 +242,7 @@ ISOLATIONS = ("read_committed", "read_uncommitted")
 SCANS = ("auto", "fetch", "files")
 GUARANTEES = ("exactly-once", "at-least-once")
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-BATCH_SIZE_MAX = 100 << 20  # Kafka's socket.request.max.bytes
+BATCH_SIZE_MAX = 100 << 20  # Kafka's default of socket.request.max.bytes
 TIMES = ("timestamp", "timestamps")  # kinds of a Bound
 DURATION_MS_MAX = 2**31 - 1  # Kafka's messages have 32 bits for a timeout
 _DURATIONS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}

@@ -361,7 +361,7 @@ class TaskWriter:
         self, cluster: Cluster, options: WriteOptions, transactional_id: str, number: int = 0
     ) -> None:
         # Compiled code is imported where it is run only: the driver's processes have no use for it.
-        from stablelog.spark.encoder import MESSAGE_BYTES_MAX, Encoder
+        from stablelog.spark.encoder import Encoder
 
         self._cluster = cluster
         self._options = options
@@ -375,7 +375,6 @@ class TaskWriter:
         self._encoder = Encoder(
             options.codec,
             options.batch_size_max,
-            message_bytes_max=max(options.batch_size_max, MESSAGE_BYTES_MAX),
             lingers=True,
             first_partition=number,
         )
@@ -399,8 +398,13 @@ class TaskWriter:
             for encoded in self._encoder.flush():
                 self._append(encoded)
             producer.flush()
-        except BaseException:
+        except BaseException as error:
             self._give_up()
+            if isinstance(error, Refused) and error.code is ErrorCode.message_too_large:
+                raise Refused(
+                    error.code,
+                    f"{error}. batchBytes is {self._options.batch_size_max}; a larger row is a batch of its own",
+                ) from error
             raise
         finally:
             producer.close()
