@@ -33,6 +33,40 @@ def test_a_module_is_tidy(path):
             )
 
 
+STARTS_WORK = (
+    "create_task",
+    "ensure_future",
+    "call_later",
+    "call_soon",
+    "call_soon_threadsafe",
+    "call_at",
+    "run_in_executor",
+    "to_thread",
+    "add_done_callback",
+    "TaskGroup",
+    "Thread",
+    "Timer",
+)
+
+
+def test_background_work_of_the_broker_is_started_in_one_place():
+    for path in (ROOT / "src" / "stablelog" / "broker").rglob("*.py"):
+        if path.name == "tasks.py":
+            continue
+        for node in ast.walk(tree(path)):
+            name = (
+                node.attr
+                if isinstance(node, ast.Attribute)
+                else node.id
+                if isinstance(node, ast.Name)
+                else ""
+            )
+            assert name not in STARTS_WORK, (
+                f"{path.name}:{node.lineno}: {name} starts work whose exceptions nobody sees: start it by "
+                "stablelog.broker.tasks, which says what an exception fails, logs it and counts it"
+            )
+
+
 @pytest.mark.parametrize("room", PURE)
 def test_a_room_that_decides_awaits_nothing_and_opens_nothing(room):
     for path in (ROOT / "src" / "stablelog" / room).rglob("*.py"):

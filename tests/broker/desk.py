@@ -204,6 +204,7 @@ class Desk:
         waits = [
             flush.durable(partition, partition.end_offset)
             for partition in self.broker.topics.open_partitions()
+            if partition.failure is None
         ]
         await asyncio.gather(*(wait for wait in waits if wait is not None))
 
@@ -231,7 +232,7 @@ class Desk:
         try:
             yield
         finally:
-            self.broker._tasks.append(asyncio.create_task(flush.run(), name="flush"))
+            self.broker.tasks.start("flush", flush.run)
 
 
 @contextlib.asynccontextmanager

@@ -4,8 +4,11 @@ import asyncio
 import struct
 from collections import deque
 
+import pytest
+
 from stablelog.broker.budget import Budget
 from stablelog.broker.connection import Connection, Limits
+from stablelog.broker.tasks import Tasks
 
 LENGTH = struct.Struct(">i")
 
@@ -139,6 +142,7 @@ class Door:
         }
         self.limits = Limits(**values | limits)
         loop = asyncio.get_running_loop()
+        self.tasks = Tasks(pytest.fail)
         self.budget = Budget(size_max, self.limits.receive_ms_max / 1000, loop.time, loop.call_later)
         self.members = set()
         self.at_once = at_once
@@ -162,7 +166,7 @@ class Door:
 
     def connect(self, **wire):
         made = Wire(**wire)
-        made.protocol = Connection(self.respond, self.limits, self.budget, self.members)
+        made.protocol = Connection(self.respond, self.limits, self.budget, self.members, self.tasks)
         made.protocol.connection_made(made)
         return made
 

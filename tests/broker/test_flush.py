@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from stablelog.broker.flush import GroupFlush
+from stablelog.broker.tasks import Tasks
 from stablelog.errors import Unavailable
 from stablelog.testing.sim_disk import SimDisk, SimFile
 from tests.log.timeline import Log
@@ -31,11 +32,11 @@ class SlowDisk(SimDisk):
         return file
 
 
-def at_work(conversation, **arguments):
+def at_work(conversation, on_failure=pytest.fail, **arguments):
     """Run it with a flush that goes."""
 
     async def work():
-        settings = {"to_disk": True, "on_advance": lambda _p: None, "on_failure": pytest.fail} | arguments
+        settings = {"to_disk": True, "on_advance": lambda _p: None, "tasks": Tasks(on_failure)} | arguments
         flush = GroupFlush(**settings)
         task = asyncio.create_task(flush.run())
         try:

@@ -8,6 +8,7 @@ from stablelog.batch.records import decode_records
 from stablelog.broker import journal as journal_module
 from stablelog.broker.flush import GroupFlush
 from stablelog.broker.journal import Journal, batches_of
+from stablelog.broker.tasks import Tasks
 from tests.log.timeline import Log
 
 
@@ -16,7 +17,7 @@ class Desk:
 
     def __init__(self, *older):
         self.log = Log()
-        self.flush = GroupFlush(to_disk=True, on_advance=lambda _p: None, on_failure=pytest.fail)
+        self.flush = GroupFlush(to_disk=True, on_advance=lambda _p: None, tasks=Tasks(pytest.fail))
         self.journal = Journal([self.log.partition, *older], self.flush, lambda: self.log.now_ms)
 
     def sync(self):

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import stablelog
 from stablelog.broker import metrics
+from stablelog.broker.tasks import Scope
 from tests.broker.desk import batch, opened, part
 from tests.clients.drivers import unique
 from tests.clients.proxy import Peer
@@ -135,6 +136,10 @@ def port(broker):
 
 @pytest.fixture
 def told(port):
+    return teller(port)
+
+
+def teller(port):
     def value(name, **labels):
         """The value of a metric; None if there is no such."""
         status, body = scrape(port)
@@ -243,6 +248,19 @@ def test_a_round_of_flush_is_counted(told, broker, topic):
     before = told("stablelog_flush_rounds")
     write(broker, topic, b"x")
     assert told("stablelog_flush_rounds") > before
+
+
+def test_unexpected_errors_are_counted_by_where_they_were_raised():
+    async def conversation():
+        async with served() as desk:
+            told = teller(desk.broker.metrics.port)
+            for _ in range(2):
+                scope = Scope("nothing fails", lambda _why: None)
+                desk.broker.tasks.unexpected("some work", scope, RuntimeError("on purpose"))
+            count = await asyncio.to_thread(lambda: told("stablelog_unexpected_errors", where="some work"))
+            assert count == 2
+
+    asyncio.run(conversation())
 
 
 def test_open_connections_are_counted(told, broker):

@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.config import check_topic_configs, load_settings
 from stablelog.broker.fetch_sessions import FetchSessions, Wanted
 from stablelog.broker.flush import GroupFlush
+from stablelog.broker.tasks import Tasks
 from stablelog.broker.topics import Topics
 from stablelog.errors import Corrupt, InvalidConfig, Refused
 from stablelog.testing.sim_clock import SimClock
@@ -121,7 +122,7 @@ def test_writers_that_wait_share_a_round():
     async def work():
         log = Log()
         moved = []
-        flush = GroupFlush(to_disk=True, on_advance=moved.append, on_failure=pytest.fail)
+        flush = GroupFlush(to_disk=True, on_advance=moved.append, tasks=Tasks(pytest.fail))
         task = asyncio.create_task(flush.run())
         waits = []
         for _ in range(10):
@@ -142,7 +143,7 @@ def test_a_sync_that_fails_stops_the_broker_and_acknowledges_nothing():
     async def work():
         log = Log()
         failures = []
-        flush = GroupFlush(to_disk=True, on_advance=lambda _p: None, on_failure=failures.append)
+        flush = GroupFlush(to_disk=True, on_advance=lambda _p: None, tasks=Tasks(failures.append))
         task = asyncio.create_task(flush.run())
         log.write("-", sync=False)
         log.disk.fail_at = log.disk.steps + 1

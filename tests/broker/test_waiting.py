@@ -3,8 +3,10 @@
 import asyncio
 import itertools
 
+import pytest
 import uvloop
 
+from stablelog.broker.tasks import Tasks
 from stablelog.broker.waiting import Waiters
 from stablelog.log.partition import Isolation
 from tests.broker.jump import run, settle
@@ -32,7 +34,7 @@ def poll(waiters, *partitions, isolation=ALL, timeout_s=60.0):
 
 def test_a_poll_ends_when_one_of_its_partitions_shows_more():
     async def conversation():
-        waiters, one, two = Waiters(), Partition(0), Partition(1)
+        waiters, one, two = Waiters(Tasks(pytest.fail)), Partition(0), Partition(1)
         wait = poll(waiters, one, two)
         await settle()
         waiters.wake(one)
@@ -49,7 +51,7 @@ def test_a_read_committed_poll_waits_for_the_last_stable_offset():
     """Scenario 32: wake-up depends on the LSO."""
 
     async def conversation():
-        waiters, partition = Waiters(), Partition()
+        waiters, partition = Waiters(Tasks(pytest.fail)), Partition()
         committed, everything = (poll(waiters, partition, isolation=level) for level in (COMMITTED, ALL))
         await settle()
         partition.ends[ALL] = 5
@@ -65,7 +67,7 @@ def test_a_read_committed_poll_waits_for_the_last_stable_offset():
 
 def test_a_poll_of_a_partition_that_is_not_open_ends_when_it_is_opened():
     async def conversation():
-        waiters, open_one, opened = Waiters(), Partition(0), Partition(1)
+        waiters, open_one, opened = Waiters(Tasks(pytest.fail)), Partition(0), Partition(1)
         wait = asyncio.create_task(
             waiters.wait_for_more([(open_one, 0)], ALL, 60.0, closed=[("t", 1), ("t", 2)])
         )
@@ -79,7 +81,7 @@ def test_a_poll_of_a_partition_that_is_not_open_ends_when_it_is_opened():
 
 def test_what_came_before_the_wait_ends_it_at_once():
     async def conversation():
-        waiters, partition = Waiters(), Partition()
+        waiters, partition = Waiters(Tasks(pytest.fail)), Partition()
         partition.ends[ALL] = 1
         assert await waiters.wait_for_more([(partition, 0)], ALL, 60.0) is True
         assert await waiters.wait_for_more([(partition, 1)], ALL, 0.0) is False
@@ -89,7 +91,7 @@ def test_what_came_before_the_wait_ends_it_at_once():
 
 def test_a_poll_ends_in_time_however_often_it_is_woken_for_nothing():
     async def conversation():
-        waiters, partition = Waiters(), Partition()
+        waiters, partition = Waiters(Tasks(pytest.fail)), Partition()
         loop = asyncio.get_running_loop()
         began = loop.time()
         wait = poll(waiters, partition, timeout_s=10.0)
@@ -104,7 +106,7 @@ def test_a_poll_ends_in_time_however_often_it_is_woken_for_nothing():
 
 def test_who_has_gone_is_not_kept():
     async def conversation():
-        waiters, partition = Waiters(), Partition()
+        waiters, partition = Waiters(Tasks(pytest.fail)), Partition()
         waits = [poll(waiters, partition) for _ in range(3)]
         await settle()
         for wait in waits:
@@ -119,7 +121,7 @@ def test_a_poll_of_less_than_a_millisecond_ends_on_the_loop_that_serves():
     """uvloop takes so short a time for none, and its handle knows no time."""
 
     async def conversation():
-        wait = poll(Waiters(), Partition(), timeout_s=0.0002)
+        wait = poll(Waiters(Tasks(pytest.fail)), Partition(), timeout_s=0.0002)
         assert await wait is False
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -132,7 +132,8 @@ class Conversation:
     def at(self, when: str) -> None:
         """`at 10s`: it is ten seconds after the beginning, and the coordinator looks at the clock."""
         self.now_ms = milliseconds(when)
-        self.carry_out(self.coordinator.tick(self.now_ms))
+        self.carry_out(self.coordinator.abort_overdue(self.now_ms))
+        self.carry_out(self.coordinator.forget_expired(self.now_ms))
 
     def init(self, name: str, *flags: str, **given: str) -> None:
         """`init A id=a v1 own timeout=30s 2pc keep version=3`: A wants the id; `own` shows what A has."""

@@ -206,7 +206,7 @@ def test_numbers_go_on_after_a_restart_even_if_the_id_was_forgotten() -> None:
         log += decision2.records + decision3.records
         for order in decision3.markers:
             log += c.markers_done(name, order.producer_id, order.producer_epoch, now_ms=0).records
-    log += c.tick(now_ms=10**12).records
+    log += c.forget_expired(10**12).records
     assert len(c) == 0
     for records in (log, c.checkpoint()):
         restarted = coordinator()
@@ -264,20 +264,20 @@ def test_reporting_markers_twice_or_late_changes_nothing() -> None:
     assert before != c.checkpoint()
 
 
-def test_a_tick_ends_only_so_many() -> None:
+def test_only_so_many_are_timed_out_or_forgotten_at_once() -> None:
     c = coordinator(transactional_id_expiration_ms=1000)
     for i in range(50):
         who = init(c, f"open-{i}", timeout_ms=100)
         add(c, who, T0, name=f"open-{i}")
         init(c, f"idle-{i}")
-    assert c.tick(99, count_max=20) == Decision(None)
+    assert c.abort_overdue(99, count_max=20) == Decision(None)
     sizes = []
     for _ in range(4):
-        decision = c.tick(100, count_max=20)
+        decision = c.abort_overdue(100, count_max=20)
         sizes.append(len(decision.markers))
         marked(c, decision, now_ms=100)
     assert sizes == [20, 20, 10, 0]
-    forgotten = [len(c.tick(1000, count_max=20).records) for _ in range(6)]
+    forgotten = [len(c.forget_expired(1000, count_max=20).records) for _ in range(6)]
     assert (max(forgotten), sum(forgotten)) == (20, 50)
     assert len(c) == 50, "what was used at 100 is kept until 1100"
 
@@ -298,16 +298,16 @@ def test_after_a_start_with_an_earlier_clock_all_times_run_from_the_start() -> N
     described = restarted.describe("open")
     assert described is not None
     assert (described.start_ms, described.update_ms) == (start_ms, start_ms)
-    assert restarted.tick(start_ms + 999) == Decision(None)
-    assert [value for _, value in restarted.tick(start_ms + 1000).records] == [None, None], (
+    assert restarted.forget_expired(start_ms + 999) == Decision(None)
+    assert [value for _, value in restarted.forget_expired(start_ms + 1000).records] == [None, None], (
         "both are forgotten"
     )
-    assert restarted.tick(start_ms + 59_999).markers == []
-    [order] = restarted.tick(start_ms + 60_000).markers
+    assert restarted.abort_overdue(start_ms + 59_999).markers == []
+    [order] = restarted.abort_overdue(start_ms + 60_000).markers
     assert (order.transactional_id, order.type) == ("open", MarkerType.ABORT)
 
 
-def test_a_tick_does_not_look_at_transactions_whose_time_is_not_up() -> None:
+def test_transactions_whose_time_is_not_up_are_not_looked_at() -> None:
     c = coordinator()
     for i in range(2000):
         who = init(c, f"id-{i}", timeout_ms=60_000)
@@ -319,7 +319,7 @@ def test_a_tick_does_not_look_at_transactions_whose_time_is_not_up() -> None:
         looked.extend(found := original(now_ms, count_max)) or found
     )  # type: ignore[method-assign,func-returns-value]
     for now_ms in range(0, 60_000, 1000):
-        c.tick(now_ms)
+        c.abort_overdue(now_ms)
     assert looked == []
 
 
@@ -327,7 +327,7 @@ def test_two_phase_transactions_are_never_timed_out() -> None:
     c = coordinator()
     who = init(c, enable_two_phase=True, timeout_ms=1)
     add(c, who, T0)
-    assert c.tick(2**60) == Decision(None)
+    assert c.abort_overdue(2**60) == Decision(None)
     assert c.describe("a").is_two_phase  # type: ignore[union-attr]
 
 
@@ -336,7 +336,7 @@ def test_a_timeout_of_the_longest_possible_time_is_still_a_timeout() -> None:
     who = init(c, timeout_ms=2**31 - 1)
     add(c, who, T0)
     assert not c.describe("a").is_two_phase  # type: ignore[union-attr]
-    assert len(c.tick(2**31).markers) == 1
+    assert len(c.abort_overdue(2**31).markers) == 1
 
 
 def test_memory_for_an_id_does_not_grow_with_its_transactions() -> None:

@@ -489,7 +489,8 @@ class World:
             self.crash()
         elif kind == 56:
             self.now_ms += self.choose(TIMEOUT_MS // 2)
-            self.carry_out(self.coordinator.tick(self.now_ms))
+            self.carry_out(self.coordinator.abort_overdue(self.now_ms))
+            self.carry_out(self.coordinator.forget_expired(self.now_ms))
         elif kind == 57:
             if self.choose(3) > 0:
                 self.trim()
@@ -547,7 +548,8 @@ class World:
                     self.open_partition(target)
             self.sync_commit_log()
             self.now_ms += 10 * TIMEOUT_MS
-            self.carry_out(self.coordinator.tick(self.now_ms))
+            self.carry_out(self.coordinator.abort_overdue(self.now_ms))
+            self.carry_out(self.coordinator.forget_expired(self.now_ms))
             for transactional_id in IDS:
                 self.carry_out(self.coordinator.force_abort(transactional_id, now_ms=self.now_ms))
             self.sync_commit_log()

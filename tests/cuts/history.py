@@ -261,7 +261,8 @@ class History:
 
     def _tick(self):
         for transactions in self.broker.transaction_groups():
-            transactions.apply(transactions.coordinator.tick(self.broker.now_ms()))
+            transactions.apply(transactions.coordinator.abort_overdue(self.broker.now_ms()))
+            transactions.apply(transactions.coordinator.forget_expired(self.broker.now_ms()))
 
     async def _keep_house(self):
         chance, broker = self.chance, self.broker
@@ -270,7 +271,7 @@ class History:
             self._tick()
             if chance.random() < 0.3:
                 for transactions in broker.transaction_groups():
-                    await broker._trim(transactions.journal, transactions.coordinator.checkpoint)
+                    await broker.maintenance._trim(transactions.journal, transactions.coordinator.checkpoint)
             if self.deletes and chance.random() < 0.5:
                 await self._delete()
             if chance.random() < 0.1:

@@ -2,8 +2,8 @@
 
 import contextlib
 
-from stablelog.broker.broker import Broker
 from stablelog.broker.journal import Journal
+from stablelog.broker.maintenance import Maintenance
 from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.table import TransactionTable
@@ -165,7 +165,7 @@ MUTANTS = {
     deletions_forget_open_transactions: (CommitOrder, "first_needed_offset"),
     effects_before_the_journal_is_durable: (Journal, "after"),
     a_restart_repairs_nothing: (DecisionHistory, "take"),
-    the_commit_log_is_trimmed_at_once: (Broker, "_trim"),
+    the_commit_log_is_trimmed_at_once: (Maintenance, "_trim"),
     a_rebuilt_index_forgets_open_transactions: (CommitOrder, "_reopen"),
     an_index_is_trusted_unseen: (CommitIndex, "open_sealed"),
 }

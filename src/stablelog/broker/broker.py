@@ -1,10 +1,9 @@
 """The broker: what is open, who works on it, and how it starts and stops.
 
-It owns the data directory, joins the coordinators with their logs, and keeps house. It knows no socket: the
-server hands it requests, and a test can as well.
+It owns the data directory and joins the coordinators with their logs. It knows no socket: the server hands it
+requests, and a test can as well.
 """
 
-import asyncio
 import base64
 import errno
 import fcntl
@@ -12,10 +11,9 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from stablelog.broker.compaction import Compactor
 from stablelog.broker.config import BrokerConfig
@@ -24,7 +22,10 @@ from stablelog.broker.fetch_sessions import FetchSessions
 from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
+from stablelog.broker.maintenance import Maintenance
 from stablelog.broker.metrics import Metrics
+from stablelog.broker.opening import Opening
+from stablelog.broker.tasks import Tasks, in_thread
 from stablelog.broker.topics import (
     CONSUMER_OFFSETS_TOPIC,
     Topic,
@@ -39,16 +40,15 @@ from stablelog.coordinators.consumer_groups.coordinator import GroupConfig, Grou
 from stablelog.coordinators.transactions.coordinator import TransactionConfig
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk, LocalDisk
-from stablelog.errors import DiskError, InvalidConfig, StablelogError, Unavailable
+from stablelog.errors import DiskError, InvalidConfig, Unavailable
 from stablelog.log.partition import Partition
-from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
+from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, group_in_words
 
 log = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 META_FILE = "meta.properties"
 LOCK_TRIES, LOCK_PAUSE_S = 5, 0.01
-RECOVERY_THREADS = 2
 LOG_THREADS = 8
 FEW_LOGS = 8  # are opened one after the other
 REFUSED_APPENDS_TOLD_EVERY_MS = 10_000
@@ -63,7 +63,8 @@ class Broker:
         directory: the data directory; made if it is not there.
         disk: where the directory lies.
         clock: what time it is.
-        on_failure: called once if the disk fails under it; the broker must be stopped then.
+        on_failure: called once, with the reason, if the broker must be stopped: the disk failed under it, or
+            something that is no connection's and no partition's alone failed unexpectedly.
     """
 
     def __init__(
@@ -82,20 +83,21 @@ class Broker:
         self.node_id: int = config["node.id"]
         self.cluster_id = ""
         self.advertised: tuple[str, int] = config["advertised.listeners"] or config["listeners"]
-        self.waiters = Waiters()
+        self.tasks = Tasks(on_failure, self.fail_partition)
+        self.waiters = Waiters(self.tasks)
         self.flush = GroupFlush(
-            to_disk=config["stablelog.flush"] == "fsync", on_advance=self._advanced, on_failure=on_failure
+            to_disk=config["stablelog.flush"] == "fsync", on_advance=self._advanced, tasks=self.tasks
         )
         self.topics = Topics(disk, directory, config, self.now_ms)
         self._dynamic_settings = DynamicSettings(disk, directory, directory / META_FILE)
         self.fetch_sessions = FetchSessions(config["max.incremental.fetch.session.cache.slots"])
-        self.compactor = Compactor(self.topics, config, self.now_ms)
+        self.compactor = Compactor(self.topics, config, self.tasks, self.now_ms)
         self.metrics = Metrics(self)
         self.transactions: Transactions
         self.groups: Groups
-        self._tasks: list[asyncio.Task[None]] = []
-        self._making: set[asyncio.Task[None]] = set()
-        self._opening: list[tuple[Topic, asyncio.Task[None]]] = []
+        self.maintenance: Maintenance
+        self._opening = Opening(self.topics, self.tasks, self.partition_opened, self.now_ms)
+        self._offline: set[Partition] = set()  # partitions that have failed since the start
         self._lock_fd = -1
         self._refused_appends_told_ms = -REFUSED_APPENDS_TOLD_EVERY_MS
         self._clean_shutdown_allowed = False
@@ -117,14 +119,12 @@ class Broker:
         self.open_directory()
         if self.topics.adopted:
             # Which producer ids Kafka has given out is not in the directory: its partitions say which are in use.
-            await self._open_partitions()
+            await self._opening.open_all()
         self._clean_shutdown_allowed = True
-        self._tasks = [
-            asyncio.create_task(self.flush.run(), name="flush"),
-            asyncio.create_task(self._open_partitions(), name="recovery"),
-            asyncio.create_task(self._keep_house(), name="housekeeping"),
-            asyncio.create_task(self.compactor.run(), name="compaction"),
-        ]
+        self.tasks.start("flush", self.flush.run)
+        self.tasks.start("recovery", self._open_partitions)
+        self.maintenance.start()
+        self.compactor.start()
 
     def open_directory(self) -> None:
         """Open what can be opened at once: the broker's own logs, and what coordinates them. Raises as `start` does."""
@@ -217,6 +217,7 @@ class Broker:
                 )
             ),
             Journal(offsets, self.flush, self.now_ms),
+            self.tasks,
             self.now_ms,
         )
         self.transactions = Transactions(
@@ -231,6 +232,16 @@ class Broker:
             topics=self.topics,
             groups=self.groups,
             flush=self.flush,
+            tasks=self.tasks,
+            now_ms=self.now_ms,
+        )
+        self.maintenance = Maintenance(
+            config,
+            topics=self.topics,
+            transactions=self.transactions,
+            groups=self.groups,
+            flush=self.flush,
+            tasks=self.tasks,
             now_ms=self.now_ms,
         )
         self.groups.load()
@@ -256,47 +267,28 @@ class Broker:
         return [topic.partitions[index] for index in range(topic.partition_count)]
 
     async def _open_partitions(self) -> None:
-        """Open what the list names, a few at a time. Each can be used as soon as it is open."""
-        missing = [(t, i) for t in self.topics for i in range(t.partition_count) if i not in t.partitions]
-        if missing:
-            await self._open_missing(missing)
-        self.topics.write_durable_ends()
-
-    async def _open_missing(self, missing: list[tuple[Topic, int]]) -> None:
-        loop = asyncio.get_running_loop()
-        began_ms = self.now_ms()
-        with ThreadPoolExecutor(RECOVERY_THREADS, thread_name_prefix="recovery") as threads:
-
-            async def open_one(topic: Topic, index: int) -> None:
-                try:
-                    partition = await loop.run_in_executor(
-                        threads, self.topics.recover_partition, topic, index
-                    )
-                except StablelogError as error:
-                    self.topics.mark_offline(topic, index, error)
-                    log.error(
-                        "%s-%d cannot be opened and stays offline; `stablelog verify` says more: %s",
-                        topic.name,
-                        index,
-                        error,
-                    )
-                else:
-                    # In one go: whoever came between would write before the markers that it lacks.
-                    self.topics.publish_partition(topic, partition)
-                    self.partition_opened(partition)
-
-            self._opening = [
-                (topic, asyncio.create_task(open_one(topic, index), name="recovery of a partition"))
-                for topic, index in missing
-            ]
-            await asyncio.gather(*(task for _, task in self._opening))
-            self._opening = []
-        log.info("opened %d partitions in %d ms", len(missing), self.now_ms() - began_ms)
+        try:
+            await self._opening.open_all()
+        except DiskError as error:
+            log.error("the next start has more to recover: %s", error)
 
     def partition_opened(self, partition: Partition) -> None:
-        """A partition can be read and written."""
+        """Settle what a crash left open in a partition; from then on it can be read and written."""
         self.transactions.partition_opened(partition)
         self.waiters.wake(partition)
+
+    def fail_partition(self, partition: Partition, why: Unavailable) -> None:
+        """Take a partition offline until a restart, and say so in the log. The broker's own logs stop the broker."""
+        partition.fail(why)
+        if partition in self._offline:
+            return
+        self._offline.add(partition)
+        failed = Unavailable(f"{partition.topic}-{partition.index} has failed and needs a restart: {why}")
+        log.error("%s", failed)
+        self.flush.forget(partition, failed)
+        self.waiters.wake(partition)
+        if is_internal(partition.topic):
+            self.tasks.stop_broker(failed)
 
     # -- work --------------------------------------------------------------------------------------------------
 
@@ -308,11 +300,33 @@ class Broker:
             self.transactions.advanced(partition)
         self.waiters.wake(partition)
 
-    def append_refused(self, topic: str, index: int, error: Unavailable) -> None:
-        """A partition's disk takes nothing. Producers only try again, so the log says it, once in a while."""
-        if self.now_ms() - self._refused_appends_told_ms >= REFUSED_APPENDS_TOLD_EVERY_MS:
+    def check_after_fault(self) -> None:
+        """Fail what an exception in a request has left half-way: partitions and coordinators.
+
+        A partition whose append ended half-way is offline. A coordinator whose decision ended half-way stops the broker:
+        its memory is ahead of its log, and it would answer "committed" for what no restart finds.
+        """
+        for partition in self.topics.open_partitions():
+            if partition.failure is not None:
+                self.fail_partition(partition, partition.failure)
+        for group in self.transactions:
+            if not group.is_recorded:
+                self.tasks.stop_broker(
+                    Unavailable(
+                        f"{group_in_words(group.name)} has decided what its commit log does not know, by an unexpected "
+                        "error; the log has the traceback"
+                    )
+                )
+
+    def append_refused(self, name: str, index: int, error: Unavailable) -> None:
+        """Log that a partition's disk takes no writes, once every REFUSED_APPENDS_TOLD_EVERY_MS: producers retry."""
+        topic = self.topics.get(name)
+        partition = topic.partitions.get(index) if topic is not None else None
+        if partition is not None and partition.failure is not None:
+            self.fail_partition(partition, partition.failure)
+        elif self.now_ms() - self._refused_appends_told_ms >= REFUSED_APPENDS_TOLD_EVERY_MS:
             self._refused_appends_told_ms = self.now_ms()
-            log.error("nothing can be written to %s-%d; its producers try again: %s", topic, index, error)
+            log.error("nothing can be written to %s-%d; its producers try again: %s", name, index, error)
 
     async def create_topic(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Topic:
         """Create a topic. Others are served meanwhile; whoever asked may go, and it is created all the same.
@@ -325,15 +339,13 @@ class Broker:
 
         async def make() -> None:
             try:
-                partitions = await asyncio.to_thread(
-                    self.topics.make_partitions, topic, range(partition_count)
-                )
+                partitions = await in_thread(None, self.topics.make_partitions, topic, range(partition_count))
                 self.topics.publish(topic, partitions)
             finally:
                 self.topics.release(topic)
             log.info("created topic %s with %d partitions", name, partition_count)
 
-        await self._make(make())
+        await self.tasks.for_request("making partitions", make)
         return topic
 
     async def add_partitions(self, name: str, partition_count: int) -> None:
@@ -347,18 +359,12 @@ class Broker:
         async def make() -> None:
             indexes = range(topic.partition_count, partition_count)
             try:
-                added = await asyncio.to_thread(self.topics.make_partitions, topic, indexes)
+                added = await in_thread(None, self.topics.make_partitions, topic, indexes)
                 self.topics.publish_more(topic, added)
             finally:
                 self.topics.release(topic)
 
-        await self._make(make())
-
-    async def _make(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name="making partitions")
-        self._making.add(task)
-        task.add_done_callback(self._making.discard)
-        await asyncio.shield(task)
+        await self.tasks.for_request("making partitions", make)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic, what groups have committed for it, and all who wait for it.
@@ -366,9 +372,7 @@ class Broker:
         Raises:
             Refused: there is no such topic, or the broker needs it.
         """
-        opening = [task for topic, task in self._opening if topic.name == name and not task.done()]
-        if opening:
-            await asyncio.wait(opening)  # a thread is at work in its directories
+        await self._opening.leave(name)
         await self.compactor.leave(name)
         await self.flush.idle()
         topic = self.topics.delete(name)
@@ -380,68 +384,17 @@ class Broker:
         self.groups.apply(self.groups.coordinator.topic_deleted(name, now_ms=self.now_ms()))
         await self.groups.journal.settled()
 
-    async def _keep_house(self) -> None:
-        overdue_s = self.config["transaction.abort.timed.out.transaction.cleanup.interval.ms"] / 1000
-        retention_ms = self.config["log.retention.check.interval.ms"]
-        retention_due_ms = self.now_ms() + retention_ms
-        while True:
-            await asyncio.sleep(overdue_s)
-            try:
-                for group in self.transactions:
-                    group.apply(group.coordinator.tick(self.now_ms()))
-                    await self._trim(group.journal, group.coordinator.checkpoint)
-                await self._trim(self.groups.journal, self.groups.coordinator.checkpoint)
-                if self.now_ms() >= retention_due_ms:
-                    retention_due_ms = self.now_ms() + retention_ms
-                    await self.apply_retention()
-            except StablelogError as error:
-                log.error("housekeeping failed; it is tried again: %s", error)
-
-    async def _trim(self, journal: Journal, live: Callable[[], Iterable[tuple[bytes, bytes | None]]]) -> None:
-        """Trim a coordinator's log to its live state, if it has grown.
-
-        Not before everything is durable: a marker that a crash takes from its partition is written again from the
-        decision in the log.
-        """
-        before_offset = journal.checkpoint_if_grown(live)
-        if before_offset is None:
-            return
-        waits = [
-            self.flush.durable(partition, partition.end_offset) for partition in self.topics.open_partitions()
-        ]
-        for wait in waits:
-            if wait is not None:
-                await wait
-        journal.trim(before_offset)
-        self.topics.write_log_starts()
-
-    async def apply_retention(self) -> None:
-        """Delete what is too old or too much, in every partition."""
-        for partition in self.topics.open_partitions():
-            if is_internal(partition.topic):
-                partition.remove_deleted(self.now_ms())
-                continue
-            deleted = partition.apply_retention(self.now_ms())
-            if deleted:
-                log.info("deleted %d segments of %s-%d", deleted, partition.topic, partition.index)
-            partition.expire_producers(self.now_ms())
-            partition.remove_deleted(self.now_ms())
-            await asyncio.sleep(0)  # others are served between two partitions
-        self.topics.write_log_starts()
-        self.topics.remove_deleted()
-
     # -- stop --------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
         """Write out everything and leave the directory so that the next start has nothing to recover."""
-        await asyncio.gather(*self._making, return_exceptions=True)
-        for task in self._tasks:
-            task.cancel()
-        results = await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tasks.stop()
         # After a sync that failed, one that succeeds proves nothing: the next start has to read what is there.
-        failed = self.flush.failed is not None or any(isinstance(result, Exception) for result in results)
+        failed = self.tasks.failure is not None
         if hasattr(self, "groups"):
             self.groups.close()
+        if hasattr(self, "maintenance"):
+            self.maintenance.close()
         self.flush.close()
         self.compactor.close()
         if self._clean_shutdown_allowed and not failed:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from stablelog.broker.config import BrokerConfig
+from stablelog.broker.tasks import Tasks, in_thread
 from stablelog.broker.topics import Topics, is_internal
 from stablelog.errors import StablelogError
 from stablelog.log.cleaner import Cleaned, Compaction
@@ -29,33 +30,37 @@ class Compactor:
     Args:
         topics: whose partitions. The broker's own topics are trimmed by their coordinators instead.
         config: the broker's settings.
+        tasks: starts the work.
         now_ms: the broker's clock.
     """
 
-    def __init__(self, topics: Topics, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
+    def __init__(self, topics: Topics, config: BrokerConfig, tasks: Tasks, now_ms: Callable[[], int]) -> None:
         self._topics = topics
         self._config = config
+        self._tasks = tasks
         self._now_ms = now_ms
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="compaction")
         self._under_way: tuple[Partition, Compaction] | None = None
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def run(self) -> None:
-        """Look for work until cancelled."""
-        while True:
-            await asyncio.sleep(self._config["log.cleaner.backoff.ms"] / 1000)
-            await self.compact_all()
+    def start(self) -> None:
+        """Look for work every `log.cleaner.backoff.ms`."""
+        self._tasks.every("compaction", self._config["log.cleaner.backoff.ms"] / 1000, self.compact_all)
 
     async def compact_all(self) -> None:
-        """Compact each partition that has enough to do, once."""
+        """Compact each partition that has enough to do, once. An error of one is that of no other."""
         for partition in list(self._topics.open_partitions()):
-            if is_internal(partition.topic):
+            if partition.failure is not None or is_internal(partition.topic):
                 continue
             try:
                 await self._compact(partition)
             except (StablelogError, FileNotFoundError) as error:
                 log.error("%s-%d cannot be compacted: %s", partition.topic, partition.index, error)
+            except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+                self._tasks.unexpected("compaction", self._tasks.partition(partition), error)
+            if partition.failure is not None:
+                self._tasks.partition(partition).fail(partition.failure)
             await asyncio.sleep(0)
 
     async def _compact(self, partition: Partition) -> None:
@@ -65,11 +70,10 @@ class Compactor:
             return
         self._under_way = partition, work
         self._idle.clear()
-        loop = asyncio.get_running_loop()
         steps = work.steps()
         try:
             while not work.cancelled:
-                cleaned = await loop.run_in_executor(self._threads, _next_finished, steps)
+                cleaned = await in_thread(self._threads, _next_finished, steps)
                 if work.cancelled:
                     return
                 if cleaned is None:

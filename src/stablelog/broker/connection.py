@@ -7,17 +7,20 @@ what is answered to a client that does not read: no more is begun for it until i
 """
 
 import asyncio
+import functools
 import logging
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Any, TypeVar, cast
 
 from stablelog.broker.budget import Budget, Claim
+from stablelog.broker.tasks import Scope, Tasks
 from stablelog.env.disk import Buffer
 from stablelog.errors import StablelogError
+from stablelog.wire.messages import API_VERSIONS, api_name
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,7 @@ LONG_POLLS = (1, 11, 14)  # Fetch, JoinGroup and SyncGroup: answered when others
 # CreateTopics and CreatePartitions. A connection has one of them at a time; its later ones could not be answered before.
 ONE_AT_A_TIME = frozenset({1, 2, 3, 9, 15, 16, 19, 32, 35, 37, 60, 61, 65, 66})
 
+Callback = TypeVar("Callback", bound=Callable[..., None])
 Respond = Callable[["Connection", Buffer], Awaitable[Sequence[Buffer] | None]]
 
 
@@ -59,10 +63,45 @@ class Answer:
         self.buffers: Sequence[Buffer] | None = None
 
 
-class Connection(asyncio.BufferedProtocol):
-    """One client's connection."""
+def _contained(callback: Callback) -> Callback:
+    """Contain the exceptions of a callback from outside of the connection: an unexpected one closes the connection."""
 
-    def __init__(self, respond: Respond, limits: Limits, budget: Budget, members: "set[Connection]") -> None:
+    @functools.wraps(callback)
+    def contained(connection: "Connection", *arguments: Any) -> None:
+        try:
+            callback(connection, *arguments)
+        except Exception as error:  # noqa: BLE001 - it fails its connection, and no other
+            connection.background.unexpected("connection", connection.scope, error)
+
+    return cast("Callback", contained)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One client's connection. An unexpected exception in it closes it, and is logged and counted.
+
+    Args:
+        respond: answers a request.
+        limits: what the connection may take.
+        budget: the memory that all connections share.
+        members: the open connections.
+        tasks: starts the work on requests, and timers.
+
+    Attributes:
+        peer: the client's address and port.
+        host: the client's address.
+        scope: what an unexpected exception in the connection fails.
+        background: starts the work on requests, and timers.
+    """
+
+    def __init__(
+        self,
+        respond: Respond,
+        limits: Limits,
+        budget: Budget,
+        members: "set[Connection]",
+        tasks: Tasks,
+    ) -> None:
+        self.background = tasks
         self._respond = respond
         self._limits = limits
         self._budget = budget
@@ -94,9 +133,11 @@ class Connection(asyncio.BufferedProtocol):
         self._partial_since: float | None = None  # when the request that has come in part began to come
         self.peer = "?"
         self.host = "?"
+        self.scope = Scope("the connection is closed", lambda _why: self.close())
 
     # -- life --------------------------------------------------------------------------------------------------
 
+    @_contained
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self._transport = cast("asyncio.Transport", transport)
@@ -104,6 +145,7 @@ class Connection(asyncio.BufferedProtocol):
         if peer:
             self.host = str(peer[0])
             self.peer = f"{peer[0]}:{peer[1]}"
+            self.scope = Scope(f"the connection of {self.peer} is closed", self.scope.fail)
         if len(self._members) >= self._limits.connection_count_max:
             self._turn_away("max.connections", self._limits.connection_count_max)
             return
@@ -112,7 +154,10 @@ class Connection(asyncio.BufferedProtocol):
             self._turn_away("max.connections.per.ip", self._limits.connection_count_per_host_max)
             return
         self._members.add(self)
-        self._timer = self._loop.call_later(self._limits.idle_ms_max / 1000, self._check_idle)
+        self._timer = self._later(self._limits.idle_ms_max / 1000, self._check_idle)
+
+    def _later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
+        return self.background.later("connection", delay_s, callback, scope=self.scope)
 
     def _turn_away(self, setting: str, count: int) -> None:
         assert self._transport is not None
@@ -183,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
         elif idle_s <= 0 and not self._answers and not self._unsent:
             self.close()
         else:
-            self._timer = self._loop.call_later(max(idle_s, 1), self._check_idle)
+            self._timer = self._later(max(idle_s, 1), self._check_idle)
 
     # -- bytes in ----------------------------------------------------------------------------------------------
 
@@ -194,6 +239,7 @@ class Connection(asyncio.BufferedProtocol):
             return self._frame[self._frame_filled : self._claim.held]
         return self._inbox_view[self._inbox_filled :]
 
+    @_contained
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have come."""
         if self._draining:
@@ -229,7 +275,7 @@ class Connection(asyncio.BufferedProtocol):
             if begun == BEGUN_AT_ONCE_COUNT:
                 self._waits_for_turn = True
                 self._pause_reading()
-                self._loop.call_soon(self._go_on)
+                self.background.soon("connection", self._go_on, scope=self.scope)
                 break
             claim = None
             # Small requests never wait behind others' large ones, as long as their connection has few in flight.
@@ -249,7 +295,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._partial_since is None and (self._inbox_filled > 0 or self._frame is not None):
             self._partial_since = self._loop.time()
             if self._rest_timer is None:
-                self._rest_timer = self._loop.call_later(self._limits.receive_ms_max / 1000, self._check_rest)
+                self._rest_timer = self._later(self._limits.receive_ms_max / 1000, self._check_rest)
 
     def _drop_from_inbox(self, size: int) -> None:
         rest = self._inbox_filled - size
@@ -282,6 +328,7 @@ class Connection(asyncio.BufferedProtocol):
         self._waits_for_turn = False
         self._resume_reading()
 
+    @_contained
     def admitted(self) -> None:
         """The budget has room for what this connection waited with; it is taken already."""
         self._waits_for_room = False
@@ -308,7 +355,7 @@ class Connection(asyncio.BufferedProtocol):
         if left_s <= 0:
             self.close(f"the rest of a request did not come within {limit_s:g} s")
         else:
-            self._rest_timer = self._loop.call_later(left_s, self._check_rest)
+            self._rest_timer = self._later(left_s, self._check_rest)
 
     # -- requests and answers ----------------------------------------------------------------------------------
 
@@ -318,12 +365,13 @@ class Connection(asyncio.BufferedProtocol):
             self._budget.whole(claim, is_quick=API_KEY.unpack_from(frame)[0] not in LONG_POLLS)
         answer = Answer()
         self._answers.append(answer)
-        task = self._loop.create_task(self._work(frame, answer))
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._end, frame, claim))
+        self._tasks.add(
+            self.background.start_request(self._work(frame, answer), partial(self._end, frame, claim))
+        )
         if len(self._answers) >= self._limits.in_flight_count_max:
             self._pause_reading()
 
+    @_contained
     def _end(self, frame: Buffer, claim: Claim | None, task: "asyncio.Task[None]") -> None:
         """Give back what a request held. A task that is cancelled before its first step ends here, too."""
         self._tasks.discard(task)
@@ -346,11 +394,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         except asyncio.CancelledError:
             raise
-        except Exception:
-            log.exception(
-                "a request of %s failed by a fault of the broker; the connection is closed", self.peer
-            )
-            self.close()
+        except Exception as error:  # noqa: BLE001 - it fails this connection, and no other
+            self.background.unexpected(_name(frame), self.scope, error)
             return
         answer.done = True
         self._send_answered()
@@ -384,6 +429,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unwritable_since = self._loop.time()
         self._pause_reading()
 
+    @_contained
     def resume_writing(self) -> None:
         """The client has caught up."""
         self._writable.set()
@@ -413,6 +459,12 @@ class Connection(asyncio.BufferedProtocol):
             self._split_inbox()
         if self._reading and not self._transport.is_closing():
             self._transport.resume_reading()
+
+
+def _name(frame: Buffer) -> str:
+    """The name of a request, for the log."""
+    api_key = API_KEY.unpack_from(frame)[0]
+    return api_name(api_key) if api_key in API_VERSIONS else "connection"
 
 
 def _in_parts(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:

@@ -12,7 +12,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
 
+from stablelog.broker.tasks import Tasks, in_thread
+from stablelog.errors import DiskError
 from stablelog.log.partition import Partition, SyncWork
 
 log = logging.getLogger(__name__)
@@ -29,24 +33,18 @@ class GroupFlush:
     Args:
         to_disk: False for `stablelog.flush=os`: what the operating system has counts as durable.
         on_advance: called with each partition whose high watermark or last stable offset moved.
-        on_failure: called when a sync failed. What was written since the last good one may or may not be on
-            disk, and no later fsync can tell; the broker has to stop.
+        tasks: the broker's background work. A sync that fails stops the broker: what was written since the last
+            good one may or may not be on disk, and no later sync can tell.
 
     Attributes:
         rounds: how many were made.
-        failed: why nothing becomes durable any more; None while it does.
     """
 
-    def __init__(
-        self,
-        *,
-        to_disk: bool,
-        on_advance: Callable[[Partition], None],
-        on_failure: Callable[[BaseException], None],
-    ) -> None:
+    def __init__(self, *, to_disk: bool, on_advance: Callable[[Partition], None], tasks: Tasks) -> None:
         self._to_disk = to_disk
         self._on_advance = on_advance
-        self._on_failure = on_failure
+        self._tasks = tasks
+        tasks.before_failure(self._fail_waiting)
         self._dirty: dict[Partition, None] = {}
         self._dirty_soon: dict[Partition, None] = {}
         self._behind: set[Partition] = set()  # whose files beside the log could not be written
@@ -54,7 +52,6 @@ class GroupFlush:
         self._wake = asyncio.Event()
         self._threads = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
         self._sync_s = IN_PLACE_S  # what one sync takes: not known yet
-        self.failed: BaseException | None = None
         self._round_done = asyncio.Event()
         self._round_done.set()
         self.rounds = 0
@@ -68,22 +65,29 @@ class GroupFlush:
         """Something was appended that nobody waits for by itself: have it synced with the next wait, or shortly."""
         if partition not in self._dirty and partition not in self._dirty_soon:
             self._dirty_soon[partition] = None
-            asyncio.get_running_loop().call_later(SOON_S, self._now_dirty, partition)
+            self._tasks.later("flush", SOON_S, self._now_dirty, partition)
 
     def _now_dirty(self, partition: Partition) -> None:
         if self._dirty_soon.pop(partition, "gone") is None:
             self.dirty(partition)
 
+    @property
+    def failed(self) -> BaseException | None:
+        """Why nothing becomes durable any more: why the broker has to stop. None while it works."""
+        return self._tasks.failure
+
     def durable(self, partition: Partition, end_offset: int) -> asyncio.Future[None] | None:
         """A future that is done once the partition is durable up to `end_offset`; None if it is by now.
 
-        Once the disk has failed, it fails in any case: what is in memory may be ahead of what was written.
+        Once the broker or the partition has failed, it fails in any case: what is in memory may be ahead of what was
+        written.
         """
-        if partition.high_watermark >= end_offset and self.failed is None:
+        failure = self.failed or partition.failure
+        if partition.high_watermark >= end_offset and failure is None:
             return None
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self.failed is not None:
-            future.set_exception(self.failed)
+        if failure is not None:
+            future.set_exception(failure)
             return future
         self._waiting.setdefault(partition, deque()).append((end_offset, future))
         self.dirty(partition)
@@ -99,22 +103,14 @@ class GroupFlush:
                 future.set_exception(error)
 
     async def run(self) -> None:
-        """Flush in rounds until cancelled."""
-        while True:
+        """Flush in rounds until cancelled, or until the broker has failed."""
+        while self.failed is None:
             await self._wake.wait()
             self._wake.clear()
             dirty, self._dirty = self._dirty, {}
-            if self.failed is not None:
-                return
-            if not dirty:
+            if not dirty or self.failed is not None:
                 continue
-            try:
-                await self._round(list(dirty))
-            except asyncio.CancelledError:
-                raise
-            except Exception as error:  # noqa: BLE001 - whatever it was, nobody may be told that a write is durable
-                self.fail(error)
-                return
+            await self._round(list(dirty))
             self.rounds += 1
             # Who waited for this round is answered before the next one holds the loop: it may only be for markers.
             await asyncio.sleep(0)
@@ -134,7 +130,7 @@ class GroupFlush:
         partitions = self._usable(partitions)
         if not self._to_disk:
             for partition in partitions:
-                self._advance(partition, moved=partition.assume_synced())
+                self._advance(partition, partition.assume_synced)
             # What is written of sealed segments must not promise more than is on disk, in this mode too.
             partitions = [partition for partition in partitions if partition.has_pending_writes]
         self._round_done = asyncio.Event()
@@ -149,22 +145,41 @@ class GroupFlush:
             await self._round_done.wait()
 
     async def _sync(self, partitions: list[Partition]) -> None:
-        works = [(partition, work) for partition in partitions if (work := partition.unsynced()) is not None]
+        works = [
+            (partition, work) for partition in partitions if (work := self._unsynced(partition)) is not None
+        ]
         if not works:
             return
         if self._sync_s * len(works) <= IN_PLACE_S:
-            self._note_duration(max(_run_timed([work]) for _, work in works))
+            lanes = [_run([work]) for _, work in works]
         else:
-            lanes = [
-                [work for _, work in works[lane::SYNC_THREADS]]
-                for lane in range(min(SYNC_THREADS, len(works)))
-            ]
-            loop = asyncio.get_running_loop()
-            runs = [loop.run_in_executor(self._threads, _run_timed, lane) for lane in lanes]
-            self._note_duration(max([await run for run in runs]))
+            count = min(SYNC_THREADS, len(works))
+            lanes = await asyncio.gather(
+                *(in_thread(self._threads, _run, [w for _, w in works[lane::count]]) for lane in range(count))
+            )
+        self._note_duration(max(lane.seconds for lane in lanes))
+        errors = {work: error for lane in lanes for work, error in lane.errors.items()}
+        for error in errors.values():
+            if isinstance(error, DiskError):
+                self.fail(error)
+                return
         for partition, work in works:
-            self._note_failure(partition, work)
-            self._advance(partition, moved=partition.synced(work))
+            if work in errors:
+                self._tasks.unexpected("flush", self._tasks.partition(partition), errors[work])
+            elif partition.failure is None:
+                self._note_failure(partition, work)
+                self._advance(partition, partial(partition.synced, work))
+
+    def _unsynced(self, partition: Partition) -> SyncWork | None:
+        """What has to be done so that the partition is durable; None if it is, or has failed."""
+        if partition.failure is not None:
+            self._tasks.partition(partition).fail(partition.failure)
+            return None
+        try:
+            return partition.unsynced()
+        except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+            self._tasks.unexpected("flush", self._tasks.partition(partition), error)
+            return None
 
     def _note_failure(self, partition: Partition, work: SyncWork) -> None:
         """Log once that files beside the log cannot be written, and once that they are."""
@@ -184,7 +199,18 @@ class GroupFlush:
         """Keep an estimate of what one sync takes: up at once, down slowly."""
         self._sync_s = max(seconds, 0.8 * self._sync_s + 0.2 * seconds)
 
-    def _advance(self, partition: Partition, *, moved: bool) -> None:
+    def _advance(self, partition: Partition, move: Callable[[], bool]) -> None:
+        """Move a partition's high watermark, and complete the waits that are over by that.
+
+        Args:
+            partition: which one.
+            move: returns whether a watermark moved; an unexpected exception in it fails the partition.
+        """
+        try:
+            moved = move()
+        except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+            self._tasks.unexpected("flush", self._tasks.partition(partition), error)
+            return
         waiting = self._waiting.get(partition)
         while waiting and waiting[0][0] <= partition.high_watermark:
             future = waiting.popleft()[1]
@@ -196,23 +222,32 @@ class GroupFlush:
             self._on_advance(partition)
 
     def fail(self, error: BaseException) -> None:
-        """The disk has failed: nobody is told any more that something is durable, and the broker has to stop."""
-        if self.failed is not None:
-            return
-        self.failed = error
+        """Have the broker stop, because the disk has failed: nothing is acknowledged as durable any more."""
+        self._tasks.stop_broker(error)
+
+    def _fail_waiting(self, error: BaseException) -> None:
         self._wake.set()
         for partition in list(self._waiting):
             self.forget(partition, error)
-        self._on_failure(error)
 
     def close(self) -> None:
         """Give the threads back."""
         self._threads.shutdown(wait=True)
 
 
-def _run_timed(works: list[SyncWork]) -> float:
-    """Run them, and return how long one took, on average, in seconds."""
+class _Ran(NamedTuple):
+    """What became of works: seconds that one took, on average, and the exceptions of those that failed."""
+
+    seconds: float
+    errors: dict[SyncWork, Exception]
+
+
+def _run(works: list[SyncWork]) -> _Ran:
     began = time.perf_counter()
+    errors: dict[SyncWork, Exception] = {}
     for work in works:
-        work.run()
-    return (time.perf_counter() - began) / len(works)
+        try:
+            work.run()
+        except Exception as error:  # noqa: BLE001 - the others are run all the same
+            errors[work] = error
+    return _Ran((time.perf_counter() - began) / len(works), errors)

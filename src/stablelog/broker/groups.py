@@ -12,17 +12,28 @@ from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import decode_records
 from stablelog.broker.journal import Journal
+from stablelog.broker.tasks import Tasks
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator, GroupDecision
 
 Token = asyncio.Future[Any]
 
 
 class Groups:
-    """The consumer groups: their coordinator, the offsets log, and the members that wait for an answer."""
+    """The consumer groups: their coordinator, the offsets log, and the members that wait for an answer.
 
-    def __init__(self, coordinator: GroupCoordinator, journal: Journal, now_ms: Callable[[], int]) -> None:
+    Args:
+        coordinator: decides.
+        journal: the offsets log.
+        tasks: starts the coordinator's timer.
+        now_ms: the broker's clock.
+    """
+
+    def __init__(
+        self, coordinator: GroupCoordinator, journal: Journal, tasks: Tasks, now_ms: Callable[[], int]
+    ) -> None:
         self.coordinator = coordinator
         self.journal = journal
+        self._tasks = tasks
         self._now_ms = now_ms
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms: int | None = None
@@ -80,7 +91,7 @@ class Groups:
         self._timer_ms = deadline_ms
         if deadline_ms is not None:
             delay_s = max(deadline_ms - self._now_ms(), 0) / 1000 + 0.001
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
+            self._timer = self._tasks.later("consumer groups", delay_s, self._tick)
 
     def _tick(self) -> None:
         self._timer_ms = None

@@ -40,6 +40,7 @@ class Journal:
         self._now_ms = now_ms
         self._effects: deque[tuple[int, Callable[[], None]]] = deque()
         self._size_after_checkpoint = 0
+        self._checkpoint_begin: int | None = None  # of a checkpoint that the log was not trimmed to yet
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Append records, outside any transaction. They are durable with whatever is waited for next, or soon."""
@@ -122,7 +123,7 @@ class Journal:
                 next_offset = header.next_offset
 
     def checkpoint_if_grown(self, live: Callable[[], Iterable[Entry]]) -> int | None:
-        """Append the whole live state again, once the log has outgrown it.
+        """Append the whole live state again, once the log has outgrown it and was trimmed to the last checkpoint.
 
         A crash before the log is trimmed finds both, and replaying both gives the same state.
 
@@ -130,6 +131,8 @@ class Journal:
             The offset to which the log may be trimmed when everything that was appended so far, to any partition,
             is durable; None if there is nothing to trim.
         """
+        if self._checkpoint_begin is not None:
+            return self._checkpoint_begin
         if self.partition.size < max(CHECKPOINT_SIZE_MIN, CHECKPOINT_GROWTH * self._size_after_checkpoint):
             return None
         begin = self.partition.end_offset
@@ -149,12 +152,18 @@ class Journal:
                 chunk, chunk_size = [], 0
         self.append(chunk)
         self._size_after_checkpoint = self.partition.size - size_before
+        self._checkpoint_begin = begin
         return begin
 
     def trim(self, before_offset: int) -> None:
-        """Delete what lies before a checkpoint."""
+        """Delete what lies before a checkpoint.
+
+        Raises:
+            DiskError: it is there as before; `checkpoint_if_grown` returns the same offset again.
+        """
         if before_offset > self.partition.start_offset:
             self.partition.delete_records(before_offset)
+        self._checkpoint_begin = None
 
 
 def batches_of(partition: Partition) -> Iterator[tuple[memoryview, BatchHeader]]:

@@ -26,6 +26,11 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "stablelog_appended_bytes": ("counter", "Bytes of record batches that producers sent.", ()),
     "stablelog_fetched_bytes": ("counter", "Bytes of record batches handed out.", ()),
     "stablelog_flush_rounds": ("counter", "Rounds of group flush.", ()),
+    "stablelog_unexpected_errors": (
+        "counter",
+        "Unexpected exceptions, by the request or task in which they were raised.",
+        ("where",),
+    ),
     "stablelog_connections": ("gauge", "Open connections.", ()),
     "stablelog_fetch_sessions": ("gauge", "Fetch sessions kept.", ()),
     "stablelog_log_size_bytes": ("gauge", "Bytes of a partition's log.", ("topic", "partition")),
@@ -124,6 +129,8 @@ class Metrics:
         yield Sample("stablelog_appended_bytes", (), self._appended_size)
         yield Sample("stablelog_fetched_bytes", (), self._fetched_size)
         yield Sample("stablelog_flush_rounds", (), broker.flush.rounds)
+        for where, count in broker.tasks.error_counts.items():
+            yield Sample("stablelog_unexpected_errors", (where,), count)
         yield Sample("stablelog_connections", (), len(self.connections))
         yield Sample("stablelog_fetch_sessions", (), len(broker.fetch_sessions))
         for group in broker.transactions:

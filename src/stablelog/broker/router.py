@@ -119,7 +119,11 @@ class Router:
             )
         client_id, request = decode_request(api_key, api_version, frame)
         context = Context(api_key, api_version, correlation_id, client_id, connection.host)
-        answer = await self._handler(api_key)(self._broker, request, context)
+        try:
+            answer = await self._handler(api_key)(self._broker, request, context)
+        except Exception:
+            self._broker.check_after_fault()
+            raise
         self._broker.metrics.count_request(api_key)
         if answer is None or isinstance(answer, list):
             return answer

@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from stablelog.broker.broker import Broker
@@ -42,8 +43,8 @@ class Server:
         self._listener: asyncio.Server | None = None
 
     def _fail(self, error: BaseException) -> None:
-        """The disk failed: acknowledge nothing more, and stop."""
-        log.critical("the disk failed, the broker stops: %s", error)
+        """Stop: the disk failed, or something that the whole broker relies on."""
+        log.critical("%sthe broker stops: %s", "the disk failed, " * isinstance(error, DiskError), error)
         self.failure = error
         self.stopping.set()
 
@@ -65,12 +66,16 @@ class Server:
             receive_ms_max=config["stablelog.request.receive.timeout.ms"],
         )
         loop = asyncio.get_running_loop()
-        budget = Budget(in_flight_size_max, limits.receive_ms_max / 1000, loop.time, loop.call_later)
+        tasks = self.broker.tasks
+        tasks.watch(loop)
+        budget = Budget(
+            in_flight_size_max, limits.receive_ms_max / 1000, loop.time, partial(tasks.later, "memory budget")
+        )
         router = Router(self.broker)
         host, port = config["listeners"]
         try:
             self._listener = await loop.create_server(
-                lambda: Connection(router.respond, limits, budget, self._connections),
+                lambda: Connection(router.respond, limits, budget, self._connections, tasks),
                 host,
                 port,
                 backlog=1024,
@@ -101,7 +106,7 @@ class Server:
         if self._listener is not None:
             self._listener.close()
         finishing = {
-            asyncio.create_task(connection.finish(), name="finish"): connection
+            self.broker.tasks.start("stop", connection.finish, scope=connection.scope): connection
             for connection in self._connections
         }
         if finishing:

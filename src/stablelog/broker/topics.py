@@ -685,6 +685,9 @@ class Topics:
                 )
                 clean = False
             else:
+                if partition.failure is not None:
+                    clean = False
+                    continue
                 at = (partition.topic, partition.index)
                 self._durable_ends[at] = marks[at] = partition.high_watermark
         path = self._directory / HIGH_WATERMARK_CHECKPOINT

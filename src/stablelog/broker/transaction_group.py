@@ -16,6 +16,7 @@ from stablelog.batch.records import decode_records
 from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
+from stablelog.broker.tasks import Tasks
 from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, Topics
 from stablelog.coordinators.transactions.coordinator import (
     REPAIR,
@@ -48,6 +49,7 @@ class TransactionGroup:
         topics: where markers go.
         groups: the consumer groups, whose offsets a transaction may commit.
         flush: makes partitions durable.
+        tasks: starts what is done later.
         now_ms: the broker's clock.
     """
 
@@ -61,6 +63,7 @@ class TransactionGroup:
         topics: Topics,
         groups: Groups,
         flush: GroupFlush,
+        tasks: Tasks,
         now_ms: Callable[[], int],
     ) -> None:
         self.name = name
@@ -68,7 +71,9 @@ class TransactionGroup:
         self._topics = topics
         self._groups = groups
         self._flush = flush
+        self._tasks = tasks
         self._now_ms = now_ms
+        self._recorded_count = 0  # changes of the coordinator that the journal has
         self._decided: list[tuple[Decision[Any], asyncio.Future[None] | None]] = []
         self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
         self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}  # partitions that lack their marker
@@ -103,6 +108,7 @@ class TransactionGroup:
             Unavailable: the disk does not take what has to be added.
         """
         self.journal.replay(self._replay)
+        self._recorded_count = self.coordinator.change_count
         decision = self.coordinator.loaded(self._now_ms())
         self._append(decision)
         if decision.records:
@@ -158,7 +164,7 @@ class TransactionGroup:
         return decision.answer
 
     def _append(self, decision: Decision[Any]) -> None:
-        self.journal.append(decision.records)
+        self._record(decision.records)
         sequence = self.coordinator.last_commit_sequence
         if sequence > self._appended_sequence:
             self._appended_sequence = sequence
@@ -240,7 +246,7 @@ class TransactionGroup:
                 done.set_result(None)
         # Clients are answered first; before any of them can ask again, its transaction is noted as complete.
         orders = [order for decision, _ in decided for order in decision.markers]
-        asyncio.get_running_loop().call_soon(self._report_written, orders)
+        self._tasks.soon("transactions", self._report_written, orders)
 
     def _report_written(self, orders: Iterable[MarkerOrder]) -> None:
         self._report_done([order for order in orders if _key(order) not in self._waiting_for])
@@ -252,32 +258,42 @@ class TransactionGroup:
         if topic is not None and topic.group != self.name and topic.name != CONSUMER_OFFSETS_TOPIC:
             return  # it was deleted likewise, and made again in another group, which has it for itself
         partition = topic.partitions.get(target[1]) if topic is not None else None
-        if partition is not None and partition.failure is None:
-            try:
-                self._write(partition, orders)
-            except Unavailable as error:
-                if (
-                    partition.failure is None
-                ):  # the disk takes nothing now; they are written after the next start
-                    self._flush.fail(error)
-                    raise
-                log.error("%s-%d is offline: %s", *target, error)
-            else:
-                return
+        if partition is None or target in self._held_back:
+            self._keep_for(target, orders)
+        else:
+            self._write(partition, orders)
+
+    def _keep_for(self, target: TopicPartition, orders: list[MarkerOrder]) -> None:
+        """Hold markers back until their partition can be written, in their order."""
+        self._held_back.setdefault(target, []).extend(orders)
         for order in orders:
-            self._held_back.setdefault(target, []).append(order)
             self._waiting_for.setdefault(_key(order), set()).add(target)
 
-    def _write(self, partition: Partition, orders: list[MarkerOrder]) -> None:
+    def _write(self, partition: Partition, orders: list[MarkerOrder]) -> bool:
         """Write markers to a partition, in their order and with one append.
 
-        Raises:
-            Unavailable: the disk does not take them, or the partition has failed; then some may be in its file.
+        Returns:
+            False if the partition has failed: its markers are held back. A restart writes them from the commit log.
         """
         if not orders:
-            return
+            return True
         writes = [_marker_write(order) for order in orders]
-        outcomes = partition.append_markers(writes, now_ms=self._now_ms())
+        scope = self._tasks.partition(partition)
+        try:
+            outcomes = partition.append_markers(writes, now_ms=self._now_ms())
+        except Unavailable as error:
+            scope.fail(error)
+        except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+            self._tasks.unexpected("transactions", scope, error)
+        else:
+            self._note_written(partition, orders, outcomes)
+            return True
+        self._keep_for((partition.topic, partition.index), orders)
+        return False
+
+    def _note_written(
+        self, partition: Partition, orders: list[MarkerOrder], outcomes: Sequence[object]
+    ) -> None:
         self._flush.dirty(partition)
         end = partition.end_offset
         for order, outcome in zip(orders, outcomes, strict=True):
@@ -303,8 +319,21 @@ class TransactionGroup:
                 records += self.coordinator.markers_done(
                     order.transactional_id, order.producer_id, order.producer_epoch, now_ms=self._now_ms()
                 ).records
-        self.journal.append(records)
+        self._record(records)
         self._forget_durable()
+
+    def _record(self, records: list[Record]) -> None:
+        self.journal.append(records)
+        self._recorded_count = self.coordinator.change_count
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the journal has every change of the coordinator. Between two turns of the loop it does.
+
+        It does not if an unexpected exception ended a decision half-way. The coordinator must not answer anything more
+        then: it may take for committed what its log knows nothing of.
+        """
+        return self._recorded_count == self.coordinator.change_count
 
     def settle(
         self, target: TopicPartition, found: Sequence[OpenTransaction], partition: Partition | None
@@ -319,12 +348,9 @@ class TransactionGroup:
         held = self._held_back.pop(target, [])
         decision = self.coordinator.reconcile(target, found, held=held, now_ms=self._now_ms())
         self._append(decision)
-        if partition is not None:
-            try:
-                self._write(partition, decision.markers)
-            except Unavailable as error:
-                self._flush.fail(error)  # they are written after the next start
-                raise
+        if partition is not None and not self._write(partition, decision.markers):
+            self._keep_for(target, [order for order in held if order not in decision.markers])
+            return
         done = []
         for order in held:
             left = self._waiting_for.get(_key(order), set())

@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
+from stablelog.broker.tasks import Tasks
 from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, Topics
 from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.coordinators.transactions.coordinator import (
@@ -50,6 +51,7 @@ class Transactions:
         topics: where markers go.
         groups: the consumer groups.
         flush: makes partitions durable.
+        tasks: starts what is done later.
         now_ms: the broker's clock.
     """
 
@@ -62,6 +64,7 @@ class Transactions:
         topics: Topics,
         groups: Groups,
         flush: GroupFlush,
+        tasks: Tasks,
         now_ms: Callable[[], int],
     ) -> None:
         self._config = config
@@ -70,6 +73,7 @@ class Transactions:
         self._topics = topics
         self._consumer_groups = groups
         self._flush = flush
+        self._tasks = tasks
         self._now_ms = now_ms
         self._id_space = ProducerIdSpace()
         self._groups: dict[str, TransactionGroup] = {}
@@ -97,6 +101,7 @@ class Transactions:
             topics=self._topics,
             groups=self._consumer_groups,
             flush=self._flush,
+            tasks=self._tasks,
             now_ms=self._now_ms,
         )
         self._by_log[journal.partition] = group

@@ -7,15 +7,21 @@ that moves, looks again, and waits on if it is not enough. On a partition that i
 import asyncio
 from collections.abc import Iterable, Sequence
 
+from stablelog.broker.tasks import Tasks
 from stablelog.log.partition import Isolation, Partition
 
 TopicPartition = tuple[str, int]
 
 
 class Waiters:
-    """Long polls by what they wait on: open partitions, and the names of others."""
+    """Long polls by what they wait on: open partitions, and the names of others.
 
-    def __init__(self) -> None:
+    Args:
+        tasks: starts their timers.
+    """
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
         self._waiting: dict[Partition | TopicPartition, set[asyncio.Future[bool]]] = {}
 
     async def wait_for_more(
@@ -51,7 +57,7 @@ class Waiters:
         """Whether it was woken; False when the time ran out before."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bool] = loop.create_future()
-        timer = loop.call_later(timeout_s, _finish, future, False)
+        timer = self._tasks.later("long poll", timeout_s, _finish, future, False)
         for key in keys:
             self._waiting.setdefault(key, set()).add(future)
         try:

@@ -130,6 +130,7 @@ class Partition:
         self._producers = Producers()
         self._epochs = LeaderEpochs()
         self._failed: Unavailable | None = None
+        self._is_writing = False  # bytes are in the file that are not in memory yet
         self._now_ms = 0  # the broker's clock when it was last told
         self._snapshots = Snapshots(disk, directory)
         self._bin = Bin(disk, directory)
@@ -295,12 +296,19 @@ class Partition:
 
     @property
     def failure(self) -> Unavailable | None:
-        """Why nothing can be read or written until the partition is opened again; None while it is usable."""
+        """Why the partition takes no reads and writes until it is opened again; None while it does."""
+        if self._failed is None and self._is_writing:
+            self._failed = Unavailable("an append was written and not completed by an unexpected error")
         return self._failed
 
+    def fail(self, why: Unavailable) -> None:
+        """Take no reads and writes any more: every call raises Unavailable. The first reason holds."""
+        if self._failed is None:
+            self._failed = why
+
     def _check_usable(self) -> None:
-        if self._failed is not None:
-            raise Unavailable(f"{self.topic}-{self.index} has failed and needs a restart: {self._failed}")
+        if self._is_writing or self._failed is not None:
+            raise Unavailable(f"{self.topic}-{self.index} has failed and needs a restart: {self.failure}")
 
     # -- append ------------------------------------------------------------------------------------------------
 
@@ -363,6 +371,7 @@ class Partition:
         self._write(header, batches, self.leader_epoch, now_ms)
         if header.has_producer:
             self._producers.batch_appended(header, base_offset, now_ms)
+        self._is_writing = False
         return Appended(base_offset, header.last_offset, now_ms if by_broker_time else -1, self.start_offset)
 
     def _write(self, header: BatchHeader, batch: Buffer, leader_epoch: int, now_ms: int) -> None:
@@ -383,11 +392,13 @@ class Partition:
                 a whole batch of that part could follow the next append.
         """
         try:
-            return self._active.append(buffers)
+            position = self._active.append(buffers)
         except DiskError as error:
             if not error.undone:
-                self._failed = error
+                self.fail(error)
             raise
+        self._is_writing = True
+        return position
 
     def _note(self, header: BatchHeader, position: int, head: bytes) -> None:
         self._active.note(header, position, head, self.config.index_interval_bytes)
@@ -407,6 +418,7 @@ class Partition:
             txn = self._producers.take(header, batch, now_ms)
             if txn is not None:
                 self._end(txn)
+            self._is_writing = False
         return Appended(found[0][1].base_offset, found[-1][1].last_offset, -1, self.start_offset)
 
     def append_markers(self, markers: Sequence[MarkerWrite], *, now_ms: int) -> list[Appended | Refused]:
@@ -462,6 +474,7 @@ class Partition:
             )
             if txn is not None:
                 self._end(txn)
+        self._is_writing = False
 
     def _end(self, txn: EndedTxn) -> None:
         if txn.aborted is None:
@@ -790,7 +803,7 @@ class Partition:
 
         The time index then ends with an entry of the greatest timestamp, which Kafka needs to look up later ones.
         """
-        if clean and self._failed is None:
+        if clean and self.failure is None:
             self._active.complete_time_index()
             self.take_snapshot()
             work = self.unsynced()

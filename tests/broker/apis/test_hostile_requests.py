@@ -190,7 +190,7 @@ def test_who_asked_for_a_topic_may_go_and_it_is_made_whole():
                 await asyncio.sleep(0)
             asked.cancel()
             await asyncio.gather(asked, return_exceptions=True)
-            await asyncio.gather(*desk.broker._making)
+            await desk.broker.tasks.finish_requested()
             assert len(desk.broker.topics.get("left").partitions) == 20
 
     run(conversation)

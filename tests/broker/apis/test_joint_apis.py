@@ -406,7 +406,7 @@ def test_a_child_whose_time_is_up_is_aborted_and_named():
             await one.write(b"a")
             await slow.write(b"b")
             coordinator = desk.broker.transactions.default.coordinator
-            desk.broker.transactions.default.apply(coordinator.tick(desk.broker.now_ms() + 60_000))
+            desk.broker.transactions.default.apply(coordinator.abort_overdue(desk.broker.now_ms() + 60_000))
             answer = await commit(desk, [one, slow])
             assert answer.error_code is ErrorCode.producer_fenced
             assert one.id in answer.error_message

@@ -20,9 +20,13 @@ class JointTable:
 
     Args:
         unused_ms: after so long a key is forgotten that was begun and never committed.
+
+    Attributes:
+        change_count: changes since the start that a record tells of.
     """
 
     def __init__(self, unused_ms: int) -> None:
+        self.change_count = 0
         self._unused_ms = unused_ms
         self._states: dict[JointName, JointState] = {}
         self._children: dict[JointName, dict[str, Child]] = {}
@@ -34,6 +38,7 @@ class JointTable:
 
     def put(self, name: JointName, state: JointState, records: list[Record]) -> None:
         """Change what is known of a key, and add the record that says so."""
+        self.change_count += 1
         self._states[name] = state
         self._watch(name, state)
         records.append((joint_key(*name), encode_joint(state)))
@@ -106,6 +111,7 @@ class JointTable:
             if expiry_ms > now_ms or name in self._children:
                 self._expiries.watch(text, max(expiry_ms, now_ms + 1))
             else:
+                self.change_count += 1
                 del self._states[name]
                 records.append((joint_key(*name), None))
 

@@ -90,7 +90,7 @@ __all__ = [
 END_TXN_SECOND_DIALECT: Final = 5  # EndTxn from this version on
 INIT_SECOND_DIALECT: Final = 5  # InitProducerId below this version: surely the first dialect
 TRANSACTIONAL_ID_SIZE_MAX: Final = 1024
-TICK_COUNT_MAX: Final = 1000  # how many transactions one tick ends, and how many ids it forgets
+TICK_COUNT_MAX: Final = 1000  # overdue transactions that are aborted at once; ids that are forgotten at once
 
 _AGAIN: Final = (Event.COMMIT_AGAIN, Event.ABORT_AGAIN)
 
@@ -521,8 +521,8 @@ class TransactionCoordinator:
 
     # -- time and hands ------------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int, count_max: int = TICK_COUNT_MAX) -> Decision[None]:
-        """Abort transactions whose time is up and forget ids that were not used for long; so many at once.
+    def abort_overdue(self, now_ms: int, count_max: int = TICK_COUNT_MAX) -> Decision[None]:
+        """Abort open transactions whose time is up, at most `count_max`.
 
         The producer of a timed-out transaction may go on: it learns its new epoch when it asks.
         """
@@ -530,10 +530,15 @@ class TransactionCoordinator:
         markers: list[MarkerOrder] = []
         for transactional_id, txn in self._table.overdue(now_ms, count_max):
             markers += self._ending.fence(transactional_id, txn, records, owner_may_ask=True, now_ms=now_ms)
+        return Decision(None, records, markers)
+
+    def forget_expired(self, now_ms: int, count_max: int = TICK_COUNT_MAX) -> Decision[None]:
+        """Forget transactional ids and keys of joint commits that were not used for long, at most `count_max` of each."""
+        records: list[Record] = []
         for transactional_id in self._table.expired(now_ms, count_max):
             self._table.forget(transactional_id, records)
         self._table.joints.forget_expired(now_ms, count_max, records)
-        return Decision(None, records, markers)
+        return Decision(None, records)
 
     def force_abort(self, transactional_id: str, *, now_ms: int) -> Decision[EndAnswer]:
         """Abort the open transaction by hand, prepared or not. Its producer is fenced."""
@@ -599,6 +604,11 @@ class TransactionCoordinator:
     def unsettled(self) -> dict[TopicPartition, int]:
         """Partitions not `reconcile`d since the start, with the least commit that may lack its marker there; -1 none."""
         return self._table.history.partitions()
+
+    @property
+    def change_count(self) -> int:
+        """Changes of the state so far, each of which is in a record of some decision."""
+        return self._table.change_count
 
     def __len__(self) -> int:
         return len(self._table)

@@ -68,6 +68,7 @@ class TransactionTable:
         self._decided: dict[str, None] = {}
         self._unmarked: dict[int, set[str]] = {}  # the same for commits, by sequence, rising
         self._repeated: set[str] = set()  # those of them whose decision is from before the start
+        self._change_count = 0
 
     # -- looking up ----------------------------------------------------------------------------------------
 
@@ -134,6 +135,11 @@ class TransactionTable:
         ]
         return found, unknown
 
+    @property
+    def change_count(self) -> int:
+        """Changes since the start that a record tells of."""
+        return self._change_count + self.joints.change_count
+
     def __len__(self) -> int:
         return len(self._transactions)
 
@@ -141,6 +147,7 @@ class TransactionTable:
 
     def put(self, transactional_id: str, txn: Transaction, records: list[Record]) -> None:
         """Change the state of an id, and add the record that says so."""
+        self._change_count += 1
         before = self._transactions.get(transactional_id)
         if before is None:
             self.joints.enrol(transactional_id)
@@ -156,6 +163,7 @@ class TransactionTable:
 
     def forget(self, transactional_id: str, records: list[Record]) -> None:
         """Forget an id, and add the record that says so."""
+        self._change_count += 1
         txn = self._transactions.pop(transactional_id)
         assert next_state(txn.state, Event.EXPIRE) is None
         self._withdraw(transactional_id, txn)
@@ -170,12 +178,14 @@ class TransactionTable:
     def take_producer_id(self, records: list[Record]) -> int:
         """A producer id that nobody has had, with the record of the block it comes from if that is a new one."""
         if self._producer_ids.needs_block:
+            self._change_count += 1
             self._producer_ids.reserve()
             records.append(self._group_record())
         return self._producer_ids.take()
 
     def take_sequence(self) -> int:
         """The number of the next commit. It must be decided: numbers have no gaps."""
+        self._change_count += 1
         self._next_sequence += 1
         return self._next_sequence - 1
 

@@ -1,0 +1,174 @@
+"""Periodic work of the broker: each kind is a task of its own.
+
+| task | what it does | how often |
+|---|---|---|
+| transaction timeouts | aborts open transactions whose time is up | `transaction.abort.timed.out.transaction.cleanup.interval.ms` |
+| expiry of ids | forgets transactional ids and keys of joint commits | the same |
+| commit-log trimming | trims the coordinators' logs to their live state | the same |
+| retention | deletes old segments | `log.retention.check.interval.ms` |
+| expiry of producers | forgets producers of partitions | the same |
+| removal of deleted files | removes files of deleted segments and topics | REMOVAL_S |
+| checkpoints | writes Kafka's checkpoint of log start offsets | CHECKPOINT_S |
+
+What goes wrong in one partition is logged for that partition, and the others are worked on: an expected error is
+tried again at the next pass, an unexpected one fails the partition. An unexpected error of a coordinator stops the
+broker. Offsets of consumers expire by the group coordinator's own timer (`broker.groups`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from stablelog.broker.config import BrokerConfig
+from stablelog.broker.flush import GroupFlush
+from stablelog.broker.groups import Groups
+from stablelog.broker.journal import Entry, Journal
+from stablelog.broker.tasks import Tasks, in_thread
+from stablelog.broker.topics import Topics, is_internal
+from stablelog.broker.transactions import Transactions
+from stablelog.errors import StablelogError
+from stablelog.log.partition import Partition
+
+log = logging.getLogger(__name__)
+
+REMOVAL_S = 5.0
+CHECKPOINT_S = 10.0
+
+
+class Maintenance:
+    """The periodic work of one broker.
+
+    Args:
+        config: the broker's settings.
+        topics: whose partitions.
+        transactions: the transaction groups.
+        groups: the consumer groups.
+        flush: makes partitions durable.
+        tasks: starts the work.
+        now_ms: the broker's clock.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        topics: Topics,
+        transactions: Transactions,
+        groups: Groups,
+        flush: GroupFlush,
+        tasks: Tasks,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._transactions = transactions
+        self._groups = groups
+        self._flush = flush
+        self._tasks = tasks
+        self._now_ms = now_ms
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="removal")
+
+    def start(self) -> None:
+        """Start all tasks."""
+        often_s = self._config["transaction.abort.timed.out.transaction.cleanup.interval.ms"] / 1000
+        seldom_s = self._config["log.retention.check.interval.ms"] / 1000
+        self._tasks.every("transaction timeouts", often_s, self.abort_overdue)
+        self._tasks.every("expiry of ids", often_s, self.forget_expired)
+        self._tasks.every("commit-log trimming", often_s, self.trim_logs)
+        self._tasks.every("retention", seldom_s, self.apply_retention)
+        self._tasks.every("expiry of producers", seldom_s, self.expire_producers)
+        self._tasks.every("removal of deleted files", REMOVAL_S, self.remove_deleted)
+        self._tasks.every("checkpoints", CHECKPOINT_S, self.write_checkpoints)
+
+    def close(self) -> None:
+        """Give the thread back."""
+        self._threads.shutdown(wait=True)
+
+    # -- coordinators ------------------------------------------------------------------------------------------
+
+    async def abort_overdue(self) -> None:
+        """Abort open transactions whose time is up, in every transaction group."""
+        for group in self._transactions:
+            group.apply(group.coordinator.abort_overdue(self._now_ms()))
+
+    async def forget_expired(self) -> None:
+        """Forget transactional ids and keys of joint commits that were not used for long, in every transaction group."""
+        for group in self._transactions:
+            group.apply(group.coordinator.forget_expired(self._now_ms()))
+
+    async def trim_logs(self) -> None:
+        """Trim the logs of all coordinators that have grown."""
+        for group in self._transactions:
+            await self._trim(group.journal, group.coordinator.checkpoint)
+        await self._trim(self._groups.journal, self._groups.coordinator.checkpoint)
+
+    async def _trim(self, journal: Journal, live: Callable[[], Iterable[Entry]]) -> None:
+        """Trim a coordinator's log to its live state, if it has grown.
+
+        Not before everything is durable: a marker that a crash takes from its partition is written again from the
+        decision in the log. So nothing is trimmed while a partition has failed.
+        """
+        if any(partition.failure is not None for partition in self._topics.open_partitions()):
+            return
+        before_offset = journal.checkpoint_if_grown(live)
+        if before_offset is None:
+            return
+        waits = [
+            self._flush.durable(partition, partition.end_offset)
+            for partition in self._topics.open_partitions()
+        ]
+        for wait in waits:
+            if wait is not None:
+                await wait
+        journal.trim(before_offset)
+
+    # -- partitions --------------------------------------------------------------------------------------------
+
+    async def apply_retention(self) -> None:
+        """Delete what is too old or too much, in every partition."""
+
+        def apply(partition: Partition) -> None:
+            deleted = partition.apply_retention(self._now_ms())
+            if deleted:
+                log.info("deleted %d segments of %s-%d", deleted, partition.topic, partition.index)
+
+        await self._each_partition("retention", apply, internal=False)
+
+    async def expire_producers(self) -> None:
+        """Forget producers that have not written for long, in every partition."""
+        await self._each_partition(
+            "expiry of producers",
+            lambda partition: partition.expire_producers(self._now_ms()),
+            internal=False,
+        )
+
+    async def remove_deleted(self) -> None:
+        """Remove the files of deleted segments whose time has passed, and of deleted topics."""
+        await self._each_partition(
+            "removal of deleted files", lambda partition: partition.remove_deleted(self._now_ms())
+        )
+        await in_thread(self._threads, self._topics.remove_deleted)
+
+    async def _each_partition(
+        self, name: str, work: Callable[[Partition], object], *, internal: bool = True
+    ) -> None:
+        """Do something to every open partition that has not failed; an error of one is that of no other."""
+        for partition in list(self._topics.open_partitions()):
+            if partition.failure is not None or (not internal and is_internal(partition.topic)):
+                continue
+            try:
+                work(partition)
+            except StablelogError as error:
+                log.error(
+                    "%s of %s-%d failed; it is tried again: %s", name, partition.topic, partition.index, error
+                )
+            except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+                self._tasks.unexpected(name, self._tasks.partition(partition), error)
+            if partition.failure is not None:
+                self._tasks.partition(partition).fail(partition.failure)
+            await asyncio.sleep(0)  # requests are served between two partitions
+
+    async def write_checkpoints(self) -> None:
+        """Write Kafka's checkpoint of log start offsets, if one has moved."""
+        self._topics.write_log_starts()

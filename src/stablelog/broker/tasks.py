@@ -1,0 +1,252 @@
+"""Background work of the broker: how it is started, and what an unexpected exception in it fails.
+
+Each piece of work has a name and a scope. An unexpected exception in it is logged with its traceback, counted under
+the name, and fails the scope: a connection is closed; a partition goes offline until a restart; the broker stops with
+the reason. Expected errors (`StablelogError`) are handled by the work itself.
+
+Nothing else in the broker starts tasks, timers or work in threads; `tests/test_tidy.py` checks that.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any, TypeVar, TypeVarTuple
+
+from stablelog.errors import StablelogError, Unavailable
+from stablelog.log.partition import Partition
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S_MAX = 1e9  # more is more than some event loops can wait
+
+Result = TypeVar("Result")
+Arguments = TypeVarTuple("Arguments")
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What an unexpected exception fails.
+
+    Attributes:
+        consequence: what the failure means, for the log.
+        fail: fails it; called with the reason.
+    """
+
+    consequence: str
+    fail: Callable[[Unavailable], None]
+
+
+class Tasks:
+    """The background work of one broker.
+
+    Args:
+        on_failure: called once, with the reason, if the broker has to stop.
+        fail_partition: takes a partition offline.
+
+    Attributes:
+        error_counts: unexpected exceptions, by the name of the work.
+        failure: why the broker has to stop; None while it works.
+        broker: the scope of work that concerns more than one partition or connection.
+    """
+
+    def __init__(
+        self,
+        on_failure: Callable[[BaseException], None],
+        fail_partition: Callable[[Partition, Unavailable], None] = lambda partition, why: partition.fail(why),
+    ) -> None:
+        self._on_failure = [on_failure]
+        self._fail_partition = fail_partition
+        self._running: set[asyncio.Task[None]] = set()
+        self._for_requests: set[asyncio.Task[Any]] = set()
+        self.error_counts: Counter[str] = Counter()
+        self.failure: BaseException | None = None
+        self.broker = Scope("the broker stops", self.stop_broker)
+
+    # -- scopes ------------------------------------------------------------------------------------------------
+
+    def partition(self, partition: Partition) -> Scope:
+        """The scope of work that concerns one partition alone."""
+        return Scope(
+            f"{partition.topic}-{partition.index} is offline until a restart",
+            lambda why: self._fail_partition(partition, why),
+        )
+
+    def before_failure(self, callback: Callable[[BaseException], None]) -> None:
+        """Have `callback` called with the reason when the broker has to stop, before anything else is."""
+        self._on_failure.insert(0, callback)
+
+    def stop_broker(self, reason: BaseException) -> None:
+        """Have the broker stop. Nothing is acknowledged any more when this returns. The first reason holds."""
+        if self.failure is None:
+            self.failure = reason
+            for callback in self._on_failure:
+                callback(reason)
+
+    def unexpected(self, name: str, scope: Scope, error: Exception) -> None:
+        """Log an unexpected exception with its traceback, count it, and fail the scope."""
+        self.error_counts[name] += 1
+        log.error("unexpected error in %s; %s", name, scope.consequence, exc_info=error)
+        scope.fail(Unavailable(f"{name} failed unexpectedly: {error!r}; the log has the traceback"))
+
+    @contextlib.contextmanager
+    def guard(self, name: str, scope: Scope) -> Iterator[None]:
+        """Contain what is raised in the `with` block: any exception fails the scope and leaves the block."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever it is, it fails its scope and nothing else
+            self.unexpected(name, scope, error)
+
+    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Log and count what the event loop itself contains: an exception in a transport closes its connection."""
+
+        def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+            if isinstance(context.get("exception"), Exception):
+                self.error_counts["event loop"] += 1
+            loop.default_exception_handler(context)
+
+        loop.set_exception_handler(handle)
+
+    # -- tasks -------------------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        name: str,
+        work: Callable[[*Arguments], Coroutine[Any, Any, None]],
+        *arguments: *Arguments,
+        scope: Scope | None = None,
+    ) -> asyncio.Task[None]:
+        """Run `work` as a task until it ends or `stop` cancels it. An exception that leaves it is unexpected.
+
+        Args:
+            name: of the work, in the log and in the metric.
+            work: called in the task.
+            *arguments: of `work`.
+            scope: what an exception fails; None for the broker.
+        """
+
+        async def guarded() -> None:
+            with self.guard(name, scope or self.broker):
+                await work(*arguments)
+
+        task = asyncio.create_task(guarded(), name=name)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    @staticmethod
+    def start_request(
+        work: Coroutine[Any, Any, None], on_end: Callable[[asyncio.Task[None]], None]
+    ) -> asyncio.Task[None]:
+        """Run the work on a request of a connection, which contains its own exceptions. The connection cancels it."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(on_end)
+        return task
+
+    def every(self, name: str, interval_s: float, step: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        """Run `step` again and again, with pauses, until `stop`. Unexpected exceptions stop the broker.
+
+        A StablelogError is logged once until a step succeeds, and the step is tried again.
+        """
+
+        async def steps() -> None:
+            failed = False
+            while True:
+                await asyncio.sleep(min(interval_s, INTERVAL_S_MAX))
+                try:
+                    await step()
+                except StablelogError as error:
+                    if not failed:
+                        log.error("%s failed; it is retried every %g s: %s", name, interval_s, error)
+                    failed = True
+                else:
+                    failed = False
+
+        return self.start(name, steps)
+
+    async def for_request(self, name: str, work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+        """Run `work` to its end for a request, even if the request's connection is lost meanwhile.
+
+        Raises:
+            StablelogError: what `work` raised; Unavailable in place of an unexpected exception, which is logged.
+        """
+
+        async def contained() -> Result:
+            try:
+                return await work()
+            except StablelogError:
+                raise
+            except Exception as error:
+                failed = Unavailable(f"{name} failed unexpectedly: {error!r}; the log has the traceback")
+                self.unexpected(name, Scope("the request fails", lambda _why: None), error)
+                raise failed from error
+
+        task = asyncio.create_task(contained(), name=name)
+        self._for_requests.add(task)
+        task.add_done_callback(self._for_requests.discard)
+        task.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # it may have no reader left
+        return await asyncio.shield(task)
+
+    async def finish_requested(self) -> None:
+        """Wait until all work of `for_request` has ended."""
+        await asyncio.gather(*self._for_requests, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """Wait for the work of `for_request`, cancel all other tasks, and wait until they have ended."""
+        await self.finish_requested()
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    # -- callbacks and threads ---------------------------------------------------------------------------------
+
+    def later(
+        self,
+        name: str,
+        delay_s: float,
+        callback: Callable[[*Arguments], object],
+        *arguments: *Arguments,
+        scope: Scope | None = None,
+    ) -> asyncio.TimerHandle:
+        """Call `callback` after a time. An exception of it fails the scope, by default the broker."""
+        loop = asyncio.get_running_loop()
+        return loop.call_later(delay_s, self._call, name, scope or self.broker, callback, *arguments)
+
+    def soon(
+        self,
+        name: str,
+        callback: Callable[[*Arguments], object],
+        *arguments: *Arguments,
+        scope: Scope | None = None,
+    ) -> asyncio.Handle:
+        """Call `callback` in the next turn of the loop. An exception of it fails the scope, by default the broker."""
+        loop = asyncio.get_running_loop()
+        return loop.call_soon(self._call, name, scope or self.broker, callback, *arguments)
+
+    def _call(
+        self,
+        name: str,
+        scope: Scope,
+        callback: Callable[[*Arguments], object],
+        *arguments: *Arguments,
+    ) -> None:
+        try:
+            callback(*arguments)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it fails its scope and nothing else
+            self.unexpected(name, scope, error)
+
+
+async def in_thread(
+    threads: Executor | None, work: Callable[[*Arguments], Result], *arguments: *Arguments
+) -> Result:
+    """Run `work` in one of the threads (None: of the event loop), and return or raise what it does.
+
+    An exception of it is one of the task that waits for it.
+    """
+    return await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
