@@ -41,20 +41,9 @@ STATES = {
 }
 
 
-class FailingDisk(SimDisk):
-    """A disk on which operations fail whose name holds a word."""
-
-    word: str | None = None
-
-    def step(self, what, torn=None, path=None):
-        if self.word is not None and self.word in what:
-            raise Unavailable(f"{what}: the disk fails")
-        super().step(what, torn, path)
-
-
 def in_all_states(conversation):
     """A conversation with a broker that has a partition in each state, and a transaction open in all of them."""
-    disk, gate, names = FailingDisk(), Gate("opening"), ("open", "opening", "offline", "failed")
+    disk, gate, names = SimDisk(), Gate("opening"), ("open", "opening", "offline", "failed")
     me = []
 
     async def written():
@@ -69,7 +58,7 @@ def in_all_states(conversation):
         async with opened(disk, topics=(), gate=gate, auto_create_topics_enable="false") as desk:
             (desk.me,), desk.gate = me, gate
             topics = desk.broker.topics
-            fail(disk, topics.partition("failed", 0))
+            fail(topics.partition("failed", 0))
             assert {case: topics.state(*target) for case, target in TARGETS.items()} == STATES
             await conversation(desk)
 
@@ -78,12 +67,9 @@ def in_all_states(conversation):
     asyncio.run(asyncio.wait_for(talk(), 100))
 
 
-def fail(disk, partition):
-    """Make a partition fail: the indexes of its last segment cannot be written."""
-    disk.word = "timeindex"
-    with pytest.raises(Unavailable):
-        partition.roll(0)
-    disk.word = None
+def fail(partition):
+    """Make a partition fail, as a write does that cannot be undone."""
+    partition.fail(Unavailable("the disk fails"))
     assert partition.failure is not None
 
 

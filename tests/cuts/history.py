@@ -192,6 +192,9 @@ class History:
         """What the next start finds."""
         if self.broker is not None:
             for target, partition in self._partitions().items():
+                partition._is_writing = (
+                    False  # the machine stopped in an append: what was readable is looked at all the same
+                )
                 self.model.learn(target, partition)
         kind = self.chance.choice(("killed", "power", "power"))
         self.counts[kind] += 1

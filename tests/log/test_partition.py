@@ -1,9 +1,11 @@
+import errno
+
 import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import Codec, read_header
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.errors import Corrupt, OffsetOutOfRange, Refused, Unavailable
+from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange, Refused
 from stablelog.log import read as log_read
 from stablelog.log.append import with_append_time
 from stablelog.log.partition import Isolation, Origin
@@ -44,19 +46,70 @@ def test_deleting_past_the_start_of_a_transaction_leaves_the_stable_offset_at_th
     assert log.stable_offset == log.partition.end_offset
 
 
-def test_an_index_that_cannot_be_written_stops_the_partition_and_recovery_puts_it_right():
-    """Scenario 26: the marker is in the log, the stable offset has not moved, and the restart makes one entry."""
+def failing_index(log):
+    """Have every write to a transaction index fail for lack of room."""
+    log.disk.fault = lambda what, path: (
+        errno.ENOSPC if path.suffix == ".txnindex" and what == "writing" else None
+    )
+
+
+def test_nothing_becomes_durable_while_the_index_of_an_abort_cannot_be_written():
+    """Scenario 26: programs that read the files must not see the marker of an abort before its entry."""
     log = write("P1 P1 P2")
-    log.disk.fail_at = log.disk.steps + 3  # the marker's append, the making of the index, its append
-    with pytest.raises(Unavailable):
-        log.end(1, commit=False)
-    assert log.stable_offset == 0
-    with pytest.raises(Unavailable, match="needs a restart"):
-        log.append(2)
-    log.disk.fail_at = None
+    failing_index(log)
+    log.end(1, commit=False)
+    log.append(2)
+    for look in (log.partition.unsynced, log.partition.assume_synced):
+        with pytest.raises(DiskError):
+            look()
+    assert (log.partition.high_watermark, log.stable_offset) == (3, 0)
+    assert log.partition.failure is None
+    log.disk.fault = None
+    log.sync()
+    entries = log.disk.content(DIRECTORY / "00000000000000000000.txnindex")
+    assert len(entries) == 34
+    assert (log.partition.high_watermark, log.stable_offset) == (5, 2)
+    assert log.all_aborted()[0].first_offset == 0
+
+
+def test_an_index_that_was_not_written_before_a_crash_is_made_from_the_log():
+    log = write("P1 P1 P2")
+    failing_index(log)
+    log.end(1, commit=False)
+    log.disk.fault = None
     log.partition = log.open()
     assert [txn.first_offset for txn in log.partition._active.txn_index] == [0]
     assert log.stable_offset == 2
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".txnindex", ".log"])
+def test_a_segment_that_cannot_be_rolled_for_lack_of_room_goes_on_growing(suffix, late):
+    """It is rolled when there is room; a write that could not be undone is begun again in the same file."""
+    log = write("P1 P2 P2a - - -", segment_bytes=10_000, index_interval_bytes=0)
+    log.disk.fails_late = late
+    full = [f"{log.partition.end_offset:020d}.log"] if suffix == ".log" else []
+    log.disk.fault = lambda what, path: (
+        errno.ENOSPC
+        if (path.name in full and what == "opening")
+        or (suffix != ".log" and path.suffix == suffix and what in ("opening", "writing"))
+        else None
+    )
+    if suffix != ".txnindex":  # it is written with the abort
+        with pytest.raises(DiskError):
+            log.partition.roll(log.now_ms)
+    assert log.partition.failure is None
+    full.clear()
+    log.disk.fault = lambda what, path: errno.ENOSPC if what == "writing" and path.suffix != ".log" else None
+    log.write("P1 -", sync=False)
+    log.disk.fault, log.disk.fails_late = None, False
+    log.partition.roll(log.now_ms)
+    log.write("- P1a")
+    assert len(log.partition.segments()) == 2
+    aborted, end = log.all_aborted(), log.partition.end_offset
+    log.reopen(clean=False)
+    assert (log.all_aborted(), log.partition.end_offset) == (aborted, end)
+    assert list(verify_directory(log.disk, DIRECTORY)) == []
 
 
 @pytest.mark.parametrize("which", ["all", "last"])

@@ -1,6 +1,7 @@
 """The view in commit order against a reader that sorts everything by commit marker."""
 
 import dataclasses
+import errno
 import os
 import random
 from pathlib import Path
@@ -354,6 +355,53 @@ def test_a_start_that_cannot_be_written_does_not_move(monkeypatch):
     assert log.partition.visible_start(Isolation.READ_COMMITTED) == 0
     assert len(log.read_all(0, 1 << 20)) == 5
     assert log.partition.delete_records(7) == 7
+
+
+VIEW_FILES = (".commitindex", ".commitextents", ".commitsummary", ".openextents")
+
+
+@pytest.mark.parametrize("what", ["opening", "writing", "truncating", "removing", "all"])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_view_is_served_though_its_files_cannot_be_written_and_they_are_written_later(
+    monkeypatch, what, late
+):
+    """They can be made from the log: a full disk keeps nothing from its readers."""
+    set_long_count(monkeypatch, 3)
+    monkeypatch.setattr(commit_index, "TAIL_SIZE", 200)
+    log = Log(segment_bytes=3000)
+    log.plain()
+    log.sync()
+
+    def fault(called, path):
+        is_made = called == "opening" and log.disk._find(path) is None
+        is_changed = called in ("writing", "truncating", "removing")
+        if path.suffix in VIEW_FILES and (is_made or is_changed) and what in (called, "all"):
+            return errno.ENOSPC
+        return None
+
+    log.disk.fault = fault
+    log.disk.fails_late = late
+    for _ in range(3):
+        for producer_id in (1, 2):
+            for _ in range(8):
+                log.append(producer_id, size=600)
+        log.plain(2)
+        log.end(1)
+        log.end(2)
+        log.sync()
+        assert log.read_all(0, 1 << 30) == log.expected()
+    assert len(log.partition.segments()) > 3
+    assert log.partition.failure is None
+    if what == "all":
+        assert log.partition.side_failure is not None
+    log.disk.fault, log.disk.fails_late = None, False
+    log.plain()
+    log.sync()
+    assert log.read_all(0, 1 << 30) == log.expected()
+    assert late or log.partition.side_failure is None
+    log.reopen(clean=False)
+    assert log.read_all(0, 1 << 30) == log.expected()
+    assert list(verify_view(log.disk, DIRECTORY)) == []
 
 
 def test_a_view_without_transactions_is_not_walked_for_what_was_removed(monkeypatch):

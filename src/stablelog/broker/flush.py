@@ -182,17 +182,18 @@ class GroupFlush:
             return None
 
     def _note_failure(self, partition: Partition, work: SyncWork) -> None:
-        """Log once that files beside the log cannot be written, and once that they are."""
-        if work.failure is not None and partition not in self._behind:
+        """Log once that files beside the log cannot be written, until they are."""
+        failure = work.failure or partition.side_failure
+        if failure is not None and partition not in self._behind:
             log.warning(
                 "%s-%d: the log is durable, but a file that describes it is not written yet and is tried again; "
                 "without it, the next start reads more: %s",
                 partition.topic,
                 partition.index,
-                work.failure,
+                failure,
             )
             self._behind.add(partition)
-        elif work.failure is None:
+        elif failure is None:
             self._behind.discard(partition)
 
     def _note_duration(self, seconds: float) -> None:

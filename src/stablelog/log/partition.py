@@ -6,7 +6,8 @@ Invariants, at every return:
 - none of these offsets moves back, but for `truncate_to`
 
 An append goes in this order: bytes to the file, then producer state, then for an abort the index entry, then the
-transaction counts as ended. A crash between any two is a row of the table in `recovery`.
+transaction counts as ended. A crash between any two is a row of the table in `recovery`. An index entry that cannot be
+written keeps the high watermark where it is; other index files may be behind memory.
 
 Format: docs/formats.md.
 """
@@ -480,12 +481,7 @@ class Partition:
         if txn.aborted is None:
             self._active.committed_count += txn.record_count
         else:
-            try:
-                self._active.append_aborted(txn.aborted)
-            except Unavailable as error:
-                # The marker is in the log and the index is not: only recovery can put that right.
-                self._failed = error
-                raise
+            self._active.append_aborted(txn.aborted)
         self._producers.ended(txn)
 
     # -- roll --------------------------------------------------------------------------------------------------
@@ -504,21 +500,18 @@ class Partition:
         """Seal the last segment, if it holds anything, and begin a new one.
 
         Raises:
-            Unavailable: the new segment cannot be made, and nothing changed; or the old one's indexes cannot be
-                written, and the partition needs a restart.
+            DiskError: the old segment's indexes cannot be written, or the new segment cannot be made. Nothing changed.
         """
         self._check_usable()
         active = self._active
         if active.size == 0:
             return
+        active.complete_time_index()
+        active.write_indexes()
         fresh = Segment(self._disk, self.directory, active.end_offset, self._open_files)
         fresh.create()
         fresh.created_ms = now_ms
-        try:
-            active.seal(self._decided_to(active.end_offset))
-        except Unavailable as error:
-            self._failed = error
-            raise
+        active.seal(self._decided_to(active.end_offset))
         assert active.summary is not None
         self._segments.add(fresh)
         self._unsynced.names_changed()
@@ -539,10 +532,16 @@ class Partition:
         return self._unsynced.is_more_than_bytes or self._snapshots.is_due(self.config.snapshot_bytes)
 
     def unsynced(self) -> SyncWork | None:
-        """What has to be done so that everything appended so far is durable; None if it is."""
+        """What has to be done so that everything appended so far is durable; None if it is.
+
+        Raises:
+            DiskError: the transaction index lacks an aborted transaction, and its file cannot be written. Nothing may
+                become durable before it is: programs that read the files rely on it.
+        """
         if self.high_watermark == self.end_offset and not self.has_pending_writes:
             return None
         self._check_usable()
+        self._active.write_aborted()
         if self._snapshots.is_due(self.config.snapshot_bytes):
             self._take_snapshot_if_possible()
         return self._unsynced.work(self._segments)
@@ -555,7 +554,8 @@ class Partition:
         return self._move_high_watermark(work.end_offset)
 
     def assume_synced(self) -> bool:
-        """What the operating system has counts as durable. Returns whether a watermark moved."""
+        """What the operating system has counts as durable. Returns whether a watermark moved; raises as `unsynced`."""
+        self._active.write_aborted()
         return self._move_high_watermark(self.end_offset)
 
     def _move_high_watermark(self, offset: int) -> bool:
@@ -565,6 +565,11 @@ class Partition:
         after = self.high_watermark, self.last_stable_offset
         assert before[1] <= after[1] <= after[0]
         return before != after
+
+    @property
+    def side_failure(self) -> DiskError | None:
+        """Why a file that can be made from the log is not written yet, apart from those of a sync; None if all are."""
+        return None
 
     def take_snapshot(self) -> None:
         """Write producer state out, whatever was appended since the last time; with the next sync.

@@ -11,7 +11,7 @@ from collections import deque
 from pathlib import Path
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, DiskError
 from stablelog.log.model import LogConfig
 from stablelog.log.segment import LOG, SEGMENT_SUFFIXES, Segment
 from stablelog.log.segments import Segments
@@ -82,15 +82,30 @@ class Bin:
         for name in self._disk.list_dir(self._directory):
             of_segment = name.partition(".")[0] in stems and name.endswith(SEGMENT_SUFFIXES)
             if of_segment or (is_snapshot(name) and offset_of(name) < before_offset):
-                marked.append(self._directory / f"{name}{DELETED}")
-                self._disk.rename(self._directory / name, marked[-1])
+                marked.append(self._marked(self._directory / name))
         self._thrown.append((due_ms, marked))
 
+    def _marked(self, path: Path) -> Path:
+        """Rename a file, and return its name then: the old one if the disk has no room for the new one."""
+        marked = path.with_name(f"{path.name}{DELETED}")
+        try:
+            self._disk.rename(path, marked)
+        except DiskError:
+            return path  # it is removed as late, and a start takes it for what it is: before the log's start
+        return marked
+
     def empty(self, now_ms: int) -> None:
-        """Remove what is due."""
+        """Remove what is due.
+
+        Raises:
+            DiskError: some of it is there still, and is removed next time.
+        """
         while self._thrown and self._thrown[0][0] <= now_ms:
-            for path in self._thrown.popleft()[1]:
-                self._disk.remove(path)
+            paths = self._thrown[0][1]
+            while paths:
+                self._disk.remove(paths[-1])
+                paths.pop()
+            self._thrown.popleft()
 
 
 def encode_log_start(start_offset: int) -> bytes:

@@ -5,6 +5,7 @@ abort goes into the file of the transaction index at once. Whatever of them a cr
 A sealed segment is opened when it is first read, and only so many are open at a time.
 """
 
+import contextlib
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -15,11 +16,11 @@ from crc32c import crc32c
 
 from stablelog.batch.header import DELETE_HORIZON, HEADER, LENGTH_AND_OFFSET_SIZE, BatchHeader, read_header
 from stablelog.env.disk import Buffer, Disk, File
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, DiskError
 from stablelog.log.offset_index import OffsetIndex
 from stablelog.log.summary import NOTHING, Summary
 from stablelog.log.time_index import TimeIndex
-from stablelog.log.transaction_index import AbortedTxn, TransactionIndex, encode_entry
+from stablelog.log.transaction_index import AbortedTxn, TransactionIndex
 
 LOG, INDEX, TIMEINDEX, TXNINDEX, SUMMARY = ".log", ".index", ".timeindex", ".txnindex", ".summary"
 INDEX_SUFFIXES = (INDEX, TIMEINDEX, TXNINDEX)
@@ -96,11 +97,13 @@ class Segment:
     """
 
     __slots__ = (
+        "_broken_files",
         "_directory",
         "_dirty",
         "_disk",
         "_index_files",
         "_indexed_position",
+        "_lacks_aborted",
         "_log",
         "_offset_index",
         "_open_files",
@@ -131,10 +134,12 @@ class Segment:
         self._log: File | None = None
         self._index_files: dict[str, File] = {}  # of the growing segment, those that were written to
         self._dirty: set[str] = set()  # and are not synced since
+        self._broken_files: list[File] = []  # index files that take no more writes; a sync may have them
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._txn_index: TransactionIndex | None = None
         self._indexed_position = 0
+        self._lacks_aborted = False  # the file of the transaction index is behind memory
         self.base_offset = base_offset
         self.end_offset = base_offset
         self.size = 0
@@ -305,15 +310,22 @@ class Segment:
             self.least_aborted_offset = txn.first_offset
 
     def append_aborted(self, txn: AbortedTxn) -> None:
-        """Take an aborted transaction into the transaction index, its file first.
+        """Take an aborted transaction into the transaction index. If its file cannot be written, it is behind memory."""
+        self.note_aborted(txn)
+        self._lacks_aborted = True
+        with contextlib.suppress(DiskError):
+            self.write_aborted()
+
+    def write_aborted(self) -> None:
+        """Write to the file of the transaction index what it lacks.
 
         Raises:
-            Unavailable: it is not in the file; memory has not changed.
+            DiskError: it is behind memory. Readers of the files must not see the markers of what it lacks.
         """
-        assert self._txn_index is not None
-        self._index_file(TXNINDEX, self._txn_index.content()).append(encode_entry(txn))
-        self._dirty.add(TXNINDEX)
-        self.note_aborted(txn)
+        if self._lacks_aborted:
+            assert self._txn_index is not None
+            self._write_index(TXNINDEX, self._txn_index.content())
+            self._lacks_aborted = False
 
     def progress(self, stable_offset: int) -> Summary:
         """What the segment holds by now, in the form of a summary."""
@@ -347,15 +359,25 @@ class Segment:
         """Bring the files of the indexes up to what memory holds. They are durable when synced.
 
         Raises:
-            Unavailable: the disk failed; the files are behind memory, which does no harm.
+            DiskError: the files are behind memory, which does no harm.
         """
         for suffix, content in zip(INDEX_SUFFIXES, self._contents(), strict=True):
-            if suffix == TXNINDEX and not content:
-                continue  # Kafka makes this file with the first abort
-            file = self._index_file(suffix, content)
-            if file.size < len(content):
-                file.append(content[file.size :])
-                self._dirty.add(suffix)
+            if suffix != TXNINDEX or content:  # Kafka makes this file with the first abort
+                self._write_index(suffix, content)
+
+    def _write_index(self, suffix: str, content: Buffer) -> None:
+        file = self._index_file(suffix, content)
+        if file.size == len(content):
+            return
+        self._dirty.add(suffix)
+        try:
+            file.append(content[file.size :])
+        except DiskError as error:
+            if not error.undone:
+                # It takes no more writes: it is opened again, and compared, when the index is written next.
+                self._broken_files.append(self._index_files.pop(suffix))
+                self._dirty.discard(suffix)
+            raise
 
     def _index_file(self, suffix: str, content: Buffer) -> File:
         """The file of an index, holding the beginning of `content` and nothing else."""
@@ -365,13 +387,15 @@ class Segment:
         path = self.path(suffix)
         self.names_changed = self.names_changed or not self._disk.exists(path)
         file = self._disk.open(path, create=True)
-        # It may hold zeros of a preallocation, or entries of a log that was cut: begin anew if it is not a prefix.
-        if file.size > len(content) or (file.size and file.read(0, file.size) != content[: file.size]):
-            file.truncate(0)
+        try:
+            # It may hold zeros of a preallocation, or entries of a log that was cut: begin anew if it is not a prefix.
+            if file.size > len(content) or (file.size and file.read(0, file.size) != content[: file.size]):
+                file.truncate(0)
+        except DiskError:
+            file.close()
+            raise
         self._dirty.add(suffix)
         self._index_files[suffix] = file
-        if suffix == TXNINDEX and file.size < len(content):
-            file.append(content[file.size :])
         return file
 
     def complete_time_index(self) -> None:
@@ -381,7 +405,11 @@ class Segment:
             self._time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset)
 
     def seal(self, stable_offset: int) -> None:
-        """Nothing more is appended: complete the time index, and write the indexes."""
+        """Nothing more is appended: complete the time index, and write the indexes.
+
+        Raises:
+            DiskError: the indexes cannot be written. It is not sealed, and goes on growing.
+        """
         self.complete_time_index()
         self.write_indexes()
         self.summary = self.progress(stable_offset)
@@ -430,6 +458,8 @@ class Segment:
             self._log = None
         while self._index_files:
             self._index_files.popitem()[1].close()
+        while self._broken_files:
+            self._broken_files.pop().close()
 
     # -- reading -----------------------------------------------------------------------------------------------
 

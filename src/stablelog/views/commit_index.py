@@ -2,7 +2,8 @@
 
 An entry stands for a slice of the view: a committed transaction, or a run of batches outside transactions. Entries
 are in the order of the view, and say in which extents of the log the slice is found. The index is a cache: all of it
-is made from the log, and made anew where a file is missing or is not the one that its summary tells of.
+is made from the log, and made anew where a file is missing or is not the one that its summary tells of. What cannot be
+written, as on a full disk, stays in memory and is served from there.
 
 Three files, all of our own: `.commitindex` (entries), `.commitextents` (extents), `.commitsummary` (sealed: sizes,
 CRCs, and which transactions were open at the end, so that the walk can go on from there).
@@ -10,17 +11,19 @@ CRCs, and which transactions were open at the end, so that the walk can go on fr
 Format: docs/formats.md, "Commit index".  Source: the DistributedLog paper, "commit record plus local sequence number".
 """
 
+import contextlib
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from crc32c import crc32c
 
 from stablelog.env.disk import Buffer, Disk, File
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, DiskError
 from stablelog.log.segment import COMMIT_SUFFIXES
 from stablelog.views.extents import EXTENT, LONG_COUNT, Extent, column, placed
 
@@ -164,54 +167,86 @@ class CommitSummary:
 
 
 class Rows:
-    """Rows of one size in a file that grows, the newest of them in memory."""
+    """Rows of one size in a file that grows, the newest of them in memory.
 
-    def __init__(self, file: File, row: struct.Struct) -> None:
-        self._file = file
+    Args:
+        open_file: opens the file, with all rows that were written before.
+        row: of one row.
+    """
+
+    def __init__(self, open_file: Callable[[], File], row: struct.Struct) -> None:
+        self._open_file = open_file
+        self._file: File | None = None
         self._row = row
         self._tail = bytearray()
         self.crc = 0
 
+    def open(self) -> None:
+        """Open the file.
+
+        Raises:
+            DiskError: it cannot be opened. New rows are kept in memory until it can.
+        """
+        if self._file is None:
+            self._file = self._open_file()
+
+    @property
+    def _written(self) -> int:
+        """Bytes in the file."""
+        return 0 if self._file is None else self._file.size
+
     @property
     def size(self) -> int:
         """Bytes, those in memory included."""
-        return self._file.size + len(self._tail)
+        return self._written + len(self._tail)
 
     def __len__(self) -> int:
         return self.size // self._row.size
 
     def append(self, rows: Buffer) -> None:
-        """Add rows."""
+        """Add rows. They stay in memory as long as the file cannot be written."""
         assert len(rows) % self._row.size == 0, "a row stands in the file or in memory as a whole"
         self._tail += rows
         self.crc = crc32c(rows, self.crc)
         if len(self._tail) >= TAIL_SIZE:
-            self.write()
+            with contextlib.suppress(DiskError):
+                self.write()
 
     def write(self) -> None:
-        """Bring the file up to date."""
+        """Bring the file up to date.
+
+        Raises:
+            DiskError: it is behind, and the rest stays in memory.
+        """
+        self.open()
+        assert self._file is not None
         if self._tail:
             self._file.append(self._tail)
             self._tail = bytearray()
 
     def __getitem__(self, place: int) -> tuple[int, ...]:
         at = place * self._row.size
-        if at >= self._file.size:
-            return self._row.unpack_from(self._tail, at - self._file.size)
-        return self._row.unpack(self._file.view(at, self._row.size))
+        if at >= self._written:
+            return self._row.unpack_from(self._tail, at - self._written)
+        return self._row.unpack(self._view(at, self._row.size))
+
+    def _view(self, at: int, size: int) -> memoryview:
+        assert self._file is not None
+        return self._file.view(at, size)
 
     def between(self, first: int, end: int) -> Buffer:
         """The bytes of the rows from one place up to another."""
         begin, end = first * self._row.size, end * self._row.size
-        written = self._file.size
+        written = self._written
         if end <= written:
-            return self._file.view(begin, end - begin)
+            return self._view(begin, end - begin)
         new = self._tail[max(begin - written, 0) : end - written]
-        return new if begin >= written else b"".join((self._file.view(begin, written - begin), new))
+        return new if begin >= written else b"".join((self._view(begin, written - begin), new))
 
     def close(self) -> None:
         """Give the descriptor back."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
 
 class CommitIndex:
@@ -224,6 +259,7 @@ class CommitIndex:
         latest_sequence: the greatest commit sequence up to here in the partition; -1 none.
         latest_ms: the latest commit time in it; -1 none.
         sealed: the segment is in it as a whole.
+        is_written: it is sealed, and all of it is in its files.
     """
 
     def __init__(self, disk: Disk, directory: Path, base_offset: int) -> None:
@@ -235,6 +271,7 @@ class CommitIndex:
         self.latest_sequence = -1
         self.latest_ms = -1
         self.sealed = False
+        self.is_written = False
         self._entries: Rows | None = None
         self._extents: Rows | None = None
         self.summary: CommitSummary | None = None
@@ -253,14 +290,20 @@ class CommitIndex:
         """
         if before is not None:
             self.latest_sequence, self.view_end = before.latest_sequence, before.view_end
-        self._disk.remove(self.path(SUMMARY_SUFFIX))
-        # One by one: whoever closes the index has what was opened before the next cannot be.
-        self._entries = Rows(self._emptied(ENTRIES_SUFFIX), ENTRY)
-        self._extents = Rows(self._emptied(EXTENTS_SUFFIX), EXTENT)
+        self._entries = Rows(partial(self._emptied, ENTRIES_SUFFIX), ENTRY)
+        self._extents = Rows(partial(self._emptied, EXTENTS_SUFFIX), EXTENT)
+        with contextlib.suppress(DiskError):  # all of it stays in memory until the disk takes it
+            self._disk.remove(self.path(SUMMARY_SUFFIX))
+            self._entries.open()
+            self._extents.open()
 
     def _emptied(self, suffix: str) -> File:
         file = self._disk.open(self.path(suffix), create=True)
-        file.truncate(0)
+        try:
+            file.truncate(0)
+        except DiskError:
+            file.close()
+            raise
         return file
 
     def add(
@@ -307,8 +350,6 @@ class CommitIndex:
             log_crc: of the segment's summary, by which the index is known to be its own.
             opened: (producer id, first offset).
         """
-        self.entries.write()
-        self.extents.write()
         self.summary = CommitSummary(
             self.base_offset,
             end_offset,
@@ -324,10 +365,19 @@ class CommitIndex:
             tuple(opened),
         )
         self.sealed = True
+
+    def write(self) -> None:
+        """Write a sealed index to its files, and close them. Until then it is read from memory.
+
+        Raises:
+            DiskError: a part is still in memory only.
+        """
+        assert self.summary is not None
+        self.entries.write()
+        self.extents.write()
         # Nothing is synced: what a crash takes or tears is told by the CRCs, and made anew.
-        file = self._disk.open(self.path(SUMMARY_SUFFIX), create=True)
-        file.append(self.summary.encode())
-        file.close()
+        self._disk.write_unsynced(self.path(SUMMARY_SUFFIX), self.summary.encode())
+        self.is_written = True
         self.give_back()
 
     # -- sealed ------------------------------------------------------------------------------------------------
@@ -352,11 +402,11 @@ class CommitIndex:
         self.view_end = summary.view_end
         self.least_first_offset = summary.least_first_offset
         self.latest_sequence, self.latest_ms = summary.latest_sequence, summary.latest_ms
-        self.sealed = True
+        self.sealed = self.is_written = True
         return True
 
     def give_back(self) -> None:
-        """Close the files of a sealed index; they are opened again when it is read."""
+        """Close the files of an index that is written; they are opened again when it is read."""
         for rows in (self._entries, self._extents):
             if rows is not None:
                 rows.close()
@@ -372,15 +422,20 @@ class CommitIndex:
     def entries(self) -> Rows:
         """The entries, in the order of the view."""
         if self._entries is None:
-            self._entries = Rows(self._disk.open(self.path(ENTRIES_SUFFIX)), ENTRY)
+            self._entries = self._opened(ENTRIES_SUFFIX, ENTRY)
         return self._entries
 
     @property
     def extents(self) -> Rows:
         """The extents of all entries."""
         if self._extents is None:
-            self._extents = Rows(self._disk.open(self.path(EXTENTS_SUFFIX)), EXTENT)
+            self._extents = self._opened(EXTENTS_SUFFIX, EXTENT)
         return self._extents
+
+    def _opened(self, suffix: str, row: struct.Struct) -> Rows:
+        rows = Rows(partial(self._disk.open, self.path(suffix)), row)
+        rows.open()
+        return rows
 
     def __len__(self) -> int:
         return len(self.entries)

@@ -12,6 +12,7 @@ nothing has to be said of aborted ones.
 Source: the DistributedLog paper; docs/architecture.md, "Commit order".
 """
 
+from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import find_by_time
 from stablelog.env.disk import Disk, File
-from stablelog.errors import Corrupt, OffsetOutOfRange
+from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange
 from stablelog.log.model import Slice
 from stablelog.log.partition import Partition
 from stablelog.log.read import TimestampedOffset
@@ -72,6 +73,9 @@ class CommitOrder:
     Args:
         partition: its topic is commit-ordered.
         disk: where it lies.
+
+    Attributes:
+        failure: why a sealed index is not written yet; None if all are.
     """
 
     def __init__(
@@ -79,7 +83,9 @@ class CommitOrder:
     ) -> None:
         self._partition = partition
         self._disk = disk
+        self.failure: DiskError | None = None
         self._indexes: list[CommitIndex] = []
+        self._unwritten: deque[CommitIndex] = deque()  # sealed ones
         self._open: dict[int, _Open] = {}
         self._reached = 0  # everything below this offset was walked
         self._position = 0  # and this is where it stands in the last segment
@@ -115,7 +121,10 @@ class CommitOrder:
         first = self._partition.segments()[0].base_offset
         while self._indexes[0].base_offset < first:
             self._torn.pop(self._indexes[0].base_offset, None)
-            self._indexes.pop(0).close()
+            gone = self._indexes.pop(0)
+            gone.close()
+            if gone in self._unwritten:
+                self._unwritten.remove(gone)
 
     def _is_torn(self, entry: Entry) -> bool:
         """Whether retention has taken the beginning of a transaction, and with that all of it."""
@@ -207,18 +216,18 @@ class CommitOrder:
 
         def make_spill() -> File:
             file = self._disk.open(path, create=True)
-            self._disk.remove(path)  # it lives as long as it is open
+            try:
+                self._disk.remove(path)  # it lives as long as it is open
+            except DiskError:
+                file.close()
+                raise
             return file
 
         return _Open(first_offset, Extents(make_spill))
 
     def _begin_index(self, segment: Segment) -> None:
         index = CommitIndex(self._disk, self._partition.directory, segment.base_offset)
-        try:
-            index.create(self._indexes[-1] if self._indexes else None)
-        except BaseException:
-            index.close()
-            raise
+        index.create(self._indexes[-1] if self._indexes else None)
         self._indexes.append(index)
         self._reached, self._position = segment.base_offset, 0
 
@@ -228,12 +237,30 @@ class CommitOrder:
         assert segment.summary is not None
         opened = [(producer_id, one.first_offset) for producer_id, one in self._open.items()]
         self._indexes[-1].seal(segment.end_offset, segment.summary.log_crc, opened)
+        self._unwritten.append(self._indexes[-1])
+        self._write_indexes()
         for index in self._indexes[-INDEXES_OPEN - 1 : -INDEXES_OPEN]:
-            index.give_back()
+            if index.is_written:
+                index.give_back()
         self._begin_index(following)
 
+    def _write_indexes(self) -> None:
+        """Write the sealed indexes that are not written yet, the oldest first."""
+        self.failure = None
+        try:
+            while self._unwritten:
+                self._unwritten[0].write()
+                self._unwritten.popleft()
+        except DiskError as error:
+            self.failure = error
+
     def advance(self) -> bool:
-        """Take in what has become durable. Returns whether there is more to read."""
+        """Take in what has become durable. Returns whether there is more to read.
+
+        What cannot be written of the indexes is served from memory, and written by a later call; `failure` says why.
+        """
+        if self._unwritten:
+            self._write_indexes()
         limit = self._partition.high_watermark
         before = self._indexes[-1].view_end
         segments = self._partition.segments()

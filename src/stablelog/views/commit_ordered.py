@@ -6,7 +6,7 @@ that is open: its last stable offset is the end of the view.
 
 from collections.abc import Callable
 
-from stablelog.errors import OffsetOutOfRange
+from stablelog.errors import DiskError, OffsetOutOfRange
 from stablelog.log.model import Isolation, Slice
 from stablelog.log.partition import Partition
 from stablelog.log.read import Lookup
@@ -61,6 +61,11 @@ class CommitOrderedPartition(Partition):
         moved = super()._move_high_watermark(offset)
         self.view.advance()
         return moved or self.view.end_offset != shown
+
+    @property
+    def side_failure(self) -> DiskError | None:
+        """Why a file that can be made from the log is not written yet; None if all are."""
+        return self.view.failure
 
     def read(self, start: int, size_max: int, isolation: Isolation, *, at_least_one: bool = True) -> Slice:
         """Read whole batches: in commit order for a committed reader, else as they were appended."""

@@ -3,12 +3,14 @@
 A batch is a run of its own, so that a reader need not look at it to know where it ends; but small ones that lie
 nearly side by side share one: rows of their own would be as large as they are. What lies between them and belongs to
 others is passed over by its producer id, and a run ends before a reader who wants its end looks at many batches.
-Beyond so many runs they go to a file of their own, which lives no longer than the transaction is open.
+Beyond so many runs they go to a file of their own, which lives no longer than the transaction is open. While the disk
+does not take them, they stay in memory.
 
 When it commits they go to the commit index, and say there what its readers get in place of each batch's first bytes.
 To work that out takes a tenth of a microsecond for each: of a long transaction it is left to those who read it.
 """
 
+import contextlib
 import struct
 import sys
 from array import array
@@ -17,6 +19,7 @@ from typing import NamedTuple
 
 from stablelog.batch.header import LENGTH_AND_OFFSET_SIZE
 from stablelog.env.disk import Buffer, File
+from stablelog.errors import DiskError
 
 ALONE_SIZE = 512  # a batch of this size has a run of its own, which is a sixteenth of it
 GAP_SIZE_MAX = 512  # between batches that share one: a few batches of others to look at
@@ -93,10 +96,11 @@ class Extents:
         self._kept += EXTENT.pack(*self._last)
         self._last = None
         if len(self._kept) >= LONG_COUNT * EXTENT.size:
-            if self._spill is None:
-                self._spill = self._make_spill()
-            self._spill.append(self._kept)
-            self._kept = bytearray()
+            with contextlib.suppress(DiskError):  # they are kept in memory until the disk takes them
+                if self._spill is None:
+                    self._spill = self._make_spill()
+                self._spill.append(self._kept)
+                self._kept = bytearray()
 
     def rows(self, start: int, leader_epoch: int) -> Iterator[Buffer]:
         """All extents, as they stand in the commit index, in pieces.
