@@ -148,7 +148,7 @@ async def _compare(bootstrap, seen: dict[Cell, CellSeen], failures: Failures):
             where = f"Kafka on our partition {index}"
             try:
                 kafkas = await look_at_partition(client, cell.topic, index)
-                await check_times(client, cell.topic, index, ours)
+                await check_times(client, cell.topic, index, ours, by_kafka=True)
                 producers = await described_producers(client, cell.topic, index)
                 times = await last_times(client, cell.topic, index, ours.start_offset, ours.end_offset)
             except AssertionError as error:
