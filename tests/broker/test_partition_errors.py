@@ -13,7 +13,7 @@ from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.extension.commits import DESCRIBE_COMMITS
 from stablelog.wire.extension.cut import DESCRIBE_CUT
 from tests.broker.desk import COMMIT, batch, opened, produce_fields
-from tests.broker.test_partition_state import COMMIT_ORDER, SECOND, FailingDisk, fail, in_topics
+from tests.broker.test_partition_state import COMMIT_ORDER, SECOND, fail, in_topics
 
 NONE, STORAGE = ErrorCode.none, ErrorCode.kafka_storage_error
 UNKNOWN = ErrorCode.unknown_topic_or_partition
@@ -29,11 +29,11 @@ class OnceFailingDisk(SimDisk):
 
     word: str | None = None
 
-    def step(self, what, torn=None):
+    def step(self, what, torn=None, path=None):
         if self.word is not None and self.word in what:
             self.word = None
             raise Unavailable(f"{what}: the disk fails")
-        super().step(what, torn)
+        super().step(what, torn, path)
 
 
 def run(conversation, disk=None, **options):
@@ -78,7 +78,7 @@ REQUESTS = {
     "ListOffsets": (
         2,
         8,
-        "offset_for_timestamp",
+        "look_up_time",
         lambda desk: both(lambda name: in_topics(timestamp=0)(desk, name, 0)),
         lambda answer: firsts(answer.topics),
     ),
@@ -231,12 +231,12 @@ def test_a_topic_that_is_deleted_before_an_append_is_durable_is_unknown():
 
 
 def test_a_partition_that_fails_before_an_append_is_durable_is_offline_and_the_broker_goes_on():
-    disk = FailingDisk()
+    disk = SimDisk()
 
     async def conversation(desk):
         with desk.held_disk():
             answers = await pending(desk, *appends())
-            fail(disk, desk.broker.topics.partition("bad", 0))
+            fail(desk.broker.topics.partition("bad", 0))
         await check(answers, STORAGE)
         assert (await desk.produce(batch(b"x"), topic="good")).error_code is NONE
         assert (await desk.produce(batch(b"x"), topic="bad")).error_code is STORAGE
@@ -256,12 +256,12 @@ async def begin(desk, transactional_id):
 
 
 def test_a_commit_over_a_partition_that_has_failed_is_answered_and_marked_there_at_the_next_start():
-    disk = FailingDisk()
+    disk = SimDisk()
 
     async def conversation(desk):
         me = await begin(desk, "me")
         await desk.durable()
-        fail(disk, desk.broker.topics.partition("bad", 0))
+        fail(desk.broker.topics.partition("bad", 0))
         assert (await desk.end("me", me, COMMIT)).error_code is NONE
         await desk.durable()
         assert desk.values("good") == [b"v", b"me"]
