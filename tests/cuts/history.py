@@ -328,23 +328,32 @@ class History:
                 self._check_views()
 
     async def _look(self, group):
-        past = -1
-        if group in self.last_cuts and self.chance.random() < 0.3:
-            past = self.chance.randint(0, self.last_cuts[group][0])
+        number = -1
+        if (
+            self.chance.random() < 0.3
+        ):  # by number: one that was told before, or one that may be resolved by now
+            told = self.last_cuts[group][0] if group in self.last_cuts else 0
+            number = self.chance.randint(0, self.chance.choice((told, self.broker.durable_sequence(group))))
         topics = None if self.chance.random() < 0.7 else [self.chance.choice(list(GROUPS[group]))]
-        answer = await self._cut(group, past, topics)
+        answer = await self._cut(group, number, topics)
         if answer.error_code is not ErrorCode.none:
-            assert self.broker.closed_partitions(), answer.error_message
-        elif past >= 0:
-            self.model.check_past_cut(group, past, _offsets(answer), self._partitions(group))
-        else:
+            is_waiting = self.broker.closed_partitions() or number > self.model.counted[group]
+            assert is_waiting, answer.error_message
+            return
+        held = [holder for holder in answer.holders if holder.commit_sequence <= answer.commit_sequence]
+        assert not held, f"R={answer.commit_sequence}, held by {held}"
+        if number < 0:
             self._take(group, answer)
+        elif number <= self.model.counted[group]:
+            self.model.check_past_cut(group, number, _offsets(answer), self._partitions(group))
+        else:
+            self.model.check_cut(group, number, _offsets(answer), self._partitions(group))
 
     def _take(self, group, answer):
         """A cut at the R of now: check it, and read from the last one to it."""
         model, offsets, partitions = self.model, _offsets(answer), self._partitions(group)
-        sequence, recovering = answer.commit_sequence, bool(self.broker.closed_partitions())
-        model.check_cut(group, sequence, offsets, partitions, recovering=recovering)
+        sequence = answer.commit_sequence
+        model.check_cut(group, sequence, offsets, partitions)
         decided = self.broker.durable_sequence(group)
         assert bool(answer.holders) == (sequence < decided), (
             f"R={sequence} of {decided}, held by {answer.holders}"
@@ -352,9 +361,6 @@ class History:
         others = {holder.topic for holder in answer.holders} - set(GROUPS[group])
         assert not others, f"R={sequence} of group {group!r} waits for {others}"
         before = self.last_cuts.get(group, (0, dict.fromkeys(offsets, 0)))
-        if sequence < before[0]:
-            self.counts["R not known again yet"] += 1
-            return
         if len(offsets) < len(targets_of(group)):
             return
         self.last_cuts[group] = sequence, offsets

@@ -274,10 +274,10 @@ class Model:
             part in txn.found or txn.begun.get(part, 1 << 62) < self.gone[part[0]][1] for part in txn.parts
         )
 
-    def check_cut(self, group, commit_sequence, offsets, partitions, *, recovering):
-        """A cut at R, just answered: whole transactions, and all of them up to R."""
+    def check_cut(self, group, commit_sequence, offsets, partitions):
+        """A cut at R, just answered: whole transactions, and all of them up to R. R never goes back."""
         self.cut_count += 1
-        assert recovering or commit_sequence >= self.counted[group], (
+        assert commit_sequence >= self.counted[group], (
             f"R moved back from {self.counted[group]} to {commit_sequence}"
         )
         for target, partition in partitions.items():

@@ -133,6 +133,10 @@ class TransactionGroup:
         """Partitions that are to be opened before all that was decided before the start is settled."""
         return {*self.coordinator.unsettled(), *self._held_back}
 
+    def unsettled_commits(self) -> list[TopicPartition]:
+        """Partitions not opened since the start that may lack the marker of a commit: until then R may be too low."""
+        return [target for target, sequence in self.coordinator.unsettled().items() if sequence >= 0]
+
     def _exists(self, target: TopicPartition) -> bool:
         topic = self._topics.get(target[0])
         return topic is not None and target[1] < topic.partition_count

@@ -15,7 +15,7 @@ from stablelog.errors import Corrupt
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.extension.cut import DESCRIBE_CUT
-from tests.broker.desk import Desk, batch, opened
+from tests.broker.desk import Desk, Gate, batch, opened
 
 SEEDS = 10  # histories without the wire, many more of them: tests/cuts
 TOPICS, PARTITIONS, WRITERS, TRANSACTIONS = ("t", "u"), 2, 4, 12
@@ -221,7 +221,7 @@ def test_a_cut_says_which_marker_it_waits_for():
     run(conversation)
 
 
-def test_after_a_start_a_cut_waits_for_partitions_that_are_not_open_and_says_so(monkeypatch):
+def test_after_a_start_a_cut_waits_for_a_partition_that_is_offline_and_names_it(monkeypatch):
     disk = SimDisk()
 
     async def written():
@@ -233,13 +233,12 @@ def test_after_a_start_a_cut_waits_for_partitions_that_are_not_open_and_says_so(
 
     async def with_one_closed():
         async with opened(disk, topics=()) as desk:
-            answer = await ask(desk, topics=("u",))
-            assert (answer.commit_sequence, answer.last_commit_sequence) == (0, 1)
-            assert [(one.commit_sequence, one.topic, one.partition_index) for one in answer.holders] == [
-                (1, "t", 0)
-            ]
-            assert (await ask(desk, 1, topics=("u",))).error_code is ErrorCode.leader_not_available
+            for commit_sequence in (-1, 1):
+                answer = await ask(desk, commit_sequence, topics=("u",))
+                assert answer.error_code is ErrorCode.kafka_storage_error
+                assert "t-0 may lack a commit marker, and cannot be opened" in answer.error_message
             assert (await ask(desk, 2, topics=("u",))).error_code is ErrorCode.invalid_request
+            assert (await ask(desk, 0, topics=("u",))).error_code is ErrorCode.none
 
     recover_partition = Topics.recover_partition
 
@@ -252,6 +251,74 @@ def test_after_a_start_a_cut_waits_for_partitions_that_are_not_open_and_says_so(
     with monkeypatch.context() as patch:
         patch.setattr(Topics, "recover_partition", all_but_one)
         run(with_one_closed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_last_cut_never_goes_back_over_restarts(seed):
+    """Right after a start, and for as long as a partition is opening, it is not known."""
+    chance = random.Random(seed)
+    waiting = {ErrorCode.coordinator_load_in_progress, ErrorCode.not_leader_or_follower}
+    disks, told, refused = [SimDisk()], [0], []
+
+    async def look(desk):
+        for topics in (TOPICS, ("t",), ("u",)):
+            answer = await ask(desk, topics=topics)
+            if answer.error_code is ErrorCode.none:
+                told.append(answer.commit_sequence)
+            else:
+                refused.append(answer.error_code)
+                assert answer.error_code in waiting, answer.error_message
+
+    async def life(gate):
+        async with opened(disks[-1], topics=(), gate=gate) as desk:
+            await look(desk)
+            gate.open()
+            await desk.opened(*gate.held)
+            await look(desk)
+            producer = await write_one(desk)
+            assert (await desk.end("me", producer, True)).error_code is ErrorCode.none
+            await look(desk)
+            await desk.durable()
+            await look(desk)
+            disks.append(disks[-1].crash(chance))
+
+    async def first():
+        async with opened(disks[-1], topics=()) as desk:
+            create(desk)
+
+    run(first)
+    for number in range(6):
+        run(lambda: life(Gate(chance.choice(TOPICS), chance.randrange(PARTITIONS))))
+        assert told == sorted(told)
+        assert told[-1] == number + 1
+    assert set(refused) <= waiting
+    assert refused
+
+
+@pytest.mark.parametrize(
+    ("topics", "code"), [(("u",), "coordinator_load_in_progress"), (TOPICS, "not_leader_or_follower")]
+)
+def test_while_a_partition_is_opening_the_last_cut_is_not_known(topics, code):
+    disk, gate = SimDisk(), Gate("t")
+
+    async def written():
+        async with opened(disk, topics=()) as desk:
+            create(desk)
+            await desk.end("me", await write_one(desk), True)
+            await desk.durable()
+            assert (await ask(desk)).commit_sequence == 1
+
+    async def restarted():
+        async with opened(disk, topics=(), gate=gate) as desk:
+            for commit_sequence in (-1, 1):
+                assert (await ask(desk, commit_sequence, topics)).error_code is ErrorCode[code]
+            assert (await ask(desk, 2, ("u",))).error_code is ErrorCode.invalid_request
+            gate.open()
+            await desk.opened("t")
+            assert (await ask(desk, -1, topics)).commit_sequence == 1
+
+    run(written)
+    run(restarted)
 
 
 def test_after_a_start_nobody_sees_a_partition_before_the_markers_that_wait_for_it_are_written(monkeypatch):

@@ -4,6 +4,10 @@ Behaviour: every commit up to R has all its markers durable everywhere, so that 
 of a transaction. R can be asked for by number, as long as it is resolved. Commits are numbered in each transaction
 group, so the topics are of one. Records outside transactions that stand before the first later commit count as in the
 cut; they promise nothing together.
+
+The last R never goes back. After a start a crash may have taken markers out of partitions that have not been opened
+yet, so the last R is not known until all of them are: COORDINATOR_LOAD_IN_PROGRESS, or KAFKA_STORAGE_ERROR where one of
+them is offline, with its name. So is an R that was told before the start.
 """
 
 from typing import Any
@@ -13,6 +17,7 @@ from kio.static.primitive import i32, i64
 
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, PartitionState
+from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.errors import Refused
 from stablelog.views.commit_ordered import CommitOrderedPartition
 from stablelog.wire.extension.cut import (
@@ -27,15 +32,14 @@ from stablelog.wire.extension.cut import (
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, group_in_words
 
 PARTITION_CODES = CODES["DescribeCut"]
+NAMED_MAX = 5  # partitions that a refusal names
 
 
-def _cut(broker: Broker, name: str, commit_sequence: int) -> CutTopic:
-    """The cut through one topic.
+def _partitions(broker: Broker, name: str) -> list[CommitOrderedPartition]:
+    """The partitions of one topic.
 
     Raises:
         Refused: it is not there, not in commit order, or one of its partitions is not open.
-        Corrupt: an index is damaged.
-        Unavailable: an index cannot be read.
     """
     topic = broker.topics.get(name)
     if topic is None:
@@ -49,16 +53,24 @@ def _cut(broker: Broker, name: str, commit_sequence: int) -> CutTopic:
                 f"{name!r} is in the order of its writes, in which transactions lie across each other: a cut needs "
                 "topics made with stablelog.order=commit",
             )
-        removed = partition.view.removed_sequence()
-        partitions.append(
-            CutPartition(
-                partition_index=i32(index),
-                offset=i64(partition.view.offset_after(commit_sequence)),
-                removed_commit_sequence=i64(NOT_KNOWN if removed is None else removed),
-                torn_commit_sequence=i64(partition.view.torn_sequence()),
-            )
-        )
-    return CutTopic(name=name, partitions=tuple(partitions))
+        partitions.append(partition)
+    return partitions
+
+
+def _cut(partition: CommitOrderedPartition, commit_sequence: int) -> CutPartition:
+    """The cut through one partition.
+
+    Raises:
+        Corrupt: an index is damaged.
+        Unavailable: an index cannot be read.
+    """
+    removed = partition.view.removed_sequence()
+    return CutPartition(
+        partition_index=i32(partition.index),
+        offset=i64(partition.view.offset_after(commit_sequence)),
+        removed_commit_sequence=i64(NOT_KNOWN if removed is None else removed),
+        torn_commit_sequence=i64(partition.view.torn_sequence()),
+    )
 
 
 def _group(broker: Broker, request: DescribeCutRequest) -> str:
@@ -82,22 +94,46 @@ def _group(broker: Broker, request: DescribeCutRequest) -> str:
     return DEFAULT_GROUP if group is None else group
 
 
+def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, asked: int) -> int:
+    """The commit sequence of the cut that is asked for.
+
+    Raises:
+        Refused: it is not resolved, or that is not known yet.
+    """
+    resolved = 0 if numbers is None else numbers.resolved_commit_sequence
+    last = 0 if numbers is None else numbers.coordinator.last_commit_sequence
+    if 0 <= asked <= resolved:
+        return asked
+    unsettled = [] if numbers is None else numbers.unsettled_commits()
+    if unsettled and (asked == RESOLVED or 0 <= asked <= last):
+        offline = [target for target in unsettled if broker.topics.state(*target) is PartitionState.OFFLINE]
+        named = [f"{topic}-{index}" for topic, index in sorted(offline or unsettled)[:NAMED_MAX]]
+        more = len(offline or unsettled) - len(named)
+        raise Refused(
+            ErrorCode.kafka_storage_error if offline else ErrorCode.coordinator_load_in_progress,
+            f"which commits of {group_in_words(group)} are whole is not known: {', '.join(named)}"
+            f"{f' and {more} more' if more else ''} may lack a commit marker, and "
+            + ("cannot be opened; the broker's log says why" if offline else "will be opened soon"),
+        )
+    if asked == RESOLVED:
+        return resolved
+    raise Refused(
+        ErrorCode.invalid_request,
+        f"commit sequence {asked} is not resolved in {group_in_words(group)}: {resolved} is the last one that is",
+    )
+
+
 async def handle(broker: Broker, request: DescribeCutRequest, _context: Any) -> DescribeCutResponse:
     """Answer. Nothing is awaited, so that R and all offsets are of one moment."""
     try:
         group = _group(broker, request)
         numbers = broker.transactions.get(group)
-        resolved = 0 if numbers is None else numbers.resolved_commit_sequence
-        last = 0 if numbers is None else numbers.coordinator.last_commit_sequence
-        wanted = resolved if request.commit_sequence == RESOLVED else request.commit_sequence
-        if not 0 <= wanted <= resolved:
-            # What was resolved before a restart is again, as soon as the partitions are open.
-            is_recovering = wanted <= last and numbers is not None and bool(numbers.coordinator.unsettled())
-            raise Refused(
-                ErrorCode.leader_not_available if is_recovering else ErrorCode.invalid_request,
-                f"commit sequence {wanted} is not resolved in {group_in_words(group)}: {resolved} is the last one that is",
-            )
-        topics = tuple(_cut(broker, name, wanted) for name in request.topics)
+        found = {name: _partitions(broker, name) for name in request.topics}
+        wanted = _resolved(broker, numbers, group, request.commit_sequence)
+        topics = tuple(
+            CutTopic(name=name, partitions=tuple(_cut(partition, wanted) for partition in found[name]))
+            for name in request.topics
+        )
     except PARTITION_ERRORS as error:
         return DescribeCutResponse(error_code=PARTITION_CODES.of_error(error), error_message=str(error))
     holders = tuple(
@@ -113,7 +149,7 @@ async def handle(broker: Broker, request: DescribeCutRequest, _context: Any) -> 
         error_code=ErrorCode.none,
         group=group,
         commit_sequence=i64(wanted),
-        last_commit_sequence=i64(last),
+        last_commit_sequence=i64(0 if numbers is None else numbers.coordinator.last_commit_sequence),
         topics=topics,
         holders=holders,
     )
