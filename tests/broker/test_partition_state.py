@@ -16,7 +16,7 @@ from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.extension.commits import DESCRIBE_COMMITS
 from stablelog.wire.extension.cut import DESCRIBE_CUT
 from stablelog.wire.messages import API_VERSIONS, SERVED_FROM
-from tests.broker.desk import ABORT, COMMIT, DATA, Gate, batch, opened
+from tests.broker.desk import ABORT, COMMIT, DATA, Gate, batch, init_fields, opened
 
 NONE = ErrorCode.none
 COMMIT_ORDER = {"stablelog.order": "commit"}
@@ -307,6 +307,26 @@ def test_settings_that_change_while_a_partition_is_opening_hold_when_it_is_open(
         desk.gate.open()
         await desk.opened("opening")
         assert topics.partition("opening", 0).config.retention_ms == 1234
+
+    in_all_states(conversation)
+
+
+def test_only_open_partitions_are_listed_in_the_data_directory():
+    async def conversation(desk):
+        answer = await desk.ask_with(35, 4, {"topics": None})
+        listed = {topic.name: len(topic.partitions) for topic in answer.results[0].topics}
+        closed = dict.fromkeys(("opening", "offline", "failed"), 0)
+        assert {name: listed[name] for name in ("open", *closed)} == {"open": 1, **closed}
+
+    in_all_states(conversation)
+
+
+def test_a_transaction_over_closed_partitions_ends_and_the_next_one_waits_for_the_markers():
+    async def conversation(desk):
+        assert (await desk.end("me", desk.me, COMMIT)).error_code is NONE
+        assert await desk.add("me", desk.me, ("open", 0)) == [ErrorCode.concurrent_transactions]
+        answer = await desk.ask(22, 4, **init_fields(4, "me"))
+        assert answer.error_code is ErrorCode.concurrent_transactions
 
     in_all_states(conversation)
 
