@@ -22,8 +22,8 @@ from stablelog.client.cluster import Cluster
 from stablelog.client.commits import describe_commits
 from stablelog.embedded import EmbeddedBroker
 from stablelog.env.disk import LocalDisk
+from stablelog.log.names import COMMIT_SUFFIXES
 from stablelog.log.partition import LogConfig
-from stablelog.log.segment import COMMIT_SUFFIXES
 from stablelog.views.commit_order import CommitOrder
 from stablelog.views.commit_ordered import CommitOrderedPartition
 

@@ -6,6 +6,7 @@
     ├── Corrupt              bytes that are not what was written: stop, and look at the named file
     ├── Unavailable          the disk or the broker failed underneath; nothing was acknowledged
     │   └── DiskError        one call to the disk failed; carries the operating system's error number
+    ├── Unproven             a log file was not proven since the start: prove it, and ask again
     └── InvalidConfig        a setting that is unknown or outside its valid range
 
 A class exists only where a caller acts differently. Everything else that a Kafka client can be told is a
@@ -15,6 +16,8 @@ connection it came from.
 
 import errno
 import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from kio.schema.errors import ErrorCode
 
@@ -71,6 +74,20 @@ class DiskError(Unavailable):
     def is_full(self) -> bool:
         """Whether the disk or the user's quota has no room. The same call may succeed once there is room."""
         return self.number in FULL
+
+
+class Unproven(StablelogError):
+    """A log file was taken on trust at the start of the broker, and is not handed out before it is proven.
+
+    Args:
+        path: of the log file.
+        prove: proves it, a piece at a time, in any thread. Raises Corrupt or DiskError.
+    """
+
+    def __init__(self, path: Path, prove: Callable[[], Iterator[None]]) -> None:
+        super().__init__(f"{path} was not proven since the start of the broker")
+        self.path = path
+        self.prove = prove
 
 
 class InvalidConfig(StablelogError):

@@ -23,6 +23,7 @@ from stablelog.broker.broker import Broker
 from stablelog.broker.config import load_settings
 from stablelog.broker.partition_state import PartitionState
 from stablelog.broker.router import Router
+from stablelog.errors import Corrupt, DiskError
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
@@ -190,6 +191,39 @@ class Desk:
         )
         return answer.responses[0].partition_responses[0]
 
+    async def fetch(self, topic, partition, offset, *, isolation=1, max_wait_ms=10_000):
+        """The answer for one partition, at version 11: at least a byte, or after `max_wait_ms`."""
+        asked = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
+        answer = await self.ask_with(
+            1,
+            11,
+            {
+                "max_wait": timedelta(milliseconds=max_wait_ms),
+                "min_bytes": 1,
+                "max_bytes": 1 << 20,
+                "session_epoch": -1,
+                "rack_id": "",
+                "forgotten_topics_data": (),
+                "isolation_level": isolation,
+                "topics": [{"topic": topic, "partitions": [asked]}],
+            },
+        )
+        return answer.responses[0].partitions[0]
+
+    async def offset_at(self, topic, partition, timestamp, *, isolation=1):
+        """ListOffsets of one partition, at version 5."""
+        asked = {"partition_index": partition, "timestamp": timestamp}
+        answer = await self.ask_with(
+            2,
+            5,
+            {
+                "replica_id": -1,
+                "isolation_level": isolation,
+                "topics": [{"name": topic, "partitions": [asked]}],
+            },
+        )
+        return answer.topics[0].partitions[0]
+
     async def end(self, transactional_id, producer, committed, *, version=3):
         return await self.ask(26, version, **end_fields(transactional_id, producer, committed))
 
@@ -211,6 +245,7 @@ class Desk:
     def values(self, topic="t", partition=0, *, isolation=Isolation.READ_COMMITTED):
         """What a reader of this isolation gets, as it would filter it."""
         log = self.broker.topics.partition(topic, partition)
+        log.prove()
         read = log.read(log.start_offset, 1 << 30, isolation)
         data, found, at = b"".join(read.buffers), [], 0
         for at, header in headers_in(data):
@@ -236,7 +271,7 @@ class Desk:
 
 
 @contextlib.asynccontextmanager
-async def opened(disk=None, *, topics=("t",), partitions=2, gate=None, now_ms=None, **settings):
+async def opened(disk=None, *, topics=("t",), partitions=2, gate=None, now_ms=None, prove=True, **settings):
     """A broker with these topics. All partitions are open or offline, but for the one that a gate holds back.
 
     Args:
@@ -245,6 +280,7 @@ async def opened(disk=None, *, topics=("t",), partitions=2, gate=None, now_ms=No
         partitions: of each of them.
         gate: holds a partition back.
         now_ms: what time it is; that of a `SimClock` if it is not given.
+        prove: whether the logs are proven, so that a test may read them directly.
         settings: the broker's, with `_` for each `.`.
     """
     given = {name.replace("_", "."): str(value) for name, value in settings.items()}
@@ -264,6 +300,9 @@ async def opened(disk=None, *, topics=("t",), partitions=2, gate=None, now_ms=No
         await recovery
     else:
         await _all_but(gate.held, broker.topics)
+    for partition in broker.topics.open_partitions() if prove else ():
+        with contextlib.suppress(Corrupt, DiskError):
+            partition.prove()
     for name in topics:
         if broker.topics.get(name) is None:
             broker.topics.create(name, partitions, {})

@@ -57,6 +57,7 @@ def test_a_topic_is_compacted_and_how_far_is_known_after_a_restart():
         assert disk.read_bytes(DATA / "cleaner-offset-checkpoint") == b"0\n1\nc 0 200\n"
         async with opened(disk) as desk:
             log = desk.broker.topics.partition("c", 0)
+            log.prove()
             assert log.first_dirty_offset == 200
             assert len(records(log)) == 10
             await desk.broker.delete_topic("c")

@@ -263,6 +263,12 @@ def test_unexpected_errors_are_counted_by_where_they_were_raised():
     asyncio.run(conversation())
 
 
+def test_what_the_scrub_reads_and_finds_is_counted(told, topic):
+    """A pass begins a minute after the start, and the one before it: `tests/broker/test_proofs.py` makes them."""
+    assert told("stablelog_scrubbed_bytes") >= 0
+    assert told("stablelog_damaged_batches", topic=topic, partition="0") == 0
+
+
 def test_open_connections_are_counted(told, broker):
     """There are some others, of the clients of other tests, which come and go."""
     with contextlib.ExitStack() as peers:

@@ -2,16 +2,10 @@
 
 from pathlib import Path
 
-import pytest
-
 from stablelog.batch.records import Record, encode_batch
+from stablelog.broker.checkpoints import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
 from stablelog.broker.config import load_settings
-from stablelog.broker.topics import (
-    LOG_START_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-    Topics,
-    read_offset_checkpoint,
-)
+from stablelog.broker.topics import Topics
 from stablelog.errors import Corrupt
 from stablelog.testing.sim_disk import SimDisk
 
@@ -108,7 +102,7 @@ def open_all(disk, *, clean):
             topics.open_partition(topic, 0)
         except Corrupt:
             refused.append(topic.name)
-    topics.write_durable_ends()
+    topics.write_recovery_points(durable=True)
     return topics, refused
 
 
@@ -133,27 +127,11 @@ def test_what_was_durable_stays_so_until_its_partition_is_opened():
         topics, refused = open_all(disk, clean=clean)
         assert refused == ["damaged", "deleted"]
         left = read_offset_checkpoint(disk, HERE / RECOVERY_POINT_CHECKPOINT)
-        assert left == {("damaged", 0): 1, ("deleted", 0): 1}
+        assert left == {("damaged", 0): 1, ("deleted", 0): 1, ("whole", 0): 1}
         assert disk.size(HERE / "damaged-0" / f"{0:020d}.log") == len(content)
     topics.delete("deleted")
     left = read_offset_checkpoint(disk, HERE / RECOVERY_POINT_CHECKPOINT)
-    assert left == {("damaged", 0): 1}
+    assert left == {("damaged", 0): 1, ("whole", 0): 1}
     assert topics.close()
     left = read_offset_checkpoint(disk, HERE / RECOVERY_POINT_CHECKPOINT)
     assert left == {("damaged", 0): 1, ("whole", 0): 1}
-
-
-@pytest.mark.parametrize("content", [b"", b"0\n0\n"])
-def test_a_checkpoint_that_kafka_had_not_come_to_write_says_nothing(content):
-    disk = SimDisk()
-    disk.make_dir(HERE)
-    disk.write_atomic(HERE / LOG_START_CHECKPOINT, content)
-    assert read_offset_checkpoint(disk, HERE / LOG_START_CHECKPOINT) == {}
-
-
-def test_a_checkpoint_that_is_cut_short_is_not_taken_for_a_whole_one():
-    disk = SimDisk()
-    disk.make_dir(HERE)
-    disk.write_atomic(HERE / LOG_START_CHECKPOINT, b"0\n2\na 0 5\n")
-    with pytest.raises(Corrupt):
-        read_offset_checkpoint(disk, HERE / LOG_START_CHECKPOINT)

@@ -85,8 +85,12 @@ def rows_in(content, aborted, start):
 
 def fetched(cluster, topic, partition, start, isolation, size_max=FETCH_SIZE):
     """What one fetch brings: (records, where it ends)."""
-    answer = cluster.fetch(topic, partition, start, size_max, isolation, wait_ms=0)
-    return rows_in(answer.records, answer.aborted, start)
+    while True:
+        # Right after a start nothing is read from a segment before it is proven, which takes a moment.
+        answer = cluster.fetch(topic, partition, start, size_max, isolation, wait_ms=0)
+        committed = isolation == ISOLATIONS["committed"]
+        if answer.records or start >= (answer.last_stable_offset if committed else answer.high_watermark):
+            return rows_in(answer.records, answer.aborted, start)
 
 
 def fetched_to_end(cluster, topic, partition, start, isolation, end=NO_END):

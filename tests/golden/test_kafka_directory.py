@@ -14,6 +14,7 @@ from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.journal import batches_of
 from stablelog.env.disk import LocalDisk
+from stablelog.log.log_start import LOG_START_FILE
 from stablelog.log.model import Isolation, LogConfig, MarkerWrite, Origin
 from stablelog.log.partition import Partition
 from stablelog.log.snapshots import SNAPSHOT_ENTRY, SNAPSHOT_HEADER
@@ -35,7 +36,7 @@ def data(tmp_path):
 
 
 def open_partition(data, topic, *, clean=True):
-    return Partition.open(
+    partition = Partition.open(
         LocalDisk(),
         data / f"{topic}-0",
         LogConfig(index_interval_bytes=300),
@@ -44,6 +45,8 @@ def open_partition(data, topic, *, clean=True):
         clean=clean,
         now_ms=SEEN[topic].all_records[-1].timestamp_ms,
     )
+    partition.prove()
+    return partition
 
 
 def check_everywhere(partition, seen, sizes=(1, 700)):
@@ -290,3 +293,9 @@ def decide(data, transactional_id, state):
             decided = Record(0, latest.timestamp_ms, latest.key, value, ())
             partition.append(encode_batch([decided]), now_ms=0, origin=Origin.COORDINATOR)
         partition.close()
+        for path in [
+            *directory.glob("*.producers"),
+            *directory.glob("*.summary"),
+            directory / LOG_START_FILE,
+        ]:
+            path.unlink(missing_ok=True)  # Kafka has no such files

@@ -82,10 +82,12 @@ def committed_by_the_client(partition, start):
         start = read.end_offset
 
 
-def check(history, disk, start_offset):
+def check(history, disk, start_offset, recovery_point):
     """Open what the crash left, and hold it against the history."""
     before = {name: disk.read_bytes(DIRECTORY / name) for name in disk.list_dir(DIRECTORY)}
-    log = Log(disk, segment_bytes=700, index_interval_bytes=150, snapshot_bytes=600)
+    log = Log(
+        disk, recovery_point=recovery_point, segment_bytes=700, index_interval_bytes=150, snapshot_bytes=600
+    )
     partition = log.partition
     assert partition.end_offset >= history.acknowledged, before.keys()
     assert partition.high_watermark == partition.end_offset
@@ -134,11 +136,12 @@ def test_what_was_acknowledged_survives_a_crash_at_every_operation(seed):
         # Crash once more while the first crash is being put right.
         after = disk.crash(chance)
         after.crash_at = chance.randint(1, 30)
+        recovery_point = chance.choice((0, history.acknowledged))
         try:
-            log = check(history, after, history.log.partition.start_offset)
+            log = check(history, after, history.log.partition.start_offset, recovery_point)
         except SimulatedCrash:
             after.crash_at = None
-            log = check(history, after.crash(chance), start_offset)
+            log = check(history, after.crash(chance), start_offset, recovery_point)
         log.disk.crash_at = None
         try:
             log.write("- -")

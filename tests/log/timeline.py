@@ -15,16 +15,17 @@ NOW_MS = 1_700_000_000_000
 class Log:
     """A partition on a simulated disk, with the sequences of its producers."""
 
-    def __init__(self, disk=None, *, directory=DIRECTORY, **config):
+    def __init__(self, disk=None, *, directory=DIRECTORY, recovery_point=0, **config):
         self.disk = disk or SimDisk()
         self.directory = directory
         self.config = LogConfig(**config)
         self.sequences = {}
         self.now_ms = NOW_MS
-        self.partition = self.open()
+        self.partition = self.open(recovery_point=recovery_point)
 
-    def open(self, *, clean=False, **arguments):
-        return Partition.open(
+    def open(self, *, clean=False, prove=True, **arguments):
+        """Open it; the synced end that the broker recorded is 0 unless a test says another."""
+        partition = Partition.open(
             self.disk,
             self.directory,
             self.config,
@@ -32,8 +33,11 @@ class Log:
             partition=0,
             clean=clean,
             now_ms=self.now_ms,
-            **arguments,
+            **{"recovery_point": 0, **arguments},
         )
+        if prove:
+            partition.prove()
+        return partition
 
     def reopen(self, *, clean=True, **arguments):
         self.partition.close(clean=clean)

@@ -52,9 +52,18 @@ class Log:
         self.partition = self.open(clean=True)
 
     def open(self, *, clean):
-        return CommitOrderedPartition.open(
-            self.disk, DIRECTORY, self.config, topic="t", partition=0, clean=clean, now_ms=self.now_ms
+        partition = CommitOrderedPartition.open(
+            self.disk,
+            DIRECTORY,
+            self.config,
+            topic="t",
+            partition=0,
+            clean=clean,
+            now_ms=self.now_ms,
+            recovery_point=0,
         )
+        partition.prove()
+        return partition
 
     def reopen(self, *, clean=True):
         self.partition.close(clean=clean)

@@ -5,19 +5,16 @@ requests, and a test can as well.
 """
 
 import base64
-import errno
-import fcntl
 import logging
-import os
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from stablelog.broker.catalog import CATALOG_FILE, Catalog, read_catalog
 from stablelog.broker.compaction import Compactor
 from stablelog.broker.config import BrokerConfig
-from stablelog.broker.dynamic_settings import DynamicSettings
+from stablelog.broker.dynamic_settings import META_LINE, DynamicSettings
 from stablelog.broker.fetch_sessions import FetchSessions
 from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
@@ -25,6 +22,8 @@ from stablelog.broker.journal import Journal
 from stablelog.broker.maintenance import Maintenance
 from stablelog.broker.metrics import Metrics
 from stablelog.broker.opening import Opening
+from stablelog.broker.proofs import Proofs
+from stablelog.broker.scrub import Scrub
 from stablelog.broker.tasks import Tasks, in_thread
 from stablelog.broker.topics import (
     CONSUMER_OFFSETS_TOPIC,
@@ -40,7 +39,8 @@ from stablelog.coordinators.consumer_groups.coordinator import GroupConfig, Grou
 from stablelog.coordinators.transactions.coordinator import TransactionConfig
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk, LocalDisk
-from stablelog.errors import DiskError, InvalidConfig, Unavailable
+from stablelog.env.lock import DirectoryLock
+from stablelog.errors import Corrupt, DiskError, InvalidConfig, Unavailable
 from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, group_in_words
 
@@ -48,7 +48,6 @@ log = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 META_FILE = "meta.properties"
-LOCK_TRIES, LOCK_PAUSE_S = 5, 0.01
 LOG_THREADS = 8
 FEW_LOGS = 8  # are opened one after the other
 REFUSED_APPENDS_TOLD_EVERY_MS = 10_000
@@ -92,13 +91,15 @@ class Broker:
         self._dynamic_settings = DynamicSettings(disk, directory, directory / META_FILE)
         self.fetch_sessions = FetchSessions(config["max.incremental.fetch.session.cache.slots"])
         self.compactor = Compactor(self.topics, config, self.tasks, self.now_ms)
+        self.proofs = Proofs(self.tasks, self.waiters.wake)
+        self.scrub = Scrub(self.topics, self.tasks, lambda: config["stablelog.scrub.bytes.per.second"])
         self.metrics = Metrics(self)
         self.transactions: Transactions
         self.groups: Groups
         self.maintenance: Maintenance
         self._opening = Opening(self.topics, self.tasks, self.partition_opened, self.now_ms)
         self._offline: set[Partition] = set()  # partitions that have failed since the start
-        self._lock_fd = -1
+        self._lock: DirectoryLock | None = None
         self._refused_appends_told_ms = -REFUSED_APPENDS_TOLD_EVERY_MS
         self._clean_shutdown_allowed = False
 
@@ -117,65 +118,70 @@ class Broker:
             InvalidConfig: the directory belongs to another node.
         """
         self.open_directory()
-        if self.topics.adopted:
+        if self.topics.is_taking_over:
             # Which producer ids Kafka has given out is not in the directory: its partitions say which are in use.
             await self._opening.open_all()
+            self.topics.taken_over()
         self._clean_shutdown_allowed = True
         self.tasks.start("flush", self.flush.run)
         self.tasks.start("recovery", self._open_partitions)
         self.maintenance.start()
         self.compactor.start()
+        self.proofs.start()
+        self.scrub.start()
 
     def open_directory(self) -> None:
         """Open what can be opened at once: the broker's own logs, and what coordinates them. Raises as `start` does."""
         self.disk.make_dir(self.directory)
         self._lock_directory()
-        self._read_meta()
+        catalog = read_catalog(self.disk, self.directory)
+        is_meta_written = self._read_meta(catalog)
         self._load_dynamic_settings()
         clean_path = self.directory / CLEAN_SHUTDOWN_FILE
-        fresh = not self.disk.exists(self.directory / "cluster.json")
-        clean = self.disk.exists(clean_path)
-        self.topics.load(clean=clean or (fresh and not self._holds_partitions()))
+        self.topics.load(clean=self.disk.exists(clean_path), cluster_id=self.cluster_id)
+        if not is_meta_written:
+            self._write_meta()
         self.disk.remove(clean_path)
         self.disk.sync_dir(self.directory)
         self._open_coordinators()
 
-    def _holds_partitions(self) -> bool:
-        return any(True for _ in self.topics)
-
     def _lock_directory(self) -> None:
         if not isinstance(self.disk, LocalDisk):
             return  # a simulated disk has one user
-        path = self.directory / ".lock"
-        try:
-            self._lock_fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise DiskError(f"opening {path} failed", error.errno or errno.EIO) from error
-        for tried in range(LOCK_TRIES):
-            try:
-                fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except OSError:
-                # A reader that looks whether a broker is running holds the lock for a moment.
-                time.sleep(LOCK_PAUSE_S * tried)
-        os.close(self._lock_fd)
-        raise Unavailable(f"another broker is running on {self.directory}")
+        self._lock = DirectoryLock(self.directory)
 
-    def _read_meta(self) -> None:
+    def _read_meta(self, catalog: Catalog | None) -> bool:
+        """Learn the cluster's id and the node's. Returns whether `meta.properties` says them.
+
+        Raises:
+            Corrupt: the file names another cluster than the list of topics.
+            InvalidConfig: the file names another node than the configuration.
+        """
         path = self.directory / META_FILE
-        if not self.disk.exists(path):
-            self.cluster_id = _new_cluster_id()
-            text = f"version=1\ncluster.id={self.cluster_id}\nnode.id={self.node_id}\n"
-            self.disk.write_atomic(path, text.encode())
-            return
-        lines = self.disk.read_bytes(path).decode(errors="replace").splitlines()
+        content = self.disk.read_bytes(path) if self.disk.exists(path) else b""
+        lines = content.decode(errors="replace").splitlines()
         pairs = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-        self.cluster_id = pairs.get("cluster.id", "") or _new_cluster_id()
+        listed, said = catalog.cluster_id if catalog is not None else "", pairs.get("cluster.id", "")
+        if listed and said and listed != said:
+            raise Corrupt(
+                f"{path} says cluster.id={said}, and {CATALOG_FILE} {listed}: they are of two directories, or damaged. "
+                "Restore the one that is wrong"
+            )
+        if listed and not said:
+            log.warning("%s does not name the cluster; it is written again", path)
+        self.cluster_id = listed or said or _new_cluster_id()
         node_id = pairs.get("node.id", pairs.get("broker.id", str(self.node_id)))
         if node_id != str(self.node_id):
-            if "node.id" in self.config.given:
+            if "node.id" in self.config.given or not node_id.isdigit():
                 raise InvalidConfig(f"{path} says node.id={node_id}, the configuration says {self.node_id}")
             self.node_id = int(node_id)
+        return bool(said)
+
+    def _write_meta(self) -> None:
+        lines = ["version=1", f"cluster.id={self.cluster_id}", f"node.id={self.node_id}"]
+        if self.disk.exists(self._dynamic_settings.path):
+            lines.append(META_LINE)
+        self.disk.write_atomic(self.directory / META_FILE, "\n".join([*lines, ""]).encode())
 
     def _load_dynamic_settings(self) -> None:
         try:
@@ -397,15 +403,17 @@ class Broker:
             self.maintenance.close()
         self.flush.close()
         self.compactor.close()
+        self.proofs.close()
+        self.scrub.close()
         if self._clean_shutdown_allowed and not failed:
             all_open = all(len(topic.partitions) == topic.partition_count for topic in self.topics)
             if self.topics.close() and all_open:
                 self.disk.write_atomic(
                     self.directory / CLEAN_SHUTDOWN_FILE, b'{"version":0,"brokerEpoch":-1}'
                 )
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
 
 def _new_cluster_id() -> str:

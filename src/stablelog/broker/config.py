@@ -297,6 +297,12 @@ SETTINGS: tuple[Setting, ...] = (
         dynamic=True,
     ),
     _setting(
+        "stablelog.scrub.bytes.per.second",
+        _integer(0, LONG_MAX),
+        "10485760",
+        "How fast the scrub reads segments to find damage, in bytes a second; 0: it does not.",
+    ),
+    _setting(
         "log.cleaner.backoff.ms",
         _integer(1, LONG_MAX),
         "15000",

@@ -57,7 +57,7 @@ class DynamicSettings:
     Args:
         disk: where the directory lies.
         directory: the data directory.
-        meta: its `meta.properties`, which exists.
+        meta: its `meta.properties`.
     """
 
     def __init__(self, disk: Disk, directory: Path, meta: Path) -> None:
@@ -106,4 +106,7 @@ class DynamicSettings:
             ) from error
 
     def _is_noted(self) -> bool:
-        return META_LINE in self._disk.read_bytes(self._meta).decode(errors="replace").splitlines()
+        try:
+            return META_LINE in self._disk.read_bytes(self._meta).decode(errors="replace").splitlines()
+        except FileNotFoundError:
+            return False

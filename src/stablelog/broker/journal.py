@@ -111,6 +111,10 @@ class Journal:
             Corrupt: a batch is damaged, or `take` says so of it. What a coordinator has decided is not guessed at.
         """
         for partition in (*self._older, self.partition):
+            try:
+                partition.prove()
+            except Corrupt as error:
+                raise Corrupt(f"{error}: the broker could not hold to what it had decided") from error
             next_offset = 0  # Kafka's compaction leaves gaps
             for batch, header in batches_of(partition):
                 in_order = next_offset <= header.base_offset < header.next_offset <= partition.end_offset

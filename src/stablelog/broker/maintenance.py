@@ -9,6 +9,7 @@
 | expiry of producers | forgets producers of partitions | the same |
 | removal of deleted files | removes files of deleted segments and topics | REMOVAL_S |
 | checkpoints | writes Kafka's checkpoint of log start offsets | CHECKPOINT_S |
+| recovery points | records up to where each partition is synced | RECOVERY_POINT_S |
 
 What goes wrong in one partition is logged for that partition, and the others are worked on: an expected error is
 tried again at the next pass, an unexpected one fails the partition. An unexpected error of a coordinator stops the
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 
 REMOVAL_S = 5.0
 CHECKPOINT_S = 10.0
+RECOVERY_POINT_S = 1.0  # what is behind them at a crash is at most that old
 
 
 class Maintenance:
@@ -80,6 +82,7 @@ class Maintenance:
         self._tasks.every("expiry of producers", seldom_s, self.expire_producers)
         self._tasks.every("removal of deleted files", REMOVAL_S, self.remove_deleted)
         self._tasks.every("checkpoints", CHECKPOINT_S, self.write_checkpoints)
+        self._tasks.every("recovery points", RECOVERY_POINT_S, self.record_synced_ends)
 
     def close(self) -> None:
         """Give the thread back."""
@@ -168,6 +171,10 @@ class Maintenance:
             if partition.failure is not None:
                 self._tasks.partition(partition).fail(partition.failure)
             await asyncio.sleep(0)  # requests are served between two partitions
+
+    async def record_synced_ends(self) -> None:
+        """Record up to where each partition is synced, if one has moved."""
+        self._topics.write_recovery_points()
 
     async def write_checkpoints(self) -> None:
         """Write Kafka's checkpoint of log start offsets, if one has moved."""

@@ -33,6 +33,12 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "stablelog_connections": ("gauge", "Open connections.", ()),
     "stablelog_fetch_sessions": ("gauge", "Fetch sessions kept.", ()),
+    "stablelog_scrubbed_bytes": ("counter", "Bytes of segments that the scrub has read.", ()),
+    "stablelog_damaged_batches": (
+        "gauge",
+        "Batches and whole segments of a partition that are known to be damaged; nothing is read from them.",
+        ("topic", "partition"),
+    ),
     "stablelog_log_size_bytes": ("gauge", "Bytes of a partition's log.", ("topic", "partition")),
     "stablelog_log_start_offset": ("gauge", "First offset of a partition.", ("topic", "partition")),
     "stablelog_high_watermark": (
@@ -132,6 +138,7 @@ class Metrics:
         for where, count in broker.tasks.error_counts.items():
             yield Sample("stablelog_unexpected_errors", (where,), count)
         yield Sample("stablelog_connections", (), len(self.connections))
+        yield Sample("stablelog_scrubbed_bytes", (), broker.scrub.read_size)
         yield Sample("stablelog_fetch_sessions", (), len(broker.fetch_sessions))
         for group in broker.transactions:
             last, resolved = group.coordinator.last_commit_sequence, group.resolved_commit_sequence
@@ -212,6 +219,7 @@ def _partition_samples(partition: Partition, now_ms: int) -> Iterator[Sample]:
     oldest_s = 0.0 if started_ms is None else (now_ms - started_ms) / 1000
     lag = partition.high_watermark - partition.last_stable_offset
     yield Sample("stablelog_log_size_bytes", labels, partition.size)
+    yield Sample("stablelog_damaged_batches", labels, partition.damaged_count)
     yield Sample("stablelog_log_start_offset", labels, partition.start_offset)
     yield Sample("stablelog_high_watermark", labels, partition.high_watermark)
     yield Sample("stablelog_last_stable_offset", labels, partition.last_stable_offset)

@@ -38,12 +38,12 @@ class Opening:
         """Open every partition that is not open. One that cannot be opened is named in the log and stays offline.
 
         Raises:
-            DiskError: the checkpoint of durable ends cannot be written.
+            DiskError: the recovery points cannot be written.
         """
         missing = [(t, i) for t in self._topics for i in range(t.partition_count) if i not in t.partitions]
         if missing:
             await self._open(missing)
-        self._topics.write_durable_ends()
+        self._topics.write_recovery_points()
 
     async def _open(self, missing: list[tuple[Topic, int]]) -> None:
         began_ms = self._now_ms()

@@ -1,14 +1,8 @@
-"""Which topics there are, and where their partitions lie.
+"""The topics of a data directory, and their partitions.
 
-`cluster.json` in the data directory is the list: it is replaced as a whole, so a topic is there with all its
-partitions or not at all. A directory that Apache Kafka wrote has no such list; its topics are taken from the
-names of its directories and their `partition.metadata`.
-
-Format: docs/formats.md, "cluster.json", "partition.metadata", "offset checkpoints".
+The list of topics is `catalog`'s. A directory that Apache Kafka wrote has none: its topics are found by `kafka_import`.
 """
 
-import base64
-import json
 import logging
 import re
 import uuid
@@ -19,6 +13,17 @@ from pathlib import Path
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker.catalog import CATALOG_FILE, ListedTopic, encode_catalog, read_catalog
+from stablelog.broker.checkpoints import (
+    FIRST_DIRTY_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    Offsets,
+    RecoveryPoints,
+    read_if_whole,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
 from stablelog.broker.config import (
     SETTLED_AT_CREATION,
     BrokerConfig,
@@ -28,29 +33,29 @@ from stablelog.broker.config import (
     group_of_topic,
     order_of,
 )
-from stablelog.broker.kafka_metadata import METADATA_TOPIC, read_topic_configs
+from stablelog.broker.kafka_import import PARTITION_DIRECTORY, find_topics
+from stablelog.broker.partition_metadata import (
+    METADATA_FILE,
+    read_partition_metadata,
+    write_partition_metadata,
+)
 from stablelog.broker.partition_state import COMMON, Codes, PartitionState
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, InvalidConfig, Refused, StablelogError, Unavailable
-from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.log_start import write_missing_log_start
 from stablelog.log.partition import Partition
-from stablelog.views.commit_ordered import CommitOrderedPartition
+from stablelog.log.recovery import NEVER
+from stablelog.views.commit_ordered import VIEW_START_FILE, CommitOrderedPartition
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, is_group_name
 
 log = logging.getLogger(__name__)
 
-CLUSTER_FILE = "cluster.json"
-LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
-FIRST_DIRTY_CHECKPOINT = "cleaner-offset-checkpoint"
-RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
-HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 NAME_SIZE_MAX = 249
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 DELETED, STRAY = "-delete", "-stray"  # what the names of directories end in that are no partition's any more
-_PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<index>\d+)")
 
 
 def commit_log_of(group: str) -> str:
@@ -143,6 +148,12 @@ class Topics:
         directory: the data directory.
         config: the broker's settings, for what topics do not say themselves.
         now_ms: the broker's clock.
+
+    Attributes:
+        cluster_id: of the data directory.
+        leader_epoch: of this start.
+        clean: whether the last broker on this directory closed it.
+        is_taking_over: whether the directory is one of Apache Kafka or of an earlier version, until `taken_over`.
     """
 
     def __init__(self, disk: Disk, directory: Path, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
@@ -154,61 +165,94 @@ class Topics:
         self._names: dict[uuid.UUID, str] = {}
         self._dotless: dict[str, str] = {}  # names by what metrics make of them
         self._reserved: dict[str, int] = {}  # partitions that are being made, by the same
-        self._log_starts: dict[tuple[str, int], int] = {}
-        self._first_dirty: dict[tuple[str, int], int] = {}
-        # Up to where partitions were durable at the last stop. An entry is kept until its partition was opened: one
-        # that cannot be is as durable at the next start, though this broker cannot stop in order then.
-        self._durable_ends: dict[tuple[str, int], int] = {}
+        self._log_starts: Offsets = {}
+        self._first_dirty: Offsets = {}
+        self._recovery_points = RecoveryPoints(disk, directory)
+        self.cluster_id = ""
         self.leader_epoch = -1
+        self._established_epoch: int | None = None
         self.clean = True
-        self.adopted = False
+        self.is_taking_over = False
 
     # -- the list ----------------------------------------------------------------------------------------------
 
-    def load(self, *, clean: bool) -> None:
+    def load(self, *, clean: bool, cluster_id: str = "") -> None:
         """Read the list of topics. Partitions are opened afterwards, one by one, by `open_partition`.
 
         Args:
             clean: whether the last broker on this directory closed it.
+            cluster_id: of the data directory.
 
         Raises:
-            Corrupt: the list cannot be read; nothing was changed.
+            Corrupt: the list is damaged or gone, or a file of a directory of Apache Kafka is damaged; nothing was
+                changed.
         """
         self.clean = clean
-        path = self._directory / CLUSTER_FILE
-        if self._disk.exists(path):
-            self._read_list(path)
-            self._remove_unfinished()
+        self.cluster_id = cluster_id
+        catalog = read_catalog(self._disk, self._directory)
+        if catalog is None:
+            found = find_topics(self._disk, self._directory)
+            self.leader_epoch, listed = found.latest_epoch, found.topics
+            self.is_taking_over = bool(listed)
         else:
-            self._adopt_directories()
-        self._log_starts = read_offset_checkpoint(self._disk, self._directory / LOG_START_CHECKPOINT)
-        self._first_dirty = read_offset_checkpoint(self._disk, self._directory / FIRST_DIRTY_CHECKPOINT)
-        self._forget_gone()
-        durable_ends = read_offset_checkpoint(self._disk, self._directory / RECOVERY_POINT_CHECKPOINT)
-        self._durable_ends = {at: end for at, end in durable_ends.items() if at[0] in self._topics}
+            self.leader_epoch, listed = catalog.leader_epoch, catalog.topics
+            self._established_epoch = catalog.established_epoch
+            self.is_taking_over = catalog.established_epoch is None
+        for topic in listed:
+            self._add(Topic(topic.name, topic.topic_id, topic.partition_count, topic.configs))
+        if catalog is not None:
+            self._remove_unfinished()
+        self._read_checkpoints()
         # Every start has an epoch of its own: what an unclean stop lost may be written again with other bytes under
         # the same offsets, and the epoch tells readers which of the two they saw.
         self.leader_epoch += 1
+        if not self.is_taking_over and self._established_epoch is None:
+            self._established_epoch = self.leader_epoch  # of a new directory
+        self._write_list()
+        if self.is_taking_over:
+            self._complete_partitions()
+        self.write_recovery_points(durable=True)
+
+    def taken_over(self) -> None:
+        """Take note that every partition of a directory of Apache Kafka, or of version 1, is complete. Durable on return."""
+        self.is_taking_over = False
+        self._established_epoch = self.leader_epoch
         self._write_list()
 
-    def _read_list(self, path: Path) -> None:
-        try:
-            content = json.loads(self._disk.read_bytes(path))
-            self.leader_epoch = int(content["leader_epoch"])
-            for name, entry in content["topics"].items():
-                self._add(
-                    Topic(name, uuid.UUID(entry["id"]), int(entry["partitions"]), dict(entry["configs"]))
-                )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise Corrupt(
-                f"{path} is not a list of topics: {error!r}; restore it, or remove it to have topics found by their directories"
-            ) from error
+    def _read_checkpoints(self) -> None:
+        path = self._directory / LOG_START_CHECKPOINT
+        if self.is_taking_over:
+            self._log_starts = read_offset_checkpoint(self._disk, path)
+        else:
+            # Each partition has a file of its own that says it.
+            self._log_starts = read_if_whole(self._disk, path, "it is written again")
+        self._first_dirty = read_if_whole(
+            self._disk, self._directory / FIRST_DIRTY_CHECKPOINT, "compaction begins at each log's start"
+        )
+        self._forget_gone()
+        partitions = [(topic.name, index) for topic in self for index in range(topic.partition_count)]
+        self._recovery_points.load(partitions, is_recorded=not self.is_taking_over)
+
+    def _complete_partitions(self) -> None:
+        """Write, for each partition, the files that a directory of Apache Kafka or of version 1 may lack.
+
+        Raises:
+            Corrupt: such a file is damaged. The next start goes on here.
+        """
+        for topic in self:
+            for index in range(topic.partition_count):
+                directory = self._directory / f"{topic.name}-{index}"
+                if not self._disk.is_dir(directory):
+                    continue  # named when it is opened
+                write_missing_log_start(self._disk, directory, self._log_starts.get((topic.name, index), 0))
+                if order_of(topic.configs) == "commit":
+                    write_missing_log_start(self._disk, directory, 0, VIEW_START_FILE)
 
     def _remove_unfinished(self) -> None:
         """Directories that are in no list are what a crash left of a topic being created or deleted."""
         for name in self._disk.list_dir(self._directory):
             path = self._directory / name
-            match = _PARTITION_DIRECTORY.fullmatch(name)
+            match = PARTITION_DIRECTORY.fullmatch(name)
             if name.endswith(DELETED):
                 self._disk.remove_dir(path)
             elif match and self._disk.is_dir(path):
@@ -217,7 +261,7 @@ class Topics:
                     continue
                 if self._holds_records(path):
                     log.warning(
-                        "%s belongs to no topic in %s and holds records; it is left alone", path, CLUSTER_FILE
+                        "%s belongs to no topic in %s and holds records; it is left alone", path, CATALOG_FILE
                     )
                 else:
                     self._disk.remove_dir(path)
@@ -239,43 +283,24 @@ class Topics:
             write_offset_checkpoint(self._disk, self._directory / name, known)
         return known
 
-    def _adopt_directories(self) -> None:
-        found: dict[str, dict[int, uuid.UUID | None]] = {}
-        for name in self._disk.list_dir(self._directory):
-            match = _PARTITION_DIRECTORY.fullmatch(name)
-            if match and match["topic"] != METADATA_TOPIC and self._disk.is_dir(self._directory / name):
-                topic_id = read_partition_metadata(self._disk, self._directory / name)
-                found.setdefault(match["topic"], {})[int(match["index"])] = topic_id
-                epochs = self._directory / name / EPOCH_FILE
-                if self._disk.exists(epochs):
-                    latest = LeaderEpochs.decode(self._disk.read_bytes(epochs)).latest
-                    self.leader_epoch = max(self.leader_epoch, latest)
-        self.adopted = bool(found)
-        known = read_topic_configs(self._disk, self._directory) if found else {}
-        for name, partitions in found.items():
-            topic_id = next((found_id for found_id in partitions.values() if found_id is not None), None)
-            configs = adopted_configs(name, known.get(name, {}))
-            log.info("found topic %s with %d partitions, %s", name, len(partitions), configs)
-            self._add(Topic(name, topic_id or uuid.uuid4(), max(partitions) + 1, configs))
-
     def _write_list(self) -> None:
         """Make the list durable.
 
         Raises:
             Refused: the disk does not take it; the list in the directory is as it was.
         """
-        topics = {
-            topic.name: {
-                "id": str(topic.topic_id),
-                "partitions": topic.partition_count,
-                "configs": topic.configs,
-            }
-            for topic in self._topics.values()
-        }
-        content = {"version": 1, "leader_epoch": self.leader_epoch, "topics": topics}
-        path = self._directory / CLUSTER_FILE
+        path = self._directory / CATALOG_FILE
+        content = encode_catalog(
+            self.cluster_id,
+            self.leader_epoch,
+            self._established_epoch,
+            [
+                ListedTopic(topic.name, topic.topic_id, topic.partition_count, topic.configs)
+                for topic in self._topics.values()
+            ],
+        )
         try:
-            self._disk.write_atomic(path, json.dumps(content, indent=1).encode())
+            self._disk.write_atomic(path, content)
         except Unavailable as error:
             log.error("%s cannot be written: %s", path, error)
             raise Refused(
@@ -517,8 +542,8 @@ class Topics:
                 partition.close(clean=False)
             self._set_aside(topic, index)
         self._written(partial(self._disk.sync_dir, self._directory))
-        self._durable_ends = {at: end for at, end in self._durable_ends.items() if at[0] != name}
-        self._written(self._forget_gone, self.write_durable_ends)
+        self._recovery_points.forget(name)
+        self._written(self._forget_gone, partial(self.write_recovery_points, durable=True))
         return topic
 
     def _set_aside(self, topic: Topic, index: int) -> None:
@@ -604,17 +629,33 @@ class Topics:
             raise Corrupt(
                 f"{directory} is gone: restore it{'' if topic.is_internal else ', or delete the topic'}"
             )
+        self._check_topic_id(topic, directory)
         partition = self._open(topic, index, directory, clean=self.clean, progress=progress)
-        if read_partition_metadata(self._disk, directory) is None:
-            write_partition_metadata(self._disk, directory, topic.topic_id)
+        for cut in partition.cuts:
+            log.warning("%s-%d: %s", topic.name, index, cut)
         return partition
+
+    def _check_topic_id(self, topic: Topic, directory: Path) -> None:
+        """Raise Corrupt if a directory belongs to another topic; write the file that says so where it is unreadable."""
+        try:
+            there = read_partition_metadata(self._disk, directory)
+        except Corrupt as error:
+            log.warning("%s; it is written again for topic %s", error, topic.name)
+            there = None
+        if there is None:
+            write_partition_metadata(self._disk, directory, topic.topic_id)
+        elif there != topic.topic_id:
+            raise Corrupt(
+                f"{directory / METADATA_FILE} names the topic id {there}, and {topic.name} has {topic.topic_id}: the "
+                "directory is one of another topic, or the file is damaged. Restore the directory"
+            )
 
     def publish_partition(self, topic: Topic, partition: Partition) -> None:
         """Let requests be served from a partition that was recovered."""
         partition.reconfigure(self._config.log_config(topic.configs))  # they may have changed meanwhile
         topic.offline.pop(partition.index, None)
         topic.partitions[partition.index] = partition
-        self._durable_ends.pop((topic.name, partition.index), None)
+        self._recovery_points.opened((topic.name, partition.index))
 
     def mark_offline(self, topic: Topic, index: int, error: Exception) -> None:
         """Note that a partition could not be opened, and why. It stays so until the next start."""
@@ -631,7 +672,7 @@ class Topics:
         progress: Callable[[int, int], None] | None = None,
     ) -> Partition:
         kind = CommitOrderedPartition if order_of(topic.configs) == "commit" else Partition
-        at = None if is_new else (topic.name, index)
+        at = (topic.name, index)
         return kind.open(
             self._disk,
             directory,
@@ -640,10 +681,11 @@ class Topics:
             partition=index,
             clean=clean,
             now_ms=self._now_ms(),
-            log_start_offset=self._log_starts.get(at, 0) if at else 0,
-            durable_offset=self._durable_ends.get(at, 0) if at else 0,
-            first_dirty_offset=self._first_dirty.get(at, 0) if at else 0,
+            recovery_point=0 if is_new else self._recovery_points.of(at),
+            first_dirty_offset=0 if is_new else self._first_dirty.get(at, 0),
             leader_epoch=self.leader_epoch,
+            is_established=not is_new,
+            gapless_epoch=NEVER if self._established_epoch is None else self._established_epoch,
             progress=progress,
         )
 
@@ -663,11 +705,10 @@ class Topics:
             write_offset_checkpoint(self._disk, self._directory / FIRST_DIRTY_CHECKPOINT, offsets)
             self._first_dirty = offsets
 
-    def write_durable_ends(self) -> None:
-        """Make durable which partitions are still to be opened, and up to where they were durable when they were closed."""
-        path = self._directory / RECOVERY_POINT_CHECKPOINT
-        if read_offset_checkpoint(self._disk, path) != self._durable_ends:
-            write_offset_checkpoint(self._disk, path, self._durable_ends)
+    def write_recovery_points(self, *, durable: bool = False) -> None:
+        """Record up to where each partition is synced: damage before it is not what a crash leaves."""
+        ends = {(p.topic, p.index): p.synced_offset for p in self.open_partitions()}
+        self._recovery_points.write(ends, durable=durable)
 
     def close(self) -> bool:
         """Close every partition and write what a clean start reads. Returns whether all of it worked."""
@@ -689,10 +730,12 @@ class Topics:
                     clean = False
                     continue
                 at = (partition.topic, partition.index)
-                self._durable_ends[at] = marks[at] = partition.high_watermark
+                marks[at] = partition.high_watermark
+                self._recovery_points.closed(at, partition.synced_offset)
         path = self._directory / HIGH_WATERMARK_CHECKPOINT
         written = self._written(
-            self.write_durable_ends, partial(write_offset_checkpoint, self._disk, path, marks)
+            partial(self.write_recovery_points, durable=True),
+            partial(write_offset_checkpoint, self._disk, path, marks),
         )
         return clean and written
 
@@ -713,73 +756,9 @@ def _give_up(made: Mapping[int, Partition]) -> None:
         partition.close(clean=False)
 
 
-def adopted_configs(name: str, known: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a topic that is taken over: its own, as far as we have them, and otherwise to keep everything.
-
-    What its broker's defaults were is not known, and what retention deletes does not come back.
-    """
-    configs = {"retention.ms": "-1", "retention.bytes": "-1"}
-    for setting, text in known.items():
-        try:
-            check_topic_configs({setting: text})
-        except InvalidConfig as error:
-            log.warning("topic %s had a setting that is left out: %s", name, error)
-        else:
-            configs[setting] = text
-    return configs
-
-
 def _without_dots(name: str) -> str:
     return name.replace(".", "_")
 
 
 def _short(name: str) -> str:
     return name[: NAME_SIZE_MAX - 50]
-
-
-def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID | None:
-    """The topic id that a partition's directory was made for; None if it does not say.
-
-    Raises:
-        Corrupt: the file is not what Kafka writes.
-    """
-    path = directory / "partition.metadata"
-    if not disk.exists(path):
-        return None
-    try:
-        lines = dict(line.split(": ", 1) for line in disk.read_bytes(path).decode().splitlines() if line)
-        return uuid.UUID(bytes=base64.urlsafe_b64decode(lines["topic_id"] + "=="))
-    except (ValueError, KeyError) as error:
-        raise Corrupt(f"{path} names no topic id: {error!r}") from error
-
-
-def write_partition_metadata(disk: Disk, directory: Path, topic_id: uuid.UUID) -> None:
-    """Say which topic a partition's directory belongs to. Durable on return, hence before the first record."""
-    text = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
-    disk.write_atomic(directory / "partition.metadata", f"version: 0\ntopic_id: {text}".encode())
-
-
-def read_offset_checkpoint(disk: Disk, path: Path) -> dict[tuple[str, int], int]:
-    """Offsets by partition, from one of Kafka's checkpoint files; empty if there is none.
-
-    Raises:
-        Corrupt: the file is not what Kafka writes.
-    """
-    if not disk.exists(path):
-        return {}
-    lines = disk.read_bytes(path).decode(errors="replace").splitlines()
-    if not lines:
-        return {}  # Kafka makes the file empty, and writes it a minute later
-    try:
-        if lines[0] != "0" or len(lines) < 2 + int(lines[1]):
-            raise ValueError(lines[0])
-        rows = [line.rsplit(" ", 2) for line in lines[2 : 2 + int(lines[1])]]
-        return {(topic, int(index)): int(offset) for topic, index, offset in rows}
-    except (ValueError, IndexError) as error:
-        raise Corrupt(f"{path} is not a checkpoint of offsets: {error!r}") from error
-
-
-def write_offset_checkpoint(disk: Disk, path: Path, offsets: Mapping[tuple[str, int], int]) -> None:
-    """Write one of Kafka's checkpoint files. Durable on return."""
-    rows = [f"{topic} {index} {offset}" for (topic, index), offset in sorted(offsets.items())]
-    disk.write_atomic(path, "\n".join(["0", str(len(rows)), *rows, ""]).encode())

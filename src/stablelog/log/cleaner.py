@@ -28,7 +28,8 @@ from stablelog.log.compaction import (
 )
 from stablelog.log.interrupted import CLEANED, begin_swap, finish_swap
 from stablelog.log.model import LogConfig
-from stablelog.log.segment import LOG, SEGMENT_SUFFIXES, SUMMARY, OpenFiles, Segment
+from stablelog.log.names import LOG, SEGMENT_SUFFIXES, SUMMARY
+from stablelog.log.segment import OpenFiles, Segment
 from stablelog.log.segments import Segments
 from stablelog.log.summary import Summary
 from stablelog.log.transaction_index import AbortedTxn
@@ -205,6 +206,10 @@ class Compaction:
 
     def _batches(self, segment: Segment) -> Iterator[tuple[BatchHeader, memoryview] | tuple[None, bytes]]:
         """Each batch of a segment, proven by its CRC; after some bytes (None, b"")."""
+        for _ in segment.prove():
+            yield None, b""
+            if self._cancelled:
+                raise _CancelledError
         read_size = 0
         for position, header in segment.walk(0):
             batch = memoryview(segment.log.read(position, header.size))
@@ -337,7 +342,7 @@ class Cleaning:
             discard_cleaned(self._disk, self._directory, base_offset)
             return segments if unchanged else None
         fresh = Segment(self._disk, self._directory, base_offset, self._open_files)
-        fresh.open_sealed(cleaned.summary)
+        fresh.open_sealed(cleaned.summary, is_proven=True)
         for segment in there:
             segment.close()
         try:

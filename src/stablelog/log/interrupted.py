@@ -20,8 +20,7 @@ from pathlib import Path
 from stablelog.batch.header import headers_in
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt
-from stablelog.log.retention import DELETED, offset_of
-from stablelog.log.segment import INDEX_SUFFIXES, LOG, SEGMENT_SUFFIXES, SUMMARY, TXNINDEX
+from stablelog.log.names import DELETED, INDEX_SUFFIXES, LOG, SEGMENT_SUFFIXES, SUMMARY, TXNINDEX, offset_of
 from stablelog.log.summary import Summary
 
 CLEANED, SWAP, TMP = ".cleaned", ".swap", ".tmp"

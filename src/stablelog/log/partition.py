@@ -23,7 +23,7 @@ from stablelog.batch.header import (
     stamped_prefix,
 )
 from stablelog.env.disk import Buffer, Disk
-from stablelog.errors import DiskError, OffsetOutOfRange, Refused, Unavailable
+from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange, Refused, Unavailable, Unproven
 from stablelog.log.append import (
     MarkerBatch,
     check_batch,
@@ -36,6 +36,7 @@ from stablelog.log.append import (
 )
 from stablelog.log.cleaner import Cleaned, Cleaning, Compaction
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.model import (
     Appended,
     Isolation,
@@ -46,6 +47,7 @@ from stablelog.log.model import (
     ProducerDescription,
     Slice,
 )
+from stablelog.log.names import LOG, SEGMENT_SUFFIXES, SUMMARY
 from stablelog.log.producers import EndedTxn, Producers
 from stablelog.log.read import (
     Lookup,
@@ -55,23 +57,9 @@ from stablelog.log.read import (
     greatest_timestamp,
     read,
 )
-from stablelog.log.recovery import Recovered, recover
-from stablelog.log.retention import (
-    LOG_START_FILE,
-    Bin,
-    count_durable,
-    count_too_much,
-    count_too_old,
-    encode_log_start,
-)
-from stablelog.log.segment import (
-    LOG,
-    RELATIVE_OFFSET_MAX,
-    SEGMENT_SUFFIXES,
-    SUMMARY,
-    OpenFiles,
-    Segment,
-)
+from stablelog.log.recovery import NEVER, Cut, Known, Recovered, recover
+from stablelog.log.retention import PendingDeletes, count_durable, count_too_much, count_too_old
+from stablelog.log.segment import RELATIVE_OFFSET_MAX, OpenFiles, Segment
 from stablelog.log.segments import Segments
 from stablelog.log.snapshots import Snapshots
 from stablelog.log.transaction_index import AbortedTxn
@@ -106,6 +94,9 @@ class Partition:
         leader_epoch: under which it writes.
         start_offset: of the first record that can be read.
         high_watermark: the first offset that is not known to be durable.
+        synced_offset: the first offset that is not known to be synced; behind the high watermark where what the
+            operating system has counts as durable.
+        cuts: what recovery cut off the log.
     """
 
     def __init__(
@@ -126,15 +117,20 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.start_offset = 0
         self.high_watermark = 0
+        self.synced_offset = 0
+        self.cuts: tuple[Cut, ...] = ()
         self._disk = disk
         self._open_files = open_files
         self._producers = Producers()
         self._epochs = LeaderEpochs()
+        self._unchecked_epoch_count = 0
+        self._has_unproven = False
+        self._found_epochs: dict[int, int] = {}  # of transactions that were open at the open, by first offset
         self._failed: Unavailable | None = None
         self._is_writing = False  # bytes are in the file that are not in memory yet
         self._now_ms = 0  # the broker's clock when it was last told
         self._snapshots = Snapshots(disk, directory)
-        self._bin = Bin(disk, directory)
+        self._pending_deletes = PendingDeletes(disk, directory)
         self._cleaning = Cleaning(disk, directory, open_files)
 
     @classmethod
@@ -149,9 +145,11 @@ class Partition:
         clean: bool,
         now_ms: int,
         log_start_offset: int = 0,
-        durable_offset: int = 0,
+        recovery_point: int | None = None,
         first_dirty_offset: int = 0,
         leader_epoch: int = 0,
+        is_established: bool = False,
+        gapless_epoch: int = NEVER,
         progress: Progress | None = None,
         open_files: OpenFiles | None = None,
     ) -> "Partition":
@@ -166,15 +164,19 @@ class Partition:
             clean: whether the last owner closed it, so that all of it was durable: then a damaged end is not what
                 a crash left, and a gap between segments is not what it took.
             now_ms: the broker's clock.
-            log_start_offset: what was deleted before stays deleted.
-            durable_offset: what lies before it was durable, whoever closed the partition or did not.
+            log_start_offset: what was deleted before stays deleted, whatever the partition's own file says.
+            recovery_point: up to where the partition was known to be synced, exclusive; None if that is not recorded.
             first_dirty_offset: what lies before it was compacted.
             leader_epoch: under which it writes from now on.
+            is_established: whether the partition was made complete by this release, so that what is missing is lost.
+            gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing
+                segment.
             progress: called with (bytes done, bytes in all) while recovery reads.
             open_files: shared by all partitions of a broker.
 
         Raises:
             Corrupt: bytes that were durable are damaged or gone. No log file was changed.
+            DiskError: the disk failed.
         """
         self = cls(
             disk,
@@ -187,37 +189,48 @@ class Partition:
         )
         disk.make_dir(directory)
         self._now_ms = now_ms
-        self._load(log_start_offset, clean=clean, durable_offset=durable_offset, progress=progress)
+        known = Known(
+            is_clean=clean,
+            is_established=is_established,
+            log_start_offset=log_start_offset,
+            recovery_point=recovery_point,
+            leader_epoch=leader_epoch,
+            gapless_epoch=gapless_epoch,
+            now_ms=now_ms,
+        )
+        self._load(known, progress)
         self._cleaning.first_dirty_offset = min(first_dirty_offset, self.end_offset)
         return self
 
-    def _load(
-        self,
-        log_start_offset: int,
-        *,
-        clean: bool,
-        durable_offset: int = 0,
-        progress: Progress | None = None,
-    ) -> None:
+    def _load(self, known: Known, progress: Progress | None) -> None:
         found: Recovered = recover(
             self._disk,
             self.directory,
             self._open_files,
+            known,
             index_interval=self.config.index_interval_bytes,
-            log_start_offset=log_start_offset,
-            now_ms=self._now_ms,
-            clean=clean,
-            durable_offset=durable_offset,
             progress=progress,
         )
+        self.cuts = tuple(found.cuts)
         self._segments = Segments(found.segments)
         self._producers = found.producers
         self._epochs = found.epochs
+        self._has_unproven = True
+        try:
+            self._found_epochs = {
+                producer.txn_first_offset: self._epoch_at(producer.txn_first_offset)
+                for producer in self._producers.open_producers()
+            }
+        except BaseException:
+            for segment in found.segments:
+                segment.close()
+            raise
+        self._unchecked_epoch_count = len(found.epochs.entries)
         self.leader_epoch = max(self.leader_epoch, found.epochs.latest)
         self.start_offset = found.start_offset
         self._unsynced = Unsynced(self._disk, self.directory, self._active.base_offset)
         self._snapshots.put_off()
-        self.high_watermark = self.end_offset
+        self.high_watermark = self.synced_offset = self.end_offset
         self._producers.high_watermark_moved(self.high_watermark)
         self._active.created_ms = self._now_ms
 
@@ -263,6 +276,10 @@ class Partition:
         """The segments, oldest first."""
         return list(self._segments)
 
+    def holds(self, path: Path) -> bool:
+        """Whether a log file is one of the partition's."""
+        return any(segment.path(LOG) == path for segment in self._segments)
+
     def producers(self) -> list[ProducerDescription]:
         """Who has written here and is remembered."""
         return self._producers.descriptions()
@@ -278,6 +295,11 @@ class Partition:
         oldest = next(self._producers.open_producers(), None)
         return None if oldest is None else oldest.txn_started_ms
 
+    @property
+    def damaged_count(self) -> int:
+        """How many batches and whole segments are known to be damaged."""
+        return sum(len(segment.damaged_batches) + (segment.damage is not None) for segment in self._segments)
+
     def open_transactions(self) -> list[OpenTxn]:
         """The transactions that are open here, the oldest first."""
         return [
@@ -286,10 +308,19 @@ class Partition:
                 producer.producer_epoch,
                 producer.txn_first_offset,
                 producer.txn_started_ms,
-                self._epochs.epoch_of(producer.txn_first_offset),
+                self._found_epochs.get(
+                    producer.txn_first_offset, self._epochs.epoch_of(producer.txn_first_offset)
+                ),
             )
             for producer in self._producers.open_producers()
         ]
+
+    def _epoch_at(self, offset: int) -> int:
+        """The leader epoch of the record at `offset`: of its batch, or, where that is deleted, of the epochs' file."""
+        header = self._segments[self._segments.place_of(offset)].header_at(offset)
+        if header is not None and header.base_offset <= offset:
+            return header.leader_epoch
+        return self._epochs.epoch_of(offset)
 
     def reconfigure(self, config: LogConfig) -> None:
         """Take new settings, from the next append on."""
@@ -549,6 +580,7 @@ class Partition:
     def synced(self, work: SyncWork) -> bool:
         """Take note that a work was run: the high watermark moves. Returns whether it or the LSO moved."""
         self._unsynced.done(work, self._segments)
+        self.synced_offset = max(self.synced_offset, work.end_offset)
         if not work.unwritten:
             self._snapshots.remove_older(work.end_offset)
         return self._move_high_watermark(work.end_offset)
@@ -590,6 +622,27 @@ class Partition:
     def _snapshot(self) -> None:
         progress = self._active.progress(self._decided_to(self.end_offset))
         self._unsynced.write(self._snapshots.take(self._producers, progress))
+
+    def unproven_ahead(self, offset: int) -> Unproven | None:
+        """What a reader that has come to `offset` meets next: the following segment, if it is not proven."""
+        if not self._has_unproven:
+            return None
+        place = self._segments.place_of(max(offset - 1, 0)) + 1
+        if place == len(self._segments):
+            self._has_unproven = not all(segment.is_proven for segment in self._segments)
+            return None
+        segment = self._segments[place]
+        return None if segment.is_proven else Unproven(segment.path(LOG), segment.prove)
+
+    def prove(self) -> None:
+        """Prove every log file that was taken on trust at the open, at once. See `Segment.prove`.
+
+        Raises:
+            Corrupt: a log file is not what was sealed.
+        """
+        for segment in self._segments:
+            for _ in segment.prove():
+                pass
 
     # -- read --------------------------------------------------------------------------------------------------
 
@@ -643,10 +696,39 @@ class Partition:
         return finished(self.look_up_newest(isolation))
 
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """Where a leader epoch ended: (epoch, end offset exclusive); (-1, -1) if that is not known."""
+        """Where a leader epoch ended: (epoch, end offset exclusive); (-1, -1) if that is not known.
+
+        Raises:
+            Corrupt: the file of the epochs is not what the log says.
+        """
+        self._check_epochs()
         if leader_epoch == self.leader_epoch:
             return leader_epoch, self.end_offset
         return self._epochs.end_offset(leader_epoch, self.end_offset)
+
+    def _check_epochs(self) -> None:
+        """Hold the epochs that were read at the open against the batches where they begin. Done once."""
+        entries = self._epochs.entries[: self._unchecked_epoch_count]
+        for epoch, start in entries:
+            segment = self._segments[self._segments.place_of(start)]
+            if not segment.base_offset <= start < segment.end_offset:
+                continue  # deleted, or nothing was written since
+            header, before = segment.header_at(start), segment.header_at(max(start - 1, segment.base_offset))
+            if header is None or before is None:
+                continue  # compacted away
+            # Compaction may have removed the batch that began there.
+            is_gone = header.base_offset > start and header.leader_epoch >= epoch
+            if not is_gone and (header.base_offset, header.leader_epoch) != (start, epoch):
+                raise self._wrong_epochs(epoch, start, header)
+            if before.last_offset < start and before.leader_epoch >= epoch:
+                raise self._wrong_epochs(epoch, start, before)
+        self._unchecked_epoch_count = 0
+
+    def _wrong_epochs(self, epoch: int, start: int, header: BatchHeader) -> Corrupt:
+        return Corrupt(
+            f"{self.directory / EPOCH_FILE} says that leader epoch {epoch} begins at offset {start}; the batch of offset "
+            f"{header.base_offset} has epoch {header.leader_epoch}. Stop the broker and remove the file: it is rebuilt"
+        )
 
     # -- delete ------------------------------------------------------------------------------------------------
 
@@ -668,8 +750,12 @@ class Partition:
         return self.start_offset
 
     def _begin_at(self, start_offset: int) -> None:
-        """Move the log's start, which is durable then: whatever a crash leaves of what is before it, goes."""
+        """Move the log's start, which is durable then: what a crash leaves before it is removed by recovery."""
         if start_offset > self.start_offset:
+            if start_offset > self.synced_offset:
+                # What the operating system has counts as durable: a log start past the log's end would refuse it.
+                for file in self._active.files_to_sync(indexes=False):
+                    file.sync()
             self._disk.write_atomic(self.directory / LOG_START_FILE, encode_log_start(start_offset))
             self.start_offset = start_offset
 
@@ -694,12 +780,12 @@ class Partition:
         gone = self._segments.drop_first(durable_count)
         for segment in gone:
             segment.close()
-        self._bin.throw(gone, self._segments[0].base_offset, due_ms)
+        self._pending_deletes.add(gone, self._segments[0].base_offset, due_ms)
         return durable_count
 
     def remove_deleted(self, now_ms: int) -> None:
         """Remove the files of deleted segments whose time has passed."""
-        self._bin.empty(now_ms)
+        self._pending_deletes.purge(now_ms)
 
     def expire_producers(self, now_ms: int) -> int:
         """Forget producers that have not written for `producer.id.expiration.ms`. Returns how many."""
@@ -781,6 +867,8 @@ class Partition:
             (offset, segment.size) if found is None else (found.base_offset, found.position)
         )
         later = [self._segments[at] for at in range(place + 1, len(self._segments))]
+        self._lower_starts(end_offset)
+        self.synced_offset = min(self.synced_offset, end_offset)
         self.close(clean=False)
         self._forget_past(end_offset, [segment, *later])
         for gone in later:
@@ -791,8 +879,26 @@ class Partition:
         log.sync()
         log.close()
         self._disk.sync_dir(self.directory)
-        self._load(self.start_offset, clean=False)
+        self._load(
+            Known(
+                is_clean=False,
+                is_established=True,
+                log_start_offset=0,
+                recovery_point=0,
+                leader_epoch=self.leader_epoch,
+                gapless_epoch=NEVER,
+                now_ms=self._now_ms,
+            ),
+            None,
+        )
+        self.prove()
         self._cleaning.cut(self.end_offset)
+
+    def _lower_starts(self, end_offset: int) -> None:
+        """Before a cut: a log that begins within a batch that is cut begins at its new end."""
+        if end_offset < self.start_offset:
+            self.start_offset = end_offset
+            self._disk.write_atomic(self.directory / LOG_START_FILE, encode_log_start(end_offset))
 
     def _forget_past(self, end_offset: int, segments: list[Segment]) -> None:
         """Remove, before anything is cut, whatever says that the log was durable past `end_offset`."""
@@ -816,6 +922,6 @@ class Partition:
             work.run()
             self.synced(work)
             self._snapshots.remove_all_but({*self._segments.bases, self.end_offset})
-            self._bin.empty(1 << 62)
+            self._pending_deletes.purge(1 << 62)
         for segment in self._segments:
             segment.close()

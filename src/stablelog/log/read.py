@@ -59,6 +59,11 @@ def read(
         assert beyond is not None
         assert beyond.base_offset >= limit, "a watermark lies between batches"
         end_position, end_offset = beyond.position, limit
+    if segment.damaged_batches:
+        segment.check_undamaged(found.position, found.position + found.size)
+        damaged = segment.damaged_behind(found.position)
+        if damaged is not None and damaged.position < end_position:
+            end_position, end_offset = damaged.position, damaged.base_offset
     data = segment.log.view(found.position, end_position - found.position)
     if not committed:
         return Slice([data], start, end_offset, None)

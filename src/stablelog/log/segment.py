@@ -8,7 +8,7 @@ A sealed segment is opened when it is first read, and only so many are open at a
 import contextlib
 import struct
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,20 +16,14 @@ from crc32c import crc32c
 
 from stablelog.batch.header import DELETE_HORIZON, HEADER, LENGTH_AND_OFFSET_SIZE, BatchHeader, read_header
 from stablelog.env.disk import Buffer, Disk, File
-from stablelog.errors import Corrupt, DiskError
+from stablelog.errors import Corrupt, DiskError, Unproven
+from stablelog.log.names import INDEX, INDEX_SUFFIXES, LOG, TIMEINDEX, TXNINDEX
 from stablelog.log.offset_index import OffsetIndex
+from stablelog.log.proof import DamagedBatch, prove_headers, scrub
 from stablelog.log.summary import NOTHING, Summary
 from stablelog.log.time_index import TimeIndex
 from stablelog.log.transaction_index import AbortedTxn, TransactionIndex
 
-LOG, INDEX, TIMEINDEX, TXNINDEX, SUMMARY = ".log", ".index", ".timeindex", ".txnindex", ".summary"
-INDEX_SUFFIXES = (INDEX, TIMEINDEX, TXNINDEX)
-COMMIT_SUFFIXES = (
-    ".commitindex",
-    ".commitextents",
-    ".commitsummary",
-)  # of the view in commit order; see `views`
-SEGMENT_SUFFIXES = (LOG, INDEX, TIMEINDEX, TXNINDEX, SUMMARY, *COMMIT_SUFFIXES)
 WALK_READ_SIZE = 64 << 10
 INTERVAL_SIZE = 4096  # between two entries of an index that is made anew in memory
 FIND_READ_SIZE = 5 << 10  # an index interval and a header
@@ -94,6 +88,8 @@ class Segment:
         summary: of a sealed segment, what it holds.
         passed: how many bytes from its beginning lookups by time have walked, and the latest time of a record in them, in
             ms; -1 if there is no record.
+        damage: why nothing of the log file is handed out; None while no damage is known.
+        damaged_batches: batches that the scrub has found damaged, by position; none of them is handed out.
     """
 
     __slots__ = (
@@ -109,9 +105,12 @@ class Segment:
         "_open_files",
         "_time_index",
         "_txn_index",
+        "_unproven",
         "base_offset",
         "committed_count",
         "created_ms",
+        "damage",
+        "damaged_batches",
         "durable",
         "end_offset",
         "first_timestamp",
@@ -156,6 +155,11 @@ class Segment:
         self.durable = False
         self.summary: Summary | None = None
         self.passed = 0, NOTHING
+        self.damage: str | None = None
+        self.damaged_batches: list[DamagedBatch] = []
+        self._unproven: tuple[int, int] | None = (
+            None  # bytes that were taken on trust, CRC over their headers
+        )
 
     def path(self, suffix: str) -> Path:
         """The segment's file of this kind."""
@@ -183,13 +187,23 @@ class Segment:
         self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)
         self._txn_index = TransactionIndex()
 
-    def open_sealed(self, summary: Summary) -> None:
-        """Trust a summary that recovery has checked."""
+    def open_sealed(self, summary: Summary, *, is_proven: bool = False) -> None:
+        """Trust a summary that recovery has checked; the log file is not handed out before `prove`.
+
+        Args:
+            summary: of the segment.
+            is_proven: whether this process has written the log file itself.
+        """
         self._take(summary)
         self.sealed = self.durable = True
+        if not is_proven and self.size:
+            self._unproven = self.size, self.log_crc
 
     def open_growing(self, progress: Summary | None) -> None:
-        """Open the log to be read again: from its beginning, or from where `progress` says that its indexes are known."""
+        """Open the log to be replayed: from its beginning, or from where `progress` says that its indexes are known.
+
+        What lies before that is not handed out before `prove`.
+        """
         self._log = self._disk.open(self.path(LOG))
         self._begin_indexes()
         if progress is None:
@@ -206,6 +220,8 @@ class Segment:
         self._time_index = TimeIndex(self.base_offset, contents[1])
         self._txn_index = TransactionIndex(contents[2])
         self._take(progress)
+        if self.size:
+            self._unproven = self.size, self.log_crc
         if len(self._offset_index):
             self._indexed_position = self._offset_index[len(self._offset_index) - 1][1]
         timestamp, self.max_timestamp_offset = (
@@ -215,7 +231,7 @@ class Segment:
         )
         if timestamp < self.max_timestamp:
             # It is in a batch behind the last one that is in the offset index.
-            for _, header in self.walk(self._indexed_position):
+            for _, header in self.walk_unproven(self._indexed_position):
                 if header.max_timestamp == self.max_timestamp:
                     self.max_timestamp_offset = header.last_offset
                     break
@@ -464,12 +480,68 @@ class Segment:
     # -- reading -----------------------------------------------------------------------------------------------
 
     @property
+    def is_proven(self) -> bool:
+        """Whether the log file may be handed out: it is what this process wrote, or `prove` has found it whole."""
+        return self._unproven is None
+
+    def prove(self) -> Iterator[None]:
+        """Prove the log file that was taken on trust, a piece at a time. May run in any thread.
+
+        Raises:
+            Corrupt: it is not what was sealed; nothing of it is handed out any more.
+            DiskError: it cannot be read.
+        """
+        if self._unproven is None:
+            return
+        try:
+            yield from prove_headers(self._disk, self.path(LOG), *self._unproven)
+        except Corrupt as error:
+            self.damage = str(error)
+            raise
+        self._unproven = None
+
+    def scrub(self) -> Iterator[int | DamagedBatch]:
+        """Check the bodies of the batches there are by now; see `proof.scrub`. May run in any thread."""
+        return scrub(self._disk, self.path(LOG), self.size)
+
+    def note_damaged(self, batch: DamagedBatch) -> bool:
+        """Hand out a batch no more. Returns whether it was not known to be damaged."""
+        if batch in self.damaged_batches:
+            return False
+        self.damaged_batches = sorted([*self.damaged_batches, batch], key=lambda known: known.position)
+        return True
+
+    def check_undamaged(self, begin: int, end: int) -> None:
+        """Raise Corrupt if a batch in these bytes of the log file is known to be damaged."""
+        for batch in self.damaged_batches:
+            if begin < batch.position + batch.size and batch.position < end:
+                raise Corrupt(f"{self.path(LOG)}: {batch}")
+
+    def damaged_behind(self, position: int) -> "DamagedBatch | None":
+        """The first damaged batch that begins at this position or behind it; None if there is none."""
+        return next((batch for batch in self.damaged_batches if batch.position >= position), None)
+
+    @property
     def log(self) -> File:
         """The log file, open.
 
         Raises:
-            Corrupt: the file is gone.
+            Corrupt: the file is gone, or damaged.
+            Unproven: it was not proven since the start of the broker.
         """
+        if self.damage is not None:
+            raise Corrupt(self.damage)
+        if self._unproven is not None:
+            raise Unproven(self.path(LOG), self.prove)
+        return self._opened_log()
+
+    @property
+    def growing_log(self) -> File:
+        """The log file of a segment that is replayed, open, proven or not."""
+        assert not self.durable
+        return self._opened_log()
+
+    def _opened_log(self) -> File:
         if self.durable:
             self._open_files.used(self)
         if self._log is None:
@@ -552,9 +624,18 @@ class Segment:
         return fresh._offset_index, fresh._time_index
 
     def walk(self, position: int, read_size: int = WALK_READ_SIZE) -> Iterator[tuple[int, BatchHeader]]:
-        """Each batch from the one that begins at `position`, as (position, header)."""
+        """Each batch from the one that begins at `position`, as (position, header). Raises as `log` does."""
+        return self._walk(lambda: self.log, position, read_size)
+
+    def walk_unproven(self, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """As `walk`, for recovery: also where the log file is not proven."""
+        return self._walk(self._opened_log, position, WALK_READ_SIZE)
+
+    def _walk(
+        self, log: Callable[[], File], position: int, read_size: int
+    ) -> Iterator[tuple[int, BatchHeader]]:
         while position < self.size:
-            chunk = self.log.read(position, min(read_size, self.size - position))
+            chunk = log().read(position, min(read_size, self.size - position))
             reached = position
             at = 0
             while len(chunk) - at >= HEADER.size:
@@ -567,8 +648,13 @@ class Segment:
             position = reached
 
     def find(self, offset: int) -> Found | None:
-        """The first batch that ends at `offset` or after it; None if there is none here."""
+        """The first batch that ends at `offset` or after it; None if there is none here. Raises as `log` does."""
         return self._seek(self.offset_index.position_before(offset), offset, self.size)
+
+    def header_at(self, offset: int) -> BatchHeader | None:
+        """The header of the first batch that ends at `offset` or after it, from the log file, proven or not."""
+        position = self.offset_index.position_before(offset)
+        return next((h for _, h in self.walk_unproven(position) if h.last_offset >= offset), None)
 
     def whole_batches(self, first: Found, size: int) -> tuple[int, int]:
         """Where the last batch ends that is whole within `size` bytes from `first`: (position, next offset).

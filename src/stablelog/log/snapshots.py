@@ -19,8 +19,8 @@ from crc32c import crc32c
 
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, DiskError
+from stablelog.log.names import is_snapshot, offset_of
 from stablelog.log.producers import BATCHES_KEPT, NO_TXN, KeptBatch, Producer, Producers
-from stablelog.log.retention import is_snapshot, offset_of
 from stablelog.log.summary import Summary
 
 SNAPSHOT_VERSION = 1

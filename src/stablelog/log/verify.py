@@ -18,10 +18,20 @@ from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.log_start import LOG_START_FILE, read_log_start
+from stablelog.log.names import (
+    INDEX,
+    INDEX_SUFFIXES,
+    LOG,
+    SUMMARY,
+    TIMEINDEX,
+    TXNINDEX,
+    is_log,
+    is_snapshot,
+    offset_of,
+)
 from stablelog.log.offset_index import OffsetIndex
 from stablelog.log.producers import NO_TXN, Producer, Producers
-from stablelog.log.retention import is_log, is_snapshot, offset_of
-from stablelog.log.segment import INDEX, INDEX_SUFFIXES, LOG, SUMMARY, TIMEINDEX, TXNINDEX
 from stablelog.log.snapshots import decode_producers, decode_snapshot
 from stablelog.log.summary import NOTHING, Summary
 from stablelog.log.time_index import TimeIndex
@@ -101,6 +111,8 @@ class _Verification:
         names = self._disk.list_dir(self._directory)
         bases = sorted(offset_of(name) for name in names if is_log(name))
         self._snapshots = sorted({offset_of(name) for name in names if is_snapshot(name)}, reverse=True)
+        start, findings = self._read_log_start(bases)
+        yield from findings
         if not bases:
             return
         self._end_offset = bases[0]
@@ -114,6 +126,11 @@ class _Verification:
             if self._progress is not None:
                 self._progress(done, sum(sizes.values()))
         yield from self._verify_epochs()
+        if start is not None and start > self._end_offset:
+            yield Finding(
+                self._directory / LOG_START_FILE,
+                f"says that the log begins at offset {start}; it ends at {self._end_offset}",
+            )
         for offset in self._snapshots if self._begins_known else ():
             if all(self._disk.exists(self._path(base, LOG)) for base in bases):
                 yield Finding(
@@ -121,6 +138,27 @@ class _Verification:
                     f"is of offset {offset}; the log ends at {self._end_offset}",
                 )
                 yield from self._read_snapshot(offset, None)
+
+    def _read_log_start(self, bases: list[int]) -> tuple[int | None, list[Finding]]:
+        """Where the partition says that its log begins, None if it does not say, and what is wrong with that."""
+        path = self._directory / LOG_START_FILE
+        try:
+            start = read_log_start(self._disk, path)
+        except Corrupt as error:
+            return None, [Finding(path, str(error))]
+        if start is None:
+            return (
+                None,
+                [],
+            )  # as in a directory of Apache Kafka; `ops.verify` knows whether it has to be there
+        if not bases:
+            return start, [
+                Finding(self._directory, "there is no log file, and the partition was made with one")
+            ]
+        if bases[0] > start:
+            gone = f"the log begins at offset {start}, and its first segment at {bases[0]}: segments are gone"
+            return start, [Finding(self._directory, gone)]
+        return start, []
 
     def _path(self, base_offset: int, suffix: str) -> Path:
         return self._directory / f"{base_offset:020d}{suffix}"

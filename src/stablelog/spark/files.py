@@ -19,8 +19,7 @@ from typing import Any, TypeVar
 from stablelog.batch.header import headers_in
 from stablelog.client.cluster import LATEST, Cluster, Missing
 from stablelog.errors import Corrupt, InvalidConfig, Unavailable
-from stablelog.log.retention import DELETED
-from stablelog.log.segment import COMMIT_SUFFIXES
+from stablelog.log.names import COMMIT_SUFFIXES, DELETED
 from stablelog.spark import fetch
 from stablelog.spark.counting import files_limited
 from stablelog.spark.offsets import Place

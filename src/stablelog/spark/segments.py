@@ -26,10 +26,10 @@ from crc32c import crc32c
 from stablelog.batch.header import HEADER, BatchHeader, read_header
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.errors import Corrupt, Unavailable
+from stablelog.log.log_start import LOG_START_FILE, decode_log_start
+from stablelog.log.names import INDEX, LOG, SUMMARY, TXNINDEX
 from stablelog.log.offset_index import ENTRY as INDEX_ENTRY
 from stablelog.log.offset_index import OffsetIndex
-from stablelog.log.retention import LOG_START_FILE
-from stablelog.log.segment import INDEX, LOG, SUMMARY, TXNINDEX
 from stablelog.log.snapshots import decode_producers, decode_snapshot
 from stablelog.log.summary import Summary
 from stablelog.log.transaction_index import ENTRY as TXN_ENTRY
@@ -471,10 +471,8 @@ class PartitionFiles:
             Corrupt: what says so is not what it should be.
         """
         path = self.directory / LOG_START_FILE
-        lines = _read_or_nothing(path).split()
-        if lines and (len(lines) != 2 or not lines[1].isdigit()):
-            raise Corrupt(f"{path} does not say where the log begins")
-        return int(lines[1]) if lines else 0
+        content = _read_or_nothing(path)
+        return decode_log_start(content, path) if content else 0
 
     def span(self, start: int, end: int, topic_id: str = "") -> FileSpan:
         """The range [start, end), which lies in the files.

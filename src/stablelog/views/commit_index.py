@@ -24,7 +24,7 @@ from crc32c import crc32c
 
 from stablelog.env.disk import Buffer, Disk, File
 from stablelog.errors import Corrupt, DiskError
-from stablelog.log.segment import COMMIT_SUFFIXES
+from stablelog.log.names import COMMIT_SUFFIXES
 from stablelog.views.extents import EXTENT, LONG_COUNT, Extent, column, placed
 
 ENTRIES_SUFFIX, EXTENTS_SUFFIX, SUMMARY_SUFFIX = COMMIT_SUFFIXES

@@ -21,7 +21,7 @@ from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import find_by_time
 from stablelog.env.disk import Disk, File
-from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange
+from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange, Unproven
 from stablelog.log.model import Slice
 from stablelog.log.partition import Partition
 from stablelog.log.read import TimestampedOffset
@@ -29,7 +29,7 @@ from stablelog.log.segment import Segment
 from stablelog.views.commit_index import NO_PRODUCER, CommitIndex, Entry
 from stablelog.views.extents import EXTENT, SEVERAL, Extent, Extents
 from stablelog.views.gather import Gathered
-from stablelog.views.stretches import stretches
+from stablelog.views.stretches import Stretch, stretches
 
 SPILL_SUFFIX = ".openextents"
 TORN = -1  # stands for the first offset of a transaction that has lost its beginning
@@ -65,6 +65,12 @@ class _Run:
         self.start = self.end = start
         self.begin_position = self.end_position = position
         self.latest_ms = -1
+
+
+def _prove(segment: Segment) -> None:
+    """Prove a segment at once: the view walks it before it is served."""
+    for _ in segment.prove():
+        pass
 
 
 class CommitOrder:
@@ -183,6 +189,8 @@ class CommitOrder:
             summary = self._indexes[-1].summary
             assert summary is not None
             self._reopen(segments[:trusted], summary.open)
+        for segment in segments[trusted:]:
+            _prove(segment)
         self._begin_index(segments[trusted])
         done = sum(segment.size for segment in segments[:trusted])
         before = segments[trusted]
@@ -205,6 +213,7 @@ class CommitOrder:
         for segment in segments:
             if segment.end_offset <= least:
                 continue
+            _prove(segment)
             found = segment.find(least)
             for position, header in () if found is None else segment.walk(found.position):
                 known = self._open.get(header.producer_id)
@@ -374,6 +383,7 @@ class CommitOrder:
         Raises:
             OffsetOutOfRange: retention has removed what stood there, or it lies past the log's end.
             Corrupt: what stands where a batch should is none.
+            Unproven: the segment in which the first batch stands was not proven since the start.
         """
         if not self.start_offset <= start <= max(self._partition.high_watermark, self.end_offset):
             raise OffsetOutOfRange(
@@ -382,17 +392,28 @@ class CommitOrder:
             )
         goes_on = self._ends.pop(start, False) or start == self._start  # who begins at the beginning reads on
         gathered = Gathered(start, size_max, at_least_one=at_least_one, goes_on=goes_on)
-        for index in self._indexes[self._place_of(start) :]:
-            for part in stretches(index, start, self._log_start, gathered.room):
-                if isinstance(part, Entry):
-                    extent = index.extent(part.extent_first)
-                    segment, whole = self._segment(extent.segment), part.start >= start
-                    has_room = gathered.add_run(segment, extent, part, whole=whole)
-                else:
-                    has_room = gathered.add(self._segment(part.segment).log, part)
-                if not has_room:
-                    return self._read_to(gathered)
+        try:
+            for index in self._indexes[self._place_of(start) :]:
+                for part in stretches(index, start, self._log_start, gathered.room):
+                    if not self._gather(gathered, index, part):
+                        return self._read_to(gathered)
+        except (Corrupt, Unproven):
+            if gathered.end == start:
+                raise
+            # The next read begins there, and is told.
         return self._read_to(gathered)
+
+    def _gather(self, gathered: Gathered, index: CommitIndex, part: Entry | Stretch) -> bool:
+        """Add a run, or the batches of transactions. Returns whether there is room for more."""
+        if isinstance(part, Entry):
+            extent = index.extent(part.extent_first)
+            return gathered.add_run(
+                self._segment(extent.segment), extent, part, whole=part.start >= gathered.start
+            )
+        segment = self._segment(part.segment)
+        for begin, end in zip(part.begins, part.ends, strict=True) if segment.damaged_batches else ():
+            segment.check_undamaged(begin, end)
+        return gathered.add(segment.log, part)
 
     def _read_to(self, gathered: Gathered) -> Slice:
         """What was gathered; and remember where it ends, for there its reader goes on."""

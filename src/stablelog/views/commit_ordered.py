@@ -6,11 +6,12 @@ that is open: its last stable offset is the end of the view.
 
 from collections.abc import Callable
 
-from stablelog.errors import DiskError, OffsetOutOfRange
+from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange
+from stablelog.log.log_start import encode_log_start, read_log_start
 from stablelog.log.model import Isolation, Slice
 from stablelog.log.partition import Partition
 from stablelog.log.read import Lookup
-from stablelog.log.retention import encode_log_start, read_log_start
+from stablelog.log.recovery import Known
 from stablelog.views.commit_order import CommitOrder
 
 VIEW_START_FILE = "view-start-offset"
@@ -25,27 +26,40 @@ class CommitOrderedPartition(Partition):
 
     view: CommitOrder
 
-    def _load(
-        self,
-        log_start_offset: int,
-        *,
-        clean: bool,
-        durable_offset: int = 0,
-        progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        super()._load(log_start_offset, clean=clean, durable_offset=durable_offset, progress=progress)
+    def _load(self, known: Known, progress: Callable[[int, int], None] | None) -> None:
+        super()._load(known, progress)
         try:
+            view_start = self._view_start(known)
             self.view = CommitOrder(self, self._disk, progress)
         except BaseException:  # where descriptors have run out, others need those of the log
             super().close(clean=False)
             raise
-        view_start = read_log_start(self._disk, self.directory, VIEW_START_FILE)
-        if view_start > self.end_offset:  # the log was cut before it
-            view_start = self.end_offset
-            self._disk.write_atomic(self.directory / VIEW_START_FILE, encode_log_start(view_start))
         self.view.begin_at(view_start)
         # Where state was made from a snapshot of Kafka's form, that does not say how long the open ones are.
         self._producers.set_open_record_counts(self.view.open_record_counts())
+
+    def _view_start(self, known: Known) -> int:
+        """Where the view begins.
+
+        Raises:
+            Corrupt: the file that says so is gone or damaged, or says an offset past the log's end.
+        """
+        path = self.directory / VIEW_START_FILE
+        start = read_log_start(self._disk, path)
+        if start is None:
+            if known.is_established:
+                raise Corrupt(
+                    f"{path} is gone: where the view begins is not known, and records that were deleted could be read "
+                    "again. Restore the file"
+                )
+            start = 0
+            self._disk.write_atomic(path, encode_log_start(start))
+        if start > self.end_offset:
+            raise Corrupt(
+                f"{path} says that the view begins at offset {start}, and the log ends at {self.end_offset}. Restore "
+                "the file, or the log files"
+            )
+        return start
 
     @property
     def last_stable_offset(self) -> int:
@@ -97,11 +111,18 @@ class CommitOrderedPartition(Partition):
                 f"records before {before_offset} of {self.topic}-{self.index} cannot be deleted: the high watermark is {self.high_watermark}"
             )
         start_offset = max(self.view.whole_from(before_offset), self.view.start_offset)
+        if start_offset > self.synced_offset:
+            self._active.log.sync()  # as for the log's own start
         # Durable first: where the view begins never moves back.
         self._disk.write_atomic(self.directory / VIEW_START_FILE, encode_log_start(start_offset))
         self.view.begin_at(start_offset)
         super().delete_records(self.view.first_needed_offset())
         return self.view.start_offset
+
+    def _lower_starts(self, end_offset: int) -> None:
+        super()._lower_starts(end_offset)
+        if end_offset < self.view.start_offset:
+            self._disk.write_atomic(self.directory / VIEW_START_FILE, encode_log_start(end_offset))
 
     def _delete_segments(self, count: int, due_ms: int) -> int:
         """Leave what open transactions have written: they would be gone as a whole when they commit.

@@ -193,6 +193,7 @@ class Gathered:
             end, end_offset = segment.whole_batches(found, max(room, found.size))
             if end >= run_end:
                 end, end_offset = run_end, entry.end
+        segment.check_undamaged(begin, end)
         self._buffers.append(segment.log.view(begin, end - begin))
         self.room = room - (end - begin)
         self.end = end_offset

@@ -14,8 +14,7 @@ from stablelog.batch.header import HEADER, BatchHeader, read_header
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt
-from stablelog.log.retention import is_log, offset_of
-from stablelog.log.segment import LOG
+from stablelog.log.names import LOG, is_log, offset_of
 from stablelog.log.verify import Finding
 from stablelog.views.commit_index import (
     ENTRIES_SUFFIX,

@@ -2,7 +2,7 @@
 
 Behaviour: the answer waits until there are `min_bytes`, or `max_wait` is over; a partition that is refused is answered
 at once. One that is opening or offline waits like one without records: Java's consumer asks again at once, for as long
-as metadata names no other leader. A read-committed fetch ends at the last stable offset and carries the aborted transactions of
+as metadata names no other leader. So does one whose segment has to be proven first, and is answered without an error. A read-committed fetch ends at the last stable offset and carries the aborted transactions of
 exactly what it hands out; a read-uncommitted one ends at the high watermark and carries none. At least one whole
 batch is handed out, however large.
 Version notes: v4 isolation; v5 log start; v7 sessions (KIP-227); v12 the last fetched epoch; v13 topic ids.
@@ -28,7 +28,7 @@ from stablelog.broker.fetch_sessions import (
 )
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
 from stablelog.env.disk import Buffer
-from stablelog.errors import Refused
+from stablelog.errors import Refused, Unproven
 from stablelog.log.partition import Isolation, Partition
 from stablelog.wire.fetch import FetchedPartition, FetchedTopic, encode_fetch_response
 
@@ -106,7 +106,14 @@ def _read(
             aborted=() if isolation is Isolation.READ_COMMITTED else None,
         )
         size_max = max(min(wanted.size_max, size_left), 0)
-        read = partition.read(wanted.fetch_offset, size_max, isolation, at_least_one=at_least_one)
+        try:
+            read = partition.read(wanted.fetch_offset, size_max, isolation, at_least_one=at_least_one)
+        except Unproven as unproven:
+            broker.proofs.request(partition, unproven)
+            return answer, None
+        ahead = partition.unproven_ahead(read.end_offset)
+        if ahead is not None:
+            broker.proofs.request(partition, ahead)
     except PARTITION_ERRORS as error:
         return FetchedPartition(index, error=codes.of_error(error)), None
     answer.records = read.buffers
@@ -122,7 +129,7 @@ class Found:
     Attributes:
         answers: by partition.
         seen: each open partition with the end that was visible.
-        closed: those that are opening or offline, or cannot be read now.
+        closed: those that are opening or offline, or cannot be read now, or whose segment is not proven yet.
         refused: whether a partition was refused for another reason.
         size: bytes of records.
     """
@@ -150,7 +157,7 @@ def _read_all(
             found.seen.append(
                 (partition, answer.last_stable_offset if is_committed else answer.high_watermark)
             )
-        elif answer.error in (codes.opening, codes.offline):
+        elif answer.error in (codes.opening, codes.offline, ErrorCode.none):
             found.closed.append(key)
         else:
             found.refused = True

@@ -25,8 +25,9 @@ from stablelog.broker.apis import NO_THROTTLE, Item, in_turns
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
-from stablelog.errors import Refused, Unavailable
-from stablelog.log.partition import Isolation
+from stablelog.errors import Refused, Unavailable, Unproven
+from stablelog.log.partition import Isolation, Partition
+from stablelog.log.read import Lookup
 
 LATEST, EARLIEST, NEWEST_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 NOT_FOUND = -1
@@ -45,23 +46,29 @@ async def _look_up(broker: Broker, name: str, asked: Any, isolation: Isolation) 
         return partition.visible_end(isolation), -1, partition.leader_epoch
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return partition.visible_start(isolation), -1, partition.leader_epoch
-    if timestamp == NEWEST_TIMESTAMP:
-        lookup = partition.look_up_newest(isolation)
-    elif timestamp >= 0:
-        lookup = partition.look_up_time(timestamp, isolation)
-    else:
+    if timestamp < 0 and timestamp != NEWEST_TIMESTAMP:
         raise Refused(ErrorCode.unsupported_version, f"no meaning is known for the timestamp {timestamp}")
+    lookup = _lookup(partition, timestamp, isolation)
     while True:
         try:
             next(lookup)
         except StopIteration as end:
             return end.value if end.value is not None else (NOT_FOUND, -1, -1)
+        except Unproven as unproven:
+            await broker.proofs.request(partition, unproven)
+            lookup = _lookup(partition, timestamp, isolation)
         await asyncio.sleep(0)
         if broker.topics.partition(name, asked.partition_index, PARTITION_CODES) is not partition:
             raise Refused(
                 ErrorCode.unknown_topic_or_partition,
                 f"{name}-{asked.partition_index} was deleted and created again while a time was looked up in it",
             )
+
+
+def _lookup(partition: Partition, timestamp: int, isolation: Isolation) -> Lookup:
+    if timestamp == NEWEST_TIMESTAMP:
+        return partition.look_up_newest(isolation)
+    return partition.look_up_time(timestamp, isolation)
 
 
 async def _markers_durable(broker: Broker, request: ListOffsetsRequest) -> None:

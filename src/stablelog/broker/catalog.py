@@ -1,0 +1,110 @@
+"""The list of topics, `cluster.json`: which topics there are, with their ids, settings and counts of partitions.
+
+It is replaced as a whole, so that a topic exists with all its partitions or not at all. It cannot be rebuilt: the
+order of a topic and its settings stand nowhere else.
+
+Format: docs/formats.md, "cluster.json".
+"""
+
+import json
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from crc32c import crc32c
+
+from stablelog.env.disk import Disk
+from stablelog.errors import Corrupt
+
+CATALOG_FILE = "cluster.json"
+VERSION = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTopic:
+    """One topic of the list."""
+
+    name: str
+    topic_id: uuid.UUID
+    partition_count: int
+    configs: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The content of the list.
+
+    Attributes:
+        cluster_id: of the data directory; empty in version 1, where only `meta.properties` says it.
+        leader_epoch: of the last start.
+        established_epoch: the leader epoch of the start that had made every partition complete, with all files of
+            this release: batches of this epoch or a later one follow each other without a gap. None until then: in
+            version 1, and while a directory of Apache Kafka or of version 1 is being taken over.
+        topics: in no order.
+    """
+
+    cluster_id: str
+    leader_epoch: int
+    established_epoch: int | None
+    topics: list[ListedTopic] = field(default_factory=list)
+
+
+def encode_catalog(
+    cluster_id: str, leader_epoch: int, established_epoch: int | None, topics: Iterable[ListedTopic]
+) -> bytes:
+    """The text of the file: JSON whose last member is a CRC over the others."""
+    content: dict[str, Any] = {
+        "version": VERSION,
+        "cluster_id": cluster_id,
+        "leader_epoch": leader_epoch,
+        "established_epoch": established_epoch,
+        "topics": {
+            topic.name: {
+                "id": str(topic.topic_id),
+                "partitions": topic.partition_count,
+                "configs": topic.configs,
+            }
+            for topic in topics
+        },
+    }
+    return json.dumps({**content, "crc": _crc(content)}, indent=1).encode()
+
+
+def _crc(content: dict[str, Any]) -> str:
+    """Eight hex digits over the members without the CRC, written without spaces and with sorted names."""
+    return f"{crc32c(json.dumps(content, sort_keys=True, separators=(',', ':')).encode()):08x}"
+
+
+def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
+    """Read the list; None if there is none.
+
+    Raises:
+        Corrupt: the file is damaged.
+    """
+    path = directory / CATALOG_FILE
+    try:
+        text = disk.read_bytes(path)
+    except FileNotFoundError:
+        return None
+    try:
+        content = json.loads(text)
+        version = content["version"]
+        if version not in (1, VERSION):
+            raise ValueError(f"version {version!r}; {VERSION} is known")
+        if version == VERSION and content.pop("crc") != _crc(content):
+            raise ValueError("its CRC does not hold")
+        topics = [
+            ListedTopic(name, uuid.UUID(entry["id"]), int(entry["partitions"]), dict(entry["configs"]))
+            for name, entry in content["topics"].items()
+        ]
+        established_epoch = content["established_epoch"] if version == VERSION else None
+        return Catalog(
+            str(content["cluster_id"]) if version == VERSION else "",
+            int(content["leader_epoch"]),
+            None if established_epoch is None else int(established_epoch),
+            topics,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Corrupt(f"{path} is not a list of topics: {error!r}. Restore it from a backup") from error

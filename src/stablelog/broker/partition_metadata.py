@@ -1,0 +1,39 @@
+"""Kafka's `partition.metadata`: which topic a partition's directory belongs to.
+
+Format: docs/formats.md, "partition.metadata".
+"""
+
+import base64
+import uuid
+from pathlib import Path
+
+from stablelog.env.disk import Disk
+from stablelog.errors import Corrupt
+
+METADATA_FILE = "partition.metadata"
+
+
+def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID | None:
+    """The topic id that a partition's directory was made for; None if it does not say.
+
+    Raises:
+        Corrupt: the file is not what Kafka writes.
+    """
+    path = directory / METADATA_FILE
+    try:
+        content = disk.read_bytes(path).decode()
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise Corrupt(f"{path} names no topic id: {error!r}") from error
+    try:
+        lines = dict(line.split(": ", 1) for line in content.splitlines() if line)
+        return uuid.UUID(bytes=base64.b64decode(lines["topic_id"] + "==", altchars=b"-_", validate=True))
+    except (ValueError, KeyError) as error:
+        raise Corrupt(f"{path} names no topic id: {error!r}") from error
+
+
+def write_partition_metadata(disk: Disk, directory: Path, topic_id: uuid.UUID) -> None:
+    """Say which topic a partition's directory belongs to. Durable on return, hence before the first record."""
+    text = base64.urlsafe_b64encode(topic_id.bytes).decode().rstrip("=")
+    disk.write_atomic(directory / METADATA_FILE, f"version: 0\ntopic_id: {text}".encode())

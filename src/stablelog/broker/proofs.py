@@ -1,0 +1,114 @@
+"""Proofs of the log files that a start has taken on trust, off the event loop, before a reader gets them.
+
+A read of such a segment raises Unproven. The fetch asks for the proof and waits as long as it may; the proof goes on
+when it has gone, so that its next try finds it. Proofs of several segments take turns, a piece each.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from stablelog.broker.tasks import Tasks, in_thread
+from stablelog.errors import Corrupt, StablelogError, Unavailable, Unproven
+from stablelog.log.partition import Partition
+
+log = logging.getLogger(__name__)
+
+END = object()
+
+
+@dataclass(slots=True)
+class _Proof:
+    """The proof of one log file, under way."""
+
+    partition: Partition
+    pieces: Iterator[None]
+    done: "asyncio.Future[None]"
+
+
+class Proofs:
+    """The proofs under way.
+
+    Args:
+        tasks: starts the work.
+        on_proven: called with a partition of which more can be read, or is known to be damaged.
+    """
+
+    def __init__(self, tasks: Tasks, on_proven: Callable[[Partition], None]) -> None:
+        self._tasks = tasks
+        self._on_proven = on_proven
+        self._proofs: OrderedDict[Path, _Proof] = OrderedDict()
+        self._wake = asyncio.Event()
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="proofs")
+        self._unreadable: set[Path] = set()  # files whose error was logged
+
+    def request(self, partition: Partition, unproven: Unproven) -> "asyncio.Future[None]":
+        """Have a log file proven.
+
+        Returns:
+            A future that is done when it is proven. It fails with Corrupt if the file is damaged, and with DiskError
+            if it cannot be read.
+        """
+        proof = self._proofs.get(unproven.path)
+        if proof is None:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            future.add_done_callback(_retrieve)
+            proof = self._proofs[unproven.path] = _Proof(partition, unproven.prove(), future)
+            self._wake.set()
+        return proof.done
+
+    def start(self) -> None:
+        """Prove what is asked for until the tasks are stopped."""
+        self._tasks.start("proofs", self._run)
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._proofs:
+                path, proof = next(iter(self._proofs.items()))
+                self._proofs.move_to_end(path)
+                try:
+                    piece = await in_thread(self._threads, _next, proof.pieces)
+                except StablelogError as error:
+                    self._failed(path, proof, error)
+                except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+                    self._tasks.unexpected("proofs", self._tasks.partition(proof.partition), error)
+                    self._failed(path, proof, Unavailable(f"the proof of {path} failed unexpectedly"))
+                else:
+                    if piece is END:
+                        del self._proofs[path]
+                        proof.done.set_result(None)
+                        self._on_proven(proof.partition)
+
+    def _failed(self, path: Path, proof: _Proof, error: StablelogError) -> None:
+        del self._proofs[path]
+        if isinstance(error, Corrupt):
+            if proof.partition.holds(path):  # else it was deleted meanwhile
+                log.error("%s-%d: %s", proof.partition.topic, proof.partition.index, error)
+            self._on_proven(proof.partition)
+        elif path not in self._unreadable:
+            self._unreadable.add(path)
+            log.error("%s-%d: %s; it is tried again", proof.partition.topic, proof.partition.index, error)
+        proof.done.set_exception(error)
+
+    def close(self) -> None:
+        """Release the thread; what is under way is given up."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        for proof in self._proofs.values():
+            proof.done.cancel()
+        self._proofs.clear()
+
+
+def _next(pieces: Iterator[None]) -> object:
+    return next(pieces, END)
+
+
+def _retrieve(future: "asyncio.Future[None]") -> None:
+    """Nobody has to wait for a proof: its failure is logged, and met by the next read."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,111 @@
+"""The scrub: reads all segments in the background and checks the CRC of every batch.
+
+The proof at the first read after a start covers headers; the scrub finds what a disk has changed in bodies, and in
+segments that no reader has asked for. A damaged batch is logged with its file and offset, counted, and no longer handed out.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+from stablelog.broker.tasks import Tasks, in_thread
+from stablelog.broker.topics import Topics
+from stablelog.errors import Corrupt, DiskError
+from stablelog.log.names import LOG
+from stablelog.log.partition import Partition
+from stablelog.log.proof import DamagedBatch
+from stablelog.log.segment import Segment
+
+log = logging.getLogger(__name__)
+
+PASS_PAUSE_S = 60.0  # between two passes over all segments, so that a small log is not read without end
+END = object()
+
+
+class Scrub:
+    """Scrubs the partitions of a broker, one segment after the other, at a limited rate.
+
+    Args:
+        topics: whose partitions.
+        tasks: starts the work.
+        rate: gives the bytes that are read in a second; 0 pauses the scrub.
+
+    Attributes:
+        read_size: bytes read since the start.
+    """
+
+    def __init__(self, topics: Topics, tasks: Tasks, rate: Callable[[], int]) -> None:
+        self._topics = topics
+        self._tasks = tasks
+        self._rate = rate
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="scrub")
+        self.read_size = 0
+
+    def start(self) -> None:
+        """Scrub, pass after pass, if there is a rate."""
+        if self._rate():
+            self._tasks.every("scrub", PASS_PAUSE_S, self.scrub_all)
+
+    async def scrub_all(self) -> None:
+        """Read every segment once, the growing ones as far as they have grown."""
+        loop = asyncio.get_running_loop()
+        began_s, before = loop.time(), self.read_size
+        count = 0
+        for partition in list(self._topics.open_partitions()):
+            for segment in partition.segments():
+                if partition.failure is None:
+                    await self._scrub(partition, segment)
+                    count += 1
+        if count:
+            log.info(
+                "scrub: read %d segments, %d bytes, in %d s; %d batches or segments are damaged",
+                count,
+                self.read_size - before,
+                loop.time() - began_s,
+                sum(partition.damaged_count for partition in self._topics.open_partitions()),
+            )
+
+    async def _scrub(self, partition: Partition, segment: Segment) -> None:
+        """Read one segment. An error of the disk is logged; the next pass tries again."""
+        try:
+            await self._read(partition, segment, self._proof_sizes(segment))
+            await self._read(partition, segment, segment.scrub())
+        except FileNotFoundError:
+            if partition.holds(segment.path(LOG)):
+                log.error("scrub: %s is gone, and was durable. Restore it", segment.path(LOG))
+        except (Corrupt, DiskError) as error:
+            if partition.holds(segment.path(LOG)):
+                log.error("scrub: %s-%d: %s", partition.topic, partition.index, error)
+        except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+            self._tasks.unexpected("scrub", self._tasks.partition(partition), error)
+
+    @staticmethod
+    def _proof_sizes(segment: Segment) -> Iterator[int]:
+        """The header proof of a segment that no reader has asked for yet, as pieces of no size: it is read below."""
+        for _ in segment.prove():
+            yield 0
+
+    async def _read(
+        self, partition: Partition, segment: Segment, pieces: Iterator[int | DamagedBatch]
+    ) -> None:
+        while (piece := await in_thread(self._threads, _next, pieces)) is not END:
+            if isinstance(piece, DamagedBatch):
+                if partition.holds(segment.path(LOG)) and segment.note_damaged(piece):
+                    log.error("scrub: %s: %s", segment.path(LOG), piece)
+                continue
+            assert isinstance(piece, int)
+            self.read_size += piece
+            await self._pause(piece)
+
+    async def _pause(self, size: int) -> None:
+        """Wait as long as the rate gives for these bytes."""
+        await asyncio.sleep(size / max(self._rate(), 1))
+
+    def close(self) -> None:
+        """Release the thread."""
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+def _next(pieces: Iterator[int | DamagedBatch]) -> object:
+    return next(pieces, END)

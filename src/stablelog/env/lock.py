@@ -1,0 +1,57 @@
+"""The lock of a data directory: one process has it at a time.
+
+It is advisory, of the operating system, and ends with its process, however that ends. On a network file system other
+machines may not see it.
+"""
+
+import errno
+import fcntl
+import os
+import time
+from pathlib import Path
+
+from stablelog.errors import DiskError, Unavailable
+
+LOCK_FILE = ".lock"
+TRIES, PAUSE_S = 5, 0.01
+
+
+class DirectoryLock:
+    """The lock of one data directory. Taken by the constructor.
+
+    Args:
+        directory: the data directory.
+        create: whether to make the lock's file if it is missing. Without it, a directory that no broker has ever
+            had is not locked, and nothing is written.
+
+    Raises:
+        Unavailable: another process has the lock.
+        DiskError: the lock's file cannot be opened.
+    """
+
+    def __init__(self, directory: Path, *, create: bool = True) -> None:
+        self._fd = -1
+        path = directory / LOCK_FILE
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        except FileNotFoundError:
+            if create:
+                raise
+            return
+        except OSError as error:
+            raise DiskError(f"opening {path} failed", error.errno or errno.EIO) from error
+        for tried in range(TRIES):
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                # A reader that looks whether a broker is running holds the lock for a moment.
+                time.sleep(PAUSE_S * tried)
+        self.release()
+        raise Unavailable(f"another broker is running on {directory}")
+
+    def release(self) -> None:
+        """Give the lock back."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,154 @@
+"""The proof that a log file holds the batches of which its segment's summary was made.
+
+A start of the broker trusts the summaries of sealed segments, and a snapshot for the part of the growing segment
+before it, without reading the log. What a disk changed or lost meanwhile is found by this proof, before the first
+read: the CRC-32C over the headers of all batches, each of which holds the CRC of its body and its length. Bodies are
+proven by the scrub.
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from crc32c import crc32c
+
+from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, crc_holds, read_header
+from stablelog.env.disk import Disk, File
+from stablelog.errors import Corrupt
+
+SCRUB_SIZE = 1 << 20  # bytes that the scrub reads at a time, about
+PIECE_SIZE = 8 << 20  # bytes that are read between two yields, about
+CHUNK_SIZE = 1 << 20
+LARGE_SIZE = 256 << 10  # of a batch whose body is not read along
+HEADER_CHUNK_SIZE = 4 << 10
+LENGTH = struct.Struct(">i")
+LENGTH_AT = 8  # in a batch
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedBatch:
+    """A batch whose body is not what was written.
+
+    Attributes:
+        position: of its first byte in the log file.
+        size: bytes.
+        base_offset: of its first record.
+    """
+
+    position: int
+    size: int
+    base_offset: int
+
+    def __str__(self) -> str:
+        return (
+            f"the CRC of the batch of offset {self.base_offset}, byte {self.position}, does not hold. Nothing is read "
+            "from it. Restore the file"
+        )
+
+
+def scrub(disk: Disk, path: Path, size: int) -> Iterator[int | DamagedBatch]:
+    """Check the CRC of every batch in the first `size` bytes of a log file whose headers are proven.
+
+    Args:
+        disk: where the file lies.
+        path: of the log file.
+        size: bytes; they end with a whole batch.
+
+    Yields:
+        After about SCRUB_SIZE bytes, how many were read; and each damaged batch.
+
+    Raises:
+        FileNotFoundError: the segment was deleted meanwhile.
+        DiskError: the file cannot be read.
+        Corrupt: a header is not one.
+    """
+    file = disk.open(path)
+    try:
+        position = read_size = 0
+        while position < size:
+            header = read_header(file.read(position, HEADER.size))
+            batch = file.read(position, header.size)
+            if len(batch) < header.size or not crc_holds(batch, 0, header):
+                yield DamagedBatch(position, header.size, header.base_offset)
+            position += header.size
+            read_size += header.size
+            if read_size >= SCRUB_SIZE or position >= size:
+                yield read_size
+                read_size = 0
+    finally:
+        file.close()
+
+
+def prove_headers(disk: Disk, path: Path, size: int, crc: int) -> Iterator[None]:
+    """Prove the first `size` bytes of a log file, a piece at a time. May run in any thread.
+
+    Args:
+        disk: where the file lies.
+        path: of the log file.
+        size: bytes; they end with a whole batch.
+        crc: CRC-32C over the headers of these batches.
+
+    Raises:
+        Corrupt: they are not those batches. Names the first batch that is damaged, where that can be told.
+        DiskError: the file cannot be read.
+    """
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        raise Corrupt(f"{path} is gone, and was durable. Restore it") from None
+    try:
+        if file.size < size:
+            raise Corrupt(f"{path} holds {file.size} bytes; {size} were durable. Restore it")
+        yield from _walk(file, path, size, crc)
+    finally:
+        file.close()
+
+
+def _walk(file: File, path: Path, size: int, crc: int) -> Iterator[None]:
+    position = found = read_size = 0
+    unpack, header_size = LENGTH.unpack_from, HEADER.size
+    chunk_size = CHUNK_SIZE
+    while position < size:
+        # A copy, because a sector that cannot be read would end the process if it were mapped.
+        chunk = file.read(position, min(chunk_size, size - position))
+        at, last, count = 0, len(chunk) - header_size, 0
+        while at <= last:
+            found = crc32c(chunk[at : at + header_size], found)
+            length = unpack(chunk, at + LENGTH_AT)[0]
+            if length < header_size - LENGTH_AND_OFFSET_SIZE:
+                raise _damaged(file, path, size)
+            at += length + LENGTH_AND_OFFSET_SIZE
+            count += 1
+        if not count:
+            raise _damaged(file, path, size)
+        # Of large batches only the beginnings are read.
+        chunk_size = CHUNK_SIZE if at // count < LARGE_SIZE else HEADER_CHUNK_SIZE
+        position += at
+        read_size += len(chunk)
+        if read_size >= PIECE_SIZE:
+            read_size = 0
+            yield
+    if position != size or found != crc:
+        raise _damaged(file, path, size)
+
+
+def _damaged(file: File, path: Path, size: int) -> Corrupt:
+    """The error, with the first batch whose CRC does not hold or whose offsets do not follow."""
+    position = end_offset = 0
+    why = "the offset or the leader epoch of a batch has changed"
+    try:
+        while position < size:
+            header = read_header(file.read(position, HEADER.size))
+            if header.size > size - position:
+                raise Corrupt(f"the batch of offset {header.base_offset} is longer than the file")
+            if not crc_holds(file.read(position, header.size), 0, header):
+                raise Corrupt(f"the CRC of the batch of offset {header.base_offset} does not hold")
+            if header.base_offset < end_offset:
+                raise Corrupt(f"a batch of offset {header.base_offset} follows offset {end_offset - 1}")
+            position, end_offset = position + header.size, header.next_offset
+    except Corrupt as error:
+        why = f"at byte {position}: {error}"
+    return Corrupt(
+        f"{path}: the batches are not those that were synced; {why}. Nothing is read from this segment. Restore the file"
+    )

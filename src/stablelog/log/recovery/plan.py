@@ -1,0 +1,361 @@
+"""The plan of a recovery: what the names and the small files of a partition say, and where replay begins.
+
+Reads no log file, and removes only what a crash left behind: files of segments whose log is deleted.
+"""
+
+import contextlib
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from crc32c import crc32c
+
+from stablelog.env.disk import Disk
+from stablelog.errors import Corrupt
+from stablelog.log.log_start import LOG_START_FILE, read_log_start
+from stablelog.log.names import (
+    INDEX_SUFFIXES,
+    LOG,
+    PRODUCERS,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT,
+    SUMMARY,
+    is_log,
+    is_snapshot,
+    offset_of,
+)
+from stablelog.log.producers import Producers
+from stablelog.log.recovery.tail import SyncedEnd
+from stablelog.log.segment import OpenFiles, Segment
+from stablelog.log.snapshots import decode_producers, decode_snapshot
+from stablelog.log.summary import Summary
+
+NEVER = 2**31  # greater than any leader epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the broker knows of a partition when it opens its directory.
+
+    Attributes:
+        is_clean: whether the last owner closed the log, so that all of it was durable.
+        is_established: whether the directory was made complete, with all files of this release: what is missing
+            then is lost.
+        log_start_offset: what lies before it was deleted, whatever the partition's own file says.
+        recovery_point: the synced end that the broker recorded; None if none is known.
+        leader_epoch: of this start. No batch has a later one.
+        gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
+        now_ms: the broker's clock.
+    """
+
+    is_clean: bool
+    is_established: bool
+    log_start_offset: int
+    recovery_point: int | None
+    leader_epoch: int
+    gapless_epoch: int
+    now_ms: int
+
+
+@dataclass(slots=True)
+class Start:
+    """Where replay begins, and what is known there."""
+
+    offset: int
+    producers: Producers
+    progress: Summary | None  # of the segment in which it lies, if its indexes are whole
+
+
+@dataclass(slots=True)
+class Plan:
+    """What replay works on.
+
+    Attributes:
+        segments: all there are, oldest first; the first `trusted_count` are opened by their summaries.
+        synced: up to where the log was synced.
+        start: where replay begins.
+        log_start: the first offset that can be read.
+        is_log_start_written: whether the partition's own file says so.
+        snapshots: offsets, ascending.
+        deleted: segments before the log's start, to be removed once the log is known to reach that.
+    """
+
+    segments: list[Segment]
+    trusted_count: int
+    synced: SyncedEnd
+    start: Start
+    log_start: int
+    is_log_start_written: bool
+    snapshots: list[int]
+    deleted: list[Segment]
+
+
+class Planner:
+    """Makes the plan of one partition.
+
+    Args:
+        disk: where the partition lies.
+        directory: its own.
+        open_files: shared by all partitions of a broker.
+        known: what the broker knows of the partition.
+    """
+
+    def __init__(self, disk: Disk, directory: Path, open_files: OpenFiles, known: Known) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._open_files = open_files
+        self._known = known
+        self._snapshots: list[int] = []
+        self._log_start = 0
+
+    def plan(self) -> Plan | None:
+        """The plan; None if a log begins here.
+
+        Raises:
+            Corrupt: bytes that were durable are gone. No log file was changed.
+        """
+        names = self._disk.list_dir(self._directory)
+        self._snapshots = sorted({offset_of(name) for name in names if is_snapshot(name)})
+        bases = sorted(offset_of(name) for name in names if is_log(name))
+        written = self._read_log_start(bases)
+        if bases and bases[0] > self._log_start:
+            raise Corrupt(
+                f"{self._directory}: the log begins at offset {self._log_start}, and its first segment is of offset "
+                f"{bases[0]}: {self._log_start:020d}{LOG}, or the segment of that offset, is gone. Restore its files"
+            )
+        deleted_count = self._count_deleted(bases)
+        deleted = [self.segment(base) for base in bases[:deleted_count]]
+        self._check_orphans(names, bases, first_place=deleted_count)
+        bases = bases[deleted_count:]
+        if not bases:
+            self._check_is_new(written=written)
+            return None
+        segments = [self.segment(base) for base in bases]
+        summaries = [self._read_summary(segment) for segment in segments]
+        self._drop_unused(segments, summaries)
+        synced = self._find_synced_end(summaries)
+        trusted_count = self._count_trusted(segments, summaries)
+        for segment, summary in zip(segments[:trusted_count], summaries, strict=False):
+            assert summary is not None
+            segment.open_sealed(summary)
+        self._check_gaps(segments[: trusted_count + 1])
+        start = self._choose_start(segments, trusted_count)
+        return Plan(
+            segments, trusted_count, synced, start, self._log_start, written, self._snapshots, deleted
+        )
+
+    @property
+    def log_start(self) -> int:
+        """The first offset that can be read."""
+        return self._log_start
+
+    def segment(self, base_offset: int) -> Segment:
+        """A segment that is not opened yet."""
+        return Segment(self._disk, self._directory, base_offset, self._open_files)
+
+    def drop(self, segments: Iterable[Segment]) -> None:
+        """Remove all files of segments."""
+        dropped = list(segments)
+        for segment in dropped:
+            segment.close()
+            for suffix in SEGMENT_SUFFIXES:
+                self._disk.remove(segment.path(suffix))
+        if dropped:
+            self._disk.sync_dir(self._directory)
+
+    # -- the log's start ---------------------------------------------------------------------------------------
+
+    def _read_log_start(self, bases: list[int]) -> bool:
+        """Find where the log begins. Returns whether the partition's own file says so."""
+        path = self._directory / LOG_START_FILE
+        said = read_log_start(self._disk, path)
+        if said is None and self._known.is_established:
+            raise Corrupt(
+                f"{path} is gone: where the log begins is not known, and records that were deleted could be read "
+                "again. Restore the file"
+            )
+        first = said if said is not None else bases[0] if bases else 0
+        self._log_start = max(self._known.log_start_offset, first)
+        return said == self._log_start
+
+    def _count_deleted(self, bases: list[int]) -> int:
+        """How many of the first segments were being deleted: those before the log's start.
+
+        Of transactions that began in them only a snapshot behind them knows. Without one they are replayed once more.
+        """
+        count = max(bisect_right(bases, self._log_start) - 1, 0)
+        if not count or any(
+            self._is_readable(offset) for offset in self._snapshots if offset >= bases[count]
+        ):
+            return count
+        # The last of them were not durable when the log's start moved: they were not deleted, and have no snapshot.
+        durable_count = next(
+            (
+                at
+                for at in range(count, 0, -1)
+                if bases[at] in self._snapshots and self._is_readable(bases[at])
+            ),
+            0,
+        )
+        if durable_count:
+            return durable_count
+        while count:
+            summary = self._read_summary(self.segment(bases[count - 1]))
+            if summary is not None and summary.end_offset != bases[count]:
+                break  # the one behind it has gone by now
+            count -= 1
+        return count
+
+    def _check_orphans(self, names: list[str], bases: list[int], *, first_place: int) -> None:
+        """Remove files of segments whose log was deleted.
+
+        A crash may have taken back some of the renames of a deletion: also the log file of one of the deleted segments
+        may be gone, and that of one before it be there.
+
+        Args:
+            names: in the directory.
+            bases: of the log files.
+            first_place: of the first segment that stays.
+
+        Raises:
+            Corrupt: a log file is gone that was not deleted.
+        """
+        for name in names:
+            stem, _, suffix = name.partition(".")
+            if not stem.isdigit() or f".{suffix}" not in SEGMENT_SUFFIXES or int(stem) in bases:
+                continue
+            path = self._directory / name
+            deleted = int(stem) < (bases[first_place] if bases else self._log_start)
+            if (
+                f".{suffix}" == SUMMARY
+                and not deleted
+                and self._read_summary(self.segment(int(stem))) is not None
+            ):
+                raise Corrupt(
+                    f"{path.with_suffix(LOG)} is gone, and was durable. Restore it; or if another program has compacted "
+                    f"the log, remove {path}"
+                )
+            self._disk.remove(path)
+
+    def _check_is_new(self, *, written: bool) -> None:
+        """Raise Corrupt if a directory without a log file had one."""
+        if self._snapshots:
+            raise Corrupt(f"{self._directory}: there are snapshots and no log file. Restore the log files")
+        if self._known.is_established or written:
+            raise Corrupt(
+                f"{self._directory} holds no log file, and the partition was made with one. Restore its files"
+            )
+
+    # -- segments and summaries --------------------------------------------------------------------------------
+
+    def _drop_unused(self, segments: list[Segment], summaries: list[Summary | None]) -> None:
+        """Remove a last segment that is empty, if the one before it was not known to be sealed: it goes on growing."""
+        while len(segments) > 1 and summaries[-2] is None and not self._disk.size(segments[-1].path(LOG)):
+            self.drop([segments.pop()])
+            summaries.pop()
+
+    def _read_summary(self, segment: Segment) -> Summary | None:
+        try:
+            summary = Summary.decode(self._disk.read_bytes(segment.path(SUMMARY)))
+        except (FileNotFoundError, Corrupt):
+            return None
+        return summary if summary.base_offset == segment.base_offset else None
+
+    def _find_synced_end(self, summaries: list[Summary | None]) -> SyncedEnd:
+        # A summary is written when the name of the next segment's log file is durable.
+        if summaries[-1] is not None:
+            raise Corrupt(
+                f"{self._directory}: the log file of offset {summaries[-1].end_offset} is gone, and was durable. Restore it"
+            )
+        point = self._known.recovery_point
+        ends = [summary.end_offset for summary in summaries if summary is not None]
+        offset = max(point or 0, *ends, 0)
+        for snapshot in reversed(self._snapshots):
+            if snapshot <= offset:
+                break
+            if self._read_producers(snapshot) is not None:
+                offset = snapshot
+        return SyncedEnd(offset, self._known.is_clean, is_recorded=point is not None)
+
+    def _count_trusted(self, segments: list[Segment], summaries: list[Summary | None]) -> int:
+        """How many of the first segments are as their summaries say. The last one never is: it grows."""
+        count = 0
+        for segment, summary in zip(segments[:-1], summaries, strict=False):
+            if (
+                summary is None
+                or summary.end_offset > segments[count + 1].base_offset
+                or not segment.matches(summary)
+            ):
+                break
+            count += 1
+        return count
+
+    def _check_gaps(self, segments: list[Segment]) -> None:
+        """Raise Corrupt if a segment is missing between trusted segments."""
+        for segment, following in pairwise(segments):
+            if segment.end_offset != following.base_offset:
+                raise Corrupt(
+                    f"{self._directory}: the segments of offsets {segment.end_offset} to {following.base_offset - 1} "
+                    "are gone, and were durable. Restore their files"
+                )
+
+    # -- where replay begins -----------------------------------------------------------------------------------
+
+    def _read_producers(self, offset: int) -> tuple[Producers, Summary] | None:
+        try:
+            found, progress = decode_producers(
+                self._disk.read_bytes(self._directory / f"{offset:020d}{PRODUCERS}")
+            )
+        except (FileNotFoundError, Corrupt):
+            return None
+        return Producers.restored(found, self._known.now_ms), progress
+
+    def _read_kafkas(self, offset: int) -> Producers | None:
+        try:
+            content = self._disk.read_bytes(self._directory / f"{offset:020d}{SNAPSHOT}")
+            return Producers.restored(decode_snapshot(content, self._known.now_ms), self._known.now_ms)
+        except (FileNotFoundError, Corrupt):
+            return None
+
+    def _is_readable(self, offset: int) -> bool:
+        return self._read_producers(offset) is not None or self._read_kafkas(offset) is not None
+
+    def _choose_start(self, segments: list[Segment], trusted_count: int) -> Start:
+        """The newest snapshot from which replay gives all that is not known without it; one of ours is preferred."""
+        first_offset, unknown_from = segments[0].base_offset, segments[trusted_count].base_offset
+        offsets = [offset for offset in reversed(self._snapshots) if offset >= first_offset]
+        for offset in offsets:
+            start = self._start_at_ours(offset, unknown_from)
+            if start is not None:
+                return start
+        for offset in offsets:
+            producers = self._read_kafkas(offset) if offset <= unknown_from else None
+            if producers is not None:
+                return Start(offset, producers, None)
+        return Start(first_offset, Producers(), None)
+
+    def _start_at_ours(self, offset: int, unknown_from: int) -> Start | None:
+        known = self._read_producers(offset)
+        if known is None:
+            return None
+        producers, progress = known
+        if offset <= unknown_from:
+            return Start(offset, producers, None)
+        if progress.base_offset == unknown_from and self._indexes_hold(progress):
+            return Start(offset, producers, progress)
+        return None
+
+    def _indexes_hold(self, progress: Summary) -> bool:
+        """Whether the indexes of the growing segment are those of the snapshot, or have gone on from them."""
+        segment = self.segment(progress.base_offset)
+        sizes = (progress.index_size, progress.timeindex_size, progress.txnindex_size)
+        crcs = (progress.index_crc, progress.timeindex_crc, progress.txnindex_crc)
+        with contextlib.suppress(FileNotFoundError):
+            return self._disk.size(segment.path(LOG)) >= progress.log_size and all(
+                crc32c(self._disk.read_bytes(segment.path(suffix))[:size]) == crc
+                for suffix, size, crc in zip(INDEX_SUFFIXES, sizes, crcs, strict=True)
+                if size
+            )
+        return False

@@ -1,0 +1,383 @@
+"""Replay: reads the log from where the plan says, and puts right what a crash left of it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
+from stablelog.env.disk import Buffer, Disk
+from stablelog.errors import Corrupt, DiskError
+from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.interrupted import finish_interrupted
+from stablelog.log.log_start import LOG_START_FILE, encode_log_start
+from stablelog.log.names import LOG, PRODUCERS, SNAPSHOT, SUMMARY, TXNINDEX
+from stablelog.log.producers import Producers
+from stablelog.log.recovery.plan import NEVER, Known, Plan, Planner, Start
+from stablelog.log.recovery.tail import Cut, SyncedEnd, check_cut, keep_segment, keep_tail
+from stablelog.log.segment import RELATIVE_OFFSET_MAX, OpenFiles, Segment
+from stablelog.log.snapshots import encode_producers, encode_snapshot
+from stablelog.log.summary import Summary
+
+READ_SIZE = 4 << 20
+PROGRESS_SIZE = 64 << 20
+Progress = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A partition as it is after recovery. All of it is durable.
+
+    Attributes:
+        segments: oldest first; the last one is open to append.
+        cuts: what was cut off the log, in its order.
+    """
+
+    segments: list[Segment]
+    producers: Producers
+    epochs: LeaderEpochs
+    start_offset: int
+    cuts: list[Cut] = field(default_factory=list)
+
+
+def recover(
+    disk: Disk,
+    directory: Path,
+    open_files: OpenFiles,
+    known: Known,
+    *,
+    index_interval: int,
+    progress: Progress | None = None,
+) -> Recovered:
+    """Open the partition in a directory, which exists, and put right what a crash left of it.
+
+    Raises:
+        Corrupt: bytes that were durable are damaged or gone; no log file was changed.
+        DiskError: the disk failed.
+    """
+    finish_interrupted(disk, directory)
+    planner = Planner(disk, directory, open_files, known)
+    plan = planner.plan()
+    if plan is None:
+        return _begin(disk, directory, planner.segment(planner.log_start))
+    return _Replay(disk, directory, planner, plan, known, index_interval, progress).run()
+
+
+def _begin(disk: Disk, directory: Path, segment: Segment) -> Recovered:
+    """Begin a log. The file that says where it begins is written when the log file's name is durable."""
+    segment.create()
+    try:
+        disk.sync_dir(directory)
+        disk.write_atomic(directory / LOG_START_FILE, encode_log_start(segment.base_offset))
+    except DiskError:
+        segment.close()
+        raise
+    return Recovered([segment], Producers(), LeaderEpochs(), segment.base_offset)
+
+
+class _Replay:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        planner: Planner,
+        plan: Plan,
+        known: Known,
+        index_interval: int,
+        progress: Progress | None,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._planner = planner
+        self._plan = plan
+        self._now_ms = known.now_ms
+        self._known = known
+        self._gapless_epoch = NEVER  # compaction leaves gaps in sealed segments
+        self._index_interval = index_interval
+        self._progress = progress
+        self._done_size = 0
+        self._all_size = 0
+        self._epochs = LeaderEpochs()
+        self._epochs_changed = False
+        self._epochs_lost = False
+        self._cuts: list[Cut] = []
+
+    @property
+    def _synced(self) -> SyncedEnd:
+        return self._plan.synced
+
+    def run(self) -> Recovered:
+        plan = self._plan
+        self._read_epochs(plan.segments[: plan.trusted_count])
+        kept = self._replay(plan.segments, plan.trusted_count, plan.start)
+        end_offset = kept[-1].end_offset
+        self._drop_snapshots_past(end_offset)
+        if self._epochs.truncate_to(end_offset) or self._epochs_changed:
+            self._disk.write_atomic(self._directory / EPOCH_FILE, self._epochs.encode())
+        if plan.log_start > end_offset:
+            raise Corrupt(
+                f"{self._directory / LOG_START_FILE} says that the log begins at offset {plan.log_start}, and the log "
+                f"ends at {end_offset}. Restore the file, or the log files"
+            )
+        self._planner.drop(plan.deleted)
+        if not plan.is_log_start_written:
+            self._disk.write_atomic(self._directory / LOG_START_FILE, encode_log_start(plan.log_start))
+        return Recovered(kept, plan.start.producers, self._epochs, plan.log_start, self._cuts)
+
+    # -- leader epochs -----------------------------------------------------------------------------------------
+
+    def _read_epochs(self, trusted: list[Segment]) -> None:
+        """Read the leader epochs, or rebuild them from the headers where the file is missing or damaged.
+
+        Raises:
+            Corrupt: the file says an epoch that has not begun.
+        """
+        path = self._directory / EPOCH_FILE
+        try:
+            self._epochs = LeaderEpochs.decode(self._disk.read_bytes(path))
+        except (FileNotFoundError, Corrupt):
+            self._epochs_lost = True
+            for segment in trusted:
+                for _, header in segment.walk_unproven(0):
+                    self._note_epoch(header)
+        if self._known.is_established and self._epochs.latest > self._known.leader_epoch:
+            raise Corrupt(
+                f"{path} says leader epoch {self._epochs.latest}, and the broker is at {self._known.leader_epoch}. "
+                "Remove the file: it is rebuilt"
+            )
+
+    def _note_epoch(self, header: BatchHeader) -> None:
+        if header.leader_epoch > self._epochs.latest:
+            self._epochs_changed = self._epochs.assign(header.leader_epoch, header.base_offset)
+
+    # -- snapshots ---------------------------------------------------------------------------------------------
+
+    def _drop_snapshots_past(self, end_offset: int) -> None:
+        """They would be taken for those of other records once the log has their offsets again."""
+        dropped = [offset for offset in self._plan.snapshots if offset > end_offset]
+        for offset in dropped:
+            for suffix in (SNAPSHOT, PRODUCERS):
+                self._disk.remove(self._directory / f"{offset:020d}{suffix}")
+        if dropped:
+            self._disk.sync_dir(self._directory)
+
+    # -- reading -----------------------------------------------------------------------------------------------
+
+    def _replay(self, segments: list[Segment], trusted: int, start: Start) -> list[Segment]:
+        """Read from `start` to the log's end. Returns the segments that are left, the last one open to append."""
+        first = max(place for place, segment in enumerate(segments) if segment.base_offset <= start.offset)
+        self._all_size = sum(self._disk.size(segment.path(LOG)) for segment in segments[first:])
+        for segment in segments[first:trusted]:
+            self._replay_trusted(segment, start)
+        for place in range(trusted, len(segments)):
+            segment, later = segments[place], segments[place + 1 :]
+            if not later:
+                self._gapless_epoch = self._known.gapless_epoch
+            damage = self._scan(segment, start)
+            if damage is None and later:
+                damage = self._gap_behind(segment, later[0])
+            if damage is not None or not later:
+                self._finish(segment, later, damage or "")
+                return segments[: place + 1]
+            self._seal(segment, later[0].base_offset, start.producers)
+        raise AssertionError("the last segment is never trusted")
+
+    def _gap_behind(self, segment: Segment, following: Segment) -> str | None:
+        """What is wrong between a whole segment and the next one; None if nothing.
+
+        Raises:
+            Corrupt: they overlap.
+        """
+        if following.base_offset < segment.end_offset:
+            raise Corrupt(f"{following.path(LOG)} begins before the segment in front of it ends")
+        if following.base_offset == segment.end_offset or self._synced.is_clean:
+            return None
+        if following.base_offset in self._plan.snapshots:
+            return None  # compaction has left the gap
+        return f"offsets {segment.end_offset} to {following.base_offset - 1} are gone"
+
+    def _replay_trusted(self, segment: Segment, start: Start) -> None:
+        """Take a sealed segment into producer state only, and prove its headers.
+
+        Raises:
+            Corrupt: they are not those of its summary.
+        """
+        for _ in segment.prove():
+            pass
+        for position, header in segment.walk(0):
+            self._advance(header.size)
+            if header.base_offset >= start.offset:
+                batch = segment.log.read(position, header.size) if header.is_control else b""
+                txn = start.producers.take(header, batch, self._now_ms)
+                if txn is not None:
+                    start.producers.ended(txn)
+
+    def _scan(self, segment: Segment, start: Start) -> str | None:
+        """Read a segment's batches into indexes and producer state.
+
+        Returns:
+            The damage behind which the segment was cut; None if it is whole.
+
+        Raises:
+            Corrupt: it is not whole, and was durable.
+        """
+        log_size = self._disk.size(segment.path(LOG))
+        ours = start.progress is not None and start.progress.base_offset == segment.base_offset
+        segment.open_growing(start.progress if ours else None)
+        if self._epochs_lost:
+            for _, header in segment.walk_unproven(0):
+                self._note_epoch(header)
+        position, file = segment.size, segment.growing_log
+        while position < log_size:
+            chunk = file.read(position, READ_SIZE)
+            try:
+                taken = self._scan_chunk(segment, chunk, position, start)
+                if taken == 0:
+                    size = read_header(chunk).size
+                    if size > log_size - position:
+                        raise Corrupt(f"a torn batch at byte {position}")
+                    chunk = file.read(position, size)
+                    taken = self._scan_chunk(segment, chunk, position, start)
+            except Corrupt as damage:
+                self._cut(segment, str(damage))
+                return str(damage)
+            position += taken
+        return None
+
+    def _scan_chunk(self, segment: Segment, chunk: bytes, position: int, start: Start) -> int:
+        """Take in the whole batches of a chunk. Returns their bytes.
+
+        Raises:
+            Corrupt: at the first batch that is damaged; those before it were taken in.
+        """
+        at = 0
+        view = memoryview(chunk)
+        while len(chunk) - at >= HEADER.size:
+            header = read_header(chunk, at)
+            if header.size > len(chunk) - at:
+                break
+            self._check_offsets(header, segment, position + at)
+            if not crc_holds(chunk, at, header):
+                raise Corrupt(
+                    f"the CRC of the batch at offset {header.base_offset}, byte {position + at}, does not hold"
+                )
+            self._take(segment, header, position + at, view[at : at + header.size], start)
+            at += header.size
+            self._advance(header.size)
+        return at
+
+    def _check_offsets(self, header: BatchHeader, segment: Segment, position: int) -> None:
+        """Raise Corrupt if a batch cannot stand here: no CRC covers its base offset."""
+        if header.base_offset < segment.end_offset:
+            wanted = f"not past {segment.end_offset - 1}"
+        elif header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
+            wanted = f"past what a segment of {segment.base_offset} can hold"
+        elif header.leader_epoch >= self._gapless_epoch and header.base_offset != segment.end_offset:
+            wanted = f"not at {segment.end_offset}"
+        else:
+            return
+        raise Corrupt(f"the batch at byte {position} begins at offset {header.base_offset}, {wanted}")
+
+    def _take(
+        self, segment: Segment, header: BatchHeader, position: int, batch: Buffer, start: Start
+    ) -> None:
+        segment.note(header, position, batch[: HEADER.size], self._index_interval)
+        self._note_epoch(header)
+        assert header.base_offset >= start.offset, "what a snapshot has told of is not read again"
+        txn = start.producers.take(header, batch, self._now_ms)
+        if txn is None:
+            return
+        if txn.aborted is not None:
+            segment.note_aborted(txn.aborted)
+        else:
+            segment.committed_count += txn.record_count
+        start.producers.ended(txn)
+
+    # -- putting right -----------------------------------------------------------------------------------------
+
+    def _cut(self, segment: Segment, damage: str) -> None:
+        """Cut a segment behind its last whole batch, and keep what is cut.
+
+        Raises:
+            Corrupt: what would be cut off was durable, or may have been.
+        """
+        path, file = segment.path(LOG), segment.growing_log
+        check_cut(path, file, segment.size, segment.end_offset, damage, self._synced)
+        kept = keep_tail(self._disk, path, segment.size)
+        self._cuts.append(Cut(path, segment.size, segment.end_offset, file.size - segment.size, kept, damage))
+        segment.cut()
+
+    def _finish(self, segment: Segment, later: list[Segment], damage: str) -> None:
+        """Make the last segment durable, ready to append, and cut what lies behind it.
+
+        Raises:
+            Corrupt: the log ends before what was durable, or may have been.
+        """
+        if segment.end_offset < self._synced.offset:
+            raise Corrupt(
+                f"{segment.path(LOG)} ends at offset {segment.end_offset - 1}; records up to offset "
+                f"{self._synced.offset - 1} were durable, so the disk has lost them. Restore the file"
+            )
+        self._cut_segments(segment, later, damage)
+        if self._disk.exists(segment.path(SUMMARY)):
+            # A segment with a summary has another one behind it, also if this stops here.
+            self._disk.remove(segment.path(SUMMARY))
+            self._disk.sync_dir(self._directory)
+        self._write_indexes(segment)
+        for file in segment.files_to_sync(indexes=True):
+            file.sync()
+        self._disk.sync_dir(self._directory)
+        segment.names_changed = False
+
+    def _cut_segments(self, last: Segment, later: list[Segment], damage: str) -> None:
+        """Delete the segments behind the log's new end, and keep their log files under another name.
+
+        Raises:
+            Corrupt: they may have been durable.
+        """
+        damage = f"a segment behind the cut in {last.path(LOG).name}: {damage}"
+        for segment in later:
+            path = segment.path(LOG)
+            if not self._disk.size(path):
+                continue
+            file = self._disk.open(path)
+            try:
+                check_cut(path, file, -1, segment.base_offset, damage, self._synced)
+            finally:
+                file.close()
+        for segment in later:
+            cut = keep_segment(self._disk, segment.path(LOG), segment.base_offset, damage)
+            if cut is not None:
+                self._cuts.append(cut)
+        self._planner.drop(later)
+
+    def _seal(self, segment: Segment, next_base_offset: int, producers: Producers) -> None:
+        """Make a sealed segment durable, and write its summary."""
+        self._write_indexes(segment)
+        segment.end_offset = next_base_offset  # behind the last batch there may be what compaction has left
+        first_open = producers.first_open_offset()
+        segment.seal(next_base_offset if first_open is None else first_open)
+        for file in segment.files_to_sync(indexes=True):
+            file.sync()
+        self._disk.sync_dir(self._directory)
+        assert segment.summary is not None
+        # As when a segment is rolled: once it is deleted, only the snapshot knows of the transactions begun in it.
+        progress = Summary(next_base_offset, next_base_offset, stable_offset=segment.stable_offset)
+        for suffix, content in (
+            (".producers", encode_producers(producers, progress)),
+            (".snapshot", encode_snapshot(producers)),
+        ):
+            self._disk.write_atomic(self._directory / f"{next_base_offset:020d}{suffix}", content)
+        self._disk.write_atomic(segment.path(SUMMARY), segment.summary.encode())
+        segment.settled()
+
+    def _write_indexes(self, segment: Segment) -> None:
+        """Write what memory holds by now; what a lost end of the log has left in the files goes."""
+        if segment.least_aborted_offset is None:
+            self._disk.remove(segment.path(TXNINDEX))
+        segment.write_indexes()
+
+    def _advance(self, size: int) -> None:
+        before = self._done_size // PROGRESS_SIZE
+        self._done_size += size
+        if self._progress is not None and self._done_size // PROGRESS_SIZE != before:
+            self._progress(self._done_size, self._all_size)

@@ -1,0 +1,195 @@
+"""The tail of a log behind damage: whether it may be cut, and the cut, which keeps the bytes."""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, BatchHeader, crc_holds, read_header
+from stablelog.env.disk import Disk, File
+from stablelog.errors import Corrupt
+from stablelog.log.names import CUT, LOG
+from stablelog.log.segment import RELATIVE_OFFSET_MAX
+
+SCAN_SIZE = 4 << 20  # bytes that are looked through at a time
+COPY_SIZE = 4 << 20
+MAGIC_AT = 16  # in a batch
+MAGIC = b"\x02"
+OFFSET_AND_LENGTH = struct.Struct(">qi")
+
+
+@dataclass(frozen=True, slots=True)
+class SyncedEnd:
+    """Up to where the log was synced when the broker stopped.
+
+    Attributes:
+        offset: exclusive; everything before it must be there as it was.
+        is_clean: whether the last owner closed the log, so that all of it was synced, whatever `offset` is.
+        is_recorded: whether the broker's recovery point is known. If not, `offset` is what summaries and snapshots
+            say, and more may have been synced.
+    """
+
+    offset: int
+    is_clean: bool
+    is_recorded: bool
+
+    def covers(self, offset: int) -> bool:
+        """Whether a batch at this offset was synced."""
+        return self.is_clean or offset < self.offset
+
+    def __str__(self) -> str:
+        if self.is_clean:
+            return "the broker closed the log, all of it was durable"
+        return f"records up to offset {self.offset - 1} were durable"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What was cut off a log file.
+
+    Attributes:
+        path: the log file.
+        position: of the first byte that was cut.
+        offset: the first offset that is no longer in the log.
+        size: bytes.
+        kept: the file that holds these bytes now.
+        damage: why it was cut.
+    """
+
+    path: Path
+    position: int
+    offset: int
+    size: int
+    kept: Path
+    damage: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}: {self.size} bytes at byte {self.position}, from offset {self.offset} on, were cut off and "
+            f"are kept as {self.kept.name}: {self.damage}"
+        )
+
+
+def check_cut(path: Path, file: File, position: int, end_offset: int, damage: str, synced: SyncedEnd) -> None:
+    """Refuse to cut what was synced.
+
+    Args:
+        path: of the log file.
+        file: the log file.
+        position: of the damage.
+        end_offset: where the whole batches before the damage end.
+        damage: what is wrong, for the message.
+        synced: up to where the log was synced.
+
+    Raises:
+        Corrupt: what would be cut was synced, or may have been. Nothing changed.
+    """
+    advice = (
+        "Restore the file from a backup, or, to go on without these records, run `stablelog repair`, which "
+        "says first what is lost"
+    )
+    if synced.covers(end_offset):
+        raise Corrupt(f"{path}: {damage}; {synced}, so the disk has lost or changed them. {advice}")
+    if synced.is_recorded:
+        return
+    following = next(batches_behind(file, position, end_offset), None)
+    if following is not None:
+        raise Corrupt(
+            f"{path}: {damage}; a whole batch of offset {following[1].base_offset} follows at byte {following[0]}, "
+            f"and up to where the log was durable is not recorded. {advice}"
+        )
+
+
+def batches_behind(file: File, position: int, end_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Whole batches that follow damage, as (position, header). Their CRC holds.
+
+    Args:
+        file: the log file.
+        position: of the damage. The search begins one byte behind it, at any alignment.
+        end_offset: batches of earlier offsets are passed over.
+    """
+    at = position + 1
+    while at + HEADER.size <= file.size:
+        # A batch that begins in this chunk may end behind it: it is read by itself.
+        chunk = file.read(at, SCAN_SIZE)
+        found = chunk.find(MAGIC, MAGIC_AT)
+        reached = at + len(chunk) - MAGIC_AT
+        while found >= 0:
+            begin = at + found - MAGIC_AT
+            batch = _batch_at(file, chunk, found - MAGIC_AT, begin, end_offset)
+            if batch is not None:
+                yield begin, batch
+                end_offset, reached = batch.next_offset, begin + batch.size
+                break
+            found = chunk.find(MAGIC, found + 1)
+        at = max(reached, at + 1)
+
+
+def _batch_at(file: File, chunk: bytes, place: int, position: int, end_offset: int) -> BatchHeader | None:
+    """The header of a whole batch that begins here; None if there is none."""
+    offset, length = OFFSET_AND_LENGTH.unpack_from(chunk, place)
+    size = length + LENGTH_AND_OFFSET_SIZE
+    is_plausible = (
+        HEADER.size <= size <= file.size - position
+        and end_offset <= offset <= end_offset + RELATIVE_OFFSET_MAX
+    )
+    if not is_plausible:
+        return None
+    batch = file.read(position, size)
+    try:
+        header = read_header(batch)
+    except Corrupt:
+        return None
+    return header if crc_holds(batch, 0, header) else None
+
+
+def keep_tail(disk: Disk, path: Path, position: int) -> Path:
+    """Copy the bytes of a log file from `position` on into a file that stays. Durable on return.
+
+    Returns:
+        The copy: `<base>.cut`, or with a number behind it if that holds other bytes.
+    """
+    source = disk.open(path)
+    try:
+        kept, number = path.with_suffix(CUT), 0
+        while disk.exists(kept) and not _is_copy(disk, kept, source, position):
+            number += 1
+            kept = path.with_suffix(f"{CUT}.{number}")
+        target = disk.open(kept, create=True)
+        try:
+            target.truncate(0)
+            at = position
+            while at < source.size:
+                at += len(piece := source.read(at, COPY_SIZE))
+                target.append(piece)
+            target.sync()
+        finally:
+            target.close()
+    finally:
+        source.close()
+    disk.sync_dir(path.parent)
+    return kept
+
+
+def _is_copy(disk: Disk, kept: Path, source: File, position: int) -> bool:
+    """Whether a file holds the beginning of what is to be kept: a crash may have cut the copying short."""
+    size = disk.size(kept)
+    if size > source.size - position:
+        return False
+    there = disk.open(kept)
+    try:
+        return all(
+            there.read(at, COPY_SIZE) == source.read(position + at, min(COPY_SIZE, size - at))
+            for at in range(0, size, COPY_SIZE)
+        )
+    finally:
+        there.close()
+
+
+def keep_segment(disk: Disk, path: Path, offset: int, damage: str) -> Cut | None:
+    """Keep the whole log file of a segment that is to be deleted; None if it is empty."""
+    assert path.suffix == LOG
+    size = disk.size(path)
+    if not size:
+        return None
+    return Cut(path, 0, offset, size, keep_tail(disk, path, 0), damage)

@@ -1,0 +1,106 @@
+"""Kafka's checkpoints of offsets, and the synced ends that a broker records in one."""
+
+from pathlib import Path
+
+import pytest
+
+from stablelog.broker.checkpoints import (
+    RECOVERY_POINT_CHECKPOINT,
+    RecoveryPoints,
+    encode_offset_checkpoint,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from stablelog.errors import Corrupt
+from stablelog.testing.sim_disk import SimDisk
+
+HERE = Path("/data")
+PATH = HERE / RECOVERY_POINT_CHECKPOINT
+ROWS = {("a", 0): 5, ("a b", 1): 12, ("c.d-e", 10): 0}
+
+
+@pytest.fixture
+def disk():
+    made = SimDisk()
+    made.make_dir(HERE)
+    return made
+
+
+def test_a_checkpoint_is_kafkas_text(disk):
+    write_offset_checkpoint(disk, PATH, ROWS)
+    assert disk.read_bytes(PATH) == b"0\n3\na 0 5\na b 1 12\nc.d-e 10 0\n"
+    assert read_offset_checkpoint(disk, PATH) == ROWS
+
+
+@pytest.mark.parametrize("content", [None, b"", b"0\n0\n"])
+def test_a_checkpoint_that_kafka_has_not_written_yet_says_nothing(disk, content):
+    if content is not None:
+        disk.write_atomic(PATH, content)
+    assert read_offset_checkpoint(disk, PATH) == {}
+
+
+@pytest.mark.parametrize("size", range(1, len(encode_offset_checkpoint(ROWS))))
+def test_a_checkpoint_that_is_cut_short_is_not_taken_for_a_whole_one(disk, size):
+    disk.write_atomic(PATH, encode_offset_checkpoint(ROWS)[:size])
+    with pytest.raises(Corrupt, match=str(PATH)):
+        read_offset_checkpoint(disk, PATH)
+
+
+def loaded(disk, *partitions, is_recorded=True):
+    points = RecoveryPoints(disk, HERE)
+    points.load(partitions, is_recorded=is_recorded)
+    return points
+
+
+def test_an_end_is_kept_until_its_partition_is_opened_however_often_it_cannot_be(disk):
+    write_offset_checkpoint(disk, PATH, {("a", 0): 5, ("a", 1): 7})
+    for _ in range(3):
+        points = loaded(disk, ("a", 0), ("a", 1))
+        assert (points.of(("a", 0)), points.of(("a", 1))) == (5, 7)
+        points.opened(("a", 1))
+        points.write({("a", 1): 7}, durable=True)
+    points.write({("a", 1): 9}, durable=False)
+    assert read_offset_checkpoint(disk, PATH) == {("a", 0): 5, ("a", 1): 9}
+
+
+def test_a_partition_without_a_row_was_made_after_the_file_and_had_nothing_synced(disk):
+    write_offset_checkpoint(disk, PATH, {("a", 0): 5})
+    assert loaded(disk, ("a", 0), ("new", 0)).of(("new", 0)) == 0
+
+
+def test_of_a_partition_that_another_program_has_written_no_row_says_nothing(disk):
+    write_offset_checkpoint(disk, PATH, {("a", 0): 5})
+    points = loaded(disk, ("a", 0), ("b", 0), is_recorded=False)
+    assert (points.of(("a", 0)), points.of(("b", 0))) == (5, None)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"0\n1\na 0", b"\0\0\0\0\0\0"])
+def test_where_the_file_is_lost_no_end_is_known_and_that_is_remembered(disk, content):
+    if content is not None:
+        disk.write_atomic(PATH, content)
+    for _ in range(2):
+        points = loaded(disk, ("a", 0), ("b", 0))
+        assert (points.of(("a", 0)), points.of(("b", 0))) == (None, None)
+        points.write({}, durable=True)
+    points.opened(("b", 0))
+    points.write({("b", 0): 4}, durable=True)
+    points = loaded(disk, ("a", 0), ("b", 0))
+    assert (points.of(("a", 0)), points.of(("b", 0))) == (None, 4)
+
+
+def test_a_deleted_topic_leaves_no_end_to_the_next_of_its_name(disk):
+    write_offset_checkpoint(disk, PATH, {("a", 0): 5, ("b", 0): 6})
+    points = loaded(disk, ("a", 0), ("b", 0))
+    points.forget("a")
+    points.write({}, durable=True)
+    assert read_offset_checkpoint(disk, PATH) == {("b", 0): 6}
+
+
+def test_ends_that_have_not_changed_are_not_written_again(disk):
+    points = loaded(disk)
+    points.write({("a", 0): 1}, durable=False)
+    steps = disk.steps
+    points.write({("a", 0): 1}, durable=False)
+    assert disk.steps == steps
+    points.write({("a", 0): 2}, durable=False)
+    assert disk.steps == steps + 1

@@ -1,0 +1,420 @@
+"""Lost and damaged files of a partition: the answer is right, or it is refused by name. Nothing is lost in silence."""
+
+import contextlib
+import random
+
+import pytest
+
+from stablelog.batch.header import HEADER, headers_in, read_header
+from stablelog.errors import Corrupt, Unproven
+from stablelog.log.log_start import LOG_START_FILE, encode_log_start
+from stablelog.log.model import Isolation
+from stablelog.log.names import SEGMENT_SUFFIXES
+from stablelog.log.recovery.tail import batches_behind
+from stablelog.log.verify import verify_directory
+from stablelog.testing.sim_disk import SimulatedCrash
+from tests.log.timeline import DIRECTORY, Log
+
+COMMITTED, ALL = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
+WORDS = "P1 P2 P1 P1a P3 P2a - P3c P1 P1c " * 6
+
+
+def several_segments(*, clean=False, words=WORDS):
+    """A closed log of several segments."""
+    log = Log(segment_bytes=700, index_interval_bytes=100).write(words)
+    log.end_offset = log.partition.end_offset
+    log.bases = [segment.base_offset for segment in log.partition.segments()]
+    assert len(log.bases) > 4
+    log.partition.close(clean=clean)
+    return log
+
+
+def path_of(base, suffix=".log"):
+    return DIRECTORY / f"{base:020d}{suffix}"
+
+
+def changed(log, path, at, *, bits=0x01):
+    content = bytearray(log.disk.read_bytes(path))
+    content[at] ^= bits
+    log.disk.damage(path, bytes(content))
+
+
+def headers(log, path):
+    """(position, header) of every batch."""
+    content, position, found = log.disk.read_bytes(path), 0, []
+    while position < len(content):
+        found.append((position, read_header(content, position)))
+        position += found[-1][1].size
+    return found
+
+
+# -- lost segments --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("which", [0, 1, 3, -1], ids=["first", "second", "middle", "last"])
+@pytest.mark.parametrize("what", ["log", "all files"])
+def test_a_segment_that_is_gone_is_named_whichever_it_is(clean, which, what):
+    log = several_segments(clean=clean)
+    base = log.bases[which]
+    for suffix in SEGMENT_SUFFIXES if what == "all files" else (".log",):
+        log.disk.lose(path_of(base, suffix))
+    before = {path: log.disk.read_bytes(path) for path in log.disk.files() if path.suffix == ".log"}
+    with pytest.raises(Corrupt, match=r"gone|ends at offset"):
+        log.open(clean=clean, is_established=True, recovery_point=log.end_offset)
+    assert {path: log.disk.read_bytes(path) for path in log.disk.files() if path.suffix == ".log"} == before
+    if which == 0:
+        assert list(verify_directory(log.disk, DIRECTORY)) != []
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+def test_segments_that_were_being_deleted_are_not_missed(clean):
+    log = several_segments()
+    log.disk.write_atomic(DIRECTORY / LOG_START_FILE, encode_log_start(log.bases[2] + 1))
+    for base in log.bases[:2]:
+        log.disk.lose(path_of(base))
+    log.partition = log.open(clean=clean, is_established=True)
+    assert log.partition.start_offset == log.bases[2] + 1
+    assert log.partition.segments()[0].base_offset == log.bases[2]
+
+
+def test_a_partition_that_has_lost_its_only_segment_is_not_taken_for_a_new_one():
+    log = Log().write("- -")
+    log.partition.close(clean=False)
+    for path in [path for path in log.disk.files() if path.name != LOG_START_FILE]:
+        log.disk.lose(path)
+    with pytest.raises(Corrupt, match="holds no log file"):
+        log.open()
+
+
+# -- the log's start ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("place", range(len(encode_log_start(31)) - 1))
+@pytest.mark.parametrize("bits", [0x01, 0x08])
+def test_a_changed_log_start_is_refused_and_removes_nothing(clean, place, bits):
+    log = several_segments()
+    log.disk.damage(DIRECTORY / LOG_START_FILE, encode_log_start(31))
+    changed(log, DIRECTORY / LOG_START_FILE, place, bits=bits)
+    before = sorted(log.disk.files())
+    with pytest.raises(Corrupt, match=LOG_START_FILE):
+        log.open(clean=clean, is_established=True)
+    assert sorted(log.disk.files()) == before
+    assert [finding.path.name for finding in verify_directory(log.disk, DIRECTORY)] == [LOG_START_FILE]
+
+
+@pytest.mark.parametrize("start", [61, 10**9])
+@pytest.mark.parametrize("content", ["0\n{}\n", None], ids=["version 0", "version 1"])
+def test_a_log_start_past_the_end_refuses_the_partition(start, content):
+    log = several_segments(clean=True)
+    text = encode_log_start(start) if content is None else content.format(start).encode()
+    log.disk.damage(DIRECTORY / LOG_START_FILE, text)
+    before = [path for path in log.disk.files() if path.suffix == ".log"]
+    with pytest.raises(Corrupt, match=rf"begins at offset {start}, and the log ends at {log.end_offset}"):
+        log.open(clean=True)
+    assert [path for path in log.disk.files() if path.suffix == ".log"] == before
+    assert any("it ends at" in found.message for found in verify_directory(log.disk, DIRECTORY))
+
+
+def test_a_lost_log_start_is_named():
+    log = several_segments(clean=True)
+    log.disk.lose(DIRECTORY / LOG_START_FILE)
+    with pytest.raises(Corrupt, match=rf"{LOG_START_FILE} is gone"):
+        log.open(clean=True, is_established=True)
+
+
+# -- damage in the growing log --------------------------------------------------------------------------------------
+
+
+def growing(clean=False):
+    log = Log().write("- P1 P1 P1c - P2 P2a - -")
+    log.partition.close(clean=clean)
+    return log
+
+
+def damaged_batch(log, place, at=30):
+    """Change a byte of a batch of the only segment. Returns its offset and the bytes from there on."""
+    position, header = headers(log, path_of(0))[place]
+    changed(log, path_of(0), position + at)
+    return header.base_offset, log.disk.read_bytes(path_of(0))[position:]
+
+
+def test_damage_before_the_recorded_end_refuses_the_partition():
+    log = growing()
+    offset, _ = damaged_batch(log, 4)
+    before = log.disk.read_bytes(path_of(0))
+    with pytest.raises(Corrupt, match="records up to offset 4 were durable") as raised:
+        log.open(recovery_point=offset + 1)
+    assert str(path_of(0)) in str(raised.value)
+    assert "stablelog repair" in str(raised.value)
+    assert log.disk.read_bytes(path_of(0)) == before
+
+
+def test_damage_behind_the_recorded_end_is_cut_and_what_is_cut_is_kept():
+    log = growing()
+    offset, rest = damaged_batch(log, 4)
+    log.partition = log.open(recovery_point=offset)
+    (cut,) = log.partition.cuts
+    assert (cut.path, cut.offset, cut.size) == (path_of(0), offset, len(rest))
+    assert log.disk.read_bytes(path_of(0, ".cut")) == rest
+    assert f"{path_of(0)}: {len(rest)} bytes at byte {cut.position}, from offset {offset} on" in str(cut)
+    assert log.partition.end_offset == offset
+    log.reopen(clean=False)
+    assert log.partition.cuts == ()
+    assert log.disk.read_bytes(path_of(0, ".cut")) == rest
+
+
+def test_a_second_cut_does_not_replace_what_the_first_has_kept():
+    log = growing()
+    _, first = damaged_batch(log, 6)
+    log.partition = log.open(recovery_point=0)
+    log.partition.close(clean=False)
+    _, second = damaged_batch(log, 4)
+    log.partition = log.open(recovery_point=0)
+    assert log.disk.read_bytes(path_of(0, ".cut")) == first
+    assert log.disk.read_bytes(path_of(0, ".cut.1")) == second
+    assert log.partition.cuts[0].kept == path_of(0, ".cut.1")
+
+
+def test_a_crash_while_the_cut_bytes_are_kept_leaves_one_whole_copy():
+    log = growing()
+    _, rest = damaged_batch(log, 3)
+    log.disk.write_atomic(path_of(0, ".cut"), rest[:7])
+    log.partition = log.open(recovery_point=0)
+    assert log.disk.read_bytes(path_of(0, ".cut")) == rest
+    assert not log.disk.exists(path_of(0, ".cut.1"))
+
+
+def test_without_a_recorded_end_damage_is_cut_only_where_no_whole_batch_follows():
+    log = growing()
+    before = log.disk.read_bytes(path_of(0))
+    offset, _ = damaged_batch(log, 4)
+    with pytest.raises(Corrupt, match=rf"a whole batch of offset {offset + 1} follows"):
+        log.open(recovery_point=None)
+    log.disk.damage(path_of(0), before)
+    offset, rest = damaged_batch(log, -1)
+    log.partition = log.open(recovery_point=None)
+    assert log.partition.end_offset == offset
+    assert log.disk.read_bytes(path_of(0, ".cut")) == rest
+
+
+@pytest.mark.parametrize("at", [0, 8, 11, 16, 17, 25, 45, 60])
+def test_damage_anywhere_in_a_header_is_found_and_the_batches_behind_it_too(at):
+    """A base offset, which no CRC covers, and a length, which hides where the next batch begins, among others."""
+    log = growing()
+    offset, _ = damaged_batch(log, 2, at)
+    with pytest.raises(Corrupt, match="follows at byte"):
+        log.open(recovery_point=None, gapless_epoch=0)
+    with pytest.raises(Corrupt, match="were durable"):
+        log.open(recovery_point=log.partition.end_offset, gapless_epoch=0)
+    log.partition = log.open(recovery_point=offset, gapless_epoch=0)
+    assert log.partition.end_offset == offset
+
+
+def test_a_last_batch_with_another_offset_is_refused():
+    log = growing()
+    damaged_batch(log, -1, 7)
+    with pytest.raises(Corrupt, match=r"begins at offset \d+, not"):
+        log.open(recovery_point=log.partition.end_offset, gapless_epoch=0)
+
+
+def test_a_segment_of_another_program_may_have_gaps():
+    log = growing()
+    content = bytearray(log.disk.read_bytes(path_of(0)))
+    position, header = headers(log, path_of(0))[-1]
+    content[position : position + 8] = (header.base_offset + 5).to_bytes(8, "big")
+    log.disk.damage(path_of(0), bytes(content))
+    log.partition = log.open(recovery_point=None, gapless_epoch=1)
+    assert log.partition.end_offset == header.base_offset + 6
+
+
+def test_zeros_in_the_middle_of_a_coordinators_log_do_not_take_what_follows():
+    """Eight zero bytes, as a lost sector leaves them: what was acknowledged behind them is not cut in silence."""
+    log = growing()
+    content = bytearray(log.disk.read_bytes(path_of(0)))
+    position, header = headers(log, path_of(0))[3]
+    content[position + 20 : position + 28] = bytes(8)
+    log.disk.damage(path_of(0), bytes(content))
+    for recovery_point in (None, header.base_offset + 1, log.partition.end_offset):
+        with pytest.raises(Corrupt, match=str(path_of(0))):
+            log.open(recovery_point=recovery_point)
+
+
+def test_whole_batches_are_found_behind_any_damage():
+    log = growing()
+    whole = headers(log, path_of(0))
+    content = log.disk.read_bytes(path_of(0))
+    for begin in range(0, len(content), 7):
+        log.disk.damage(path_of(0), content[:begin] + b"\xff\x02" + content[begin + 2 :])
+        file = log.disk.open(path_of(0))
+        position = max((at for at, _ in whole if at <= begin), default=0)
+        wanted = [(at, header.base_offset) for at, header in whole if at > begin + 1]
+        found = [(at, header.base_offset) for at, header in batches_behind(file, position, 0)]
+        assert found == wanted, begin
+
+
+def test_a_log_that_was_closed_and_ends_early_at_a_batch_is_refused():
+    log = growing(clean=True)
+    position, _ = headers(log, path_of(0))[-2]
+    log.disk.damage(path_of(0), log.disk.read_bytes(path_of(0))[:position])
+    with pytest.raises(Corrupt, match="ends at offset"):
+        log.open(clean=True)
+
+
+def test_segments_behind_a_cut_are_kept():
+    log = several_segments()
+    for base in log.bases:  # as if nothing but the log files had reached the disk
+        for suffix in (".summary", ".index", ".timeindex", ".txnindex"):
+            log.disk.lose(path_of(base, suffix))
+    for path in [path for path in log.disk.files() if path.suffix in (".producers", ".snapshot")]:
+        log.disk.lose(path)
+    contents = {base: log.disk.read_bytes(path_of(base)) for base in log.bases}
+    changed(log, path_of(log.bases[2]), 30)
+    with pytest.raises(Corrupt):
+        log.open(recovery_point=log.bases[3])
+    with pytest.raises(Corrupt, match="is not recorded"):
+        log.open(recovery_point=None)
+    log.partition = log.open(recovery_point=log.bases[1])
+    assert log.partition.end_offset == log.bases[2]
+    for base in log.bases[3:]:
+        assert log.disk.read_bytes(path_of(base, ".cut")) == contents[base]
+    assert [cut.path for cut in log.partition.cuts] == [path_of(base) for base in log.bases[2:]]
+
+
+# -- sealed segments, and what was taken on trust -------------------------------------------------------------------
+
+
+def read_everything(log, isolation):
+    found, start = [], log.partition.start_offset
+    while True:
+        read = log.partition.read(start, 400, isolation)
+        if not read.buffers:
+            return found
+        found.append((b"".join(read.buffers), read.aborted))
+        start = read.end_offset
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+def test_nothing_is_read_from_a_segment_before_it_is_proven(clean):
+    log = several_segments(clean=clean)
+    log.partition = log.open(clean=clean, prove=False)
+    with pytest.raises(Unproven) as raised:
+        log.partition.read(0, 100, COMMITTED)
+    assert raised.value.path == path_of(0)
+    for _ in raised.value.prove():
+        pass
+    assert log.partition.read(0, 100, COMMITTED).buffers
+    with pytest.raises(Unproven):
+        log.partition.read(log.bases[1], 100, COMMITTED)
+    log.partition.prove()
+    assert read_everything(log, ALL)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("which", [0, 2, -1], ids=["first", "middle", "growing"])
+@pytest.mark.parametrize("at", [0, 7, 8, 11, 13, 16, 18, 22, 24, 30, 40, 46, 52, 54, 60])
+def test_a_changed_header_of_a_sealed_segment_is_named_and_nothing_is_served(clean, which, at):
+    """The transactional bit at 22, the producer id at 46, the length at 11, the base offset at 7: any of them misleads."""
+    log = several_segments(clean=True)
+    base = log.bases[which]
+    contents = {other: log.disk.read_bytes(path_of(other)) for other in log.bases}
+    whole = {
+        contents[other][at : at + found.size]
+        for other in log.bases
+        for at, found in headers(log, path_of(other))
+    }
+    position, _ = headers(log, path_of(base))[1]
+    changed(log, path_of(base), position + at)
+    try:
+        log.partition = log.open(clean=clean, prove=False, gapless_epoch=0, recovery_point=log.end_offset)
+    except Corrupt as refused:
+        names = str(refused)
+    else:
+        names = ""
+        for start in range(log.end_offset):
+            for isolation in (COMMITTED, ALL):
+                try:
+                    served = read_proven(log, start, isolation)
+                except Corrupt as refused:
+                    names += str(refused)
+                else:
+                    assert {bytes(served[at : at + found.size]) for at, found in headers_in(served)} <= whole
+    assert path_of(base).name in names
+    assert all(path_of(other).name not in names for other in log.bases if other != base)
+
+
+def read_proven(log, start, isolation):
+    """A read that proves what it needs, as the broker does."""
+    while True:
+        try:
+            return b"".join(log.partition.read(start, 100, isolation).buffers)
+        except Unproven as unproven:
+            for _ in unproven.prove():
+                pass
+
+
+def test_a_proof_names_the_batch_that_is_damaged():
+    log = several_segments(clean=True)
+    position, header = headers(log, path_of(log.bases[2]))[1]
+    changed(log, path_of(log.bases[2]), position + 46)
+    log.partition = log.open(clean=True, prove=False)
+    with pytest.raises(
+        Corrupt, match=rf"at byte {position}: the CRC of the batch of offset {header.base_offset}"
+    ):
+        log.partition.prove()
+    with pytest.raises(Corrupt, match="Restore the file"):
+        log.partition.read(log.bases[2], 100, ALL)
+    assert read_proven(log, log.bases[3], ALL)
+
+
+def test_what_this_process_has_written_needs_no_proof():
+    log = Log(segment_bytes=700, index_interval_bytes=100).write(WORDS)
+    assert all(segment.is_proven for segment in log.partition.segments())
+    assert read_everything(log, COMMITTED)
+
+
+def test_a_proof_goes_in_pieces(monkeypatch):
+    from stablelog.log import proof
+
+    log = several_segments(clean=True)
+    monkeypatch.setattr(proof, "CHUNK_SIZE", 2 * HEADER.size)
+    monkeypatch.setattr(proof, "PIECE_SIZE", 3 * HEADER.size)
+    log.partition = log.open(clean=True, prove=False)
+    segment = log.partition.segments()[0]
+    assert sum(1 for _ in segment.prove()) > 2
+    assert segment.is_proven
+
+
+def test_a_log_file_that_was_cut_short_is_refused():
+    log = several_segments(clean=True)
+    path = path_of(log.bases[1])
+    log.disk.damage(path, log.disk.read_bytes(path)[:-1])
+    with pytest.raises(Corrupt, match=path.name):
+        log.open(clean=True)
+
+
+@pytest.mark.parametrize("durable", [True, False], ids=["all durable", "the last not durable"])
+def test_a_power_cut_among_the_renames_of_a_deletion_loses_nothing(durable):
+    """Names come back in any subset: a segment's log may be gone, and its summary, or an earlier log file, be there."""
+    for seed in range(150):
+        chance = random.Random(seed)
+        log = Log(segment_bytes=400)
+        log.write("P1 P1a P2 - P1 P1c P2c " * 4)
+        log.partition.roll(log.now_ms)
+        log.write("- -", sync=durable)
+        if not durable:
+            log.partition.roll(log.now_ms)
+            for segment in log.partition.segments():
+                segment.log.sync()
+            log.disk.sync_dir(DIRECTORY)
+            log.partition.assume_synced()  # as where the operating system counts
+        start = chance.randrange(20, log.partition.end_offset)
+        log.disk.crash_at = log.disk.steps + chance.randint(1, 40)
+        with contextlib.suppress(SimulatedCrash):
+            log.partition.delete_records(start)
+        log.disk.crash_at = None
+        disk = log.disk.crash(chance)
+        after = Log(disk, segment_bytes=400, recovery_point=0)
+        assert after.partition.end_offset >= 28
+        assert list(verify_directory(disk, DIRECTORY)) == []
