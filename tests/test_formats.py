@@ -65,3 +65,43 @@ def test_the_example_of_broker_json_is_read():
     content = "\n".join([*example, ""]).encode()
     assert encode_settings(decode_settings(content)) == content
     assert f"`{META_LINE}`" in TEXT
+
+
+def test_the_table_of_versions_is_the_codes():
+    from stablelog.broker import catalog, checkpoints, dynamic_settings, formats, partition_metadata
+    from stablelog.coordinators.transactions import records as commit_log
+    from stablelog.log import epochs, log_start, snapshots, summary, transaction_index
+    from stablelog.views import commit_index
+
+    (table,) = re.findall(r"\| file or record \|.*\n\|[-|]*\n((?:\|.*\n)+)", TEXT)
+    told = {row.split("|")[1].strip(): int(row.split("|")[3]) for row in table.splitlines()}
+    by_kind = {**formats.COMMIT_LOG_VALUES, "offset": formats.OFFSETS_LOG_VALUES[1]}
+    assert told == {
+        "`cluster.json`": catalog.VERSION,
+        "`meta.properties`": formats.META_VERSION,
+        "`broker.json`": dynamic_settings.SETTINGS_VERSION,
+        "`.kafka_cleanshutdown`": formats.CLEAN_SHUTDOWN_VERSION,
+        "offset checkpoints": checkpoints.CHECKPOINT_VERSION,
+        "`partition.metadata`": partition_metadata.METADATA_VERSION,
+        "`leader-epoch-checkpoint`": epochs.VERSION,
+        "`log-start-offset`, `view-start-offset`": log_start.VERSION,
+        "`.summary`": summary.VERSION,
+        "`.snapshot`": snapshots.SNAPSHOT_VERSION,
+        "`.producers`": snapshots.PRODUCERS_VERSION,
+        "`.txnindex`": transaction_index.VERSION,
+        "`.commitsummary`": commit_index.VERSION,
+        "commit log, a transactional id": by_kind[commit_log.TRANSACTION_KIND][1],
+        "commit log, a transaction group": by_kind[commit_log.GROUP_KIND][1],
+        "commit log, a joint commit's key": by_kind[commit_log.JOINT_KIND][1],
+        "commit log, kinds of keys from 10000 to 10099": commit_log.JOINT_KIND,
+        "offsets log, a committed offset": by_kind["offset"][1],
+        "offsets log, the metadata of a group": formats.OFFSETS_LOG_VALUES[2][1],
+    }
+    assert {10_000, 10_099} <= set(commit_log.OWN_KINDS) <= set(range(10_000, 10_100))
+
+
+def test_the_example_of_a_log_start_is_the_codes():
+    from stablelog.log.log_start import encode_log_start
+
+    example = "".join(f"    {line}\n" for line in encode_log_start(31).decode().splitlines())
+    assert example in TEXT

@@ -4,6 +4,7 @@
     ├── Refused              a request that cannot be done as asked; nothing changed; carries Kafka's error code
     │   └── OffsetOutOfRange the asked offset is not in the log; the reader must reset
     ├── Corrupt              bytes that are not what was written: stop, and look at the named file
+    ├── NewerFormat          a file or record that a later release has written: stop, and start that release
     ├── Unavailable          the disk or the broker failed underneath; nothing was acknowledged
     │   └── DiskError        one call to the disk failed; carries the operating system's error number
     ├── Unproven             a log file was not proven since the start: prove it, and ask again
@@ -14,14 +15,17 @@ A class exists only where a caller acts differently. Everything else that a Kafk
 connection it came from.
 """
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
+NEWER_MAX: Final = 100  # a version further ahead is damage: no later release has so many
 
 
 class StablelogError(Exception):
@@ -50,6 +54,52 @@ class OffsetOutOfRange(Refused):
 
 class Corrupt(StablelogError):
     """Bytes that are not what was written. Names the file and the position, or the offset."""
+
+
+class NewerFormat(StablelogError):
+    """A file or record of a version that a later release has written. Nothing of it was read or changed.
+
+    It is not `Corrupt`: what is damaged may be made anew, and this must be left as it is.
+
+    Args:
+        what: the kind of file or record, such as "a segment summary".
+        found: its version.
+        known: the greatest version that this release reads.
+        place: the file, and the offset of a record; empty where who raises it does not know.
+    """
+
+    def __init__(self, what: str, found: int, known: int, place: str = "") -> None:
+        super().__init__(
+            f"{f'{place}: ' if place else ''}{what} of version {found}; this release reads versions up to {known}. "
+            "Start the release that wrote it, or a later one"
+        )
+        self.what = what
+        self.found = found
+        self.known = known
+        self.place = place
+
+
+def refuse_newer(what: str, found: int, known: int) -> None:
+    """Refuse a version that a later release may have written.
+
+    Any other version that is not known is left to the caller: it is damage.
+
+    Raises:
+        NewerFormat: the version is a little greater than the greatest that is known.
+    """
+    if known < found <= known + NEWER_MAX:
+        raise NewerFormat(what, found, known)
+
+
+@contextlib.contextmanager
+def naming(place: object) -> Iterator[None]:
+    """Name a file in a `NewerFormat` that is raised in the block and names none."""
+    try:
+        yield
+    except NewerFormat as newer:
+        if newer.place:
+            raise
+        raise NewerFormat(newer.what, newer.found, newer.known, str(place)) from None
 
 
 class Unavailable(StablelogError):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from stablelog.batch.compression import compress, decompress
 from stablelog.batch.header import Codec, crc_holds, headers_in, read_header
 from stablelog.batch.markers import Marker, MarkerType, encode_marker, read_marker
-from stablelog.batch.records import Record, decode_records, encode_batch
+from stablelog.batch.records import Record, decode_records, encode_batch, record_heads
 from stablelog.errors import Corrupt
 
 DATA = (
@@ -75,6 +75,22 @@ def test_a_commit_marker_also_says_group_and_sequence_and_kafka_reads_its_part()
 def test_records_come_back_as_they_went_in(written, codec):
     read = decode_records(encode_batch(written, base_offset=100, codec=codec))
     assert read == [record._replace(offset=100 + n) for n, record in enumerate(written)]
+
+
+@given(records, st.sampled_from(list(Codec)), st.integers(0, 3))
+def test_heads_are_the_beginnings_of_records(written, codec, size):
+    batch = b"before" + encode_batch(written, base_offset=100, codec=codec)
+    assert record_heads(batch, 6, size) == [
+        (100 + n, (record.key or b"")[:size], (record.value or b"")[:size])
+        for n, record in enumerate(written)
+    ]
+
+
+def test_heads_of_what_is_no_batch_are_refused():
+    batch = bytearray(encode_batch([Record(0, 0, b"key", b"value")]))
+    batch[61] = 0x7E  # the record's size
+    with pytest.raises(Corrupt, match="a record of 63 bytes"):
+        record_heads(batch, 0, 2)
 
 
 @given(records, st.sampled_from([Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]))

@@ -9,7 +9,7 @@ from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.dynamic_settings import META_LINE, DynamicSettings, decode_settings, encode_settings
-from stablelog.errors import Corrupt, Refused
+from stablelog.errors import Corrupt, NewerFormat, Refused
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 
 DATA = Path("/data")
@@ -117,7 +117,7 @@ def test_a_file_of_a_newer_version_is_refused_by_name_and_version():
     text = encode_settings({}).split(b"\n")[0].replace(b'"version":1', b'"version":2')
     disk.write_atomic(stored.path, with_crc(text))
     with pytest.raises(
-        Corrupt, match=r"^/data/broker.json, .*of version 2, and this release reads version 1"
+        NewerFormat, match=r"^/data/broker.json: .*of version 2; this release reads versions up to 1"
     ):
         stored.load()
 

@@ -21,7 +21,7 @@ from stablelog.coordinators.consumer_groups.records import (
     read_offset_value,
     subscribed_topics,
 )
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, NewerFormat
 
 NAMES = st.text(max_size=40)
 I16, I32, I64 = (st.integers(-(2**bits), 2**bits - 1) for bits in (15, 31, 63))
@@ -150,20 +150,26 @@ def test_groups_of_every_version_are_read(version: int) -> None:
 
 @pytest.mark.parametrize("cut", range(1, len(bytes.fromhex(GROUP_VALUE_3))))
 def test_a_value_that_ends_early_is_corrupt(cut: int) -> None:
-    with pytest.raises(Corrupt, match="group metadata"):
+    with pytest.raises(Corrupt, match="the metadata of a group"):
         read_group_value(bytes.fromhex(GROUP_VALUE_3)[:-cut])
 
 
 @pytest.mark.parametrize("read", [read_key, read_offset_value, read_group_value])
 @given(data=st.binary(max_size=60))
-def test_any_bytes_are_either_read_or_corrupt(read: Callable[[bytes], object], data: bytes) -> None:
-    with contextlib.suppress(Corrupt):
+def test_any_bytes_are_either_read_or_refused(read: Callable[[bytes], object], data: bytes) -> None:
+    with contextlib.suppress(Corrupt, NewerFormat):
         read(data)
 
 
-def test_an_unknown_version_is_corrupt_and_says_so() -> None:
-    with pytest.raises(Corrupt, match="version 5, known are 0 to 4"):
+def test_a_later_version_is_refused_as_such_and_any_other_as_damage() -> None:
+    with pytest.raises(
+        NewerFormat, match="a committed offset of version 5; this release reads versions up to 4"
+    ):
         read_offset_value(b"\x00\x05" + bytes(40))
+    with pytest.raises(NewerFormat, match="the metadata of a group of version 5;"):
+        read_group_value(b"\x00\x05" + bytes(40))
+    with pytest.raises(Corrupt, match="version -1, known are 0 to 4"):
+        read_offset_value(b"\xff\xff" + bytes(40))
 
 
 def test_topics_are_read_from_a_subscription_of_any_version() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from stablelog.coordinators.joint.records import JointState, decode_joint, encode_joint
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, NewerFormat
 
 FULL = JointState(7, 42, 8, -1, 1_700_000_000_000, "r", ("p", "q"), "o", "of offsets", 99)
 
@@ -27,5 +27,7 @@ def test_records_that_are_cut_or_newer_are_refused() -> None:
             decode_joint(written[:size])
     with pytest.raises(Corrupt, match="too many"):
         decode_joint(written + b"\0")
-    with pytest.raises(Corrupt, match="version 2; up to 1 can be read"):
+    with pytest.raises(NewerFormat, match=r"a joint commit's key of version 2; .* up to 1"):
         decode_joint(b"\0\2" + written[2:])
+    with pytest.raises(Corrupt, match="version -1; up to 1 can be read"):
+        decode_joint(b"\xff\xff" + written[2:])

@@ -31,7 +31,7 @@ from stablelog.coordinators.transactions.records import (
     transaction_key,
 )
 from stablelog.coordinators.transactions.states import State
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, NewerFormat
 from stablelog.wire.extension.children import JointName
 
 EXAMPLE = Transaction(
@@ -242,8 +242,10 @@ def test_keys() -> None:
     assert read_key(group_key("")) == GroupKey("")
     assert joint_key("", "q").hex() == "27110000000171"
     assert read_key(joint_key("payments", "q/1")) == JointKey(JointName("payments", "q/1"))
-    assert read_key(bytes.fromhex("271200ff")) is None
     assert read_key(bytes.fromhex("00010003612f62")) is None
+    with pytest.raises(NewerFormat, match=r"a record whose key is of version 10002; .* up to 10001"):
+        read_key(bytes.fromhex("271200ff"))
+    assert read_key(bytes.fromhex("277400ff")) is None
 
 
 def test_the_state_of_a_group() -> None:
@@ -254,10 +256,17 @@ def test_the_state_of_a_group() -> None:
         decode_group(encode_group(state)[:10])
 
 
+def test_values_of_a_later_release_are_refused_as_such() -> None:
+    with pytest.raises(NewerFormat, match=r"the state of a transactional id of version 2; .* up to 1"):
+        decode_transaction(bytes.fromhex("0002"))
+    with pytest.raises(NewerFormat, match=r"the state of a transaction group of version 1; .* up to 0"):
+        decode_group(b"\0\1" + bytes(30))
+
+
 @pytest.mark.parametrize(
     ("value", "what"),
     [
-        ("0002", "version 2"),
+        ("ffff", "version -1"),
         (HEAD_HEX + "06", "state 6"),
         (EXAMPLE_HEX + "00", "1 bytes too many"),
         (HEAD_HEX + "02" + "0202ff0100", "not UTF-8"),
@@ -280,7 +289,7 @@ def test_ends_must_be_of_the_partitions() -> None:
 @given(st.binary(max_size=80), st.booleans())
 def test_garbage_is_refused_or_read_but_never_anything_else(garbage: bytes, prefixed: bool) -> None:
     for read in (read_key, decode_transaction, decode_group):
-        with contextlib.suppress(Corrupt):
+        with contextlib.suppress(Corrupt, NewerFormat):
             read(bytes.fromhex(EXAMPLE_HEX)[:20] + garbage if prefixed else garbage)
 
 

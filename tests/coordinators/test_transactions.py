@@ -19,6 +19,7 @@ from stablelog.coordinators.transactions.coordinator import (
 from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
 from stablelog.coordinators.transactions.records import decode_transaction, group_key, transaction_key
 from stablelog.coordinators.transactions.states import State
+from stablelog.errors import NewerFormat
 from stablelog.wire.extension.children import JointName, child_id
 
 T0 = ("t", 0)
@@ -426,9 +427,10 @@ def test_a_group_does_not_take_another_groups_numbers() -> None:
     assert c.last_commit_sequence == 0
 
 
-def test_kinds_of_records_that_are_not_known_are_skipped() -> None:
+def test_kinds_of_kafkas_that_are_not_known_are_skipped_and_those_of_a_later_release_refused() -> None:
     c = coordinator()
-    c.replay(bytes.fromhex("2712000161"), b"from a later version")
+    with pytest.raises(NewerFormat, match="of version 10002"):
+        c.replay(bytes.fromhex("2712000161"), b"from a later version")
     c.replay(bytes.fromhex("0007000161"), None)
     assert len(c) == 0
 

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from stablelog.batch.header import HEADER, headers_in, read_header
-from stablelog.errors import Corrupt, Unproven
+from stablelog.errors import Corrupt, NewerFormat, Unproven
 from stablelog.log.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.model import Isolation
 from stablelog.log.names import SEGMENT_SUFFIXES
@@ -98,7 +98,7 @@ def test_a_changed_log_start_is_refused_and_removes_nothing(clean, place, bits):
     log.disk.damage(DIRECTORY / LOG_START_FILE, encode_log_start(31))
     changed(log, DIRECTORY / LOG_START_FILE, place, bits=bits)
     before = sorted(log.disk.files())
-    with pytest.raises(Corrupt, match=LOG_START_FILE):
+    with pytest.raises((Corrupt, NewerFormat), match=LOG_START_FILE):
         log.open(clean=clean, is_established=True)
     assert sorted(log.disk.files()) == before
     assert [finding.path.name for finding in verify_directory(log.disk, DIRECTORY)] == [LOG_START_FILE]

@@ -17,6 +17,13 @@ from stablelog.broker.config import BrokerConfig
 from stablelog.broker.dynamic_settings import META_LINE, DynamicSettings
 from stablelog.broker.fetch_sessions import FetchSessions
 from stablelog.broker.flush import GroupFlush
+from stablelog.broker.formats import (
+    CLEAN_SHUTDOWN_FILE,
+    CLEAN_SHUTDOWN_VERSION,
+    META_FILE,
+    META_VERSION,
+    check_formats,
+)
 from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
 from stablelog.broker.maintenance import Maintenance
@@ -46,8 +53,6 @@ from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, group_in_
 
 log = logging.getLogger(__name__)
 
-CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
-META_FILE = "meta.properties"
 LOG_THREADS = 8
 FEW_LOGS = 8  # are opened one after the other
 REFUSED_APPENDS_TOLD_EVERY_MS = 10_000
@@ -114,6 +119,7 @@ class Broker:
 
         Raises:
             Unavailable: another broker has the directory.
+            NewerFormat: a later release has written to the directory; nothing was changed.
             Corrupt: what the broker itself needs cannot be read.
             InvalidConfig: the directory belongs to another node.
         """
@@ -134,6 +140,7 @@ class Broker:
         """Open what can be opened at once: the broker's own logs, and what coordinates them. Raises as `start` does."""
         self.disk.make_dir(self.directory)
         self._lock_directory()
+        check_formats(self.disk, self.directory)
         catalog = read_catalog(self.disk, self.directory)
         is_meta_written = self._read_meta(catalog)
         self._load_dynamic_settings()
@@ -178,7 +185,7 @@ class Broker:
         return bool(said)
 
     def _write_meta(self) -> None:
-        lines = ["version=1", f"cluster.id={self.cluster_id}", f"node.id={self.node_id}"]
+        lines = [f"version={META_VERSION}", f"cluster.id={self.cluster_id}", f"node.id={self.node_id}"]
         if self.disk.exists(self._dynamic_settings.path):
             lines.append(META_LINE)
         self.disk.write_atomic(self.directory / META_FILE, "\n".join([*lines, ""]).encode())
@@ -409,7 +416,8 @@ class Broker:
             all_open = all(len(topic.partitions) == topic.partition_count for topic in self.topics)
             if self.topics.close() and all_open:
                 self.disk.write_atomic(
-                    self.directory / CLEAN_SHUTDOWN_FILE, b'{"version":0,"brokerEpoch":-1}'
+                    self.directory / CLEAN_SHUTDOWN_FILE,
+                    f'{{"version":{CLEAN_SHUTDOWN_VERSION},"brokerEpoch":-1}}'.encode(),
                 )
         if self._lock is not None:
             self._lock.release()

@@ -16,7 +16,7 @@ from typing import Any
 from crc32c import crc32c
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, naming, refuse_newer
 
 CATALOG_FILE = "cluster.json"
 VERSION = 2
@@ -81,6 +81,7 @@ def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
     """Read the list; None if there is none.
 
     Raises:
+        NewerFormat: a later release has written it.
         Corrupt: the file is damaged.
     """
     path = directory / CATALOG_FILE
@@ -91,6 +92,8 @@ def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
     try:
         content = json.loads(text)
         version = content["version"]
+        with naming(path):
+            refuse_newer("the list of topics", version, VERSION)
         if version not in (1, VERSION):
             raise ValueError(f"version {version!r}; {VERSION} is known")
         if version == VERSION and content.pop("crc") != _crc(content):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, naming, refuse_newer
 
 log = logging.getLogger(__name__)
 
@@ -20,6 +20,7 @@ FIRST_DIRTY_CHECKPOINT = "cleaner-offset-checkpoint"
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 UNKNOWN = -1
+CHECKPOINT_VERSION = 0
 
 TopicPartition = tuple[str, int]
 Offsets = dict[TopicPartition, int]
@@ -29,6 +30,7 @@ def read_offset_checkpoint(disk: Disk, path: Path) -> Offsets:
     """Offsets by partition; empty if there is no file, or Kafka has made it and not written it yet.
 
     Raises:
+        NewerFormat: a later release has written it.
         Corrupt: the file is not what Kafka writes, or not whole.
     """
     try:
@@ -39,6 +41,8 @@ def read_offset_checkpoint(disk: Disk, path: Path) -> Offsets:
         return {}
     lines = content.split("\n")
     try:
+        with naming(path):
+            refuse_newer("a checkpoint of offsets", int(lines[0]), CHECKPOINT_VERSION)
         if lines[0] != "0" or lines[-1] or len(lines) != 3 + int(lines[1]):
             raise ValueError(f"{len(lines)} lines, version {lines[0]!r}")
         rows = [line.rsplit(" ", 2) for line in lines[2:-1]]

@@ -15,7 +15,7 @@ from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, DiskError, Refused
+from stablelog.errors import Corrupt, DiskError, Refused, naming, refuse_newer
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,8 @@ def decode_settings(content: bytes) -> dict[str, str]:
     """Read the content of the file.
 
     Raises:
-        Corrupt: it is damaged, or of another version.
+        NewerFormat: a later release has written it.
+        Corrupt: it is damaged.
     """
     text, _, crc = content.removesuffix(b"\n").rpartition(b"\n")
     if crc != b"%08x" % crc32c(text):
@@ -44,6 +45,7 @@ def decode_settings(content: bytes) -> dict[str, str]:
     try:
         read = json.loads(text)
         version = read["version"]
+        refuse_newer("the broker's dynamic settings", version, SETTINGS_VERSION)
         if version != SETTINGS_VERSION:
             raise Corrupt(f"it is of version {version}, and this release reads version {SETTINGS_VERSION}")
         return {str(name): str(value) for name, value in read["settings"].items()}
@@ -69,10 +71,12 @@ class DynamicSettings:
         """Read the settings; none if none was ever changed. Nothing is written.
 
         Raises:
-            Corrupt: the file is damaged, of another version, or missing although it was written.
+            NewerFormat: a later release has written the file.
+            Corrupt: the file is damaged, or missing although it was written.
         """
         try:
-            return decode_settings(self._disk.read_bytes(self.path))
+            with naming(self.path):
+                return decode_settings(self._disk.read_bytes(self.path))
         except FileNotFoundError:
             if not self._is_noted():
                 return {}

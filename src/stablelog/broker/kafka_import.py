@@ -17,7 +17,7 @@ from stablelog.broker.dynamic_settings import META_LINE
 from stablelog.broker.kafka_metadata import METADATA_TOPIC, read_topic_configs
 from stablelog.broker.partition_metadata import read_partition_metadata
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, InvalidConfig
+from stablelog.errors import Corrupt, InvalidConfig, naming
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.log_start import LOG_START_FILE
 from stablelog.log.names import COMMIT_SUFFIXES, PRODUCERS, SUMMARY
@@ -59,7 +59,8 @@ def find_topics(disk: Disk, directory: Path) -> FoundTopics:
             found.setdefault(match["topic"], {})[int(match["index"])] = topic_id
             epochs = directory / name / EPOCH_FILE
             if disk.exists(epochs):
-                latest_epoch = max(latest_epoch, LeaderEpochs.decode(disk.read_bytes(epochs)).latest)
+                with naming(epochs):
+                    latest_epoch = max(latest_epoch, LeaderEpochs.decode(disk.read_bytes(epochs)).latest)
     if found:
         _check_meta(disk, directory)
     known = read_topic_configs(disk, directory) if found else {}

@@ -8,15 +8,17 @@ import uuid
 from pathlib import Path
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, naming, refuse_newer
 
 METADATA_FILE = "partition.metadata"
+METADATA_VERSION = 0
 
 
 def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID | None:
     """The topic id that a partition's directory was made for; None if it does not say.
 
     Raises:
+        NewerFormat: a later release has written it.
         Corrupt: the file is not what Kafka writes.
     """
     path = directory / METADATA_FILE
@@ -28,6 +30,8 @@ def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID | None:
         raise Corrupt(f"{path} names no topic id: {error!r}") from error
     try:
         lines = dict(line.split(": ", 1) for line in content.splitlines() if line)
+        with naming(path):
+            refuse_newer("the partition's metadata", int(lines["version"]), METADATA_VERSION)
         return uuid.UUID(bytes=base64.b64decode(lines["topic_id"] + "==", altchars=b"-_", validate=True))
     except (ValueError, KeyError) as error:
         raise Corrupt(f"{path} names no topic id: {error!r}") from error

@@ -56,7 +56,6 @@ class Proofs:
         proof = self._proofs.get(unproven.path)
         if proof is None:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            future.add_done_callback(_retrieve)
             proof = self._proofs[unproven.path] = _Proof(partition, unproven.prove(), future)
             self._wake.set()
         return proof.done
@@ -95,6 +94,7 @@ class Proofs:
             self._unreadable.add(path)
             log.error("%s-%d: %s; it is tried again", proof.partition.topic, proof.partition.index, error)
         proof.done.set_exception(error)
+        proof.done.exception()  # there may be no reader that waits for it: the next read meets the error
 
     def close(self) -> None:
         """Release the thread; what is under way is given up."""
@@ -106,9 +106,3 @@ class Proofs:
 
 def _next(pieces: Iterator[None]) -> object:
     return next(pieces, END)
-
-
-def _retrieve(future: "asyncio.Future[None]") -> None:
-    """Nobody has to wait for a proof: its failure is logged, and met by the next read."""
-    if not future.cancelled():
-        future.exception()

@@ -41,7 +41,8 @@ from stablelog.broker.partition_metadata import (
 )
 from stablelog.broker.partition_state import COMMON, Codes, PartitionState
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, InvalidConfig, Refused, StablelogError, Unavailable
+from stablelog.errors import Corrupt, InvalidConfig, NewerFormat, Refused, StablelogError, Unavailable
+from stablelog.log.formats import check_formats
 from stablelog.log.log_start import write_missing_log_start
 from stablelog.log.partition import Partition
 from stablelog.log.recovery import NEVER
@@ -171,6 +172,7 @@ class Topics:
         self.cluster_id = ""
         self.leader_epoch = -1
         self._established_epoch: int | None = None
+        self._is_complete = True  # every partition has the files of this release
         self.clean = True
         self.is_taking_over = False
 
@@ -184,6 +186,7 @@ class Topics:
             cluster_id: of the data directory.
 
         Raises:
+            NewerFormat: a later release has written the directory; nothing was changed.
             Corrupt: the list is damaged or gone, or a file of a directory of Apache Kafka is damaged; nothing was
                 changed.
         """
@@ -214,7 +217,12 @@ class Topics:
         self.write_recovery_points(durable=True)
 
     def taken_over(self) -> None:
-        """Take note that every partition of a directory of Apache Kafka, or of version 1, is complete. Durable on return."""
+        """Take note that a directory of Apache Kafka, or of version 1, was taken over. Durable on return.
+
+        While a partition lacks a file because it cannot be read, the next start takes the directory over again.
+        """
+        if not self._is_complete:
+            return
         self.is_taking_over = False
         self._established_epoch = self.leader_epoch
         self._write_list()
@@ -234,19 +242,21 @@ class Topics:
         self._recovery_points.load(partitions, is_recorded=not self.is_taking_over)
 
     def _complete_partitions(self) -> None:
-        """Write, for each partition, the files that a directory of Apache Kafka or of version 1 may lack.
-
-        Raises:
-            Corrupt: such a file is damaged. The next start goes on here.
-        """
+        """Write, for each partition, the files that a directory of Apache Kafka or of version 1 may lack."""
         for topic in self:
             for index in range(topic.partition_count):
                 directory = self._directory / f"{topic.name}-{index}"
                 if not self._disk.is_dir(directory):
                     continue  # named when it is opened
-                write_missing_log_start(self._disk, directory, self._log_starts.get((topic.name, index), 0))
-                if order_of(topic.configs) == "commit":
-                    write_missing_log_start(self._disk, directory, 0, VIEW_START_FILE)
+                try:
+                    check_formats(self._disk, directory)
+                    write_missing_log_start(
+                        self._disk, directory, self._log_starts.get((topic.name, index), 0)
+                    )
+                    if order_of(topic.configs) == "commit":
+                        write_missing_log_start(self._disk, directory, 0, VIEW_START_FILE)
+                except (Corrupt, NewerFormat):
+                    self._is_complete = False  # it stays offline, and the log says why when it is opened
 
     def _remove_unfinished(self) -> None:
         """Directories that are in no list are what a crash left of a topic being created or deleted."""
@@ -684,7 +694,7 @@ class Topics:
             recovery_point=0 if is_new else self._recovery_points.of(at),
             first_dirty_offset=0 if is_new else self._first_dirty.get(at, 0),
             leader_epoch=self.leader_epoch,
-            is_established=not is_new,
+            is_established=not is_new and self._established_epoch is not None,
             gapless_epoch=NEVER if self._established_epoch is None else self._established_epoch,
             progress=progress,
         )

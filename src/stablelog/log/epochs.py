@@ -3,10 +3,11 @@
 Format: docs/formats.md, "leader-epoch-checkpoint".  Source: KIP-101, KIP-320.
 """
 
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, refuse_newer
 
 EPOCH_FILE = "leader-epoch-checkpoint"
 UNKNOWN = -1
+VERSION = 0
 
 
 class LeaderEpochs:
@@ -67,10 +68,12 @@ class LeaderEpochs:
         """Read the text of the file.
 
         Raises:
+            NewerFormat: a later release has written it.
             Corrupt: it is not what Kafka writes.
         """
         lines = content.decode(errors="replace").splitlines()
         try:
+            refuse_newer("a leader epoch checkpoint", int(lines[0]), VERSION)
             if lines[0] != "0":
                 raise ValueError(f"version {lines[0]}")
             rows = [line.split(" ") for line in lines[2 : 2 + int(lines[1])]]

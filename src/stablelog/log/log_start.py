@@ -12,7 +12,7 @@ from pathlib import Path
 from crc32c import crc32c
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, naming, refuse_newer
 from stablelog.log.names import SUMMARY, is_log, offset_of
 
 LOG_START_FILE = "log-start-offset"
@@ -41,9 +41,13 @@ def decode_log_start(content: bytes, path: Path) -> int:
     """Read the text of the file.
 
     Raises:
+        NewerFormat: a later release has written it.
         Corrupt: it is damaged; names the path.
     """
     lines = content.decode(errors="replace").split("\n")
+    if lines[0].isdigit():
+        with naming(path):
+            refuse_newer("where the log begins, in a file", int(lines[0]), VERSION)
     if len(lines) == 3 and lines[0] == "0" and lines[1].isdigit():
         return int(lines[1])  # version 0 has no checksum
     if len(lines) != 4 or not lines[1].isdigit() or content != encode_log_start(int(lines[1])):

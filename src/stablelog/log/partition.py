@@ -23,7 +23,7 @@ from stablelog.batch.header import (
     stamped_prefix,
 )
 from stablelog.env.disk import Buffer, Disk
-from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange, Refused, Unavailable, Unproven
+from stablelog.errors import DiskError, OffsetOutOfRange, Refused, Unavailable, Unproven
 from stablelog.log.append import (
     MarkerBatch,
     check_batch,
@@ -35,6 +35,7 @@ from stablelog.log.append import (
     with_append_time,
 )
 from stablelog.log.cleaner import Cleaned, Cleaning, Compaction
+from stablelog.log.epoch_check import check_epochs, epoch_at
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.model import (
@@ -123,8 +124,7 @@ class Partition:
         self._open_files = open_files
         self._producers = Producers()
         self._epochs = LeaderEpochs()
-        self._unchecked_epoch_count = 0
-        self._has_unproven = False
+        self._are_epochs_checked = False
         self._found_epochs: dict[int, int] = {}  # of transactions that were open at the open, by first offset
         self._failed: Unavailable | None = None
         self._is_writing = False  # bytes are in the file that are not in memory yet
@@ -215,17 +215,16 @@ class Partition:
         self._segments = Segments(found.segments)
         self._producers = found.producers
         self._epochs = found.epochs
-        self._has_unproven = True
         try:
             self._found_epochs = {
-                producer.txn_first_offset: self._epoch_at(producer.txn_first_offset)
+                producer.txn_first_offset: epoch_at(producer.txn_first_offset, self._epochs, self._segments)
                 for producer in self._producers.open_producers()
             }
         except BaseException:
             for segment in found.segments:
                 segment.close()
             raise
-        self._unchecked_epoch_count = len(found.epochs.entries)
+        self._are_epochs_checked = False
         self.leader_epoch = max(self.leader_epoch, found.epochs.latest)
         self.start_offset = found.start_offset
         self._unsynced = Unsynced(self._disk, self.directory, self._active.base_offset)
@@ -314,13 +313,6 @@ class Partition:
             )
             for producer in self._producers.open_producers()
         ]
-
-    def _epoch_at(self, offset: int) -> int:
-        """The leader epoch of the record at `offset`: of its batch, or, where that is deleted, of the epochs' file."""
-        header = self._segments[self._segments.place_of(offset)].header_at(offset)
-        if header is not None and header.base_offset <= offset:
-            return header.leader_epoch
-        return self._epochs.epoch_of(offset)
 
     def reconfigure(self, config: LogConfig) -> None:
         """Take new settings, from the next append on."""
@@ -625,14 +617,7 @@ class Partition:
 
     def unproven_ahead(self, offset: int) -> Unproven | None:
         """What a reader that has come to `offset` meets next: the following segment, if it is not proven."""
-        if not self._has_unproven:
-            return None
-        place = self._segments.place_of(max(offset - 1, 0)) + 1
-        if place == len(self._segments):
-            self._has_unproven = not all(segment.is_proven for segment in self._segments)
-            return None
-        segment = self._segments[place]
-        return None if segment.is_proven else Unproven(segment.path(LOG), segment.prove)
+        return self._segments.unproven_ahead(offset)
 
     def prove(self) -> None:
         """Prove every log file that was taken on trust at the open, at once. See `Segment.prove`.
@@ -641,8 +626,7 @@ class Partition:
             Corrupt: a log file is not what was sealed.
         """
         for segment in self._segments:
-            for _ in segment.prove():
-                pass
+            segment.prove_now()
 
     # -- read --------------------------------------------------------------------------------------------------
 
@@ -701,34 +685,12 @@ class Partition:
         Raises:
             Corrupt: the file of the epochs is not what the log says.
         """
-        self._check_epochs()
+        if not self._are_epochs_checked:
+            check_epochs(self._epochs, self._segments, self.directory / EPOCH_FILE)
+            self._are_epochs_checked = True
         if leader_epoch == self.leader_epoch:
             return leader_epoch, self.end_offset
         return self._epochs.end_offset(leader_epoch, self.end_offset)
-
-    def _check_epochs(self) -> None:
-        """Hold the epochs that were read at the open against the batches where they begin. Done once."""
-        entries = self._epochs.entries[: self._unchecked_epoch_count]
-        for epoch, start in entries:
-            segment = self._segments[self._segments.place_of(start)]
-            if not segment.base_offset <= start < segment.end_offset:
-                continue  # deleted, or nothing was written since
-            header, before = segment.header_at(start), segment.header_at(max(start - 1, segment.base_offset))
-            if header is None or before is None:
-                continue  # compacted away
-            # Compaction may have removed the batch that began there.
-            is_gone = header.base_offset > start and header.leader_epoch >= epoch
-            if not is_gone and (header.base_offset, header.leader_epoch) != (start, epoch):
-                raise self._wrong_epochs(epoch, start, header)
-            if before.last_offset < start and before.leader_epoch >= epoch:
-                raise self._wrong_epochs(epoch, start, before)
-        self._unchecked_epoch_count = 0
-
-    def _wrong_epochs(self, epoch: int, start: int, header: BatchHeader) -> Corrupt:
-        return Corrupt(
-            f"{self.directory / EPOCH_FILE} says that leader epoch {epoch} begins at offset {start}; the batch of offset "
-            f"{header.base_offset} has epoch {header.leader_epoch}. Stop the broker and remove the file: it is rebuilt"
-        )
 
     # -- delete ------------------------------------------------------------------------------------------------
 

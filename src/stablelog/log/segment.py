@@ -521,6 +521,15 @@ class Segment:
         """The first damaged batch that begins at this position or behind it; None if there is none."""
         return next((batch for batch in self.damaged_batches if batch.position >= position), None)
 
+    def prove_now(self) -> None:
+        """Prove the log file at once. Raises as `prove` does."""
+        for _ in self.prove():
+            pass
+
+    def unproven(self) -> Unproven:
+        """What a read raises that needs the proof first."""
+        return Unproven(self.path(LOG), self.prove)
+
     @property
     def log(self) -> File:
         """The log file, open.
@@ -532,7 +541,7 @@ class Segment:
         if self.damage is not None:
             raise Corrupt(self.damage)
         if self._unproven is not None:
-            raise Unproven(self.path(LOG), self.prove)
+            raise self.unproven()
         return self._opened_log()
 
     @property

@@ -8,6 +8,7 @@ segment to segment, and the least first offset of the transactions aborted in it
 from bisect import bisect_right
 from collections.abc import Iterator
 
+from stablelog.errors import Unproven
 from stablelog.log.minima import Minima
 from stablelog.log.segment import Segment
 from stablelog.log.transaction_index import AbortedTxn
@@ -26,6 +27,7 @@ class Segments:
         self._sealed_size = sum(segment.size for segment in segments[:-1])
         self._gone = 0  # how many were dropped from the beginning: minima count from there
         self._minima = Minima(self._least_aborted)
+        self._are_proven = False  # all of them; looked at again until they are
 
     def __len__(self) -> int:
         return len(self._row)
@@ -58,6 +60,17 @@ class Segments:
     def from_base(self, base_offset: int) -> list[Segment]:
         """The segments that begin at this offset or after it."""
         return self._row[bisect_right(self._bases, base_offset - 1) :]
+
+    def unproven_ahead(self, offset: int) -> Unproven | None:
+        """What a reader that has come to `offset` meets next: the following segment, if it is not proven."""
+        if self._are_proven:
+            return None
+        place = self.place_of(max(offset - 1, 0)) + 1
+        if place == len(self._row):
+            self._are_proven = all(segment.is_proven for segment in self._row)
+            return None
+        segment = self._row[place]
+        return None if segment.is_proven else segment.unproven()
 
     def add(self, segment: Segment) -> None:
         """Add a segment that begins where the last one, sealed by now, ends."""

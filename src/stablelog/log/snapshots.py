@@ -18,7 +18,7 @@ from typing import Any
 from crc32c import crc32c
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, DiskError
+from stablelog.errors import Corrupt, DiskError, refuse_newer
 from stablelog.log.names import is_snapshot, offset_of
 from stablelog.log.producers import BATCHES_KEPT, NO_TXN, KeptBatch, Producer, Producers
 from stablelog.log.summary import Summary
@@ -143,8 +143,10 @@ def decode_snapshot(content: bytes, now_ms: int) -> list[Producer]:
     """Read Kafka's file. Who wrote it does not say when a producer last wrote by the broker's clock: it is now.
 
     Raises:
-        Corrupt: it is not a snapshot, of another version, or damaged.
+        NewerFormat: a later release has written it.
+        Corrupt: it is not a snapshot, or damaged.
     """
+    refuse_newer("a producer snapshot", int.from_bytes(content[:2], "big"), SNAPSHOT_VERSION)
     if len(content) < SNAPSHOT_HEADER.size:
         raise Corrupt(f"a producer snapshot of {len(content)} bytes")
     version, crc, count = SNAPSHOT_HEADER.unpack_from(content)
@@ -207,6 +209,7 @@ def decode_producers(content: bytes) -> tuple[list[Producer], Summary]:
     """Read our file.
 
     Raises:
+        NewerFormat: a later release has written it.
         Corrupt: it is not whole.
     """
     text, _, crc = content.rstrip(b"\n").rpartition(b"\n")
@@ -214,6 +217,7 @@ def decode_producers(content: bytes) -> tuple[list[Producer], Summary]:
         if crc32c(text) != int(crc, 16):
             raise Corrupt("a file of producers whose CRC does not hold")
         read = json.loads(text)
+        refuse_newer("a file of producers", read["version"], PRODUCERS_VERSION)
         if read["version"] != PRODUCERS_VERSION:
             raise Corrupt(f"a file of producers of version {read['version']}; {PRODUCERS_VERSION} is known")
         found = {producer.producer_id: producer for producer in _producers(read["producers"])}

@@ -11,7 +11,7 @@ from dataclasses import astuple, dataclass, replace
 
 from crc32c import crc32c
 
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, refuse_newer
 
 VERSION = 1
 SUMMARY = struct.Struct(
@@ -70,8 +70,10 @@ class Summary:
         """Read the bytes of the file.
 
         Raises:
+            NewerFormat: a later release has written them.
             Corrupt: they are not a summary, or not whole.
         """
+        refuse_newer("a segment summary", int.from_bytes(content[:2], "big"), VERSION)
         if len(content) != SUMMARY.size:
             raise Corrupt(f"a segment summary of {len(content)} bytes, not {SUMMARY.size}")
         version, crc, *fields = SUMMARY.unpack(content)

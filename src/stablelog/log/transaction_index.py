@@ -23,6 +23,7 @@ ENTRY = struct.Struct(
     "q"  # last_offset: of its abort marker, inclusive
     "q"  # stable_offset: the first offset still undecided once that marker was written
 )
+VERSION = 0
 _INT64 = struct.Struct(">q")
 FIRST_AT, LAST_AT, STABLE_AT = 10, 18, 26
 SCAN_COUNT_MAX = 64  # a window up to this size is scanned; for a larger one the minima are asked
@@ -39,7 +40,7 @@ class AbortedTxn(NamedTuple):
 
 def encode_entry(txn: AbortedTxn) -> bytes:
     """The 34 bytes of an entry."""
-    return ENTRY.pack(0, *txn)
+    return ENTRY.pack(VERSION, *txn)
 
 
 class TransactionIndex:

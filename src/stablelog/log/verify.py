@@ -16,8 +16,9 @@ from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, NewerFormat
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.formats import check_formats
 from stablelog.log.log_start import LOG_START_FILE, read_log_start
 from stablelog.log.names import (
     INDEX,
@@ -108,6 +109,11 @@ class _Verification:
         self._end_offset = 0
 
     def run(self) -> Iterator[Finding]:
+        try:
+            check_formats(self._disk, self._directory)
+        except NewerFormat as newer:  # what is not known cannot be proven
+            yield Finding(Path(newer.place), str(NewerFormat(newer.what, newer.found, newer.known)))
+            return
         names = self._disk.list_dir(self._directory)
         bases = sorted(offset_of(name) for name in names if is_log(name))
         self._snapshots = sorted({offset_of(name) for name in names if is_snapshot(name)}, reverse=True)
@@ -185,7 +191,7 @@ class _Verification:
             if theirs is not None:
                 self._producers = Producers.restored(decode_snapshot(theirs, 0), now_ms=0)
                 return
-        except Corrupt:
+        except (Corrupt, NewerFormat):
             pass  # it is among those that are looked at
         self._begins_known = False
 
@@ -428,7 +434,7 @@ class _Verification:
             return  # growing, or sealed and not yet durable
         try:
             summary = Summary.decode(content.summary)
-        except Corrupt as error:
+        except (Corrupt, NewerFormat) as error:
             yield Finding(path, str(error))
             return
         wanted = {
@@ -466,7 +472,7 @@ class _Verification:
             path = self._path(offset, ".producers")
             try:
                 producers, progress = decode_producers(ours)
-            except Corrupt as error:
+            except (Corrupt, NewerFormat) as error:
                 yield Finding(path, str(error))
             else:
                 if provable:
@@ -476,7 +482,7 @@ class _Verification:
             path = self._path(offset, ".snapshot")
             try:
                 producers = decode_snapshot(theirs, 0)
-            except Corrupt as error:
+            except (Corrupt, NewerFormat) as error:
                 yield Finding(path, str(error))
             else:
                 if provable:
@@ -513,7 +519,7 @@ class _Verification:
             return  # it is read in the batches then
         try:
             said = LeaderEpochs.decode(content).entries
-        except Corrupt as error:
+        except (Corrupt, NewerFormat) as error:
             yield Finding(path, str(error))
             return
         known = self._epochs.entries

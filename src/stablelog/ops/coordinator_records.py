@@ -15,7 +15,7 @@ from stablelog.coordinators.consumer_groups.records import GroupValue, MemberVal
 from stablelog.coordinators.joint.records import decode_joint
 from stablelog.coordinators.transactions import records as transaction_records
 from stablelog.coordinators.transactions.records import JointKey, TopicPartition, Transaction, TransactionKey
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, NewerFormat
 
 Fields = dict[str, Any]
 Told = tuple[Fields, Fields | str | None]
@@ -36,7 +36,7 @@ def describe_commit_record(key: bytes, value: bytes | None) -> Told | None:
     """Key and value of a record of the commit log; a null value forgets the key. None: of a kind that is not known."""
     try:
         subject = transaction_records.read_key(key)
-    except Corrupt:
+    except (Corrupt, NewerFormat):
         return None
     if subject is None:
         return None
@@ -58,7 +58,7 @@ def describe_offsets_record(key: bytes, value: bytes | None) -> Told | None:
     """Key and value of a record of the offsets log; a null value takes the key's subject away. None: not known."""
     try:
         subject = group_records.read_key(key)
-    except Corrupt:
+    except (Corrupt, NewerFormat):
         return None
     if subject is None:
         return None
@@ -77,7 +77,7 @@ def _decoded(value: bytes | None, decode: Callable[[bytes], Fields]) -> Fields |
         return None
     try:
         return decode(value)
-    except Corrupt as error:
+    except (Corrupt, NewerFormat) as error:
         return f"{error}: {value.hex()}"
 
 

@@ -9,7 +9,7 @@ from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
 from stablelog.batch.markers import read_marker
 from stablelog.batch.records import decode_records
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, NewerFormat
 from stablelog.log.epochs import LeaderEpochs
 from stablelog.log.offset_index import OffsetIndex
 from stablelog.log.producers import Producer
@@ -62,7 +62,7 @@ def inspect_file(disk: Disk, path: Path, *, records: bool) -> Table:
         raise Corrupt(f"{path}: no kind of file that a partition has")
     try:
         return readers[suffix]()
-    except Corrupt as error:
+    except (Corrupt, NewerFormat) as error:
         return Table(str(path), ("problem",), [], str(error))
 
 

@@ -25,7 +25,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, BatchHeader, read_header
 from stablelog.batch.markers import MarkerType, read_marker
-from stablelog.errors import Corrupt, Unavailable
+from stablelog.errors import Corrupt, Unavailable, naming
 from stablelog.log.log_start import LOG_START_FILE, decode_log_start
 from stablelog.log.names import INDEX, LOG, SUMMARY, TXNINDEX
 from stablelog.log.offset_index import ENTRY as INDEX_ENTRY
@@ -441,8 +441,10 @@ class PartitionFiles:
         path = f"{self.directory}/{base:020d}{LOG}"
         summary = None
         if sealed and f"{base:020d}{SUMMARY}" in summarized:
+            beside = f"{path[: -len(LOG)]}{SUMMARY}"
             try:
-                summary = Summary.decode(_read_or_nothing(f"{path[: -len(LOG)]}{SUMMARY}"))
+                with naming(beside):
+                    summary = Summary.decode(_read_or_nothing(beside))
             except Corrupt:
                 summary = None  # a cache of the log: without it more is read
         if summary is not None and summary.base_offset != base:
@@ -606,7 +608,8 @@ class PartitionFiles:
             ):
                 continue  # of records that were removed, or lost in a crash
             try:
-                producers = decode_snapshot(_read_or_nothing(self.directory / name), 0)
+                with naming(self.directory / name):
+                    producers = decode_snapshot(_read_or_nothing(self.directory / name), 0)
             except Corrupt:
                 continue
             if offset > self._aborts_known_to(name):
@@ -641,7 +644,8 @@ class PartitionFiles:
             content = (
                 _read_or_nothing((self.directory / snapshot).with_suffix(PRODUCERS)) if snapshot else b""
             )
-            _, progress = decode_producers(content)
+            with naming(self.directory / snapshot):
+                _, progress = decode_producers(content)
         except Corrupt:
             return None
         if progress.base_offset != self.segments[-1].base_offset:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from stablelog.env.disk import Buffer, Disk, File
-from stablelog.errors import Corrupt, DiskError
+from stablelog.errors import Corrupt, DiskError, refuse_newer
 from stablelog.log.names import COMMIT_SUFFIXES
 from stablelog.views.extents import EXTENT, LONG_COUNT, Extent, column, placed
 
@@ -149,6 +149,7 @@ class CommitSummary:
 
         Raises:
             EarlierForm: it is one of an earlier version.
+            NewerFormat: a later release has written it.
             Corrupt: it is none.
         """
         if (
@@ -158,6 +159,7 @@ class CommitSummary:
             raise Corrupt("a commit summary that is damaged")
         fields = SUMMARY.unpack_from(content)
         version, open_count = fields[0], fields[-1]
+        refuse_newer("a commit summary", version, VERSION)
         if 0 < version < VERSION:
             raise EarlierForm(f"a commit summary of version {version}")
         if version != VERSION or len(content) != SUMMARY.size + open_count * OPEN.size + CRC.size:

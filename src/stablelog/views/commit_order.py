@@ -67,12 +67,6 @@ class _Run:
         self.latest_ms = -1
 
 
-def _prove(segment: Segment) -> None:
-    """Prove a segment at once: the view walks it before it is served."""
-    for _ in segment.prove():
-        pass
-
-
 class CommitOrder:
     """The view of one partition in commit order. `advance` takes in what has become durable.
 
@@ -190,7 +184,7 @@ class CommitOrder:
             assert summary is not None
             self._reopen(segments[:trusted], summary.open)
         for segment in segments[trusted:]:
-            _prove(segment)
+            segment.prove_now()
         self._begin_index(segments[trusted])
         done = sum(segment.size for segment in segments[:trusted])
         before = segments[trusted]
@@ -213,7 +207,7 @@ class CommitOrder:
         for segment in segments:
             if segment.end_offset <= least:
                 continue
-            _prove(segment)
+            segment.prove_now()
             found = segment.find(least)
             for position, header in () if found is None else segment.walk(found.position):
                 known = self._open.get(header.producer_id)

@@ -13,7 +13,7 @@ from crc32c import crc32c
 from stablelog.batch.header import HEADER, BatchHeader, read_header
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, NewerFormat
 from stablelog.log.names import LOG, is_log, offset_of
 from stablelog.log.verify import Finding
 from stablelog.views.commit_index import (
@@ -118,7 +118,7 @@ def _verify_index(
         summary = CommitSummary.decode(disk.read_bytes(path[SUMMARY_SUFFIX]))
     except EarlierForm:
         return  # no damage: whoever opens the partition makes it anew
-    except Corrupt as error:
+    except (Corrupt, NewerFormat) as error:
         yield Finding(path[SUMMARY_SUFFIX], str(error))
         return
     contents = []

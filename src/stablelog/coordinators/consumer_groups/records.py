@@ -18,7 +18,7 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, refuse_newer
 
 KEY_VERSION = struct.Struct(">h")
 INT16 = struct.Struct(">h")
@@ -29,6 +29,7 @@ OFFSET_KEY_VERSIONS = (0, 1)  # the same bytes; Kafka writes 1
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 VALUE_VERSION_LAST = 4
+OFFSET_VALUE, GROUP_VALUE = "a committed offset", "the metadata of a group"
 FLEXIBLE_VERSION = 4
 OFFSET_VALUE_VERSION = 3
 EXPIRING_OFFSET_VALUE_VERSION = 1  # the only one with an expiry
@@ -185,7 +186,7 @@ def read_key(key: bytes) -> OffsetKey | GroupKey | None:
     Raises:
         Corrupt: these are not the bytes of a key.
     """
-    source = _Source(key, "key")
+    source = _Source(key, "the key")
     version = source.int16()
     if version in OFFSET_KEY_VERSIONS:
         return OffsetKey(source.string(), source.string(), source.int32())
@@ -200,9 +201,10 @@ def read_offset_value(value: bytes) -> OffsetValue:
     """Read a committed offset of any version.
 
     Raises:
+        NewerFormat: a later release has written it.
         Corrupt: these are not the bytes of one.
     """
-    source = _Source(value, "committed offset")
+    source = _Source(value, OFFSET_VALUE)
     version = source.value_version()
     offset = source.int64()
     leader_epoch = source.int32() if version >= 3 else -1
@@ -222,9 +224,10 @@ def read_group_value(value: bytes) -> GroupValue:
     """Read a group's metadata of any version.
 
     Raises:
+        NewerFormat: a later release has written it.
         Corrupt: these are not the bytes of it.
     """
-    source = _Source(value, "group metadata")
+    source = _Source(value, GROUP_VALUE)
     version = source.value_version()
     protocol_type = source.string()
     generation = source.int32()
@@ -261,7 +264,7 @@ def subscribed_topics(subscription: bytes) -> tuple[str, ...] | None:
 
     Every version of that metadata begins as version 0 does: i16 version, array of topics.
     """
-    source = _Source(subscription, "subscription")
+    source = _Source(subscription, "the subscription")
     try:
         source.int16()
         return source.array(source.string)
@@ -274,7 +277,7 @@ def assigned_partitions(assignment: bytes) -> dict[str, tuple[int, ...]] | None:
 
     Every version of it begins as version 0 does: i16 version, array of (topic, array of i32 partitions).
     """
-    source = _Source(assignment, "assignment")
+    source = _Source(assignment, "the assignment")
     try:
         source.int16()
         return dict(source.array(lambda: (source.string(), source.array(source.int32))))
@@ -319,7 +322,7 @@ class _Source:
 
     def _corrupt(self, why: str) -> Corrupt:
         return Corrupt(
-            f"the {self._what} of a record of the offsets log cannot be read: {why} at byte {self._at}"
+            f"{self._what} of a record of the offsets log cannot be read: {why} at byte {self._at}"
         )
 
     def _take(self, size: int) -> bytes:
@@ -332,6 +335,7 @@ class _Source:
 
     def value_version(self) -> int:
         version = self.int16()
+        refuse_newer(self._what, version, VALUE_VERSION_LAST)
         if not 0 <= version <= VALUE_VERSION_LAST:
             raise self._corrupt(f"version {version}, known are 0 to {VALUE_VERSION_LAST},")
         self._flexible = version >= FLEXIBLE_VERSION

@@ -20,9 +20,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from stablelog.coordinators.transactions.records import NO_SEQUENCE, NO_TIME, FieldReader, string
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, refuse_newer
 
 VALUE_VERSION: Final = 1
+JOINT_VALUE: Final = "a joint commit's key"
 NO_VERSION: Final = -1
 FOR_EVER: Final = -1
 NO_ORDER: Final = -1
@@ -88,12 +89,14 @@ def decode_joint(value: bytes) -> JointState:
     """The value under a key's key.
 
     Raises:
-        Corrupt: the value is cut short, too long, or of a version that we do not know.
+        NewerFormat: a later release has written it.
+        Corrupt: the value is cut short, too long, or of no version that there is.
     """
     reader = FieldReader(value, "joint commit's value")
     version, last_version, commit_sequence, open_version, retention_ms, update_ms = HEAD.unpack(
         reader.take(HEAD.size)
     )
+    refuse_newer(JOINT_VALUE, version, VALUE_VERSION)
     if not 0 <= version <= VALUE_VERSION:
         raise Corrupt(
             f"commit log: a joint commit's value of version {version}; up to {VALUE_VERSION} can be read"

@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from stablelog.coordinators.transactions.states import State
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, refuse_newer
 from stablelog.wire.extension.children import JointName
 
 TopicPartition = tuple[str, int]
@@ -51,7 +51,10 @@ TWO_PHASE_TIMEOUT_MS: Final = 2**31 - 1  # Kafka's sign of a two-phase transacti
 TRANSACTION_KIND: Final = 0
 GROUP_KIND: Final = 10_000
 JOINT_KIND: Final = 10_001
+OWN_KINDS: Final = range(GROUP_KIND, 10_100)
 VALUE_VERSION: Final = 1
+TRANSACTION_VALUE: Final = "the state of a transactional id"
+GROUP_STATE_VALUE: Final = "the state of a transaction group"
 GROUP_VALUE_VERSION: Final = 0
 
 PREVIOUS_PRODUCER_ID_TAG: Final = 0
@@ -329,14 +332,26 @@ _TAGS: Final = {tag: _varint(tag) for tag in (*range(4), *range(COMMIT_SEQUENCE_
 # -- reading --------------------------------------------------------------------------------------------------------
 
 
+def check_kind(kind: int) -> None:
+    """Refuse a kind of key that is kept for later releases: what they remember under it must not be passed over.
+
+    Raises:
+        NewerFormat: a later release has written it.
+    """
+    if kind in OWN_KINDS:
+        refuse_newer("a record whose key is", kind, JOINT_KIND)
+
+
 def read_key(key: bytes) -> TransactionKey | GroupKey | JointKey | None:
     """What a record is about; None if it is of a kind that we do not know, and skip.
 
     Raises:
+        NewerFormat: it is of a kind of our own that only a later release knows.
         Corrupt: the key is cut short or is no text.
     """
     reader = FieldReader(key, "key")
     kind = reader.int16()
+    check_kind(kind)
     if kind == TRANSACTION_KIND:
         return TransactionKey(reader.text(reader.int16()))
     if kind == GROUP_KIND:
@@ -350,13 +365,15 @@ def decode_group(value: bytes) -> GroupState:
     """The value under a group's key. More fields may follow ours.
 
     Raises:
+        NewerFormat: a later release has written it.
         Corrupt: the value is cut short.
     """
     if len(value) < GROUP_VALUE.size:
         raise Corrupt(
             f"commit log: a group's value has {len(value)} bytes, at least {GROUP_VALUE.size} are expected"
         )
-    _, producer_ids_end, commit_sequence_next = GROUP_VALUE.unpack_from(value)
+    version, producer_ids_end, commit_sequence_next = GROUP_VALUE.unpack_from(value)
+    refuse_newer(GROUP_STATE_VALUE, version, GROUP_VALUE_VERSION)
     return GroupState(producer_ids_end, commit_sequence_next)
 
 
@@ -364,10 +381,12 @@ def decode_transaction(value: bytes) -> Transaction:
     """The value under a transactional id's key.
 
     Raises:
-        Corrupt: the value is cut short, of a version or a state that we do not know, or makes no sense.
+        NewerFormat: a later release has written it.
+        Corrupt: the value is cut short, of a state that we do not know, or makes no sense.
     """
     reader = FieldReader(value, "value")
     version = reader.int16()
+    refuse_newer(TRANSACTION_VALUE, version, VALUE_VERSION)
     if version not in (0, VALUE_VERSION):
         raise Corrupt(f"commit log: a value of version {version}; 0 and 1 can be read")
     flexible = version >= 1

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
 from stablelog.env.disk import Buffer, Disk
-from stablelog.errors import Corrupt, DiskError
+from stablelog.errors import Corrupt, DiskError, naming
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.formats import check_formats
 from stablelog.log.interrupted import finish_interrupted
 from stablelog.log.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.names import LOG, PRODUCERS, SNAPSHOT, SUMMARY, TXNINDEX
@@ -51,9 +52,23 @@ def recover(
     """Open the partition in a directory, which exists, and put right what a crash left of it.
 
     Raises:
+        NewerFormat: a later release has written to the directory; nothing was changed.
         Corrupt: bytes that were durable are damaged or gone; no log file was changed.
         DiskError: the disk failed.
     """
+    check_formats(disk, directory)
+    with naming(directory):
+        return _recover(disk, directory, open_files, known, index_interval, progress)
+
+
+def _recover(
+    disk: Disk,
+    directory: Path,
+    open_files: OpenFiles,
+    known: Known,
+    index_interval: int,
+    progress: Progress | None,
+) -> Recovered:
     finish_interrupted(disk, directory)
     planner = Planner(disk, directory, open_files, known)
     plan = planner.plan()
@@ -201,8 +216,7 @@ class _Replay:
         Raises:
             Corrupt: they are not those of its summary.
         """
-        for _ in segment.prove():
-            pass
+        segment.prove_now()
         for position, header in segment.walk(0):
             self._advance(header.size)
             if header.base_offset >= start.offset:
