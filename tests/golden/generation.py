@@ -13,6 +13,7 @@ import functools
 import io
 import json
 import lzma
+import re
 import shutil
 import subprocess
 import sys
@@ -42,6 +43,8 @@ SETTINGS = {
     "log_retention_check_interval_ms": 200,
 }
 NEVER = {"log_cleaner_backoff_ms": 2**62}
+VERSION_IN_JSON = re.compile(rb'"version": ?(\d+)')
+VERSION_IN_LINE = re.compile(rb"(?:version[:=] ?)?(\d+)")
 # A coordinator trims its log at 16 MiB: directories that are committed have to be small.
 TRIMMED = "import stablelog.broker.journal as journal; journal.CHECKPOINT_SIZE_MIN = 8 << 10\n"
 
@@ -246,30 +249,37 @@ def records_of(directory):
                     yield header, path, record
 
 
+# Kinds of files that have no version: of indexes, the summary beside them has one.
+WITHOUT_VERSION = (".index", ".timeindex", ".commitindex", ".commitextents", ".lock")
+BY_NUMBER = (".summary", ".snapshot", ".commitsummary", ".txnindex")  # their first two bytes
+BY_JSON = (".producers", "cluster.json", "broker.json", ".kafka_cleanshutdown")
+BY_LINE = ("log-start-offset", "view-start-offset", "partition.metadata", "meta.properties")
+
+
 def versions_in(data):
     """The version of each kind of file and of record in a data directory: {kind: versions}."""
     found = defaultdict(set)
-    for path in sorted(data.rglob("*")):
-        content = path.read_bytes() if path.is_file() else b""
-        if path.suffix in (".summary", ".snapshot", ".commitsummary", ".txnindex") and content:
-            found[path.suffix].add(int.from_bytes(content[:2], "big"))
-        elif path.suffix == ".producers" or path.name in ("cluster.json", ".kafka_cleanshutdown"):
-            kind = path.suffix if path.suffix == ".producers" else path.name
-            text = content.splitlines()[0] if kind == ".producers" else content
-            found[kind].add(json.loads(text)["version"])
-        elif path.name.endswith("-checkpoint") or path.name in ("log-start-offset", "view-start-offset"):
-            found[path.name].add(int(content.split(b"\n")[0]))
-        elif path.name in ("partition.metadata", "meta.properties"):
-            found[path.name].add(int(content.split(b"\n")[0].replace(b"=", b":").split(b":")[1]))
-        elif path.suffix == ".log":
+    for path in sorted(path for path in data.rglob("*") if path.is_file()):
+        if path.suffix == ".deleted":
+            continue  # it goes
+        content = path.read_bytes()
+        kind = path.suffix if path.stem.isdigit() else path.name
+        if kind in BY_NUMBER:
+            found[kind] |= {int.from_bytes(content[:2], "big")} if content else set()
+        elif kind in BY_JSON:
+            found[kind].add(int(VERSION_IN_JSON.search(content)[1]))
+        elif kind in BY_LINE or kind.endswith("-checkpoint"):
+            found[kind].add(int(VERSION_IN_LINE.match(content)[1]))
+        elif kind == ".log":
             found["record batch"] |= {header.magic for _, header in headers_in(content)}
+        else:
+            assert kind in WITHOUT_VERSION, f"{path}: what says its version?"
     for directory in sorted(data.glob("__*")):
         log = "commit log" if directory.name.startswith("__transaction_state") else "offsets log"
         for _, _, record in records_of(directory):
             kind = int.from_bytes(record.key[:2], "big")
-            found[f"{log}, key {kind}"] |= (
-                {int.from_bytes((record.value or b"")[:2], "big")} if record.value else set()
-            )
+            if record.value:
+                found[f"{log}, key {kind}"].add(int.from_bytes(record.value[:2], "big"))
     return {kind: sorted(versions) for kind, versions in sorted(found.items())}
 
 

@@ -94,6 +94,11 @@ class Load:
             ConfigEntry("max.message.bytes", "500000", incremental_operation=AlterConfigOpType.SET)
         )
         self.admin.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
+        broker = ConfigResource(ResourceType.BROKER, "1")
+        broker.add_incremental_config(
+            ConfigEntry("log.retention.bytes", "-1", incremental_operation=AlterConfigOpType.SET)
+        )
+        self.admin.incremental_alter_configs([broker])[broker].result(TIMEOUT_S)
         self._plain()
         for round_number in range(3):
             self._compacted(round_number)

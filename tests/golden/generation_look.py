@@ -157,6 +157,9 @@ def look(bootstrap, written_ms):
                 }
                 for name in sorted(topics)
             },
+            "broker": own_configs(
+                bootstrap, [ConfigResource(ResourceType.BROKER, "1")], ConfigSource.DYNAMIC_BROKER_CONFIG
+            ),
             "groups": group_offsets(bootstrap),
             "transactions": transactions(bootstrap),
             "joint": joint_versions(cluster),
@@ -167,13 +170,18 @@ def look(bootstrap, written_ms):
 def topic_configs(bootstrap, names):
     """The settings that topics have of their own."""
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+    return own_configs(bootstrap, resources, ConfigSource.DYNAMIC_TOPIC_CONFIG)
+
+
+def own_configs(bootstrap, resources, source):
+    """The settings of topics or brokers that come from such a source, by name."""
     admin = AdminClient(settings(bootstrap))  # lives until all is answered
     answers = admin.describe_configs(resources)
     return {
         resource.name: {
             name: entry.value
             for name, entry in sorted(future.result(TIMEOUT_S).items())
-            if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+            if entry.source == source.value
         }
         for resource, future in answers.items()
     }
