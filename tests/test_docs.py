@@ -104,6 +104,7 @@ def test_every_option_of_spark_has_its_row(name):
         "cut",
         "inspect",
         "verify",
+        "repair",
         "topics create",
         "topics list",
         "topics describe",

@@ -1,9 +1,11 @@
 """A directory is verified while its broker runs, which may delete what is looked at."""
 
 import shutil
+import uuid
 
 import pytest
 
+from stablelog.broker.catalog import ListedTopic, encode_catalog
 from stablelog.cli import inspect
 from stablelog.env.disk import LocalDisk
 from stablelog.log.partition import LogConfig, Partition
@@ -22,6 +24,9 @@ def data(tmp_path):
         )
         log.append(batch(b"x"), now_ms=1)
         log.close(clean=True)
+    topics = [ListedTopic(name, uuid.UUID(int=at), 1, {}) for at, name in enumerate("ab")]
+    (tmp_path / "cluster.json").write_bytes(encode_catalog("", 0, 0, topics))
+    (tmp_path / "meta.properties").write_text("cluster.id=")
     return tmp_path
 
 

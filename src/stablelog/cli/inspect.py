@@ -7,32 +7,39 @@ from pathlib import Path
 from typing import Final
 
 from stablelog.cli.output import done, fail, print_json, print_table
-from stablelog.env.disk import LocalDisk
+from stablelog.env.disk import Disk, LocalDisk
 from stablelog.log.verify import Finding, verify_directory
 from stablelog.ops.inspect import Table, files_of, inspect_file
+from stablelog.ops.verify import (
+    is_data_directory,
+    is_partition_directory,
+    partition_directories,
+    verify_data_directory,
+)
 from stablelog.views.verify import verify_view
 
-# Of directories of deleted topics, which their broker removes when it comes to it.
-DELETED_SUFFIX: Final = "-delete"
 TRIES: Final = 5
 
 
-def _partitions(path: Path) -> list[Path]:
-    """The partition directories at or below a path."""
-    if not path.exists():
+def partitions_of(disk: Disk, path: Path) -> list[Path]:
+    """The partition directories at or below a path.
+
+    Raises:
+        Unavailable: the path is neither a partition's directory nor a data directory.
+    """
+    path = path.absolute()
+    if not disk.exists(path):
         fail(f"there is no {path}")
-    if not path.is_dir():
+    if not disk.is_dir(path):
         fail(f"{path} is a file: name its partition's directory, or the data directory")
-    if any(path.glob("*.log")):
+    if is_partition_directory(disk, path):
         return [path]
-    found = sorted(
-        child
-        for child in path.iterdir()
-        if not child.name.endswith(DELETED_SUFFIX) and child.is_dir() and any(child.glob("*.log"))
-    )
-    if not found:
-        fail(f"{path} holds no partition: a directory <topic>-<number> with .log files")
-    return found
+    if not is_data_directory(disk, path):
+        fail(
+            f"{path} is neither a data directory, with cluster.json or meta.properties, nor a partition's, "
+            "<topic>-<number> with .log files"
+        )
+    return partition_directories(disk, path)
 
 
 def run_inspect(path: Path, *, records: bool, as_json: bool) -> None:
@@ -41,7 +48,7 @@ def run_inspect(path: Path, *, records: bool, as_json: bool) -> None:
     if path.is_file():
         _show(inspect_file(disk, path, records=records), as_json=as_json)
         return
-    for partition in _partitions(path):
+    for partition in partitions_of(disk, path):
         for file in files_of(disk, partition):
             _show(inspect_file(disk, file, records=records), as_json=as_json)
 
@@ -69,9 +76,10 @@ def _as_text(cell: object) -> object:
 def run_verify(directory: Path, *, as_json: bool) -> None:
     """Prove every index from the log."""
     disk = LocalDisk()
-    partitions = _partitions(directory)
-    findings = []
-    with _progress(len(partitions), as_json=as_json) as advance:
+    directory = directory.absolute()
+    partitions = partitions_of(disk, directory)
+    findings = [] if partitions == [directory] else list(verify_data_directory(disk, directory))
+    with progress_of(len(partitions), as_json=as_json) as advance:
         for partition in partitions:
             findings += _findings(disk, partition)
             advance()
@@ -105,7 +113,8 @@ def _findings(disk: LocalDisk, partition: Path) -> list[Finding]:
 
 
 @contextlib.contextmanager
-def _progress(count: int, *, as_json: bool) -> Iterator[Callable[[], None]]:
+def progress_of(count: int, *, as_json: bool) -> Iterator[Callable[[], None]]:
+    """Show a bar on stderr, where a person looks at it. Yields what is called for each partition done."""
     if as_json or not sys.stderr.isatty():
         yield lambda: None
         return

@@ -275,6 +275,17 @@ def verify(
     run_verify(directory, as_json=as_json)
 
 
+@app.command()
+def repair(
+    directory: Annotated[Path, typer.Argument(help="A partition's directory, or a data directory.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Cut without a question.")] = False,
+) -> None:
+    """Cut a damaged log behind its last whole batch. Shows what that loses, and asks. What is cut is kept."""
+    from stablelog.cli.repair import run_repair
+
+    run_repair(directory, yes=yes)
+
+
 def run() -> None:
     """The entry point."""
     try:

@@ -1,0 +1,132 @@
+"""Whether a data directory is complete: its list of topics, and every partition that the list names.
+
+Writes nothing. The files of each partition are proven by `log.verify` and `views.verify`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from stablelog.broker.catalog import CATALOG_FILE, Catalog, read_catalog
+from stablelog.broker.checkpoints import (
+    FIRST_DIRTY_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
+)
+from stablelog.broker.config import order_of
+from stablelog.broker.dynamic_settings import SETTINGS_FILE, DynamicSettings
+from stablelog.broker.kafka_import import PARTITION_DIRECTORY, find_topics
+from stablelog.broker.partition_metadata import METADATA_FILE, read_partition_metadata
+from stablelog.env.disk import Disk
+from stablelog.errors import Corrupt
+from stablelog.log.log_start import LOG_START_FILE
+from stablelog.log.names import is_log
+from stablelog.log.verify import Finding
+from stablelog.views.commit_ordered import VIEW_START_FILE
+
+META_FILE = "meta.properties"
+CHECKPOINTS = (
+    LOG_START_CHECKPOINT,
+    FIRST_DIRTY_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+)
+
+
+def is_partition_directory(disk: Disk, directory: Path) -> bool:
+    """Whether a directory has the name of a partition and holds a log file."""
+    return PARTITION_DIRECTORY.fullmatch(directory.name) is not None and any(
+        is_log(name) for name in disk.list_dir(directory)
+    )
+
+
+def partition_directories(disk: Disk, directory: Path) -> list[Path]:
+    """The directories of partitions in a data directory, sorted; those of deleted topics left out."""
+    names = [name for name in disk.list_dir(directory) if PARTITION_DIRECTORY.fullmatch(name)]
+    return [directory / name for name in names if disk.is_dir(directory / name)]
+
+
+def is_data_directory(disk: Disk, directory: Path) -> bool:
+    """Whether a directory is one of a broker, of stablelog or of Apache Kafka."""
+    return any(disk.exists(directory / name) for name in (CATALOG_FILE, META_FILE)) or any(
+        is_partition_directory(disk, path) for path in partition_directories(disk, directory)
+    )
+
+
+def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
+    """Find what is missing from a data directory, or damaged in it beside the partitions.
+
+    A broker that runs may change it meanwhile: a directory is missing only if the list still names it.
+
+    Args:
+        disk: where the directory lies.
+        directory: the data directory.
+    """
+    path = directory / CATALOG_FILE
+    try:
+        catalog = read_catalog(disk, directory)
+        if catalog is None:
+            find_topics(disk, directory)  # refuses a directory that has lost its list
+            return
+    except Corrupt as error:
+        yield _finding(path, error)
+        return
+    yield from _verify_meta(disk, directory, catalog)
+    try:
+        DynamicSettings(disk, directory, directory / META_FILE).load()
+    except Corrupt as error:
+        yield _finding(directory / SETTINGS_FILE, error)
+    for name in CHECKPOINTS:
+        try:
+            read_offset_checkpoint(disk, directory / name)
+        except Corrupt as error:
+            yield _finding(directory / name, error)
+    for topic in catalog.topics:
+        for index in range(topic.partition_count):
+            partition = directory / f"{topic.name}-{index}"
+            wanted = [LOG_START_FILE]
+            if order_of(topic.configs) == "commit":
+                wanted.append(VIEW_START_FILE)
+            if not disk.is_dir(partition):
+                if _is_listed(disk, directory, topic.name, index):
+                    yield Finding(partition, f"is gone; {CATALOG_FILE} names it")
+                continue
+            try:
+                found = read_partition_metadata(disk, partition)
+                if found is not None and found != topic.topic_id:
+                    message = f"names the topic id {found}; {topic.name} has {topic.topic_id}"
+                    yield Finding(partition / METADATA_FILE, message)
+            except Corrupt as error:
+                yield _finding(partition / METADATA_FILE, error)
+            for name in wanted if catalog.established_epoch is not None else ():
+                if not disk.exists(partition / name) and _is_listed(disk, directory, topic.name, index):
+                    yield Finding(partition / name, "is gone: where the log begins is not known")
+
+
+def _finding(path: Path, error: Corrupt) -> Finding:
+    """A finding from an error, whose message begins with the path."""
+    return Finding(path, str(error).removeprefix(f"{path} "))
+
+
+def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:
+    """Whether the list names a partition now: a broker that runs may have deleted its topic meanwhile."""
+    try:
+        catalog = read_catalog(disk, directory)
+    except Corrupt:
+        return True
+    return catalog is None or any(
+        known.name == topic and index < known.partition_count for known in catalog.topics
+    )
+
+
+def _verify_meta(disk: Disk, directory: Path, catalog: Catalog) -> Iterator[Finding]:
+    path = directory / META_FILE
+    try:
+        lines = disk.read_bytes(path).decode(errors="replace").splitlines()
+    except FileNotFoundError:
+        yield Finding(path, "is gone; the next start writes it again")
+        return
+    said = dict(line.split("=", 1) for line in lines if "=" in line).get("cluster.id")
+    if catalog.cluster_id and said != catalog.cluster_id:
+        yield Finding(path, f"says cluster.id={said}, and {CATALOG_FILE} {catalog.cluster_id}")

@@ -1,0 +1,143 @@
+"""`stablelog repair` and `stablelog verify` on a data directory."""
+
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+import stablelog
+from stablelog.broker.checkpoints import RECOVERY_POINT_CHECKPOINT
+from stablelog.cli.main import app
+from stablelog.env.lock import DirectoryLock
+from stablelog.errors import Unavailable
+
+LOG = f"{0:020d}.log"
+
+
+@pytest.fixture
+def data(tmp_path):
+    """The directory of a stopped broker: topic t with six records, and a group's offsets."""
+    from confluent_kafka import Producer
+
+    with stablelog.serve(tmp_path / "data") as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        for number in range(6):
+            producer.produce("t", b"%d" % number)
+            producer.flush()
+        # librdkafka is told to go by hand: it would wait for a broker that has stopped.
+        del producer
+    return tmp_path / "data"
+
+
+def run(*words, answer=None):
+    return CliRunner().invoke(app, [str(word) for word in words], input=answer)
+
+
+def flip(path, at):
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def positions(path):
+    from stablelog.batch.header import read_header
+
+    content, at, found = path.read_bytes(), 0, []
+    while at < len(content):
+        found.append(at)
+        at += read_header(content, at).size
+    return found
+
+
+def test_a_whole_directory_needs_no_repair(data):
+    result = run("repair", data)
+    assert result.exit_code == 0
+    assert re.search(r"\d+ partitions examined, 0 with a damaged log", result.output)
+
+
+def test_repair_shows_what_a_cut_loses_and_changes_nothing_without_consent(data):
+    path = data / "t-0" / LOG
+    flip(path, positions(path)[2] + 30)
+    before = path.read_bytes()
+    result = run("repair", data)
+    assert isinstance(result.exception, Unavailable)
+    assert "answer on a terminal, or agree with --yes" in str(result.exception)
+    assert f"t-0: {LOG} is damaged at byte {positions(path)[2]}" in result.output
+    assert "A cut ends the log at offset 2" in result.output
+    assert "3, with 3 records and 0 transaction markers, up to offset 5" in result.output
+    assert path.read_bytes() == before
+    assert sorted(found.name for found in (data / "t-0").glob("*.cut")) == []
+
+
+def test_repair_cuts_with_consent_and_the_broker_serves_what_is_left(data):
+    from confluent_kafka import Consumer, TopicPartition
+
+    path = data / "t-0" / LOG
+    flip(path, positions(path)[2] + 30)
+    before = path.read_bytes()
+    result = run("repair", data, "--yes")
+    assert result.exit_code == 0, result.output
+    assert (data / "t-0" / f"{0:020d}.cut").read_bytes() == before[
+        positions(path)[-1] and path.stat().st_size :
+    ]
+    assert "t 0 2\n" in (data / RECOVERY_POINT_CHECKPOINT).read_text()
+    with stablelog.serve(data) as broker:
+        settings = {"bootstrap.servers": broker.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+        consumer = Consumer(settings)
+        consumer.assign([TopicPartition("t", 0, 0)])
+        found = [message.value() for message in consumer.consume(2, 60)]
+        assert consumer.get_watermark_offsets(TopicPartition("t", 0), 60) == (0, 2)
+        consumer.close()
+    assert found == [b"0", b"1"]
+
+
+def test_repair_leaves_a_directory_alone_that_a_broker_has_open(data):
+    lock = DirectoryLock(data)
+    try:
+        result = run("repair", data, "--yes")
+    finally:
+        lock.release()
+    assert isinstance(result.exception, Unavailable)
+    assert "another broker is running" in str(result.exception)
+
+
+@pytest.mark.parametrize("command", ["repair", "verify", "inspect"])
+def test_a_directory_of_something_else_is_named(tmp_path, command):
+    (tmp_path / "some.log").write_text("of a program")
+    result = run(command, tmp_path)
+    assert isinstance(result.exception, Unavailable)
+    assert "is neither a data directory" in str(result.exception)
+
+
+def lose(path):
+    path.unlink()
+
+
+def lose_directory(path):
+    import shutil
+
+    shutil.rmtree(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "said"),
+    [
+        ("cluster.json", lose, "says that stablelog has written this directory"),
+        ("cluster.json", lambda path: flip(path, 40), "is not a list of topics"),
+        ("meta.properties", lose, "is gone; the next start writes it again"),
+        ("t-0", lose_directory, "is gone; cluster.json names it"),
+        ("t-0/log-start-offset", lose, "where the log begins is not known"),
+        ("t-0/log-start-offset", lambda path: flip(path, 2), "is damaged"),
+        ("t-0/partition.metadata", lambda path: flip(path, 25), "names the topic id"),
+        ("t-0", lambda path: lose(path / LOG), "the partition was made with one"),
+        ("recovery-point-offset-checkpoint", lambda path: path.write_text("0\n9\n"), "no checkpoint"),
+    ],
+)
+def test_verify_names_what_is_missing_or_damaged_in_a_data_directory(data, name, damage, said):
+    result = run("verify", data)
+    assert (result.exit_code, "0 findings" in result.output) == (0, True), result.output
+    damage(data / name)
+    result = run("verify", data)
+    assert result.exit_code == 1, result.output
+    assert said.replace("no checkpoint", "is not a checkpoint of offsets") in result.output
+    assert str(data / name) in result.output
