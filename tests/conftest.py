@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.durations import Durations
+from tests.quick_java import QUICK_JAVA
 
 ROOT = Path(__file__).parents[1]
 USERS = Path(__file__).parent / "spark" / "users"
@@ -49,7 +50,7 @@ def no_broker_has_a_fault():
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
-    from stablelog.spark.local_session import session
+    from stablelog.spark.local_session import SETTINGS, session
 
     # Workers import what the tests define, and not what users do not have; a task may be tried twice.
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -60,6 +61,7 @@ def spark(tmp_path_factory):
         "local[2,2]",
         spark_sql_warehouse_dir=str(warehouse),
         spark_sql_shuffle_partitions="2",
+        spark_driver_extraJavaOptions=f"{SETTINGS['spark.driver.extraJavaOptions']} {QUICK_JAVA}",
         spark_python_authenticate_socketTimeout="300s",  # a test may be kept waiting, too
     )
     made.sparkContext.setLogLevel("OFF")

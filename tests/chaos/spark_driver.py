@@ -24,6 +24,8 @@ import sys
 import time
 from pathlib import Path
 
+from tests.quick_java import QUICK_JAVA
+
 STEPS = {
     "read": "task",
     "write": "task",
@@ -172,9 +174,7 @@ def run(directory):
     config = json.loads((directory / "config.json").read_text())
     from stablelog.spark.local_session import session
 
-    # Nothing here runs for long enough to be worth the better compiler.
-    java = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    spark = session("steps", "local[2,4]", spark_driver_extraJavaOptions=java)
+    spark = session("steps", "local[2,4]", spark_driver_extraJavaOptions=QUICK_JAVA)
     spark.sparkContext.setLogLevel("OFF")
     jvm = spark._jvm.java.lang.ProcessHandle.current().pid()
     write(directory / "driver.json", [jvm, os.getpid()])

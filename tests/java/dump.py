@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from peers import apache_kafka
+from tests.quick_java import QUICK_JAVA
 
-SHORT_LIVED = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # what starts soonest
+SHORT_LIVED = ("-Xmx256m", *QUICK_JAVA.split())  # what starts soonest
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 # What it says of a file in which something does not hold; the lines of records are not looked at.
 COMPLAINT = re.compile(
