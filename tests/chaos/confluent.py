@@ -19,7 +19,7 @@ def patiently(call):
                 raise
 
 
-def producer_of(address, transactional_id, *, timeout_ms):
+def producer_of(address, transactional_id, *, timeout_ms, **settings):
     """A producer that has its id and may begin."""
     made = Producer(
         {
@@ -30,6 +30,7 @@ def producer_of(address, transactional_id, *, timeout_ms):
             "reconnect.backoff.max.ms": 200,
             "log_level": 0,
             "error_cb": lambda _error: None,
+            **settings,
         }
     )
     patiently(made.init_transactions)

@@ -1,0 +1,113 @@
+"""Faults that the kills have to find, next to those of `tests.cuts.mutants`. A broker's process makes one with `apply`."""
+
+from stablelog.broker.groups import Groups
+from stablelog.broker.transaction_group import TransactionGroup
+from stablelog.log.compaction import LatestOffsets
+from stablelog.log.partition import Partition
+from stablelog.log.producers import NO_TXN, Producers
+from stablelog.log.recovery.plan import Planner
+from stablelog.log.recovery.replay import _Replay
+from stablelog.log.segment import Segment
+from stablelog.log.transaction_index import TransactionIndex
+from tests.cuts import mutants as of_cuts
+
+
+def producers_are_forgotten_at_a_restart(load):
+    def mutant(self, *arguments, **named):
+        load(self, *arguments, **named)
+        by_id = self._producers.by_id
+        for idle in [one.producer_id for one in by_id.values() if one.txn_first_offset == NO_TXN]:
+            del by_id[idle]
+
+    return mutant
+
+
+def open_transactions_are_forgotten_at_a_restart(load):
+    def mutant(self, *arguments, **named):
+        load(self, *arguments, **named)
+        for producer in self._producers._open.values():
+            producer.txn_first_offset = NO_TXN
+        self._producers._open.clear()
+
+    return mutant
+
+
+def aborts_are_not_indexed_again(take):
+    def mutant(self, segment, *arguments):
+        sound, Segment.note_aborted = Segment.note_aborted, lambda _segment, _txn: None
+        try:
+            take(self, segment, *arguments)
+        finally:
+            Segment.note_aborted = sound
+
+    return mutant
+
+
+def an_abort_at_the_end_of_a_fetch_is_left_out(collect):
+    return lambda self, start, end: collect(self, start, max(start, end - 1))
+
+
+def the_stable_offset_ignores_open_transactions(_last_stable_offset):
+    return property(lambda self: max(self.high_watermark, self.start_offset))
+
+
+def the_latest_value_of_a_key_goes(is_latest):
+    return lambda self, key, offset: not is_latest(self, key, offset) or offset >= self.end_offset
+
+
+def offsets_of_aborted_transactions_count(ended):
+    return lambda self, producer_id, *, commit: ended(self, producer_id, commit=True)
+
+
+def offsets_of_committed_transactions_are_lost(ended):
+    return lambda self, producer_id, *, commit: ended(self, producer_id, commit=False)
+
+
+def the_start_of_the_log_is_forgotten_at_a_restart(_read_log_start):
+    def mutant(self, bases):
+        self._log_start = bases[0] if bases else 0
+        return True
+
+    return mutant
+
+
+def a_repetition_is_appended_again(find_duplicate):
+    def mutant(self, header):
+        kept = find_duplicate(self, header)
+        if kept is not None:
+            batches = self.by_id[header.producer_id].batches
+            while batches.pop() is not kept:
+                pass
+
+    return mutant
+
+
+def decided_transactions_get_no_markers_after_a_restart(_write_decided):
+    return lambda _self: None
+
+
+MUTANTS = {
+    producers_are_forgotten_at_a_restart: (Partition, "_load"),
+    open_transactions_are_forgotten_at_a_restart: (Partition, "_load"),
+    aborts_are_not_indexed_again: (_Replay, "_take"),
+    an_abort_at_the_end_of_a_fetch_is_left_out: (TransactionIndex, "collect"),
+    the_stable_offset_ignores_open_transactions: (Partition, "last_stable_offset"),
+    the_latest_value_of_a_key_goes: (LatestOffsets, "is_latest"),
+    offsets_of_aborted_transactions_count: (Groups, "transaction_ended"),
+    offsets_of_committed_transactions_are_lost: (Groups, "transaction_ended"),
+    the_start_of_the_log_is_forgotten_at_a_restart: (Planner, "_read_log_start"),
+    a_repetition_is_appended_again: (Producers, "find_duplicate"),
+    decided_transactions_get_no_markers_after_a_restart: (TransactionGroup, "write_decided"),
+}
+
+
+def named(name):
+    """The mutant of this name, of here or of the cuts, with what it changes."""
+    everything = {mutant.__name__: (mutant, *where) for mutant, where in (of_cuts.MUTANTS | MUTANTS).items()}
+    return everything[name]
+
+
+def apply(name):
+    """Give this process the fault, for as long as it runs."""
+    mutant, owner, attribute = named(name)
+    setattr(owner, attribute, mutant(vars(owner)[attribute]))
