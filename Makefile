@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo demo-cuts test check bench clean
+.PHONY: setup demo demo-cuts test night check bench clean
 
 setup: $(STAMP)  ## make .venv and install everything that development needs
 
@@ -28,6 +28,9 @@ demo-cuts: setup  ## a transaction is left open: who waits for it, and what Spar
 
 test: setup  ## every test that needs nothing but this
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+
+night: setup  ## the long runs, each with a seed of its own; SEED=N for the same again, ONLY="kills programs" for some
+	$(BIN)/python -m tests.night $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 check: setup  ## style, types, architecture
 	$(BIN)/ruff check .

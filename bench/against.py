@@ -93,7 +93,7 @@ def compare(
     Args:
         sides: the old variant, and the new one, which is judged.
         plan: what and how much.
-        tell: is told what is being measured.
+        tell: called with what is being measured.
         works: the workloads; all of them if none are given.
     """
     everything = workloads() if works is None else works

@@ -8,12 +8,15 @@ from hypothesis import HealthCheck, settings
 
 from tests.durations import Durations
 from tests.quick_java import QUICK_JAVA
+from tests.scale import examples
 
 ROOT = Path(__file__).parents[1]
 USERS = Path(__file__).parent / "spark" / "users"
 
 # How long an example takes is the machine's affair: a loaded one would fail what is right.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "any machine", deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("any machine")
 
 

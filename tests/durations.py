@@ -28,6 +28,8 @@ class Durations:
         worker[1] = self._now_s() - self._began_s
 
     def pytest_terminal_summary(self, terminalreporter):
+        if not self._workers:
+            return
         terminalreporter.section("minutes of each folder")
         for line in self.lines():
             terminalreporter.line(line)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stablelog.broker.budget import GROWTH_MAX, PATIENCE_S, Budget
+from tests.scale import examples
 
 KB = 1 << 10
 FIRST = 64 * KB  # what has come of a large request before it claims anything
@@ -192,7 +193,7 @@ def test_one_that_is_given_up_while_it_waits_is_forgotten(clock):
     assert budget.left == 1 << 20
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(st.data())
 def test_the_bound_holds_and_everybody_is_served_whatever_happens(data):
     clock = Clock()

@@ -12,12 +12,13 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.connection import BEGUN_AT_ONCE_COUNT, FREE_IN_FLIGHT_COUNT, INBOX_SIZE, WRITE_SIZE
 from stablelog.errors import Refused
 from tests.broker.jump import LENGTH, Door, request, run, settle
+from tests.scale import examples
 
 KB = 1 << 10
 FETCH, METADATA, JOIN_GROUP = 1, 3, 11
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     sizes=st.lists(
         st.sampled_from([8, 100, INBOX_SIZE - 5, INBOX_SIZE - 4, INBOX_SIZE - 3, 200 * KB]), max_size=12

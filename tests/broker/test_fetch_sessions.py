@@ -10,6 +10,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker import fetch_sessions
 from stablelog.broker.fetch_sessions import EPOCH_MAX, NO_SESSION, FetchSessions, Wanted
 from stablelog.errors import Refused
+from tests.scale import examples
 
 PARTITIONS = [("t", 0), ("t", 1), ("u", 0)]
 CODES = (ErrorCode.invalid_fetch_session_epoch, ErrorCode.fetch_session_id_not_found)
@@ -79,7 +80,7 @@ class Model:
         return partitions
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.data())
 def test_sessions_agree_with_the_model(data):
     sessions, model = FetchSessions(3), Model(3)

@@ -21,6 +21,7 @@ from stablelog.wire.extension.cut import DESCRIBE_CUT
 from stablelog.wire.extension.joint import BEGIN_JOINT
 from stablelog.wire.extension.transaction_groups import group_of
 from tests.broker.desk import ABORT, COMMIT, batch, opened, part
+from tests.scale import examples
 
 NONE = ErrorCode.none
 REFUSED = ErrorCode.topic_authorization_failed
@@ -244,7 +245,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(steps, max_size=12))
 def test_every_group_keeps_its_own_numbers_through_any_history(history):
     run(lambda: World().live(history))

@@ -271,7 +271,7 @@ class Round:
             attempt.fate is Fate.COMMITTED for writer in self.writers for attempt in writer.attempts.copy()
         )
 
-    # -- after the kills ---------------------------------------------------------------------------------------
+    # -- after the kills --------------------------------------------------------------------------------------
 
     def end_work(self):
         self.wait_for_progress()

@@ -4,7 +4,6 @@ STABLELOG_KILLS says how often. The simulated histories of `tests/cuts` know mor
 """
 
 import os
-import random
 import threading
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ from stablelog.client.cluster import Cluster
 from stablelog.client.cuts import describe_cut
 from stablelog.errors import Refused, StablelogError, Unavailable
 from tests.chaos.confluent import patiently, producer_of
+from tests.scale import randomness
 from tests.waiting import until
 
 KILLS = int(os.environ.get("STABLELOG_KILLS", "4"))
@@ -31,7 +31,7 @@ class Writer(threading.Thread):
     def __init__(self, name, address, stopping):
         super().__init__(name=name, daemon=True)
         self.address, self.stopping = address, stopping
-        self.chance = random.Random(name)
+        self.chance = randomness(name)
         self.count = 0
         self.asked, self.committed, self.refused = set(), {}, set()
         self.failure = None
@@ -148,7 +148,7 @@ class Reader(threading.Thread):
 @pytest.mark.slow
 @pytest.mark.timeout(2 * PATIENCE_S + 180 + 12 * KILLS)
 def test_kills_tear_no_transaction_at_any_cut(tmp_path):
-    chance = random.Random(KILLS)
+    chance = randomness(KILLS)
     stopping = threading.Event()
     with stablelog.serve(
         tmp_path / "data", log_segment_bytes=50_000, stablelog_snapshot_bytes=20_000

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import random
 import socket
 import struct
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import stablelog
 from stablelog.wire.messages import API_VERSIONS
 from tests.clients.drivers import Confluent
+from tests.scale import randomness
 from tests.wire.test_messages import EVERY, frame
 
 LENGTH = struct.Struct(">i")
@@ -34,7 +34,7 @@ def send(port, data):
 @pytest.mark.slow
 @pytest.mark.skipif("STABLELOG_HOSTILE" not in os.environ, reason="half a minute: set STABLELOG_HOSTILE=1")
 def test_garbage_half_frames_and_lies_disturb_nobody():
-    chance = random.Random(7)
+    chance = randomness()
     with stablelog.serve() as broker:
         client = Confluent(broker.bootstrap)
         client.produce("t", [b"before"])

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import random
 import threading
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ import stablelog
 from stablelog.testing.history import Fate, History, Seen, Written, check
 from tests.chaos.confluent import WAIT_S, patiently, producer_of
 from tests.clients.reading import read_to_end
+from tests.scale import randomness
 from tests.waiting import until
 
 KILLS = int(os.environ.get("STABLELOG_KILLS", "6"))
@@ -30,7 +30,7 @@ class Writer(threading.Thread):
         self.address, self.stopping = address, stopping
         self.transactions = []
         self.acknowledged = {}
-        self.chance = random.Random(name)
+        self.chance = randomness(name)
         self.count = 0
 
     def producer(self):
@@ -152,7 +152,7 @@ class Reader(threading.Thread):
 @pytest.mark.timeout(400 + 12 * KILLS)
 def test_nothing_is_lost_torn_or_seen_though_aborted(tmp_path):
     """Scenario 46, on one machine: kills under load, a third of the transactions aborted."""
-    chance = random.Random(KILLS)
+    chance = randomness(KILLS)
     stopping = threading.Event()
     with stablelog.serve(
         tmp_path / "data", log_segment_bytes=100_000, stablelog_snapshot_bytes=20_000

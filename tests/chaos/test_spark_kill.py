@@ -7,7 +7,6 @@ import collections
 import contextlib
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import stablelog
 from stablelog.client.cluster import LATEST, Cluster
 from tests.chaos.spark_driver import STEPS, write
 from tests.client.test_producer import made
+from tests.scale import randomness
 from tests.waiting import until
 
 KILLS = int(os.environ.get("STABLELOG_SPARK_KILLS", "4"))
@@ -261,7 +261,7 @@ def by_step(kills):
 
 
 def test_each_row_once_whatever_is_killed(tmp_path):
-    chance = random.Random(1)
+    chance = randomness(KILLS)
     with stablelog.serve(tmp_path / "data") as broker:
         for topic in ("in", "out"):
             made(broker.bootstrap, topic, PARTITIONS)

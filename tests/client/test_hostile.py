@@ -21,6 +21,7 @@ from stablelog.errors import StablelogError, Unavailable
 from stablelog.wire.messages import API_VERSIONS, message_class
 from tests.client.faults import LENGTH, Proxy, _frame
 from tests.client.transactions import SILENCE_S, create
+from tests.scale import examples
 
 FETCH, METADATA, API_VERSIONS_KEY = 1, 3, 18
 
@@ -139,7 +140,7 @@ def converse(cluster, topic):
 ASKED = [0, FETCH, 2, METADATA, API_VERSIONS_KEY, 22, 26, 35, 10_004, 10_005]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.sampled_from(ASKED),
     st.dictionaries(st.floats(0, 1), st.integers(0, 255), max_size=4),

@@ -22,6 +22,7 @@ from stablelog.wire.extension.joint import ABORT_JOINT, COMMIT_JOINT
 from tests.client.faces import FACES
 from tests.client.faults import Proxy
 from tests.client.transactions import create, settled, through, visible
+from tests.scale import seeds
 from tests.waiting import until
 
 PROGRAMS = int(os.environ.get("STABLELOG_PROGRAMS", "3"))
@@ -170,7 +171,7 @@ def broker():
 
 
 @pytest.mark.parametrize("face", FACES, ids=lambda face: face.name)
-@pytest.mark.parametrize("seed", range(PROGRAMS))
+@pytest.mark.parametrize("seed", seeds(PROGRAMS))
 def test_whatever_happens_each_transaction_is_there_whole_or_not_at_all(broker, face, seed):
     group = f"group-{seed}" if seed % 2 else ""
     in_commit_order, ordinary = (

@@ -36,6 +36,7 @@ from stablelog.coordinators.consumer_groups.records import (
     read_key,
     read_offset_value,
 )
+from tests.scale import examples
 
 CONFIG = GroupConfig(initial_rebalance_delay_ms=1_000, group_size_max=5, offsets_retention_ms=10**12)
 NO_DELAY = GroupConfig(initial_rebalance_delay_ms=0, group_size_max=5, offsets_retention_ms=10**12)
@@ -542,6 +543,6 @@ def pending_values(coordinator: GroupCoordinator) -> Any:
 
 
 TestOffsetsLife = OffsetsLife.TestCase
-TestOffsetsLife.settings = settings(max_examples=250, stateful_step_count=30, deadline=None)
+TestOffsetsLife.settings = settings(max_examples=examples(250), stateful_step_count=30, deadline=None)
 TestGroupLife = GroupLife.TestCase
-TestGroupLife.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestGroupLife.settings = settings(max_examples=examples(200), stateful_step_count=40, deadline=None)

@@ -33,6 +33,7 @@ from tests.coordinators.test_transactions_model import (
     Txn,
     World,
 )
+from tests.scale import examples
 
 KEYS = (JointName("", "k"), JointName("g", "l"))
 OFFSETS = PARTITIONS[2]
@@ -470,7 +471,7 @@ def run(numbers: list[int]) -> JointWorld:
     return world
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.integers(0, 59), min_size=10, max_size=400))
 def test_all_children_are_committed_with_one_number_or_none(numbers: list[int]) -> None:
     run(numbers)

@@ -27,6 +27,7 @@ from tests.coordinators.test_transactions_model import (
     Txn,
     World,
 )
+from tests.scale import examples
 
 KAFKA_LEADER_EPOCHS = 4
 DECIDED = {State.PREPARE_COMMIT: MarkerType.COMMIT, State.PREPARE_ABORT: MarkerType.ABORT}
@@ -180,7 +181,7 @@ def kafka_steps_of(numbers: list[int]) -> int:
     return len(numbers) // 4
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.integers(1, 60), st.randoms(use_true_random=False))
 def test_a_takeover_carries_out_what_kafka_had_decided_and_nothing_else(
     steps: int, chance: random.Random
@@ -189,7 +190,7 @@ def test_a_takeover_carries_out_what_kafka_had_decided_and_nothing_else(
     TakenOver(iter([chance.randrange(60) for _ in range(8 * steps)]), steps).check_takeover()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.integers(0, 59), min_size=10, max_size=300))
 def test_what_kafka_promised_is_kept_through_every_later_history(numbers: list[int]) -> None:
     """Kafka's producers go on: with what they had open, through crashes of ours, before partitions are open, and after."""

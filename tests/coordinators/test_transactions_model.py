@@ -35,6 +35,7 @@ from stablelog.coordinators.transactions.records import (
     read_key,
 )
 from stablelog.coordinators.transactions.states import State
+from tests.scale import examples
 
 PARTITIONS: tuple[TopicPartition, ...] = (("t", 0), ("t", 1), ("__consumer_offsets", 0))
 IDS = ("a", "b")
@@ -614,7 +615,7 @@ def epoch_max(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     return int(request.param)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.integers(0, 59), min_size=10, max_size=300))
 def test_every_history_keeps_what_was_promised(numbers: list[int]) -> None:
     """Scenario 41: and 42, 44, 46, 48, by the thousand."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cuts.mutants import MUTANTS
+from tests.scale import SEED
 
 COUNT = int(os.environ.get("STABLELOG_HISTORIES", "200"))
 ROOT = Path(__file__).parents[2]
@@ -31,7 +32,7 @@ def run(*arguments, timeout_s):
 @pytest.mark.slow
 @pytest.mark.timeout(600 + COUNT)
 def test_no_cut_shows_a_part_of_a_transaction():
-    done = run("--seeds", f"0:{COUNT}", timeout_s=590 + COUNT)
+    done = run("--seeds", f"{SEED}:{SEED + COUNT}", timeout_s=590 + COUNT)
     print(done.stdout)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -5,7 +5,6 @@ STABLELOG_KILLS says how often; `tests/chaos` does it with librdkafka, which spe
 
 import contextlib
 import os
-import random
 import threading
 import time
 from collections import Counter
@@ -17,6 +16,7 @@ from peers import apache_kafka
 from stablelog.testing.history import Fate, History, Written, check
 from tests.chaos.test_kill import Reader, Watcher, _read
 from tests.java.client import JavaProcess, Refused, encoded
+from tests.scale import randomness
 from tests.waiting import until
 
 pytestmark = [pytest.mark.java, pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
@@ -33,7 +33,7 @@ class JavaWriter(threading.Thread):
         self.address, self.stopping = address, stopping
         self.transactions = []
         self.acknowledged = {}
-        self.chance = random.Random(name)
+        self.chance = randomness(name)
         self.count = 0
         self.failures = Counter()
         self.java = JavaProcess()
@@ -125,7 +125,7 @@ def has_seen_both_ends(writer):
 
 def test_nothing_is_lost_written_twice_or_seen_though_aborted(kafka_jars, tmp_path):
     """Scenario 46, on one machine, in the second dialect."""
-    chance = random.Random(KILLS)
+    chance = randomness(KILLS)
     stopping = threading.Event()
     settings = {"log_segment_bytes": 100_000, "stablelog_snapshot_bytes": 20_000}
     with stablelog.serve(tmp_path / "data", **settings) as broker:

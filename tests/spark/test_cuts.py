@@ -22,6 +22,7 @@ from stablelog.spark.options import BATCH, read_options
 from stablelog.spark.schema import Columns, default_schema
 from stablelog.spark.source import StablelogReader
 from tests.clients.drivers import Confluent, unique
+from tests.scale import seeds
 from tests.spark.at_cuts import Query, Writers, names_in, ordered, total, values
 from tests.spark.reading import make, rows
 
@@ -54,7 +55,7 @@ def query(broker, topics, *names, **given):
     return QUERIES[-1]
 
 
-@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("seed", seeds(SEEDS))
 def test_transfers_sum_to_zero_in_every_micro_batch(stablelog_broker, topics, seed):
     writers = Writers(stablelog_broker.bootstrap, topics, seed=seed)
     writers.hang()
@@ -81,7 +82,7 @@ def test_transfers_sum_to_zero_in_every_micro_batch(stablelog_broker, topics, se
     writers.close()
 
 
-@pytest.mark.parametrize("seed", range(SEEDS // 2))
+@pytest.mark.parametrize("seed", seeds(SEEDS // 2))
 def test_transfers_sum_to_zero_though_the_broker_is_killed(tmp_path, seed):
     chance = random.Random(seed)
     with stablelog.serve(tmp_path / "data") as broker:

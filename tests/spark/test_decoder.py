@@ -28,10 +28,11 @@ from stablelog.spark import decoder as decoder_module
 from stablelog.spark.columns import NAMES, arrow_schema
 from stablelog.spark.columns_builder import ColumnBuilder
 from stablelog.spark.decoder import Decoder, Wanted
+from tests.scale import examples
 
 ALL = NAMES
 ENDLESS = 2**62
-quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 payloads = st.none() | st.binary(max_size=40) | st.integers(60, 300).map(lambda n: b"x" * n)
 timestamps = st.integers(-(2**40), 2**42)
@@ -316,7 +317,7 @@ def histories(draw):
     return batches, aborted, [at for at, committed in sorted(fates.items()) if committed], offset
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(histories(), st.data())
 def test_what_was_aborted_is_never_seen_and_what_was_committed_always(history, data):
     batches, aborted, committed, end = history
@@ -334,7 +335,7 @@ def test_what_was_aborted_is_never_seen_and_what_was_committed_always(history, d
     assert [r["offset"] for r in rows_of(found)] == [at for at in committed if at >= start]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(histories(), st.data())
 def test_of_a_range_with_all_aborted_transactions_ever_the_past_does_no_harm(history, data):
     batches, aborted, committed, end = history
@@ -490,7 +491,7 @@ def same_or_corrupt(data):
             assert "t-3" in str(error)  # noqa: PT017 -- it may raise or not
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(logs(), st.data())
 def test_mutated_batches_crash_nothing(log, data):
     batches = bytearray(log[0])
@@ -499,7 +500,7 @@ def test_mutated_batches_crash_nothing(log, data):
     same_or_corrupt(bytes(batches))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 40), st.integers(0, 40))
 def test_random_records_crash_nothing(body, count, last):
     header = read_header(encode_batch([Record(0, 1, None, None)]))

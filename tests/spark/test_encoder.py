@@ -18,6 +18,7 @@ from stablelog.spark.encoder import Encoder
 from stablelog.spark.kernels.encode import hash_key
 from tests.client.hashes import MURMUR2
 from tests.clients.drivers import unique
+from tests.scale import examples
 
 COUNTS = {"a": 3, "b": 1, "c": 40}
 HEADERS = pa.list_(HEADER_TYPE)
@@ -78,7 +79,7 @@ def as_rows(found):
     return [(topic, record.key, record.value, list(record.headers)) for topic, _, record in found]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(row_batches(), min_size=1, max_size=3),
     st.sampled_from(Codec),

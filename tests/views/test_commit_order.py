@@ -2,7 +2,6 @@
 
 import dataclasses
 import errno
-import os
 import random
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from stablelog.views.commit_index import TAIL_SIZE, VERSION, CommitIndex, Commit
 from stablelog.views.commit_ordered import CommitOrderedPartition
 from stablelog.views.extents import COPY_SIZE, EXTENT, LONG_COUNT, Extents
 from stablelog.views.verify import verify_view
+from tests.scale import examples
 
 DIRECTORY = Path("/data/t-0")
 NOW_MS = 1_700_000_000_000
@@ -752,7 +752,7 @@ class History(RuleBasedStateMachine):
 
 
 History.TestCase.settings = settings(
-    max_examples=int(os.environ.get("STABLELOG_EXAMPLES", "60")),
+    max_examples=examples(60),
     stateful_step_count=40,
     deadline=None,
     report_multiple_bugs=False,
