@@ -7,14 +7,10 @@ import os
 import pytest
 
 import stablelog
-from stablelog.broker import broker as broker_module
-from stablelog.broker.broker import LOCK_TRIES
-from stablelog.broker.config import load_settings
-from stablelog.env.disk import LocalDisk
+from stablelog.env import lock as lock_module
 from stablelog.errors import InvalidConfig, Unavailable
 from stablelog.spark import count
 from stablelog.spark.files import check_is_closed
-from stablelog.testing.sim_clock import SimClock
 from tests.clients.drivers import Confluent, unique
 from tests.spark.reading import make, rows, tasks
 
@@ -85,13 +81,9 @@ def test_a_broker_that_starts_while_somebody_looks_at_its_lock_starts(tmp_path, 
             fcntl.flock(descriptor, how)
 
     def locked(count):
-        monkeypatch.setattr(broker_module, "fcntl", Looked(count))
-        broker = broker_module.Broker(
-            load_settings({}), tmp_path, disk=LocalDisk(), clock=SimClock(), on_failure=print
-        )
-        broker._lock_directory()
-        os.close(broker._lock_fd)
+        monkeypatch.setattr(lock_module, "fcntl", Looked(count))
+        lock_module.DirectoryLock(tmp_path).release()
 
-    locked(LOCK_TRIES - 1)
+    locked(lock_module.TRIES - 1)
     with pytest.raises(Unavailable, match="another broker is running"):
-        locked(LOCK_TRIES)
+        locked(lock_module.TRIES)
