@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from stablelog.broker.config import SETTINGS
+from stablelog.broker.disk_reserve import REFUSED_WHILE_FULL, SERVED_FROM_HALF
 from stablelog.broker.metrics import METRICS
 from stablelog.broker.partition_state import CODES
 from stablelog.broker.router import HANDLERS
@@ -73,6 +74,15 @@ def test_every_code_for_a_partition_that_cannot_be_used_is_told(api):
 def test_no_row_of_codes_is_of_an_api_that_has_none():
     table = PROTOCOL.partition("\n| API | opening |")[2].partition("\n\n")[0]
     assert re.findall(r"^\| ([A-Z][^|]*?) \|", table, re.M) == list(CODES)
+
+
+def test_what_is_refused_while_the_disk_is_full_is_told():
+    table = PROTOCOL.partition("## While the disk is full")[2].partition("\n## ")[0]
+    told = re.findall(r"^\| ([A-Z]\w+) \| ([A-Z_]+) \| (.*)\|$", table, re.M)
+    assert {api: code for api, code, _ in told} == {
+        api: code.name.upper() for api, code in REFUSED_WHILE_FULL.items()
+    }
+    assert {api for api, _, when in told if "half of the reserve" in when} == SERVED_FROM_HALF
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.__name__)

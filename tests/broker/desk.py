@@ -21,6 +21,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.broker import Broker
 from stablelog.broker.config import load_settings
+from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.partition_state import PartitionState
 from stablelog.broker.router import Router
 from stablelog.errors import Corrupt, DiskError
@@ -32,6 +33,8 @@ from stablelog.wire.versions import entity_in
 
 DATA = Path("/data")
 COMMIT, ABORT = True, False
+WITHOUT_RESERVE = {"stablelog.disk.reserve.bytes": "0"}  # which would be most of a simulated disk
+NO_RESERVE = DiskReserve(SimDisk(), DATA, 0)
 ROUND_TRIP_TURNS = 3  # of the loop, until a client's next request: markers become durable meanwhile
 
 
@@ -283,7 +286,7 @@ async def opened(disk=None, *, topics=("t",), partitions=2, gate=None, now_ms=No
         prove: whether the logs are proven, so that a test may read them directly.
         settings: the broker's, with `_` for each `.`.
     """
-    given = {name.replace("_", "."): str(value) for name, value in settings.items()}
+    given = WITHOUT_RESERVE | {name.replace("_", "."): str(value) for name, value in settings.items()}
     failures = []
     clock = SimClock() if now_ms is None else SimClock(now_ms)
     broker = Broker(

@@ -47,7 +47,7 @@ def test_a_checkpoint_that_is_cut_short_is_not_taken_for_a_whole_one(disk, size)
 
 
 def loaded(disk, *partitions, is_recorded=True):
-    points = RecoveryPoints(disk, HERE)
+    points = RecoveryPoints(disk, HERE, disk)
     points.load(partitions, is_recorded=is_recorded)
     return points
 

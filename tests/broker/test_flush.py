@@ -9,6 +9,7 @@ from stablelog.broker.flush import GroupFlush
 from stablelog.broker.tasks import Tasks
 from stablelog.errors import Unavailable
 from stablelog.testing.sim_disk import SimDisk, SimFile
+from tests.broker.desk import NO_RESERVE
 from tests.log.timeline import Log
 
 
@@ -36,7 +37,12 @@ def at_work(conversation, on_failure=pytest.fail, **arguments):
     """Run it with a flush that goes."""
 
     async def work():
-        settings = {"to_disk": True, "on_advance": lambda _p: None, "tasks": Tasks(on_failure)} | arguments
+        settings = {
+            "to_disk": True,
+            "on_advance": lambda _p: None,
+            "reserve": NO_RESERVE,
+            "tasks": Tasks(on_failure),
+        } | arguments
         flush = GroupFlush(**settings)
         task = asyncio.create_task(flush.run())
         try:

@@ -1,30 +1,45 @@
-"""What the broker says when the disk takes nothing more: never that something is done that is not."""
+"""A full disk: clients' writes are refused, all else goes on, and nothing is said to be done that is not."""
 
 import asyncio
 import errno
+import os
+import random
 from collections import Counter
 from functools import partial
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker import maintenance
+from stablelog.broker.apis import describe_log_dirs
 from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE, Broker
 from stablelog.broker.config import load_settings
+from stablelog.broker.disk_reserve import REFUSED_WHILE_FULL, RESERVE_FILE
 from stablelog.errors import DiskError, Refused, Unavailable
+from stablelog.log.partition import Isolation, Partition
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
-from tests.broker.desk import COMMIT, DATA, Desk, batch, init_fields
+from tests.broker import full_disk_life
+from tests.broker.apis.test_joint_apis import BEGIN_JOINT
+from tests.broker.apis.test_txn_offset_commit import add_offsets
+from tests.broker.apis.test_txn_offset_commit import commit as commit_offsets
+from tests.broker.desk import COMMIT, DATA, Desk, batch, init_fields, part
+
+NONE = ErrorCode.none
+SIZE = 64 << 10
+MANY = 300  # transactions
 
 
 class FullDisk(SimDisk):
     """A disk on which one operation fails, of those whose name holds a word."""
 
     word = None
+    code = errno.ENOSPC
 
     def step(self, what, torn=None, path=None):
         if self.word is not None and self.word in what:
             self.word = None
-            raise DiskError(what, errno.ENOSPC)
+            raise DiskError(what, self.code)
         super().step(what, torn, path)
 
 
@@ -33,16 +48,33 @@ class NoRoom(FullDisk):
 
     def step(self, what, torn=None, path=None):
         if self.word is not None and self.word in what:
-            raise DiskError(what, errno.ENOSPC)
+            raise DiskError(what, self.code)
         super().step(what, torn, path)
 
+    def fill(self):
+        """Leave no free byte."""
+        self.capacity = size = 1 << 40
+        self.capacity = size - self.free_size(DATA)
 
-def run(disk, conversation):
-    """A broker on the disk, for one conversation. Returns how it failed."""
+    def grow(self):
+        """There is room again."""
+        self.capacity = self.word = None
+
+
+def run(disk, conversation, *, clock=None, size=0, **settings):
+    """A broker on the disk, for one conversation. Returns how it failed.
+
+    What is done while the disk is full is done by `tend`, and not by a task.
+    """
+    given = {name.replace("_", "."): str(value) for name, value in settings.items()}
+    given["stablelog.disk.reserve.bytes"] = str(size)
+    maintenance.RESERVE_S, before = 1e6, maintenance.RESERVE_S
 
     async def life():
         failures = []
-        broker = Broker(load_settings({}), DATA, disk=disk, clock=SimClock(), on_failure=failures.append)
+        broker = Broker(
+            load_settings(given), DATA, disk=disk, clock=clock or SimClock(), on_failure=failures.append
+        )
         await broker.start()
         await next(task for task in asyncio.all_tasks() if task.get_name() == "recovery")
         if broker.topics.get("t") is None:
@@ -53,11 +85,520 @@ def run(disk, conversation):
             await broker.stop()
         return failures
 
-    return asyncio.run(asyncio.wait_for(life(), 100))
+    try:
+        return asyncio.run(asyncio.wait_for(life(), 100))
+    finally:
+        maintenance.RESERVE_S = before
 
 
-def test_a_commit_whose_record_was_not_written_is_never_acknowledged():
+async def tend(desk):
+    """Do what is done every second while the disk is full."""
+    await desk.broker.maintenance.tend_reserve()
+
+
+async def until(condition):
+    """Wait for what a task does."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - nobody tells of it
+            await asyncio.sleep(0.002)
+
+
+async def opened_transaction(desk, name, *values, partition=0):
+    """A transaction of the first dialect that is open."""
+    who = await desk.init(name)
+    assert await desk.add(name, who, ("t", partition)) == [NONE]
+    for sequence, value in enumerate(values):
+        written = await desk.produce(
+            batch(value, producer=who, sequence=sequence), partition=partition, transactional_id=name
+        )
+        assert written.error_code is NONE
+    return who
+
+
+# -- while no byte is free -----------------------------------------------------------------------------------------
+
+
+async def codes_of_writes(desk, who):
+    """What each API says that writes for a client, by its name."""
+    commit = part(
+        8,
+        2,
+        "request",
+        "OffsetCommitRequestPartition",
+        partition_index=0,
+        committed_offset=1,
+        committed_metadata="",
+    )
+    committed = await desk.ask(
+        8,
+        2,
+        group_id="g",
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        topics=(part(8, 2, "request", "OffsetCommitRequestTopic", name="t", partitions=(commit,)),),
+    )
+    protocol = part(11, 2, "request", "JoinGroupRequestProtocol", name="range", metadata=b"")
+    joined = await desk.ask(
+        11,
+        2,
+        group_id="g",
+        session_timeout=full_disk_life.TIMEOUT,
+        rebalance_timeout=full_disk_life.TIMEOUT,
+        member_id="",
+        protocol_type="consumer",
+        protocols=(protocol,),
+    )
+    topic = part(
+        19,
+        4,
+        "request",
+        "CreatableTopic",
+        name="new",
+        num_partitions=1,
+        replication_factor=1,
+        assignments=(),
+        configs=(),
+    )
+    made = await desk.ask(19, 4, topics=(topic,), timeout=full_disk_life.TIMEOUT, validate_only=False)
+    more = part(37, 1, "request", "CreatePartitionsTopic", name="t", count=5, assignments=None)
+    grown = await desk.ask(37, 1, topics=(more,), timeout=full_disk_life.TIMEOUT, validate_only=False)
+    return {
+        "Produce": (await desk.produce(batch(b"no"))).error_code,
+        "CreateTopics": made.topics[0].error_code,
+        "CreatePartitions": grown.results[0].error_code,
+        "InitProducerId": (await desk.ask(22, 4, **init_fields(4, "new"))).error_code,
+        "AddPartitionsToTxn": (await desk.add("a", who, ("t", 0)))[0],
+        "AddOffsetsToTxn": await add_offsets(desk, who),
+        "TxnOffsetCommit": await commit_offsets(desk, 3, who),
+        "BeginJoint": (await desk.ask(BEGIN_JOINT, 0, key="k", version=0, run="r")).error_code,
+        "OffsetCommit": committed.topics[0].partitions[0].error_code,
+        "JoinGroup": joined.error_code,
+    }
+
+
+def test_writes_of_clients_are_refused_with_codes_that_they_retry_and_taken_when_there_is_room():
+    disk = NoRoom()
+
+    async def conversation(desk):
+        who = await opened_transaction(desk, "a", b"x")
+        disk.fill()
+        assert (await desk.produce(batch(b"first"))).error_code is ErrorCode.kafka_storage_error
+        assert await codes_of_writes(desk, who) == REFUSED_WHILE_FULL
+        refused = await desk.produce(batch(b"second"))
+        assert "the disk of /data is full" in refused.error_message
+        await tend(desk)
+        assert desk.broker.reserve.is_full
+        disk.grow()
+        await tend(desk)
+        assert (await desk.produce(batch(b"third"))).error_code is NONE
+        assert (await desk.end("a", who, COMMIT)).error_code is NONE
+        await desk.durable()
+        assert desk.values() == [b"x", b"third"]
+
+    assert run(disk, conversation) == []
+
+
+def test_old_versions_of_produce_are_told_what_they_know():
+    disk = NoRoom()
+
+    async def conversation(desk):
+        desk.broker.reserve.note(DiskError("writing", errno.ENOSPC))
+        for version, code in ((3, ErrorCode.not_leader_or_follower), (4, ErrorCode.kafka_storage_error)):
+            assert (await desk.produce(batch(b"x"), version=version)).error_code is code
+
+    assert run(disk, conversation) == []
+
+
+def test_readers_are_served_and_transactions_end_by_their_producers_and_by_time():
+    disk, clock = NoRoom(), SimClock()
+
+    async def conversation(desk):
+        await desk.produce(batch(b"outside"))
+        one = await opened_transaction(desk, "one", b"1")
+        for n in range(MANY):
+            await opened_transaction(desk, f"late-{n}", b"no")
+        partition = desk.broker.topics.partition("t", 0)
+        disk.fill()
+        assert (await desk.produce(batch(b"no"))).error_code is ErrorCode.kafka_storage_error
+        assert desk.values() == [b"outside"]
+        assert len(desk.values(isolation=Isolation.READ_UNCOMMITTED)) == MANY + 2
+        assert (await desk.end("one", one, COMMIT)).error_code is NONE
+        clock.advance(61_000)
+        await desk.broker.maintenance.abort_overdue()
+        await until(lambda: not partition.open_transactions())
+        await desk.durable()
+        assert partition.last_stable_offset == partition.end_offset
+        assert desk.values() == [b"outside", b"1"]
+        assert not desk.broker.groups.journal.is_waiting
+        assert disk.size(DATA / RESERVE_FILE) < 4 * SIZE
+
+    assert run(disk, conversation, clock=clock, size=4 * SIZE) == []
+
+    async def after(desk):
+        disk.grow()
+        await tend(desk)
+        assert desk.values() == [b"outside", b"1"]
+        assert (await desk.produce(batch(b"more"))).error_code is NONE
+
+    assert run(disk, after, clock=clock, size=4 * SIZE) == []
+
+
+def test_retention_and_deletions_make_room_and_all_goes_on_by_itself():
+    disk = NoRoom()
+
+    async def conversation(desk):
+        topics, retention = desk.broker.topics, {"retention.bytes": "2000", "file.delete.delay.ms": "0"}
+        for name in ("kept", "shrunk", "gone", "cut"):
+            await desk.broker.create_topic(name, 1, {"segment.bytes": "2000", "retention.ms": "-1"})
+            for _ in range(150):
+                assert (await desk.produce(batch(bytes(1500)), topic=name)).error_code is NONE
+        disk.fill()
+        assert (await desk.produce(batch(b"no"))).error_code is ErrorCode.kafka_storage_error
+        topics.configure(topics.get("shrunk"), retention)
+        await tend(desk)
+        assert topics.partition("shrunk", 0).size < 4000
+        assert topics.partition("cut", 0).delete_records(140) == 140
+        await desk.broker.delete_topic("gone")
+        await desk.broker.maintenance.remove_deleted()
+        await tend(desk)
+        assert not any(path.parent.name.startswith("gone") for path in disk.files(DATA))
+        assert not desk.broker.reserve.is_full
+        assert disk.size(DATA / RESERVE_FILE) == SIZE
+        assert (await desk.produce(batch(b"yes"))).error_code is NONE
+        assert len(topics.partition("kept", 0).segments()) > 100
+
+    assert run(disk, conversation, size=SIZE, log_segment_delete_delay_ms=0) == []
+
+
+def test_the_log_says_once_that_the_disk_is_full_and_once_that_it_has_room(caplog):
+    caplog.set_level("INFO")
+    disk = NoRoom()
+
+    async def conversation(desk):
+        disk.fill()
+        for _ in range(5):
+            refused = await desk.produce(batch(b"x"))
+            assert refused.error_code is ErrorCode.kafka_storage_error
+            await tend(desk)
+        disk.grow()
+        for _ in range(3):
+            await tend(desk)
+        assert (await desk.produce(batch(b"x"))).error_code is NONE
+
+    assert run(disk, conversation, size=SIZE) == []
+    assert caplog.text.count("the disk of /data is full") == 1
+    assert caplog.text.count("the disk of /data has room") == 1
+
+
+def test_a_quota_is_a_full_disk():
+    disk = NoRoom()
+    disk.code = errno.EDQUOT
+
+    async def conversation(desk):
+        disk.word = "append"
+        assert (await desk.produce(batch(b"x"))).error_code is ErrorCode.kafka_storage_error
+        await tend(desk)
+        assert desk.broker.reserve.is_full, "nothing can be written, whatever the disk says is free"
+        disk.grow()
+        await tend(desk)
+        assert (await desk.produce(batch(b"x"))).error_code is NONE
+
+    assert run(disk, conversation) == []
+
+
+def test_nothing_is_compacted_on_a_full_disk():
+    disk = NoRoom()
+
+    async def conversation(desk):
+        await desk.broker.create_topic("k", 1, {"cleanup.policy": "compact", "segment.bytes": "1024"})
+        for _ in range(20):
+            records = full_disk_life.encode_batch([full_disk_life.Record(0, 0, b"key", bytes(300))])
+            assert (await desk.produce(records, topic="k")).error_code is NONE
+        partition = desk.broker.topics.partition("k", 0)
+        size = partition.size
+        desk.broker.reserve.note(DiskError("writing", errno.ENOSPC))
+        await desk.broker.compactor.compact_all()
+        assert partition.size == size
+        await tend(desk)
+        await desk.broker.compactor.compact_all()
+        assert partition.size < size
+
+    assert run(disk, conversation, log_cleaner_min_cleanable_ratio=0) == []
+
+
+def test_the_usable_bytes_of_a_full_disk_are_none(monkeypatch):
+    disk = NoRoom()
+
+    monkeypatch.setattr(describe_log_dirs, "_volume", lambda _directory: (1000, 500))
+
+    async def conversation(desk):
+        async def usable():
+            return (await desk.ask(35, 4, topics=None)).results[0].usable_bytes
+
+        assert await usable() == 500
+        desk.broker.reserve.note(DiskError("writing", errno.ENOSPC))
+        assert await usable() == 0
+        await tend(desk)
+        assert await usable() == 500
+
+    assert run(disk, conversation) == []
+
+
+# -- without any reserve left --------------------------------------------------------------------------------------
+
+
+def test_a_commit_that_finds_no_room_is_acknowledged_when_it_is_written_and_never_before():
+    disk = NoRoom()
+
+    async def conversation(desk):
+        await desk.broker.add_partitions("t", 2)
+        producers = [await opened_transaction(desk, f"id-{n}", b"%d" % n, partition=n % 2) for n in range(4)]
+        disk.fill()
+        ends = [asyncio.create_task(desk.end(f"id-{n}", who, COMMIT)) for n, who in enumerate(producers)]
+        again = asyncio.create_task(desk.end("id-0", producers[0], COMMIT))  # the first answer was lost
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+            await tend(desk)
+        group = desk.broker.transactions.default
+        assert not any(end.done() for end in (*ends, again))
+        assert group.journal.is_waiting
+        assert group.resolved_commit_sequence == 0
+        assert (desk.values(partition=0), desk.values(partition=1)) == ([], [])
+        disk.grow()
+        await tend(desk)
+        assert [end.error_code for end in await asyncio.gather(*ends, again)] == [NONE] * 5
+        await desk.durable()
+        assert group.resolved_commit_sequence == 4
+        assert (desk.values(partition=0), desk.values(partition=1)) == ([b"0", b"2"], [b"1", b"3"])
+
+    assert run(disk, conversation) == []
+
+
+def test_a_commit_that_was_not_written_before_a_kill_is_not_there_after_it():
+    disk = NoRoom()
+
+    async def conversation(desk):
+        who = await opened_transaction(desk, "a", b"x")
+        disk.fill()
+        end = asyncio.create_task(desk.end("a", who, COMMIT))
+        await asyncio.sleep(0.01)
+        assert not end.done()
+        end.cancel()
+
+    assert run(disk, conversation) == []
+    disk.grow()
+
+    async def after(desk):
+        assert desk.values() == []
+        assert desk.broker.transactions.default.coordinator.last_commit_sequence == 0
+        assert len(desk.broker.topics.partition("t", 0).open_transactions()) == 1
+
+    assert run(disk, after) == []
+
+
+def test_markers_that_find_no_room_are_written_in_the_order_of_the_commits_and_others_are_not_held_up(
+    monkeypatch,
+):
+    disk, written = NoRoom(), []
+    full = []
+    append_markers = Partition.append_markers
+
+    def append(partition, markers, *, now_ms):
+        if (partition.topic, partition.index) in full:
+            raise DiskError("writing markers failed", errno.ENOSPC)
+        outcomes = append_markers(partition, markers, now_ms=now_ms)
+        written.append((partition.index, [write.marker.commit_sequence for write in markers]))
+        return outcomes
+
+    monkeypatch.setattr(Partition, "append_markers", append)
+
+    async def conversation(desk):
+        await desk.broker.add_partitions("t", 2)
+        producers = [await opened_transaction(desk, f"id-{n}", b"%d" % n, partition=n % 2) for n in range(6)]
+        full.append(("t", 0))
+        for n in range(6):
+            ended = await desk.end(f"id-{n}", producers[n], COMMIT)
+            assert ended.error_code is NONE, "the decision is durable"
+        await desk.durable()
+        group = desk.broker.transactions.default
+        assert (desk.values(partition=0), desk.values(partition=1)) == ([], [b"1", b"3", b"5"])
+        assert [held[0] for held in group.unresolved()] == [1, 3, 5]
+        assert group.resolved_commit_sequence == 0
+        full.clear()
+        await tend(desk)
+        await desk.durable()
+        assert [sequences for index, sequences in written if index == 0] == [[1, 3, 5]]
+        assert desk.values(partition=0) == [b"0", b"2", b"4"]
+        assert group.resolved_commit_sequence == 6
+        assert await desk.add("id-0", producers[0], ("t", 0)) == [NONE], "its last transaction is complete"
+
+    assert run(disk, conversation) == []
+
+
+def test_markers_that_a_start_has_to_write_again_wait_for_room_too(monkeypatch):
+    """A crash took them; the partition is settled, and its next transactions are not taken for the last ones."""
+    disk = NoRoom()
+
+    async def before(desk):
+        who = await opened_transaction(desk, "a", b"x")
+        assert (await desk.end("a", who, COMMIT)).error_code is NONE
+
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            Partition, "append_markers", lambda partition, markers, *, now_ms: [None] * len(markers)
+        )
+        assert run(disk, before) == []
+    full = [("t", 0)]
+    append_markers = Partition.append_markers
+
+    def append(partition, markers, *, now_ms):
+        if (partition.topic, partition.index) in full:
+            raise DiskError("writing markers failed", errno.ENOSPC)
+        return append_markers(partition, markers, now_ms=now_ms)
+
+    monkeypatch.setattr(Partition, "append_markers", append)
+
+    async def after(desk):
+        assert desk.values() == []
+        assert desk.broker.transactions.default.resolved_commit_sequence == 0
+        full.clear()
+        await tend(desk)
+        await desk.durable()
+        assert desk.values() == [b"x"]
+        assert desk.broker.transactions.default.resolved_commit_sequence == 1
+
+    assert run(disk, after) == []
+
+
+def test_records_of_groups_wait_in_front_of_the_markers_of_offsets():
+    """Else the log would tell of another order than the coordinator has decided."""
+    disk = NoRoom()
+
+    async def conversation(desk):
+        who = await desk.init("a")
+        assert await add_offsets(desk, who) is NONE
+        assert await commit_offsets(desk, 3, who, offset=5) is NONE
+        offsets = desk.broker.groups.journal
+        disk.word = "append"
+        offsets.append([(b"\0\0\0\0", b"x")])
+        assert offsets.is_waiting
+        end = asyncio.create_task(desk.end("a", who, COMMIT))
+        await asyncio.sleep(0.01)
+        log_end = offsets.partition.end_offset
+        disk.word = None
+        desk.broker.transactions.default.journal.retry()
+        await until(end.done)
+        assert offsets.partition.end_offset == log_end, "the marker waits behind the record"
+        await tend(desk)
+        await desk.durable()
+        assert offsets.partition.end_offset == log_end + 2
+        assert not offsets.partition.open_transactions()
+
+    assert run(disk, conversation) == []
+
+
+# -- starts and stops ----------------------------------------------------------------------------------------------
+
+
+def test_a_broker_starts_on_a_full_disk_with_what_was_kept_for_it():
+    disk, clock = NoRoom(), SimClock()
+
+    async def fill(desk):
+        await opened_transaction(desk, "a", b"no")
+        await desk.produce(batch(b"x"))
+
+    assert run(disk, fill, clock=clock, size=SIZE) == []
+    survivor = disk.crash(random.Random(1))
+    survivor.__class__ = NoRoom
+    survivor.fill()
+
+    async def work(desk):
+        assert desk.broker.reserve.is_full
+        clock.advance(61_000)
+        await desk.broker.maintenance.abort_overdue()
+        await until(lambda: not desk.broker.topics.partition("t", 0).open_transactions())
+        await desk.durable()
+        assert desk.values() == [b"x"]
+        assert (await desk.produce(batch(b"no"))).error_code is ErrorCode.kafka_storage_error
+
+    assert run(survivor, work, clock=clock, size=SIZE) == []
+    assert survivor.exists(DATA / CLEAN_SHUTDOWN_FILE), "it stops in order, too"
+
+    async def after(desk):
+        survivor.grow()
+        await tend(desk)
+        assert (await desk.produce(batch(b"y"))).error_code is NONE
+        assert desk.values() == [b"x", b"y"]
+
+    assert run(survivor, after, clock=clock, size=SIZE) == []
+
+
+def test_a_partition_that_could_not_be_opened_for_lack_of_room_is_opened_when_there_is_some(caplog):
+    disk = NoRoom()
+
+    async def fill(desk):
+        await desk.broker.add_partitions("t", 2)
+        for index in (0, 1):
+            who = await opened_transaction(desk, f"id-{index}", b"%d" % index, partition=index)
+            assert (await desk.end(f"id-{index}", who, COMMIT)).error_code is NONE
+
+    assert run(disk, fill) == []
+    metadata = DATA / "t-0" / "partition.metadata"
+    disk.remove(metadata)  # recovery writes it again
+    disk.fault = lambda what, path: errno.ENOSPC if path == metadata and what == "writing" else None
+
+    async def work(desk):
+        topic = desk.broker.topics.get("t")
+        assert set(topic.partitions) == {1}
+        assert desk.values(partition=1) == [b"1"]
+        await tend(desk)
+        assert set(topic.partitions) == {1}
+        disk.fault = None
+        await tend(desk)
+        assert desk.values(partition=0) == [b"0"]
+        assert (await desk.produce(batch(b"more"), partition=0)).error_code is NONE
+
+    assert run(disk, work) == []
+    assert "t-0 is opened when there is room" in caplog.text
+
+
+def test_a_partition_that_has_failed_for_lack_of_room_is_opened_again_when_there_is_some(caplog):
+    disk = NoRoom()
+
+    async def conversation(desk):
+        await desk.broker.add_partitions("t", 2)
+        who = await opened_transaction(desk, "a", b"x")
+        disk.fault = lambda what, path: (
+            errno.ENOSPC if path.parent.name == "t-0" and what == "writing" else None
+        )
+        disk.fails_late = True
+        refused = await desk.produce(batch(b"no" * 50))
+        assert refused.error_code is ErrorCode.kafka_storage_error
+        ending = asyncio.create_task(desk.end("a", who, COMMIT))
+        await until(ending.done)
+        assert ending.result().error_code is NONE, "the decision is durable, and its marker waits"
+        with pytest.raises(Refused):
+            desk.broker.topics.partition("t", 0)
+        await tend(desk)
+        disk.fault, disk.fails_late = None, False
+        await tend(desk)
+        await tend(desk)
+        await desk.durable()
+        assert desk.values() == [b"x"]
+        assert desk.broker.transactions.default.resolved_commit_sequence == 1
+        assert (await desk.produce(batch(b"y"))).error_code is NONE
+        assert desk.values() == [b"x", b"y"]
+
+    assert run(disk, conversation) == []
+    assert "is opened again when the disk has room" in caplog.text
+
+
+# -- what fails all the same ---------------------------------------------------------------------------------------
+
+
+def test_a_commit_whose_record_the_disk_does_not_take_for_another_reason_stops_the_broker():
     disk = FullDisk()
+    disk.code = errno.EIO
 
     async def conversation(desk):
         me = await desk.init("a")
@@ -76,8 +617,10 @@ def test_a_commit_whose_record_was_not_written_is_never_acknowledged():
     assert not disk.exists(DATA / CLEAN_SHUTDOWN_FILE)
 
 
-def test_a_sync_that_failed_is_not_made_good_by_one_that_succeeds_when_the_broker_stops():
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_sync_that_failed_is_not_made_good_by_one_that_succeeds_when_the_broker_stops(number):
     disk = FullDisk()
+    disk.code = number
 
     async def conversation(desk):
         disk.word = "sync"
@@ -97,11 +640,12 @@ def test_a_topic_that_finds_no_room_is_refused_and_made_when_there_is_some(word)
     async def conversation(desk):
         disk.word = word
         for _ in range(2):
-            with pytest.raises(Refused, match="No space left") as refused:
+            with pytest.raises(Refused, match=r"No space left|is full") as refused:
                 await desk.broker.create_topic("late", 2, {})
             assert refused.value.code is ErrorCode.kafka_storage_error
             assert desk.broker.topics.get("late") is None
-        disk.word = None
+        disk.grow()
+        await tend(desk)
         await desk.broker.create_topic("late", 2, {})
         assert (await desk.produce(batch(b"x"), topic="late", partition=1)).error_code is ErrorCode.none
 
@@ -115,9 +659,25 @@ def test_so_is_a_transaction_group(word):
     async def conversation(desk):
         disk.word = word
         answer = await desk.ask(22, 4, **init_fields(4, "group/me"))
-        assert answer.error_code is ErrorCode.policy_violation
-        disk.word = None
+        assert answer.error_code is ErrorCode.coordinator_load_in_progress
+        disk.grow()
+        await tend(desk)
         await desk.init("group/me")
+
+    assert run(disk, conversation) == []
+
+
+def test_a_topic_that_clients_make_by_asking_for_it_is_asked_for_again():
+    disk = NoRoom()
+
+    async def conversation(desk):
+        desk.broker.reserve.note(DiskError("writing", errno.ENOSPC))
+        asked = {"topics": (part(3, 4, "request", "MetadataRequestTopic", name="late"),)}
+        answer = await desk.ask(3, 4, **asked, allow_auto_topic_creation=True)
+        assert answer.topics[0].error_code is ErrorCode.leader_not_available
+        await tend(desk)
+        answer = await desk.ask(3, 4, **asked, allow_auto_topic_creation=True)
+        assert answer.topics[0].error_code is ErrorCode.none
 
     assert run(disk, conversation) == []
 
@@ -179,8 +739,9 @@ def test_a_list_of_topics_that_finds_no_room_is_the_one_that_holds():
         with pytest.raises(Refused):
             await desk.broker.delete_topic("t")
         assert (topics.get("t").partition_count, topics.get("t").configs) == (1, {})
+        disk.grow()
+        await tend(desk)
         assert (await desk.produce(batch(b"x"))).error_code is ErrorCode.none
-        disk.word = None
         await desk.broker.add_partitions("t", 2)
         assert len(topics.get("t").partitions) == 2
 
@@ -205,8 +766,9 @@ def test_a_broker_that_cannot_write_its_checkpoints_stops_and_is_recovered_at_th
     assert run(disk, read) == []
 
 
-def test_the_log_says_once_in_a_while_that_nothing_can_be_written(caplog):
+def test_the_log_says_once_in_a_while_that_nothing_can_be_written_for_another_reason(caplog):
     disk = NoRoom()
+    disk.code = errno.EIO
 
     async def conversation(desk):
         disk.word = "append"
@@ -218,3 +780,21 @@ def test_the_log_says_once_in_a_while_that_nothing_can_be_written(caplog):
 
     assert run(disk, conversation) == []
     assert caplog.text.count("its producers try again") == 1
+
+
+# -- at every call -------------------------------------------------------------------------------------------------
+
+LIVES = int(os.environ.get("STABLELOG_FULL_DISK_LIVES", "20"))  # of each kind
+
+
+@pytest.mark.parametrize("kind", full_disk_life.KINDS)
+def test_a_disk_without_room_at_any_call_loses_tears_and_stops_nothing(kind):
+    """`python -m tests.broker.full_disk_life` tries every call."""
+    count = full_disk_life.run(None, kind)
+    place = list(full_disk_life.KINDS).index(kind)
+    step = max(count // LIVES, 1)
+    for call in range(1 + place * step // len(full_disk_life.KINDS), count + 1, step):
+        try:
+            full_disk_life.run(call, kind)
+        except Exception as failure:
+            raise AssertionError(f"a disk that is full {kind}, at call {call}") from failure

@@ -1,11 +1,13 @@
 """A coordinator's log: effects wait for the disk, and what is trimmed can be said again."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
 from stablelog.batch.records import decode_records
 from stablelog.broker import journal as journal_module
+from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.flush import GroupFlush
 from stablelog.broker.journal import Journal, batches_of
 from stablelog.broker.tasks import Tasks
@@ -17,8 +19,13 @@ class Desk:
 
     def __init__(self, *older):
         self.log = Log()
-        self.flush = GroupFlush(to_disk=True, on_advance=lambda _p: None, tasks=Tasks(pytest.fail))
-        self.journal = Journal([self.log.partition, *older], self.flush, lambda: self.log.now_ms)
+        self.reserve = DiskReserve(self.log.disk, Path("/data"), 0)
+        self.flush = GroupFlush(
+            to_disk=True, on_advance=lambda _p: None, reserve=self.reserve, tasks=Tasks(pytest.fail)
+        )
+        self.journal = Journal(
+            [self.log.partition, *older], self.flush, self.reserve, lambda: self.log.now_ms
+        )
 
     def sync(self):
         self.log.sync()
@@ -106,7 +113,7 @@ def test_records_are_replayed_from_older_partitions_first(tmp_path):
         older = Log()
         first = Desk()
         first.log.partition.close(clean=False)
-        other = Journal([older.partition], first.flush, lambda: older.now_ms)
+        other = Journal([older.partition], first.flush, first.reserve, lambda: older.now_ms)
         other.append([(b"k", b"old"), (b"l", None)])
         desk = Desk(older.partition)
         desk.journal.append([(b"k", b"new")])

@@ -14,9 +14,9 @@ from stablelog.errors import Unavailable
 from stablelog.log.partition import Partition
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
-from tests.broker.desk import COMMIT, DATA, Desk, batch
+from tests.broker.desk import COMMIT, DATA, WITHOUT_RESERVE, Desk, batch
 
-OFTEN = {
+OFTEN = WITHOUT_RESERVE | {
     "log.retention.ms": "-1",
     "log.retention.check.interval.ms": "5",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "5",
@@ -76,14 +76,14 @@ def test_old_segments_are_deleted_and_their_files_removed(monkeypatch):
     run(conversation())
 
 
-def test_a_full_partition_does_not_keep_retention_from_the_others(monkeypatch, caplog):
+def test_a_partition_whose_start_cannot_be_written_does_not_keep_retention_from_the_others(
+    monkeypatch, caplog
+):
     """Its start cannot be made durable, and those behind it are deleted from all the same."""
     disk = SimDisk()
     full = []
     disk.fault = lambda what, path: (
-        errno.ENOSPC
-        if what == "writing" and path.parent in full and path.name == "log-start-offset"
-        else None
+        errno.EIO if what == "writing" and path.parent in full and path.name == "log-start-offset" else None
     )
 
     async def conversation():
@@ -181,7 +181,7 @@ def test_a_commit_log_that_has_grown_is_trimmed_and_only_once_if_it_cannot_be(mo
             def fault(what, path):
                 if what == "writing" and path.name == "log-start-offset" and path.parent == log.directory:
                     tries.append(path)
-                    return errno.ENOSPC
+                    return errno.EIO
                 return None
 
             disk.fault = fault

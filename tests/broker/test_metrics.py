@@ -250,6 +250,18 @@ def test_a_round_of_flush_is_counted(told, broker, topic):
     assert told("stablelog_flush_rounds") > before
 
 
+def test_a_full_disk_is_told_until_it_has_room(told):
+    async def conversation():
+        async with served() as desk:
+            told = teller(desk.broker.metrics.port)
+            for is_full in (True, False):
+                desk.broker.reserve.is_full = is_full
+                assert await asyncio.to_thread(lambda: told("stablelog_disk_full")) == is_full
+
+    assert told("stablelog_disk_full") == 0
+    asyncio.run(conversation())
+
+
 def test_unexpected_errors_are_counted_by_where_they_were_raised():
     async def conversation():
         async with served() as desk:

@@ -15,6 +15,7 @@ from stablelog.broker.topics import Topics
 from stablelog.errors import Corrupt, InvalidConfig, Refused
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
+from tests.broker.desk import NO_RESERVE
 from tests.log.timeline import Log
 
 DATA = Path("/data")
@@ -122,7 +123,9 @@ def test_writers_that_wait_share_a_round():
     async def work():
         log = Log()
         moved = []
-        flush = GroupFlush(to_disk=True, on_advance=moved.append, tasks=Tasks(pytest.fail))
+        flush = GroupFlush(
+            to_disk=True, on_advance=moved.append, reserve=NO_RESERVE, tasks=Tasks(pytest.fail)
+        )
         task = asyncio.create_task(flush.run())
         waits = []
         for _ in range(10):
@@ -143,7 +146,9 @@ def test_a_sync_that_fails_stops_the_broker_and_acknowledges_nothing():
     async def work():
         log = Log()
         failures = []
-        flush = GroupFlush(to_disk=True, on_advance=lambda _p: None, tasks=Tasks(failures.append))
+        flush = GroupFlush(
+            to_disk=True, on_advance=lambda _p: None, reserve=NO_RESERVE, tasks=Tasks(failures.append)
+        )
         task = asyncio.create_task(flush.run())
         log.write("-", sync=False)
         log.disk.fail_at = log.disk.steps + 1

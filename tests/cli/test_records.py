@@ -50,4 +50,4 @@ def test_lines_are_read_no_further_than_to_the_first_that_is_given_up(tmp_path):
     lines = tmp_path / "lines"
     lines.write_text("x\n" * 1000)
     with pytest.raises(Unavailable, match="1 of 1 records were not written to t"):
-        records._send_lines(GoneProducer(), "here:1", "t", lines, None, as_json=True)
+        records._send_lines(GoneProducer(), "here:1", "t", lines, None, lambda: None, as_json=True)

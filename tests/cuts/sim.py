@@ -13,7 +13,7 @@ from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 
 DATA = Path("/data")
 EPOCH_MS = 1_700_000_000_000
-CONFIG = load_settings({"stablelog.snapshot.bytes": "4096"})
+CONFIG = load_settings({"stablelog.snapshot.bytes": "4096", "stablelog.disk.reserve.bytes": "0"})
 
 
 class SimLoop(asyncio.BaseEventLoop):

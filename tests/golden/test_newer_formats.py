@@ -20,6 +20,7 @@ from tests.golden.generation_look import ISOLATIONS, fetched_to_end
 from tests.golden.serving import BrokerAt
 from tests.java.load import TIMEOUT_S
 from tests.spark.reading import rows
+from tests.waiting import until
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 GENERATION = generations()[-1]
@@ -209,6 +210,7 @@ def test_a_partition_stays_offline(tmp_path, name, kind, capsys):
         other = told["topics"]["append-time"]["partitions"][0]
         served = fetched_to_end(cluster, "append-time", 0, other["start"]["all"], ISOLATIONS["all"])
         assert served == other["all"]
+        until(lambda: any(str(path) in line for line in broker.faults.lines), "that the file is named")
     (line,) = [line for line in broker.faults.lines if str(path) in line]
     assert line.startswith(f"{topic}-0 cannot be opened and stays offline")
     assert re.search(said, line)

@@ -14,6 +14,7 @@ from pathlib import Path
 from stablelog.broker.catalog import CATALOG_FILE, Catalog, read_catalog
 from stablelog.broker.compaction import Compactor
 from stablelog.broker.config import BrokerConfig
+from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.dynamic_settings import META_LINE, DynamicSettings
 from stablelog.broker.fetch_sessions import FetchSessions
 from stablelog.broker.flush import GroupFlush
@@ -47,7 +48,7 @@ from stablelog.coordinators.transactions.coordinator import TransactionConfig
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk, LocalDisk
 from stablelog.env.lock import DirectoryLock
-from stablelog.errors import Corrupt, DiskError, InvalidConfig, Unavailable
+from stablelog.errors import Corrupt, DiskError, InvalidConfig, Refused, Unavailable
 from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, group_in_words
 
@@ -88,21 +89,32 @@ class Broker:
         self.cluster_id = ""
         self.advertised: tuple[str, int] = config["advertised.listeners"] or config["listeners"]
         self.tasks = Tasks(on_failure, self.fail_partition)
+        self.reserve = DiskReserve(disk, directory, config["stablelog.disk.reserve.bytes"])
         self.waiters = Waiters(self.tasks)
         self.flush = GroupFlush(
-            to_disk=config["stablelog.flush"] == "fsync", on_advance=self._advanced, tasks=self.tasks
+            to_disk=config["stablelog.flush"] == "fsync",
+            on_advance=self._advanced,
+            reserve=self.reserve,
+            tasks=self.tasks,
         )
-        self.topics = Topics(disk, directory, config, self.now_ms)
-        self._dynamic_settings = DynamicSettings(disk, directory, directory / META_FILE)
+        self.topics = Topics(disk, directory, config, self.now_ms, self.reserve)
+        self._dynamic_settings = DynamicSettings(disk, directory, directory / META_FILE, self.reserve)
         self.fetch_sessions = FetchSessions(config["max.incremental.fetch.session.cache.slots"])
-        self.compactor = Compactor(self.topics, config, self.tasks, self.now_ms)
+        self.compactor = Compactor(self.topics, config, self.reserve, self.tasks, self.now_ms)
         self.proofs = Proofs(self.tasks, self.waiters.wake)
         self.scrub = Scrub(self.topics, self.tasks, lambda: config["stablelog.scrub.bytes.per.second"])
         self.metrics = Metrics(self)
         self.transactions: Transactions
         self.groups: Groups
         self.maintenance: Maintenance
-        self._opening = Opening(self.topics, self.tasks, self.partition_opened, self.now_ms)
+        self._opening = Opening(
+            self.topics,
+            self.tasks,
+            self.reserve,
+            on_open=self._on_open,
+            end_work=self._end_work,
+            now_ms=self.now_ms,
+        )
         self._offline: set[Partition] = set()  # partitions that have failed since the start
         self._lock: DirectoryLock | None = None
         self._refused_appends_told_ms = -REFUSED_APPENDS_TOLD_EVERY_MS
@@ -124,6 +136,8 @@ class Broker:
             InvalidConfig: the directory belongs to another node.
         """
         self.open_directory()
+        if not await self.reserve.restore():
+            log.error("%s", self.reserve.state())
         if self.topics.is_taking_over:
             # Which producer ids Kafka has given out is not in the directory: its partitions say which are in use.
             await self._opening.open_all()
@@ -143,6 +157,7 @@ class Broker:
         check_formats(self.disk, self.directory)
         catalog = read_catalog(self.disk, self.directory)
         is_meta_written = self._read_meta(catalog)
+        self.reserve.open()  # the first that is written
         self._load_dynamic_settings()
         clean_path = self.directory / CLEAN_SHUTDOWN_FILE
         self.topics.load(clean=self.disk.exists(clean_path), cluster_id=self.cluster_id)
@@ -188,7 +203,7 @@ class Broker:
         lines = [f"version={META_VERSION}", f"cluster.id={self.cluster_id}", f"node.id={self.node_id}"]
         if self.disk.exists(self._dynamic_settings.path):
             lines.append(META_LINE)
-        self.disk.write_atomic(self.directory / META_FILE, "\n".join([*lines, ""]).encode())
+        self.reserve.write_atomic(self.directory / META_FILE, "\n".join([*lines, ""]).encode())
 
     def _load_dynamic_settings(self) -> None:
         try:
@@ -229,7 +244,7 @@ class Broker:
                     offset_metadata_size_max=config["offset.metadata.max.bytes"],
                 )
             ),
-            Journal(offsets, self.flush, self.now_ms),
+            Journal(offsets, self.flush, self.reserve, self.now_ms),
             self.tasks,
             self.now_ms,
         )
@@ -245,6 +260,7 @@ class Broker:
             topics=self.topics,
             groups=self.groups,
             flush=self.flush,
+            reserve=self.reserve,
             tasks=self.tasks,
             now_ms=self.now_ms,
         )
@@ -254,6 +270,8 @@ class Broker:
             transactions=self.transactions,
             groups=self.groups,
             flush=self.flush,
+            opening=self._opening,
+            reserve=self.reserve,
             tasks=self.tasks,
             now_ms=self.now_ms,
         )
@@ -268,16 +286,25 @@ class Broker:
         missing = [(topic, index) for topic in logs for index in range(topic.partition_count)]
         if len(missing) > FEW_LOGS:
             with ThreadPoolExecutor(LOG_THREADS, thread_name_prefix="commit logs") as threads:
-                list(threads.map(lambda at: self.topics.open_partition(*at), missing))
+                list(threads.map(lambda at: self._open_own(*at), missing))
 
     def _own_log(self, name: str) -> list[Partition]:
-        topic = self.topics.get(name)
-        if topic is None:
-            topic = self.topics.create(name, 1, INTERNAL_CONFIGS)
+        topic = self.topics.get(name) or self._make_own(name)
         for index in range(topic.partition_count):
             if index not in topic.partitions:
-                self.topics.open_partition(topic, index)
+                self._open_own(topic, index)
         return [topic.partitions[index] for index in range(topic.partition_count)]
+
+    def _make_own(self, name: str) -> Topic:
+        while True:
+            try:
+                return self.topics.create(name, 1, INTERNAL_CONFIGS)
+            except Refused as refused:
+                if not self.reserve.note(refused) or not self.reserve.release():
+                    raise
+
+    def _open_own(self, topic: Topic, index: int) -> None:
+        self.reserve.attempt(lambda: self.topics.open_partition(topic, index))
 
     async def _open_partitions(self) -> None:
         try:
@@ -285,19 +312,41 @@ class Broker:
         except DiskError as error:
             log.error("the next start has more to recover: %s", error)
 
+    def _on_open(self, partition: Partition, failed: Partition | None) -> None:
+        """A partition was opened after the start, or again in the place of one that had failed for lack of room."""
+        if failed is None:
+            self.partition_opened(partition)
+        else:
+            # Nothing of it was lost, so that what is open in it is known: only markers have waited.
+            self.maintenance.retry()
+            self.waiters.wake(partition)
+
+    async def _end_work(self, topic_name: str) -> None:
+        """Wait until no thread works on the partitions of a topic; when this returns, until the next await."""
+        await self.compactor.leave(topic_name)
+        await self.flush.idle()
+
     def partition_opened(self, partition: Partition) -> None:
         """Settle what a crash left open in a partition; from then on it can be read and written."""
         self.transactions.partition_opened(partition)
         self.waiters.wake(partition)
 
     def fail_partition(self, partition: Partition, why: Unavailable) -> None:
-        """Take a partition offline until a restart, and say so in the log. The broker's own logs stop the broker."""
+        """Take a partition offline, and say so in the log. The broker's own logs stop the broker.
+
+        One that failed for lack of room is opened again when there is some; every other one by a restart.
+        """
         partition.fail(why)
         if partition in self._offline:
             return
         self._offline.add(partition)
-        failed = Unavailable(f"{partition.topic}-{partition.index} has failed and needs a restart: {why}")
+        why = partition.failure or why  # the first reason
+        without_room = self.reserve.note(why) and not is_internal(partition.topic)
+        until = "is opened again when the disk has room" if without_room else "needs a restart"
+        failed = Unavailable(f"{partition.topic}-{partition.index} has failed and {until}: {why}")
         log.error("%s", failed)
+        if without_room:
+            self._opening.open_later(partition)
         self.flush.forget(partition, failed)
         self.waiters.wake(partition)
         if is_internal(partition.topic):
@@ -337,7 +386,10 @@ class Broker:
         partition = topic.partitions.get(index) if topic is not None else None
         if partition is not None and partition.failure is not None:
             self.fail_partition(partition, partition.failure)
-        elif self.now_ms() - self._refused_appends_told_ms >= REFUSED_APPENDS_TOLD_EVERY_MS:
+        elif (
+            not self.reserve.note(error)
+            and self.now_ms() - self._refused_appends_told_ms >= REFUSED_APPENDS_TOLD_EVERY_MS
+        ):
             self._refused_appends_told_ms = self.now_ms()
             log.error("nothing can be written to %s-%d; its producers try again: %s", name, index, error)
 
@@ -348,12 +400,16 @@ class Broker:
             Refused: the name, the count or a setting is not valid, the topic is there, or the disk takes no more;
                 nothing changed.
         """
+        self.reserve.check("CreateTopics")
         topic = self.topics.reserve(name, partition_count, configs)
 
         async def make() -> None:
             try:
                 partitions = await in_thread(None, self.topics.make_partitions, topic, range(partition_count))
                 self.topics.publish(topic, partitions)
+            except Refused as refused:
+                self.reserve.note(refused)
+                raise
             finally:
                 self.topics.release(topic)
             log.info("created topic %s with %d partitions", name, partition_count)
@@ -367,6 +423,7 @@ class Broker:
         Raises:
             Refused: there is no such topic, it has as many already, or the disk takes no more; nothing changed.
         """
+        self.reserve.check("CreatePartitions")
         topic = self.topics.reserve_more(name, partition_count)
 
         async def make() -> None:
@@ -374,6 +431,9 @@ class Broker:
             try:
                 added = await in_thread(None, self.topics.make_partitions, topic, indexes)
                 self.topics.publish_more(topic, added)
+            except Refused as refused:
+                self.reserve.note(refused)
+                raise
             finally:
                 self.topics.release(topic)
 
@@ -386,8 +446,7 @@ class Broker:
             Refused: there is no such topic, or the broker needs it.
         """
         await self._opening.leave(name)
-        await self.compactor.leave(name)
-        await self.flush.idle()
+        await self._end_work(name)
         topic = self.topics.delete(name)
         for index in range(topic.partition_count):
             self.transactions.partition_gone((name, index), topic.group)
@@ -415,10 +474,11 @@ class Broker:
         if self._clean_shutdown_allowed and not failed:
             all_open = all(len(topic.partitions) == topic.partition_count for topic in self.topics)
             if self.topics.close() and all_open:
-                self.disk.write_atomic(
+                self.reserve.write_atomic(
                     self.directory / CLEAN_SHUTDOWN_FILE,
                     f'{{"version":{CLEAN_SHUTDOWN_VERSION},"brokerEpoch":-1}}'.encode(),
                 )
+        self.reserve.close()
         if self._lock is not None:
             self._lock.release()
             self._lock = None

@@ -9,6 +9,7 @@ Format: docs/formats.md, "offset checkpoints".
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, naming, refuse_newer
@@ -24,6 +25,18 @@ CHECKPOINT_VERSION = 0
 
 TopicPartition = tuple[str, int]
 Offsets = dict[TopicPartition, int]
+
+
+class FileWriter(Protocol):
+    """Replaces files: a `Disk`, or a `DiskReserve`, which finds room for them."""
+
+    def write_atomic(self, path: Path, content: bytes) -> None:
+        """Replace the file as a whole. Durable on return."""
+        ...
+
+    def write_unsynced(self, path: Path, content: bytes) -> None:
+        """Replace the file as a whole without a sync."""
+        ...
 
 
 def read_offset_checkpoint(disk: Disk, path: Path) -> Offsets:
@@ -68,9 +81,9 @@ def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
     return "\n".join(["0", str(len(rows)), *rows, ""]).encode()
 
 
-def write_offset_checkpoint(disk: Disk, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+def write_offset_checkpoint(writer: FileWriter, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
     """Write a checkpoint file. Durable on return."""
-    disk.write_atomic(path, encode_offset_checkpoint(offsets))
+    writer.write_atomic(path, encode_offset_checkpoint(offsets))
 
 
 class RecoveryPoints:
@@ -81,10 +94,12 @@ class RecoveryPoints:
     Args:
         disk: where the data directory lies.
         directory: the data directory.
+        writer: writes the file.
     """
 
-    def __init__(self, disk: Disk, directory: Path) -> None:
+    def __init__(self, disk: Disk, directory: Path, writer: FileWriter) -> None:
         self._disk = disk
+        self._writer = writer
         self._path = directory / RECOVERY_POINT_CHECKPOINT
         self._kept: Offsets = {}  # of partitions that are not open
         self._written: Offsets | None = None
@@ -145,7 +160,7 @@ class RecoveryPoints:
         self._written = None
         content = encode_offset_checkpoint(offsets)
         if durable:
-            self._disk.write_atomic(self._path, content)
+            self._writer.write_atomic(self._path, content)
         else:
-            self._disk.write_unsynced(self._path, content)
+            self._writer.write_unsynced(self._path, content)
         self._written = offsets

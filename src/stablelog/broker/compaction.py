@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from stablelog.broker.config import BrokerConfig
+from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.tasks import Tasks, in_thread
 from stablelog.broker.topics import Topics, is_internal
 from stablelog.errors import StablelogError
@@ -30,13 +31,22 @@ class Compactor:
     Args:
         topics: whose partitions. The broker's own topics are trimmed by their coordinators instead.
         config: the broker's settings.
+        reserve: says whether the disk is full; then nothing is compacted, which takes room before it frees some.
         tasks: starts the work.
         now_ms: the broker's clock.
     """
 
-    def __init__(self, topics: Topics, config: BrokerConfig, tasks: Tasks, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        config: BrokerConfig,
+        reserve: DiskReserve,
+        tasks: Tasks,
+        now_ms: Callable[[], int],
+    ) -> None:
         self._topics = topics
         self._config = config
+        self._reserve = reserve
         self._tasks = tasks
         self._now_ms = now_ms
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="compaction")
@@ -51,11 +61,14 @@ class Compactor:
     async def compact_all(self) -> None:
         """Compact each partition that has enough to do, once. An error of one is that of no other."""
         for partition in list(self._topics.open_partitions()):
+            if self._reserve.is_full:
+                return
             if partition.failure is not None or is_internal(partition.topic):
                 continue
             try:
                 await self._compact(partition)
             except (StablelogError, FileNotFoundError) as error:
+                self._reserve.note(error)
                 log.error("%s-%d cannot be compacted: %s", partition.topic, partition.index, error)
             except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
                 self._tasks.unexpected("compaction", self._tasks.partition(partition), error)
@@ -72,7 +85,7 @@ class Compactor:
         self._idle.clear()
         steps = work.steps()
         try:
-            while not work.cancelled:
+            while not work.cancelled and not self._reserve.is_full:
                 cleaned = await in_thread(self._threads, _next_finished, steps)
                 if work.cancelled:
                     return
@@ -81,6 +94,8 @@ class Compactor:
                 if not partition.take_cleaned(cleaned):
                     log.info("%s-%d was changed while it was compacted", partition.topic, partition.index)
                     return
+            else:
+                return  # a later pass goes on
         finally:
             work.cancel()  # or this task was, and the thread does not know
             self._under_way = None

@@ -207,6 +207,12 @@ SETTINGS: tuple[Setting, ...] = (
         "fsync",
         "When a write counts as durable: after an fsync, shared by all who wait (fsync), or once the operating system has it (os: survives kill -9, not power loss).",
     ),
+    _setting(
+        "stablelog.disk.reserve.bytes",
+        _integer(0, LONG_MAX),
+        str(64 << 20),
+        "Room on the disk that is kept in the file disk-reserve, for ends of transactions, retention and deletions when the disk is full; 0: none.",
+    ),
     # topics
     _setting(
         "auto.create.topics.enable",

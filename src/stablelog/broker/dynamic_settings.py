@@ -14,6 +14,7 @@ from pathlib import Path
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, DiskError, Refused, naming, refuse_newer
 
@@ -60,11 +61,13 @@ class DynamicSettings:
         disk: where the directory lies.
         directory: the data directory.
         meta: its `meta.properties`.
+        reserve: gives the file room on a full disk.
     """
 
-    def __init__(self, disk: Disk, directory: Path, meta: Path) -> None:
+    def __init__(self, disk: Disk, directory: Path, meta: Path, reserve: DiskReserve | None = None) -> None:
         self.path = directory / SETTINGS_FILE
         self._disk = disk
+        self._reserve = reserve or DiskReserve(disk, directory, 0)
         self._meta = meta
 
     def load(self) -> dict[str, str]:
@@ -97,12 +100,12 @@ class DynamicSettings:
         try:
             if not self._is_noted():
                 if not self._disk.exists(self.path):
-                    self._disk.write_atomic(self.path, encode_settings({}))
+                    self._reserve.write_atomic(self.path, encode_settings({}))
                 # Noted only now: after a crash the file must be where the line says.
                 content = self._disk.read_bytes(self._meta)
                 separator = b"" if content.endswith(b"\n") else b"\n"
-                self._disk.write_atomic(self._meta, content + separator + f"{META_LINE}\n".encode())
-            self._disk.write_atomic(self.path, encode_settings(settings))
+                self._reserve.write_atomic(self._meta, content + separator + f"{META_LINE}\n".encode())
+            self._reserve.write_atomic(self.path, encode_settings(settings))
         except DiskError as error:
             log.error("the broker's settings cannot be stored: %s", error)
             raise Refused(

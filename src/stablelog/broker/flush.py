@@ -15,8 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
+from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.tasks import Tasks, in_thread
-from stablelog.errors import DiskError
+from stablelog.errors import DiskError, StablelogError, Unavailable
 from stablelog.log.partition import Partition, SyncWork
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,7 @@ class GroupFlush:
     Args:
         to_disk: False for `stablelog.flush=os`: what the operating system has counts as durable.
         on_advance: called with each partition whose high watermark or last stable offset moved.
+        reserve: gives files beside the log room on a full disk.
         tasks: the broker's background work. A sync that fails stops the broker: what was written since the last
             good one may or may not be on disk, and no later sync can tell.
 
@@ -40,13 +42,22 @@ class GroupFlush:
         rounds: how many were made.
     """
 
-    def __init__(self, *, to_disk: bool, on_advance: Callable[[Partition], None], tasks: Tasks) -> None:
+    def __init__(
+        self,
+        *,
+        to_disk: bool,
+        on_advance: Callable[[Partition], None],
+        reserve: DiskReserve,
+        tasks: Tasks,
+    ) -> None:
         self._to_disk = to_disk
         self._on_advance = on_advance
+        self._reserve = reserve
         self._tasks = tasks
         tasks.before_failure(self._fail_waiting)
         self._dirty: dict[Partition, None] = {}
         self._dirty_soon: dict[Partition, None] = {}
+        self._without_room: dict[Partition, None] = {}  # cannot become durable until the disk has room
         self._behind: set[Partition] = set()  # whose files beside the log could not be written
         self._waiting: dict[Partition, deque[tuple[int, asyncio.Future[None]]]] = {}
         self._wake = asyncio.Event()
@@ -97,6 +108,7 @@ class GroupFlush:
         """The partition is going away: fail who waits for it."""
         self._dirty.pop(partition, None)
         self._dirty_soon.pop(partition, None)
+        self._without_room.pop(partition, None)
         self._behind.discard(partition)
         for _, future in self._waiting.pop(partition, ()):
             if not future.done():
@@ -130,7 +142,7 @@ class GroupFlush:
         partitions = self._usable(partitions)
         if not self._to_disk:
             for partition in partitions:
-                self._advance(partition, partition.assume_synced)
+                self._advance(partition, partial(self._reserve.attempt, partition.assume_synced))
             # What is written of sealed segments must not promise more than is on disk, in this mode too.
             partitions = [partition for partition in partitions if partition.has_pending_writes]
         self._round_done = asyncio.Event()
@@ -176,14 +188,32 @@ class GroupFlush:
             self._tasks.partition(partition).fail(partition.failure)
             return None
         try:
-            return partition.unsynced()
+            return self._reserve.attempt(partition.unsynced)
         except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
-            self._tasks.unexpected("flush", self._tasks.partition(partition), error)
+            self._failed_on(partition, error)
             return None
+
+    def _failed_on(self, partition: Partition, error: Exception) -> None:
+        """Fail a partition on which the flush has failed; not for lack of room: it is tried again when there is some."""
+        scope = self._tasks.partition(partition)
+        if isinstance(error, DiskError) and error.is_full and partition.failure is None:
+            self._without_room[partition] = None
+        elif isinstance(error, StablelogError):
+            scope.fail(error if isinstance(error, Unavailable) else Unavailable(str(error)))
+        else:
+            self._tasks.unexpected("flush", scope, error)
+
+    def retry(self) -> None:
+        """Have those partitions synced that could not be for lack of room."""
+        for partition in self._without_room:
+            self.dirty(partition)
+        self._without_room.clear()
 
     def _note_failure(self, partition: Partition, work: SyncWork) -> None:
         """Log once that files beside the log cannot be written, until they are."""
         failure = work.failure or partition.side_failure
+        if failure is not None:
+            self._reserve.note(failure)
         if failure is not None and partition not in self._behind:
             log.warning(
                 "%s-%d: the log is durable, but a file that describes it is not written yet and is tried again; "
@@ -205,12 +235,12 @@ class GroupFlush:
 
         Args:
             partition: which one.
-            move: returns whether a watermark moved; an unexpected exception in it fails the partition.
+            move: returns whether a watermark moved; an exception in it fails the partition.
         """
         try:
             moved = move()
         except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
-            self._tasks.unexpected("flush", self._tasks.partition(partition), error)
+            self._failed_on(partition, error)
             return
         waiting = self._waiting.get(partition)
         while waiting and waiting[0][0] <= partition.high_watermark:

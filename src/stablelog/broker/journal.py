@@ -2,16 +2,24 @@
 
 A coordinator changes its state when it decides. Nobody may learn of a decision that a crash could still take
 back, so every answer and every marker waits until the log is durable up to where it ended at the decision.
+
+Records that find no room on the disk wait in memory, in their order, with all records and effects behind them, until
+`retry` finds some. So the log is always a prefix of what was decided, and what it lacks was not acknowledged. What may
+wait is bounded: while the disk is full, clients begin nothing new (`broker.disk_reserve`).
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from kio.schema.errors import ErrorCode
+
 from stablelog.batch.header import HEADER, BatchHeader, crc_holds, headers_in, read_header
 from stablelog.batch.records import Record, encode_batch
+from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.flush import GroupFlush
-from stablelog.errors import Corrupt, Unavailable
-from stablelog.log.partition import Appended, Origin, Partition
+from stablelog.errors import Corrupt, DiskError, Refused, Unavailable
+from stablelog.log.partition import Origin, Partition
 from stablelog.log.segment import Segment
 
 Entry = tuple[bytes, bytes | None]
@@ -30,14 +38,25 @@ class Journal:
     Args:
         partitions: of the log; the first is written to.
         flush: makes it durable.
+        reserve: gives it room on a full disk.
         now_ms: the broker's clock.
     """
 
-    def __init__(self, partitions: Sequence[Partition], flush: GroupFlush, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        partitions: Sequence[Partition],
+        flush: GroupFlush,
+        reserve: DiskReserve,
+        now_ms: Callable[[], int],
+    ) -> None:
         self.partition = partitions[0]
         self._older = partitions[1:]
         self._flush = flush
+        self._reserve = reserve
         self._now_ms = now_ms
+        self._waiting: deque[bytes | Callable[[], None]] = (
+            deque()
+        )  # for room: batches, and effects behind them
         self._effects: deque[tuple[int, Callable[[], None]]] = deque()
         self._size_after_checkpoint = 0
         self._checkpoint_begin: int | None = None  # of a checkpoint that the log was not trimmed to yet
@@ -47,43 +66,89 @@ class Journal:
         if entries:
             self._append(encode_batch(self._records(entries)))
 
-    def append_transactional(
-        self, entries: Sequence[Entry], producer_id: int, producer_epoch: int
-    ) -> Appended:
-        """Append records whose fate is that of the producer's transaction."""
+    def append_transactional(self, entries: Sequence[Entry], producer_id: int, producer_epoch: int) -> None:
+        """Append records whose fate is that of the producer's transaction.
+
+        Raises:
+            Refused: there is no room; nothing was appended, and the client may try again.
+        """
         batch = encode_batch(
             self._records(entries), producer_id=producer_id, producer_epoch=producer_epoch, transactional=True
         )
-        return self._append(batch)
+        self._check_usable()
+        if self._waiting or not self._write(batch):
+            raise Refused(ErrorCode.coordinator_load_in_progress, self._reserve.state())
 
     def _records(self, entries: Iterable[Entry]) -> list[Record]:
         now_ms = self._now_ms()
         return [Record(0, now_ms, key, value, ()) for key, value in entries]
 
-    def _append(self, batch: bytes) -> Appended:
+    def _check_usable(self) -> None:
         if self._flush.failed is not None:
             raise self._flush.failed
+
+    def _append(self, batch: bytes) -> None:
+        self._check_usable()
+        if self._waiting or not self._write(batch):
+            self._waiting.append(batch)
+
+    def _write(self, batch: bytes) -> bool:
+        """Append a batch. Returns False if there is no room for it.
+
+        Raises:
+            Unavailable: the disk failed, and the broker has to stop: the coordinator has decided what its log does not
+                know, and is not to be trusted from now on.
+        """
         try:
-            appended = self.partition.append(batch, now_ms=self._now_ms(), origin=Origin.COORDINATOR)
+            self._reserve.attempt(
+                lambda: self.partition.append(batch, now_ms=self._now_ms(), origin=Origin.COORDINATOR)
+            )
         except Unavailable as error:
-            # The coordinator has decided, and its log does not know: what it says from now on is not to be trusted.
+            if isinstance(error, DiskError) and error.is_full and self.partition.failure is None:
+                return False
             self._flush.fail(error)
             raise
         self._flush.dirty_soon(self.partition)
-        return appended
+        return True
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether records wait for room on the disk."""
+        return bool(self._waiting)
+
+    def retry(self) -> None:
+        """Append what waits for room, as far as there is some."""
+        while self._waiting:
+            first = self._waiting[0]
+            if not isinstance(first, bytes):
+                self._effects.append((self.partition.end_offset, first))
+            elif not self._write(first):
+                break
+            self._waiting.popleft()
+        self.settle()
 
     def after(self, effect: Callable[[], None]) -> None:
         """Run `effect` once all that was appended so far is durable: now, if it is. Effects run in order."""
         end = self.partition.end_offset
-        if self.partition.high_watermark >= end and not self._effects:
+        if self._waiting:
+            self._waiting.append(effect)
+        elif self.partition.high_watermark >= end and not self._effects:
             effect()
         else:
             self._effects.append((end, effect))
             self._flush.dirty(self.partition)
 
+    def durable(self) -> "asyncio.Future[None] | None":
+        """A future that is done once all that was appended so far is durable; None if it is by now."""
+        if not self._waiting:
+            return self._flush.durable(self.partition, self.partition.end_offset)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(lambda: None if future.done() else future.set_result(None))
+        return future
+
     async def settled(self) -> None:
         """Wait until all that was appended so far is durable."""
-        future = self._flush.durable(self.partition, self.partition.end_offset)
+        future = self.durable()
         if future is not None:
             await future
 
@@ -91,8 +156,10 @@ class Journal:
         """Make all that was appended so far durable, and return then. For a start, before the flush runs.
 
         Raises:
-            Unavailable: the disk failed.
+            Unavailable: the disk failed or is full.
         """
+        if self._waiting:
+            raise Unavailable(self._reserve.state())
         work = self.partition.unsynced()
         if work is not None:
             work.run()
@@ -133,8 +200,13 @@ class Journal:
 
         Returns:
             The offset to which the log may be trimmed when everything that was appended so far, to any partition,
-            is durable; None if there is nothing to trim.
+            is durable; None if there is nothing to trim, or records wait for room.
+
+        Raises:
+            DiskError: there is no room for it; nothing changed.
         """
+        if self._waiting:
+            return None
         if self._checkpoint_begin is not None:
             return self._checkpoint_begin
         if self.partition.size < max(CHECKPOINT_SIZE_MIN, CHECKPOINT_GROWTH * self._size_after_checkpoint):
@@ -145,7 +217,7 @@ class Journal:
             begin = min(begin, self.partition.last_stable_offset)
         # Else nothing stays, durable yet or not: a decision in front of earlier ones would be taken for the first.
         size_before = self.partition.size
-        self.partition.roll(self._now_ms())
+        self._reserve.attempt(lambda: self.partition.roll(self._now_ms()))
         chunk: list[Entry] = []
         chunk_size = 0
         for key, value in live():
@@ -166,7 +238,7 @@ class Journal:
             DiskError: it is there as before; `checkpoint_if_grown` returns the same offset again.
         """
         if before_offset > self.partition.start_offset:
-            self.partition.delete_records(before_offset)
+            self._reserve.attempt(lambda: self.partition.delete_records(before_offset))
         self._checkpoint_begin = None
 
 

@@ -10,6 +10,7 @@
 | removal of deleted files | removes files of deleted segments and topics | REMOVAL_S |
 | checkpoints | writes Kafka's checkpoint of log start offsets | CHECKPOINT_S |
 | recovery points | records up to where each partition is synced | RECOVERY_POINT_S |
+| disk reserve | while the disk is full: writes what waits for room, frees some, and takes the reserve back | RESERVE_S |
 
 What goes wrong in one partition is logged for that partition, and the others are worked on: an expected error is
 tried again at the next pass, an unexpected one fails the partition. An unexpected error of a coordinator stops the
@@ -22,9 +23,11 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from stablelog.broker.config import BrokerConfig
+from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Entry, Journal
+from stablelog.broker.opening import Opening
 from stablelog.broker.tasks import Tasks, in_thread
 from stablelog.broker.topics import Topics, is_internal
 from stablelog.broker.transactions import Transactions
@@ -36,6 +39,8 @@ log = logging.getLogger(__name__)
 REMOVAL_S = 5.0
 CHECKPOINT_S = 10.0
 RECOVERY_POINT_S = 1.0  # what is behind them at a crash is at most that old
+RESERVE_S = 1.0
+RETENTION_WHILE_FULL_S = 10.0
 
 
 class Maintenance:
@@ -47,6 +52,8 @@ class Maintenance:
         transactions: the transaction groups.
         groups: the consumer groups.
         flush: makes partitions durable.
+        opening: opens partitions.
+        reserve: keeps room on the disk.
         tasks: starts the work.
         now_ms: the broker's clock.
     """
@@ -59,6 +66,8 @@ class Maintenance:
         transactions: Transactions,
         groups: Groups,
         flush: GroupFlush,
+        opening: Opening,
+        reserve: DiskReserve,
         tasks: Tasks,
         now_ms: Callable[[], int],
     ) -> None:
@@ -67,9 +76,12 @@ class Maintenance:
         self._transactions = transactions
         self._groups = groups
         self._flush = flush
+        self._opening = opening
+        self._reserve = reserve
         self._tasks = tasks
         self._now_ms = now_ms
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="removal")
+        self._retention_s = -RETENTION_WHILE_FULL_S  # when the last pass began while the disk was full
 
     def start(self) -> None:
         """Start all tasks."""
@@ -83,6 +95,7 @@ class Maintenance:
         self._tasks.every("removal of deleted files", REMOVAL_S, self.remove_deleted)
         self._tasks.every("checkpoints", CHECKPOINT_S, self.write_checkpoints)
         self._tasks.every("recovery points", RECOVERY_POINT_S, self.record_synced_ends)
+        self._tasks.every("disk reserve", RESERVE_S, self.tend_reserve)
 
     def close(self) -> None:
         """Give the thread back."""
@@ -117,6 +130,7 @@ class Maintenance:
         before_offset = journal.checkpoint_if_grown(live)
         if before_offset is None:
             return
+        await journal.settled()
         waits = [
             self._flush.durable(partition, partition.end_offset)
             for partition in self._topics.open_partitions()
@@ -132,7 +146,7 @@ class Maintenance:
         """Delete what is too old or too much, in every partition."""
 
         def apply(partition: Partition) -> None:
-            deleted = partition.apply_retention(self._now_ms())
+            deleted = self._reserve.attempt(lambda: partition.apply_retention(self._now_ms()))
             if deleted:
                 log.info("deleted %d segments of %s-%d", deleted, partition.topic, partition.index)
 
@@ -179,3 +193,25 @@ class Maintenance:
     async def write_checkpoints(self) -> None:
         """Write Kafka's checkpoint of log start offsets, if one has moved."""
         self._topics.write_log_starts()
+
+    # -- the full disk -----------------------------------------------------------------------------------------
+
+    async def tend_reserve(self) -> None:
+        """While the disk is full: write what waits for room, free some, and take the reserve back when it fits."""
+        if not self._reserve.is_full:
+            return
+        self.retry()
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._retention_s >= RETENTION_WHILE_FULL_S:
+            self._retention_s = now_s
+            await self.apply_retention()
+        await self.remove_deleted()
+        if await self._reserve.restore():
+            self.retry()
+        await self._opening.open_again()
+
+    def retry(self) -> None:
+        """Write what waits for room on the disk, as far as there is some."""
+        self._groups.journal.retry()
+        self._transactions.retry()
+        self._flush.retry()

@@ -31,6 +31,11 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "Unexpected exceptions, by the request or task in which they were raised.",
         ("where",),
     ),
+    "stablelog_disk_full": (
+        "gauge",
+        "1 while the disk is full and clients' writes are refused; otherwise 0.",
+        (),
+    ),
     "stablelog_connections": ("gauge", "Open connections.", ()),
     "stablelog_fetch_sessions": ("gauge", "Fetch sessions kept.", ()),
     "stablelog_scrubbed_bytes": ("counter", "Bytes of segments that the scrub has read.", ()),
@@ -137,6 +142,7 @@ class Metrics:
         yield Sample("stablelog_flush_rounds", (), broker.flush.rounds)
         for where, count in broker.tasks.error_counts.items():
             yield Sample("stablelog_unexpected_errors", (where,), count)
+        yield Sample("stablelog_disk_full", (), broker.reserve.is_full)
         yield Sample("stablelog_connections", (), len(self.connections))
         yield Sample("stablelog_scrubbed_bytes", (), broker.scrub.read_size)
         yield Sample("stablelog_fetch_sessions", (), len(broker.fetch_sessions))

@@ -33,6 +33,7 @@ from stablelog.broker.config import (
     group_of_topic,
     order_of,
 )
+from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.kafka_import import PARTITION_DIRECTORY, find_topics
 from stablelog.broker.partition_metadata import (
     METADATA_FILE,
@@ -43,7 +44,7 @@ from stablelog.broker.partition_state import COMMON, Codes, PartitionState
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, InvalidConfig, NewerFormat, Refused, StablelogError, Unavailable
 from stablelog.log.formats import check_formats
-from stablelog.log.log_start import write_missing_log_start
+from stablelog.log.log_start import LOG_START_FILE, write_missing_log_start
 from stablelog.log.partition import Partition
 from stablelog.log.recovery import NEVER
 from stablelog.views.commit_ordered import VIEW_START_FILE, CommitOrderedPartition
@@ -149,6 +150,7 @@ class Topics:
         directory: the data directory.
         config: the broker's settings, for what topics do not say themselves.
         now_ms: the broker's clock.
+        reserve: gives the list and the checkpoints room on a full disk.
 
     Attributes:
         cluster_id: of the data directory.
@@ -157,8 +159,16 @@ class Topics:
         is_taking_over: whether the directory is one of Apache Kafka or of an earlier version, until `taken_over`.
     """
 
-    def __init__(self, disk: Disk, directory: Path, config: BrokerConfig, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        config: BrokerConfig,
+        now_ms: Callable[[], int],
+        reserve: DiskReserve | None = None,
+    ) -> None:
         self._disk = disk
+        self._reserve = reserve or DiskReserve(disk, directory, 0)
         self._directory = directory
         self._config = config
         self._now_ms = now_ms
@@ -168,7 +178,7 @@ class Topics:
         self._reserved: dict[str, int] = {}  # partitions that are being made, by the same
         self._log_starts: Offsets = {}
         self._first_dirty: Offsets = {}
-        self._recovery_points = RecoveryPoints(disk, directory)
+        self._recovery_points = RecoveryPoints(disk, directory, self._reserve)
         self.cluster_id = ""
         self.leader_epoch = -1
         self._established_epoch: int | None = None
@@ -250,13 +260,15 @@ class Topics:
                     continue  # named when it is opened
                 try:
                     check_formats(self._disk, directory)
-                    write_missing_log_start(
-                        self._disk, directory, self._log_starts.get((topic.name, index), 0)
-                    )
+                    start_offset = self._log_starts.get((topic.name, index), 0)
+                    self._write_missing_start(directory, start_offset)
                     if order_of(topic.configs) == "commit":
-                        write_missing_log_start(self._disk, directory, 0, VIEW_START_FILE)
+                        self._write_missing_start(directory, 0, VIEW_START_FILE)
                 except (Corrupt, NewerFormat):
                     self._is_complete = False  # it stays offline, and the log says why when it is opened
+
+    def _write_missing_start(self, directory: Path, known_start: int, name: str = LOG_START_FILE) -> None:
+        self._reserve.attempt(lambda: write_missing_log_start(self._disk, directory, known_start, name))
 
     def _remove_unfinished(self) -> None:
         """Directories that are in no list are what a crash left of a topic being created or deleted."""
@@ -290,7 +302,7 @@ class Topics:
         """Those of partitions of topics in the list, which is what the file has then."""
         known = {at: offset for at, offset in offsets.items() if at[0] in self._topics}
         if known != offsets:
-            write_offset_checkpoint(self._disk, self._directory / name, known)
+            write_offset_checkpoint(self._reserve, self._directory / name, known)
         return known
 
     def _write_list(self) -> None:
@@ -310,7 +322,7 @@ class Topics:
             ],
         )
         try:
-            self._disk.write_atomic(path, content)
+            self._reserve.write_atomic(path, content)
         except Unavailable as error:
             log.error("%s cannot be written: %s", path, error)
             raise Refused(
@@ -633,14 +645,25 @@ class Topics:
     def recover_partition(
         self, topic: Topic, index: int, progress: Callable[[int, int], None] | None = None
     ) -> Partition:
-        """The partition, which nobody else sees yet. May run in a thread; raises as `open_partition` does."""
+        """Open a partition that nobody else sees yet. May run in a thread; raises as `open_partition` does.
+
+        One that has failed since the start is opened again: nothing of it has been lost, and it is closed by now.
+        """
         directory = self._directory / f"{topic.name}-{index}"
         if not self._disk.is_dir(directory):
             raise Corrupt(
                 f"{directory} is gone: restore it{'' if topic.is_internal else ', or delete the topic'}"
             )
         self._check_topic_id(topic, directory)
-        partition = self._open(topic, index, directory, clean=self.clean, progress=progress)
+        failed = topic.partitions.get(index)
+        partition = self._open(
+            topic,
+            index,
+            directory,
+            clean=self.clean and failed is None,
+            recovery_point=failed.synced_offset if failed is not None else None,
+            progress=progress,
+        )
         for cut in partition.cuts:
             log.warning("%s-%d: %s", topic.name, index, cut)
         return partition
@@ -679,10 +702,13 @@ class Topics:
         *,
         clean: bool,
         is_new: bool = False,
+        recovery_point: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Partition:
         kind = CommitOrderedPartition if order_of(topic.configs) == "commit" else Partition
         at = (topic.name, index)
+        if recovery_point is None:
+            recovery_point = 0 if is_new else self._recovery_points.of(at)
         return kind.open(
             self._disk,
             directory,
@@ -691,7 +717,7 @@ class Topics:
             partition=index,
             clean=clean,
             now_ms=self._now_ms(),
-            recovery_point=0 if is_new else self._recovery_points.of(at),
+            recovery_point=recovery_point,
             first_dirty_offset=0 if is_new else self._first_dirty.get(at, 0),
             leader_epoch=self.leader_epoch,
             is_established=not is_new and self._established_epoch is not None,
@@ -703,7 +729,7 @@ class Topics:
         """Make the log start offsets durable: what DeleteRecords and retention removed stays removed."""
         starts = {(p.topic, p.index): p.start_offset for p in self.open_partitions() if p.start_offset}
         if starts != self._log_starts:
-            write_offset_checkpoint(self._disk, self._directory / LOG_START_CHECKPOINT, starts)
+            write_offset_checkpoint(self._reserve, self._directory / LOG_START_CHECKPOINT, starts)
             self._log_starts = starts
 
     def write_first_dirty(self) -> None:
@@ -712,7 +738,7 @@ class Topics:
             (p.topic, p.index): p.first_dirty_offset for p in self.open_partitions() if p.first_dirty_offset
         }
         if offsets != self._first_dirty:
-            write_offset_checkpoint(self._disk, self._directory / FIRST_DIRTY_CHECKPOINT, offsets)
+            write_offset_checkpoint(self._reserve, self._directory / FIRST_DIRTY_CHECKPOINT, offsets)
             self._first_dirty = offsets
 
     def write_recovery_points(self, *, durable: bool = False) -> None:
@@ -726,7 +752,7 @@ class Topics:
         marks = {(p.topic, p.index): p.high_watermark for p in self.open_partitions()}
         for partition in self.open_partitions():
             try:
-                partition.close(clean=True)
+                self._reserve.attempt(partition.close)
             except StablelogError as error:
                 log.error(
                     "closing %s-%d failed; it will be recovered at the next start: %s",
@@ -745,7 +771,7 @@ class Topics:
         path = self._directory / HIGH_WATERMARK_CHECKPOINT
         written = self._written(
             partial(self.write_recovery_points, durable=True),
-            partial(write_offset_checkpoint, self._disk, path, marks),
+            partial(write_offset_checkpoint, self._reserve, path, marks),
         )
         return clean and written
 

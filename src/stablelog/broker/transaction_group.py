@@ -7,12 +7,13 @@ next transaction never meets the last one's markers on their way.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import decode_records
+from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
@@ -29,7 +30,7 @@ from stablelog.coordinators.transactions.coordinator import (
     TransactionCoordinator,
 )
 from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
-from stablelog.errors import Refused, Unavailable
+from stablelog.errors import DiskError, Refused, Unavailable
 from stablelog.log.partition import MarkerWrite, Partition
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class TransactionGroup:
         topics: where markers go.
         groups: the consumer groups, whose offsets a transaction may commit.
         flush: makes partitions durable.
+        reserve: gives markers room on a full disk.
         tasks: starts what is done later.
         now_ms: the broker's clock.
     """
@@ -63,6 +65,7 @@ class TransactionGroup:
         topics: Topics,
         groups: Groups,
         flush: GroupFlush,
+        reserve: DiskReserve,
         tasks: Tasks,
         now_ms: Callable[[], int],
     ) -> None:
@@ -71,11 +74,14 @@ class TransactionGroup:
         self._topics = topics
         self._groups = groups
         self._flush = flush
+        self._reserve = reserve
         self._tasks = tasks
         self._now_ms = now_ms
         self._recorded_count = 0  # changes of the coordinator that the journal has
         self._decided: list[tuple[Decision[Any], asyncio.Future[None] | None]] = []
         self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
+        # Markers that go before those, and instead of the first so many of them, since the partition was settled.
+        self._settling: dict[TopicPartition, tuple[list[MarkerOrder], int]] = {}
         self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}  # partitions that lack their marker
         # By commit sequence, where its markers end that were not durable when they were written.
         self._marked: dict[int, list[tuple[Partition, int]]] = {}
@@ -180,7 +186,8 @@ class TransactionGroup:
     @property
     def resolved_commit_sequence(self) -> int:
         """The greatest number up to which every commit is durable with all its markers: no crash tears it again."""
-        unmarked = min(self._awaited_markers(), default=self._durable_sequence + 1)
+        settling = {sequence for sequence, _ in self._settling_commits()}
+        unmarked = min({*self._awaited_markers(), *settling}, default=self._durable_sequence + 1)
         return min(self.coordinator.resolved_commit_sequence, self._durable_sequence, unmarked - 1)
 
     def unresolved(self) -> list[tuple[int, str, str, int]]:
@@ -200,12 +207,20 @@ class TransactionGroup:
             for sequence, ends in self._awaited_markers().items()
             for partition, _ in ends
         }
+        settling = {(sequence, "", *target) for sequence, target in self._settling_commits()}
         unsettled = {
             (sequence, "", *target)
             for target, sequence in self.coordinator.unsettled().items()
             if sequence >= 0 and all(order[2:] != target for order in held)
         }
-        return sorted(held | awaited | unsettled)
+        return sorted(held | awaited | settling | unsettled)
+
+    def _settling_commits(self) -> Iterator[tuple[int, TopicPartition]]:
+        """The commits of before the start whose markers a partition lacks, and could not take when it was settled."""
+        for target, (orders, _) in self._settling.items():
+            for order in orders:
+                if order.transactional_id == REPAIR and order.commit_sequence >= 0:
+                    yield order.commit_sequence, target
 
     def _awaited_markers(self) -> dict[int, list[tuple[Partition, int]]]:
         return {
@@ -262,10 +277,8 @@ class TransactionGroup:
         if topic is not None and topic.group != self.name and topic.name != CONSUMER_OFFSETS_TOPIC:
             return  # it was deleted likewise, and made again in another group, which has it for itself
         partition = topic.partitions.get(target[1]) if topic is not None else None
-        if partition is None or target in self._held_back:
+        if partition is None or target in self._held_back or not self._write(partition, orders):
             self._keep_for(target, orders)
-        else:
-            self._write(partition, orders)
 
     def _keep_for(self, target: TopicPartition, orders: list[MarkerOrder]) -> None:
         """Hold markers back until their partition can be written, in their order."""
@@ -277,23 +290,43 @@ class TransactionGroup:
         """Write markers to a partition, in their order and with one append.
 
         Returns:
-            False if the partition has failed: its markers are held back. A restart writes them from the commit log.
+            Whether they are written. If not, the partition has failed, and a restart writes them from the commit log;
+            or there is no room for them, and they may be written later.
         """
         if not orders:
             return True
+        if partition is self._groups.journal.partition and self._groups.journal.is_waiting:
+            return False  # what it decided before waits for room: the log keeps that order
         writes = [_marker_write(order) for order in orders]
         scope = self._tasks.partition(partition)
         try:
-            outcomes = partition.append_markers(writes, now_ms=self._now_ms())
+            outcomes = self._reserve.attempt(lambda: partition.append_markers(writes, now_ms=self._now_ms()))
         except Unavailable as error:
-            scope.fail(error)
+            if not isinstance(error, DiskError) or not error.is_full or partition.failure is not None:
+                scope.fail(error)
+            return False
         except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
             self._tasks.unexpected("transactions", scope, error)
-        else:
-            self._note_written(partition, orders, outcomes)
-            return True
-        self._keep_for((partition.topic, partition.index), orders)
-        return False
+            return False
+        self._note_written(partition, orders, outcomes)
+        return True
+
+    def retry(self) -> None:
+        """Write what waits for room on the disk, as far as there is some: records, then markers."""
+        self.journal.retry()
+        for target in list(self._held_back):
+            topic = self._topics.get(target[0])
+            partition = None if topic is None else topic.partitions.get(target[1])
+            if partition is not None and partition.failure is None:
+                self._retry_markers(target, partition)
+
+    def _retry_markers(self, target: TopicPartition, partition: Partition) -> None:
+        held = self._held_back[target]
+        first, count = self._settling.get(target, ([], 0))
+        if self._write(partition, first + held[count:]):
+            self._settling.pop(target, None)
+            del self._held_back[target]
+            self._report_marked(target, held)
 
     def _note_written(
         self, partition: Partition, orders: list[MarkerOrder], outcomes: Sequence[object]
@@ -352,9 +385,15 @@ class TransactionGroup:
         held = self._held_back.pop(target, [])
         decision = self.coordinator.reconcile(target, found, held=held, now_ms=self._now_ms())
         self._append(decision)
-        if partition is not None and not self._write(partition, decision.markers):
-            self._keep_for(target, [order for order in held if order not in decision.markers])
-            return
+        self._settling.pop(target, None)
+        if partition is None or self._write(partition, decision.markers):
+            self._report_marked(target, held)
+        else:
+            self._held_back[target] = held
+            self._settling[target] = (decision.markers, len(held))
+
+    def _report_marked(self, target: TopicPartition, held: Iterable[MarkerOrder]) -> None:
+        """The partition has the markers that were held back for it, or needs them no more."""
         done = []
         for order in held:
             left = self._waiting_for.get(_key(order), set())

@@ -13,6 +13,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
@@ -51,6 +52,7 @@ class Transactions:
         topics: where markers go.
         groups: the consumer groups.
         flush: makes partitions durable.
+        reserve: gives records and markers room on a full disk.
         tasks: starts what is done later.
         now_ms: the broker's clock.
     """
@@ -64,6 +66,7 @@ class Transactions:
         topics: Topics,
         groups: Groups,
         flush: GroupFlush,
+        reserve: DiskReserve,
         tasks: Tasks,
         now_ms: Callable[[], int],
     ) -> None:
@@ -73,6 +76,7 @@ class Transactions:
         self._topics = topics
         self._consumer_groups = groups
         self._flush = flush
+        self._reserve = reserve
         self._tasks = tasks
         self._now_ms = now_ms
         self._id_space = ProducerIdSpace()
@@ -92,7 +96,7 @@ class Transactions:
                 self._awaited.setdefault(target, set()).add(group.name)
 
     def _open(self, name: str, partitions: list[Partition]) -> TransactionGroup:
-        journal = Journal(partitions, self._flush, self._now_ms)
+        journal = Journal(partitions, self._flush, self._reserve, self._now_ms)
         group = self._groups[name] = TransactionGroup(
             name,
             self._config,
@@ -101,6 +105,7 @@ class Transactions:
             topics=self._topics,
             groups=self._consumer_groups,
             flush=self._flush,
+            reserve=self._reserve,
             tasks=self._tasks,
             now_ms=self._now_ms,
         )
@@ -123,7 +128,7 @@ class Transactions:
         """The group of this name. If it is not there yet, it is made now, with an empty log that is durable.
 
         Raises:
-            Refused: no group can have the name, or there are too many.
+            Refused: no group can have the name, there are too many, or the disk has no room.
         """
         group = self._groups.get(name)
         if group is not None:
@@ -140,6 +145,8 @@ class Transactions:
         try:
             partitions = self._make_log(name)
         except Refused as why:
+            if self._reserve.note(why):
+                raise Refused(ErrorCode.coordinator_load_in_progress, self._reserve.state()) from why
             raise _not_made(f"{group_in_words(name)} cannot be made: {why}") from why
         log.info("made %s", group_in_words(name))
         return self._open(name, partitions)
@@ -221,6 +228,11 @@ class Transactions:
                 found = [txn for txn in found if txn not in theirs]
                 group.settle(target, theirs, partition)
         own.settle(target, found, partition)  # and what nobody knows
+
+    def retry(self) -> None:
+        """Write what waits for room on the disk, as far as there is some."""
+        for group in self:
+            group.retry()
 
     def partition_gone(self, target: TopicPartition, group_name: str) -> None:
         """A partition of this group was deleted: nobody waits for its markers any more."""

@@ -3,8 +3,9 @@
 import base64
 import contextlib
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from confluent_kafka import (
 )
 
 from stablelog.cli.admin import TIMEOUT_S, ask, end_offsets, known_topic, quiet
+from stablelog.cli.disk_watch import DiskWatch, full_disk
 from stablelog.cli.output import done, fail, print_json
+from stablelog.errors import Unavailable
 
 POLL_S = 0.5
 PROGRESS_COUNT = 1000
@@ -58,23 +61,42 @@ def run_produce(
         "message.timeout.ms": DELIVERY_TIMEOUT_MS,
     }
     separator = key_separator.encode() if key_separator else None
-    if transactional_id is None:
-        producer = Producer(quiet(bootstrap, **settings))
-        ask(bootstrap, lambda: producer.list_topics(timeout=TIMEOUT_S), f"writing to {topic}")
-        count = _send_lines(producer, bootstrap, topic, file, separator, as_json=as_json)
-    else:
+    if transactional_id is not None:
         if not transactional_id:
             fail("--transactional-id '': an id has one character or more")
-        producer = Producer(quiet(bootstrap, **settings, **{"transactional.id": transactional_id}))
-        ask(bootstrap, lambda: producer.init_transactions(TIMEOUT_S), f"transactional id {transactional_id}")
-        producer.begin_transaction()
-        try:
-            count = _send_lines(producer, bootstrap, topic, file, separator, as_json=as_json)
-        except BaseException:  # Ctrl-C, too: readers would wait behind what was sent until its timeout
-            with contextlib.suppress(KafkaException):
-                producer.abort_transaction(TIMEOUT_S)
-            raise
-        ask(bootstrap, lambda: producer.commit_transaction(TIMEOUT_S), "committing")
+        settings["transactional.id"] = transactional_id
+    producer = Producer(quiet(bootstrap, **settings))
+    calling = threading.Event()
+    with DiskWatch(bootstrap, lambda: calling.is_set() or len(producer) > 0) as watch:
+
+        def call(work: Callable[[], Any], what: str) -> None:
+            calling.set()
+            try:
+                ask(bootstrap, work, what)
+            except Unavailable:
+                if (full := full_disk(bootstrap)) is not None:
+                    fail(f"{what}: the disk of {bootstrap} is full ({full})")
+                raise
+            finally:
+                calling.clear()
+                watch.progress()
+
+        send = partial(
+            _send_lines, producer, bootstrap, topic, file, separator, watch.progress, as_json=as_json
+        )
+        if transactional_id is None:
+            call(lambda: producer.list_topics(timeout=TIMEOUT_S), f"writing to {topic}")
+            count = send()
+        else:
+            call(lambda: producer.init_transactions(TIMEOUT_S), f"transactional id {transactional_id}")
+            producer.begin_transaction()
+            try:
+                count = send()
+            except BaseException:  # Ctrl-C, too: readers would wait behind what was sent until its timeout
+                with contextlib.suppress(KafkaException):
+                    producer.abort_transaction(TIMEOUT_S)
+                raise
+            call(lambda: producer.commit_transaction(TIMEOUT_S), "committing")
     done(f"wrote {count} records to {topic}", as_json=as_json, topic=topic, records=count)
 
 
@@ -84,17 +106,33 @@ def _send_lines(
     topic: str,
     file: Path | None,
     separator: bytes | None,
+    written: Callable[[], None],
     *,
     as_json: bool,
 ) -> int:
-    """Send each line, up to the first that is refused, and wait until all are written. Returns how many they are."""
+    """Send each line, up to the first that is refused, and wait until all are written. Returns how many they are.
+
+    Args:
+        producer: of librdkafka.
+        bootstrap: the broker's address.
+        topic: where to.
+        file: the lines; None for stdin.
+        separator: between key and value; None if a line is a value.
+        written: called when a record is written.
+        as_json: whether a program reads the output.
+    """
     failures: list[KafkaError] = []
     count = 0
     with _progress(as_json=as_json) as advance:
         for line in _lines(file):
             key, found, value = line.partition(separator) if separator else (b"", b"", line)
             if not _send(
-                producer, topic, key if found else None, value if found or not separator else line, failures
+                producer,
+                topic,
+                key if found else None,
+                value if found or not separator else line,
+                failures,
+                written,
             ):
                 break
             count += 1
@@ -103,6 +141,8 @@ def _send_lines(
         left = producer.flush(DELIVERY_TIMEOUT_MS / 1000 + FLUSH_MARGIN_S)
     if failures or left:
         why = _reason(producer, failures[0]) if failures else f"no broker answers at {bootstrap}"
+        if (full := full_disk(bootstrap)) is not None:
+            why = f"the disk of {bootstrap} is full ({full})"
         fail(f"{len(failures) + left} of {count} records were not written to {topic}: {why}")
     return count
 
@@ -118,13 +158,20 @@ def _reason(producer: Producer, failure: KafkaError) -> str:
 
 
 def _send(
-    producer: Producer, topic: str, key: bytes | None, value: bytes, failures: list[KafkaError]
+    producer: Producer,
+    topic: str,
+    key: bytes | None,
+    value: bytes,
+    failures: list[KafkaError],
+    written: Callable[[], None],
 ) -> bool:
     """Hand a record to the producer. Not if it has given one up: the next would only wait as long."""
 
     def delivered(error: KafkaError | None, _message: object) -> None:
         if error is not None:
             failures.append(error)
+        else:
+            written()
 
     while not failures:
         try:

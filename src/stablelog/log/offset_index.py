@@ -64,8 +64,8 @@ class OffsetIndex:
                 high = middle
         return int(unpack(entries, (low - 1) * ENTRY.size)[1]) if low else 0
 
-    def content(self) -> Buffer:
-        """The bytes of the file."""
+    def content(self) -> memoryview:
+        """The bytes of the file. While the view exists, nothing can be added: see `memoryview.release`."""
         return memoryview(self._entries)[: self._count * ENTRY.size]
 
 

@@ -883,7 +883,8 @@ class Partition:
             assert work is not None
             work.run()
             self.synced(work)
-            self._snapshots.remove_all_but({*self._segments.bases, self.end_offset})
+            if not work.unwritten:  # else older snapshots are what the next start has
+                self._snapshots.remove_all_but({*self._segments.bases, self.end_offset})
             self._pending_deletes.purge(1 << 62)
         for segment in self._segments:
             segment.close()

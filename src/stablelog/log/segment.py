@@ -340,7 +340,7 @@ class Segment:
         """
         if self._lacks_aborted:
             assert self._txn_index is not None
-            self._write_index(TXNINDEX, self._txn_index.content())
+            self._write_index(TXNINDEX, self._txn_index)
             self._lacks_aborted = False
 
     def progress(self, stable_offset: int) -> Summary:
@@ -377,17 +377,28 @@ class Segment:
         Raises:
             DiskError: the files are behind memory, which does no harm.
         """
-        for suffix, content in zip(INDEX_SUFFIXES, self._contents(), strict=True):
-            if suffix != TXNINDEX or content:  # Kafka makes this file with the first abort
-                self._write_index(suffix, content)
+        assert self._offset_index is not None
+        assert self._time_index is not None
+        assert self._txn_index is not None
+        for suffix, index in (
+            (INDEX, self._offset_index),
+            (TIMEINDEX, self._time_index),
+            (TXNINDEX, self._txn_index),
+        ):
+            if suffix != TXNINDEX or len(index):  # Kafka makes this file with the first abort
+                self._write_index(suffix, index)
 
-    def _write_index(self, suffix: str, content: Buffer) -> None:
-        file = self._index_file(suffix, content)
-        if file.size == len(content):
+    def _write_index(self, suffix: str, index: OffsetIndex | TimeIndex | TransactionIndex) -> None:
+        with (
+            index.content() as content
+        ):  # an error that is kept must not keep the view: the index could not grow
+            file = self._index_file(suffix, content)
+            missing = bytes(content[file.size :])
+        if not missing:
             return
         self._dirty.add(suffix)
         try:
-            file.append(content[file.size :])
+            file.append(missing)
         except DiskError as error:
             if not error.undone:
                 # It takes no more writes: it is opened again, and compared, when the index is written next.

@@ -56,8 +56,8 @@ class TimeIndex:
                 high = middle
         return self[low - 1][1] if low else None
 
-    def content(self) -> Buffer:
-        """The bytes of the file."""
+    def content(self) -> memoryview:
+        """The bytes of the file. While the view exists, nothing can be added: see `memoryview.release`."""
         return memoryview(self._entries)[: self._count * ENTRY.size]
 
 

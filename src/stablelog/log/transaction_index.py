@@ -110,6 +110,6 @@ class TransactionIndex:
         """The least first offset of all; None if there is no entry."""
         return min(self._firsts(0, self._count), default=None)
 
-    def content(self) -> Buffer:
-        """The bytes of the file."""
+    def content(self) -> memoryview:
+        """The bytes of the file. While the view exists, nothing can be added: see `memoryview.release`."""
         return memoryview(self._entries)

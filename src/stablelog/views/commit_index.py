@@ -16,7 +16,6 @@ import struct
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -172,25 +171,40 @@ class Rows:
     """Rows of one size in a file that grows, the newest of them in memory.
 
     Args:
-        open_file: opens the file, with all rows that were written before.
+        disk: where the file lies.
+        path: its name.
         row: of one row.
     """
 
-    def __init__(self, open_file: Callable[[], File], row: struct.Struct) -> None:
-        self._open_file = open_file
+    def __init__(self, disk: Disk, path: Path, row: struct.Struct) -> None:
+        self._disk = disk
+        self._path = path
         self._file: File | None = None
+        self._is_broken = False  # a failed write of the file could not be undone: it takes no more
         self._row = row
         self._tail = bytearray()
         self.crc = 0
 
     def open(self) -> None:
-        """Open the file.
+        """Open the file with the rows that are in it."""
+        self._file = self._disk.open(self._path)
+
+    def make(self) -> None:
+        """Open the file for new rows, with nothing in it, whatever was there.
 
         Raises:
-            DiskError: it cannot be opened. New rows are kept in memory until it can.
+            DiskError: it cannot be opened. New rows are kept in memory, and it is tried again when they are written.
         """
-        if self._file is None:
-            self._file = self._open_file()
+        self._file = self._cut(0, create=True)
+
+    def _cut(self, size: int, *, create: bool = False) -> File:
+        file = self._disk.open(self._path, create=create)
+        try:
+            file.truncate(size)
+        except DiskError:
+            file.close()
+            raise
+        return file
 
     @property
     def _written(self) -> int:
@@ -220,10 +234,21 @@ class Rows:
         Raises:
             DiskError: it is behind, and the rest stays in memory.
         """
-        self.open()
+        if self._file is None:
+            self.make()
         assert self._file is not None
+        if self._is_broken:
+            fresh = self._cut(self._file.size)
+            self._file.close()
+            self._file, self._is_broken = fresh, False
         if self._tail:
-            self._file.append(self._tail)
+            try:
+                self._file.append(
+                    bytes(self._tail)
+                )  # an error that is kept must not keep the tail from growing
+            except DiskError as error:
+                self._is_broken = not error.undone
+                raise
             self._tail = bytearray()
 
     def __getitem__(self, place: int) -> tuple[int, ...]:
@@ -292,21 +317,12 @@ class CommitIndex:
         """
         if before is not None:
             self.latest_sequence, self.view_end = before.latest_sequence, before.view_end
-        self._entries = Rows(partial(self._emptied, ENTRIES_SUFFIX), ENTRY)
-        self._extents = Rows(partial(self._emptied, EXTENTS_SUFFIX), EXTENT)
+        self._entries = Rows(self._disk, self.path(ENTRIES_SUFFIX), ENTRY)
+        self._extents = Rows(self._disk, self.path(EXTENTS_SUFFIX), EXTENT)
         with contextlib.suppress(DiskError):  # all of it stays in memory until the disk takes it
             self._disk.remove(self.path(SUMMARY_SUFFIX))
-            self._entries.open()
-            self._extents.open()
-
-    def _emptied(self, suffix: str) -> File:
-        file = self._disk.open(self.path(suffix), create=True)
-        try:
-            file.truncate(0)
-        except DiskError:
-            file.close()
-            raise
-        return file
+            self._entries.make()
+            self._extents.make()
 
     def add(
         self,
@@ -435,7 +451,7 @@ class CommitIndex:
         return self._extents
 
     def _opened(self, suffix: str, row: struct.Struct) -> Rows:
-        rows = Rows(partial(self._disk.open, self.path(suffix)), row)
+        rows = Rows(self._disk, self.path(suffix), row)
         rows.open()
         return rows
 

@@ -99,7 +99,7 @@ class Extents:
             with contextlib.suppress(DiskError):  # they are kept in memory until the disk takes them
                 if self._spill is None:
                     self._spill = self._make_spill()
-                self._spill.append(self._kept)
+                self._spill.append(bytes(self._kept))  # an error that is kept must not keep it from growing
                 self._kept = bytearray()
 
     def rows(self, start: int, leader_epoch: int) -> Iterator[Buffer]:

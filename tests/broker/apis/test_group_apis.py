@@ -36,12 +36,14 @@ from kio.schema.offset_fetch.v9.request import (
 from kio.schema.sync_group.v5.request import SyncGroupRequest, SyncGroupRequestAssignment
 from kio.serial import entity_reader, entity_writer
 
+from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.partition_state import PartitionState
 from stablelog.coordinators.consumer_groups.answers import GroupConfig, GroupDecision, OffsetCommit
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.coordinators.consumer_groups.records import read_offset_value
 from stablelog.wire.messages import API_VERSIONS, decode_request, encode_response, message_class
 from stablelog.wire.versions import adapt
+from tests.broker.desk import NO_RESERVE
 
 MODULES = {
     8: "offset_commit",
@@ -92,6 +94,7 @@ class OneTopic:
 class Broker:
     groups: GroupsOnPaper = field(default_factory=GroupsOnPaper)
     topics: OneTopic = field(default_factory=OneTopic)
+    reserve: DiskReserve = NO_RESERVE
 
     def now_ms(self) -> int:
         return 0

@@ -22,6 +22,7 @@ async def handle(broker: Broker, request: AddOffsetsToTxnRequest, context: Any) 
     if not request.group_id:
         return AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.invalid_group_id)
     try:
+        broker.reserve.check("AddOffsetsToTxn")
         group = broker.transactions.of_id(request.transactional_id)
     except Refused as refused:
         return AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=refused.code)

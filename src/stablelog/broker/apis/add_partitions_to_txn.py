@@ -76,6 +76,8 @@ def _add(broker: Broker, asked: Any, api_version: int) -> dict[TopicPartition, E
             for target in targets
         }
     try:
+        if not asked.verify_only:
+            broker.reserve.check("AddPartitionsToTxn")
         group = broker.transactions.of_id(asked.transactional_id)
     except Refused as why:
         return dict.fromkeys(targets, why.code)

@@ -21,6 +21,7 @@ async def handle(broker: Broker, request: BeginJointRequest, _context: Any) -> B
     """Answer."""
     name = JointName(request.group, request.key)
     try:
+        broker.reserve.check("BeginJoint")
         group = broker.transactions.made(request.group)
     except Refused as refused:
         answer = BeginAnswer(refused.code, str(refused))

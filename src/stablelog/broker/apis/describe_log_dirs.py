@@ -2,7 +2,7 @@
 
 Who sees the same directory can read the segment files instead of fetching; `partition.metadata` in each partition's
 directory tells whether it is the same. Partitions that are not open are left out. Version notes: v4+ the size of the
-volume.
+volume; its usable bytes are 0 while the broker takes no writes because the disk is full.
 """
 
 import os
@@ -44,7 +44,7 @@ async def handle(broker: Broker, request: DescribeLogDirsRequest, _context: Any)
                     if broker.topics.get(name) is not None
                 ),
                 total_bytes=total_size,
-                usable_bytes=usable_size,
+                usable_bytes=0 if broker.reserve.is_full else usable_size,
             ),
         ),
     )

@@ -42,6 +42,7 @@ async def _end_inherited(broker: Broker, transactional_id: str, *, keep_prepared
 
 
 async def _answer(broker: Broker, request: InitProducerIdRequest, api_version: int) -> InitAnswer:
+    broker.reserve.check("InitProducerId")
     transactional_id = request.transactional_id
     if transactional_id is not None:
         # Also if there is no room for its group.

@@ -16,6 +16,7 @@ from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupRespon
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
 from stablelog.coordinators.consumer_groups.answers import JoinAnswer, JoinRequest
+from stablelog.errors import Refused
 
 MEMBER_ID_REQUIRED_VERSION = 4
 SKIP_ASSIGNMENT_VERSION = 9
@@ -40,9 +41,14 @@ async def handle(broker: Broker, request: JoinGroupRequest, context: Any) -> Joi
         knows_member_id_required=context.api_version >= MEMBER_ID_REQUIRED_VERSION,
         knows_skip_assignment=context.api_version >= SKIP_ASSIGNMENT_VERSION,
     )
-    token = broker.groups.new_token()
-    broker.groups.apply(broker.groups.coordinator.join(join, token, now_ms=broker.now_ms()))
-    answer: JoinAnswer = await broker.groups.wait(token)
+    try:
+        broker.reserve.check("JoinGroup")
+    except Refused as refused:
+        answer = JoinAnswer(refused.code, member_id=request.member_id)
+    else:
+        token = broker.groups.new_token()
+        broker.groups.apply(broker.groups.coordinator.join(join, token, now_ms=broker.now_ms()))
+        answer = await broker.groups.wait(token)
     return JoinGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=answer.code,

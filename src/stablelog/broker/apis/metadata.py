@@ -73,6 +73,9 @@ async def _find(
         try:
             topic = await broker.create_topic(name, broker.config["num.partitions"], {})
         except Refused as refused:
+            if refused.code is ErrorCode.kafka_storage_error:
+                # All clients ask again after this code, as while another broker makes a topic for them.
+                return _missing(ErrorCode.leader_not_available, name, None)
             if refused.code is not ErrorCode.topic_already_exists:
                 return _missing(refused.code, name, None)
             topic = broker.topics.get(name)

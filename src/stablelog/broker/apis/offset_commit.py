@@ -25,6 +25,7 @@ from stablelog.coordinators.consumer_groups.answers import (
     OffsetCommit,
     TopicPartition,
 )
+from stablelog.errors import Refused
 from stablelog.wire.shapes import TimedOffsetCommitRequest
 
 MISSING_GROUP_VERSION = 9
@@ -50,20 +51,35 @@ def offsets_asked(
     return commits, codes
 
 
-async def handle(broker: Broker, request: OffsetCommitRequest, context: Any) -> OffsetCommitResponse:
-    """Commit, wait for durability, answer."""
-    commits, codes = offsets_asked(broker, request.topics, PARTITION_CODES)
+async def _commit(
+    broker: Broker,
+    request: OffsetCommitRequest,
+    commits: dict[TopicPartition, OffsetCommit],
+    api_version: int,
+) -> CodeByPartition:
     is_timed = isinstance(request, TimedOffsetCommitRequest)
-    codes |= await broker.groups.carry_out(
+    codes: CodeByPartition = await broker.groups.carry_out(
         broker.groups.coordinator.commit_offsets(
             request.group_id,
             commits,
             Membership(request.member_id, request.generation_id_or_member_epoch, request.group_instance_id),
             retention_ms=request.retention_ms if is_timed else RETENTION_OF_BROKER,
-            knows_missing_group=context.api_version >= MISSING_GROUP_VERSION,
+            knows_missing_group=api_version >= MISSING_GROUP_VERSION,
             now_ms=broker.now_ms(),
         )
     )
+    return codes
+
+
+async def handle(broker: Broker, request: OffsetCommitRequest, context: Any) -> OffsetCommitResponse:
+    """Commit, wait for durability, answer."""
+    commits, codes = offsets_asked(broker, request.topics, PARTITION_CODES)
+    try:
+        broker.reserve.check("OffsetCommit")
+    except Refused as refused:
+        codes |= dict.fromkeys(commits, refused.code)
+    else:
+        codes |= await _commit(broker, request, commits, context.api_version)
     return OffsetCommitResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(

@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import BatchHeader
 from stablelog.broker.apis import durable_code
 from stablelog.broker.broker import Broker
-from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, Codes
+from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
 from stablelog.broker.topics import is_internal
 from stablelog.errors import Corrupt, Refused, Unavailable
 from stablelog.log.partition import Appended, Partition
@@ -87,6 +87,8 @@ def _append(
     if is_internal(name):
         raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own")
     partition = broker.topics.partition(name, asked.index, codes)
+    if broker.reserve.is_full:
+        raise codes.refusal(PartitionState.OFFLINE, broker.reserve.state())
     if not asked.records:
         raise Refused(ErrorCode.invalid_record, f"no records for {name}-{asked.index}")
     if request.transactional_id:
@@ -187,5 +189,4 @@ def _decided(broker: Broker, request: ProduceRequest) -> "asyncio.Future[None] |
     group = broker.transactions.get(group_of(request.transactional_id or ""))
     if request.transactional_id is None or group is None:
         return None
-    journal = group.journal.partition
-    return broker.flush.durable(journal, journal.end_offset)
+    return group.journal.durable()

@@ -92,6 +92,7 @@ def _commit(
 async def handle(broker: Broker, request: TxnOffsetCommitRequest, context: Any) -> TxnOffsetCommitResponse:
     """Commit, and answer once both logs are durable."""
     try:
+        broker.reserve.check("TxnOffsetCommit")
         group = broker.transactions.of_id(request.transactional_id)
     except Refused as refused:
         commits, codes = offsets_asked(broker, request.topics, PARTITION_CODES)

@@ -52,7 +52,7 @@ def _write(
         if asked.transaction_result and isinstance(partition, CommitOrderedPartition):
             return ErrorCode.invalid_request
         write = MarkerWrite(asked.producer_id, asked.producer_epoch, marker, asked.transaction_version)
-        outcome = partition.append_markers([write], now_ms=broker.now_ms())[0]
+        outcome = broker.reserve.attempt(lambda: partition.append_markers([write], now_ms=broker.now_ms()))[0]
     except PARTITION_ERRORS as error:
         if not isinstance(error, Refused):
             log.error(

@@ -1,0 +1,225 @@
+"""Room on the disk that is kept for the work that frees room, and what is refused while the disk is full.
+
+A file of zeros in the data directory takes up the room. The disk counts as *full* from the first write that finds no
+room until the file is whole again and a margin beside it is free; whatever filled it, the broker or another program.
+While it is full, clients' writes are refused with codes that their libraries retry, and the file is cut, step by step,
+for the writes that must go on: ends of open transactions, retention, deletions, checkpoints, and, as long as half of
+it is left, consumer groups and their offsets. Nothing needs a restart.
+
+Invariant: clients' writes are taken only while the file is whole.
+
+Why it is so: docs/decisions/0013-disk-reserve.md.
+"""
+
+import asyncio
+import errno
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.env.disk import Disk, File
+from stablelog.errors import DiskError, Refused
+
+log = logging.getLogger(__name__)
+
+RESERVE_FILE: Final = "disk-reserve"
+STEP_COUNT: Final = 16  # the file is cut in so many steps
+MARGIN_SIZE_MIN: Final = 64 << 10
+CHUNK_SIZE: Final = 1 << 20  # bytes of it that are written in one turn of the loop
+
+# The code with which an API refuses while the disk is full: one that clients retry, with the same broker. The Java client
+# retries COORDINATOR_LOAD_IN_PROGRESS without another FindCoordinator, for which an idempotent producer has no key.
+REFUSED_WHILE_FULL: Final[Mapping[str, ErrorCode]] = MappingProxyType(
+    {
+        "Produce": ErrorCode.kafka_storage_error,
+        "CreateTopics": ErrorCode.kafka_storage_error,
+        "CreatePartitions": ErrorCode.kafka_storage_error,
+        "InitProducerId": ErrorCode.coordinator_load_in_progress,
+        "AddPartitionsToTxn": ErrorCode.coordinator_load_in_progress,
+        "AddOffsetsToTxn": ErrorCode.coordinator_load_in_progress,
+        "TxnOffsetCommit": ErrorCode.coordinator_load_in_progress,
+        "BeginJoint": ErrorCode.coordinator_load_in_progress,
+        # As long as half of the reserve is left, these are served.
+        "OffsetCommit": ErrorCode.coordinator_load_in_progress,
+        "JoinGroup": ErrorCode.coordinator_load_in_progress,
+    }
+)
+SERVED_FROM_HALF: Final = frozenset({"OffsetCommit", "JoinGroup"})
+
+Result = TypeVar("Result")
+
+
+class DiskReserve:
+    """The reserve of one data directory.
+
+    Args:
+        disk: where the directory lies.
+        directory: the data directory.
+        size: bytes that are kept; 0 for none.
+
+    Attributes:
+        is_full: whether the disk counts as full.
+    """
+
+    def __init__(self, disk: Disk, directory: Path, size: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._size = size
+        self._margin = max(MARGIN_SIZE_MIN, min(size // STEP_COUNT, 4 << 20))
+        self._file: File | None = None
+        self._trouble = ""
+        self.is_full = False
+
+    @property
+    def _held(self) -> int:
+        """Bytes that the file takes up."""
+        return 0 if self._file is None else self._file.size
+
+    @property
+    def _missing(self) -> int:
+        return self._size - self._held
+
+    def free_size(self) -> int:
+        """Bytes that may be written to the disk, whoever writes them; 0 if that cannot be found out."""
+        try:
+            return self._disk.free_size(self._directory)
+        except (DiskError, FileNotFoundError):
+            return 0
+
+    # -- start -------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the file, or make it. If it is not whole, the disk counts as full until `restore` has made it so."""
+        path = self._directory / RESERVE_FILE
+        try:
+            if not self._disk.exists(path) and self._size and self.free_size() >= self._size + self._margin:
+                self._disk.allocate(path, self._size)
+        except DiskError as error:
+            self._note_trouble(error)
+        self._open_file()
+        self.is_full = self._missing > 0
+
+    def _open_file(self) -> None:
+        self.close()
+        try:
+            self._file = self._disk.open(self._directory / RESERVE_FILE, create=True)
+            if self._held > self._size:
+                self._file.truncate(self._size)
+        except DiskError as error:
+            self._note_trouble(error)
+
+    def _note_trouble(self, error: DiskError) -> None:
+        """Log what keeps the reserve from being whole, once, unless it is the lack of room."""
+        if not error.is_full and str(error) != self._trouble:
+            self._trouble = str(error)
+            log.error("the disk reserve cannot be made whole; it is tried again: %s", error)
+
+    def close(self) -> None:
+        """Close the file. It goes on taking up its room."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    # -- while it is full --------------------------------------------------------------------------------------
+
+    def note(self, error: BaseException | None) -> bool:
+        """Take note that a call failed. Returns whether it, or what caused it, was for lack of room."""
+        while error is not None:
+            if isinstance(error, DiskError) and error.is_full:
+                self._set_full(error)
+                return True
+            error = error.__cause__
+        return False
+
+    def _set_full(self, error: DiskError) -> None:
+        if not self.is_full:
+            self.is_full = True
+            log.error("%s; %s", self.state(), error)
+
+    def state(self) -> str:
+        """A sentence about the disk while it is full."""
+        return (
+            f"the disk of {self._directory} is full: {self.free_size()} bytes are free, and clients' writes are refused "
+            f"until {self._missing + self._margin} bytes can be written"
+        )
+
+    def check(self, api: str) -> None:
+        """Refuse a write of a client while the disk is full.
+
+        Raises:
+            Refused: with the code of this API.
+        """
+        if not self.is_full or (api in SERVED_FROM_HALF and 2 * self._held > self._size):
+            return
+        raise Refused(REFUSED_WHILE_FULL[api], self.state())
+
+    def attempt(self, work: Callable[[], Result]) -> Result:
+        """Do work that must go on while the disk is full. The reserve gives it room, in steps, until it succeeds.
+
+        Args:
+            work: changes nothing if it raises a DiskError for lack of room that is `undone`; it is called again then.
+
+        Raises:
+            DiskError: nothing is left of the reserve, the error is another one, or it is not undone.
+        """
+        while True:
+            try:
+                return work()
+            except DiskError as error:
+                if not self.note(error) or not error.undone or not self.release():
+                    raise
+
+    def release(self) -> bool:
+        """Give up a step of the reserve. Returns whether there was any left."""
+        if self._file is None or not self._held:
+            return False
+        try:
+            self._file.truncate(max(0, self._held - max(self._size // STEP_COUNT, 1)))
+        except DiskError as error:
+            log.error("the disk reserve cannot be released: %s", error)
+            return False
+        return True
+
+    def write_atomic(self, path: Path, content: bytes) -> None:
+        """Replace a small file of the broker, also while the disk is full: see `Disk.write_atomic`."""
+        self.attempt(lambda: self._disk.write_atomic(path, content))
+
+    def write_unsynced(self, path: Path, content: bytes) -> None:
+        """The same without a sync: see `Disk.write_unsynced`."""
+        self.attempt(lambda: self._disk.write_unsynced(path, content))
+
+    async def restore(self) -> bool:
+        """Take back what was given up, as far as there is room. Returns whether clients' writes are taken then."""
+        while self.is_full and self.free_size() >= self._missing + self._margin:
+            if self._file is None:
+                self._open_file()
+            try:
+                self._take_back()
+            except DiskError as error:
+                self._note_trouble(error)
+                self._open_file()  # a file whose failed write could not be undone takes no more
+                break
+            await asyncio.sleep(0)
+        return not self.is_full
+
+    def _take_back(self) -> None:
+        """Write a chunk of what is missing; with nothing missing, write the margin and remove it again.
+
+        Only a write tells that there is room: a quota of the user is not in the free size.
+
+        Raises:
+            DiskError: there is none.
+        """
+        if self._file is None:
+            raise DiskError(f"opening {self._directory / RESERVE_FILE} failed", errno.EIO)
+        if self._missing:
+            self._file.append(bytes(min(self._missing, CHUNK_SIZE)))
+        else:
+            self._file.append(bytes(self._margin))
+            self._file.truncate(self._size)
+            self.is_full, self._trouble = False, ""
+            log.info("the disk of %s has room: clients' writes are taken", self._directory)

@@ -1,0 +1,97 @@
+"""What `stablelog produce` says while its broker takes no writes because the disk is full.
+
+The broker refuses writes with codes that the producer retries in silence. So a thread asks it, when nothing was written
+for a while, whether its disk is full (DescribeLogDirs: no usable bytes), and tells it on stderr.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+from stablelog.client.connection import Connection
+from stablelog.errors import Refused, Unavailable
+
+DESCRIBE_LOG_DIRS: Final = 35
+USABLE_SINCE: Final = 4  # the version of DescribeLogDirs that tells usable bytes
+SILENCE_S = 2.0  # without progress, after which the broker is asked; and between two questions
+
+
+def full_disk(bootstrap: str) -> str | None:
+    """The broker's data directory whose disk is full, in words; None if there is none, or the broker does not say."""
+    try:
+        with Connection(bootstrap) as connection:
+            if not connection.speaks(DESCRIBE_LOG_DIRS, USABLE_SINCE):
+                return None
+            answer = connection.call(connection.request_class(DESCRIBE_LOG_DIRS)(topics=()))
+    except (Unavailable, Refused):
+        return None
+    full = [result for result in answer.results if result.usable_bytes == 0]
+    return f"{full[0].log_dir} has {full[0].usable_bytes} bytes free" if full else None
+
+
+class DiskWatch:
+    """Says on stderr that the broker's disk is full while something waits for that, and when it goes on.
+
+    Args:
+        bootstrap: the broker's address.
+        pending: whether something waits to be written.
+    """
+
+    def __init__(self, bootstrap: str, pending: Callable[[], bool]) -> None:
+        self._bootstrap = bootstrap
+        self._pending = pending
+        self._progress_s = time.monotonic()
+        self._told = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="disk watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def progress(self) -> None:
+        """Something was written."""
+        self._progress_s = time.monotonic()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(SILENCE_S / 4):
+            self._look()
+        if not self._is_silent:
+            self._tell(None)
+
+    @property
+    def _is_silent(self) -> bool:
+        return time.monotonic() - self._progress_s >= SILENCE_S
+
+    def _look(self) -> None:
+        if not self._is_silent:
+            self._tell(None)
+        elif self._pending():
+            self._tell(full_disk(self._bootstrap))
+
+    def _tell(self, full: str | None) -> None:
+        """Say that the disk is full, and once that it is not any more."""
+        if (full is not None) is self._told:
+            return
+        self._told = full is not None
+        if self._told:
+            say(
+                f"waiting: the disk of {self._bootstrap} is full ({full}); records are sent when there is room"
+            )
+        else:
+            say(f"going on: the disk of {self._bootstrap} has room")
+
+
+def say(line: str) -> None:
+    """Write a line to stderr."""
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()

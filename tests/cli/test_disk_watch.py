@@ -1,0 +1,77 @@
+"""`stablelog produce` on a full disk says what it waits for, and when it goes on."""
+
+import threading
+
+import pytest
+
+from stablelog.cli import admin, disk_watch, records
+from stablelog.errors import Unavailable
+from tests.full_disk import served
+from tests.waiting import until
+
+
+@pytest.fixture
+def lines(tmp_path):
+    path = tmp_path / "lines"
+    path.write_text("".join(f"{n}\n" for n in range(50)))
+    return path
+
+
+@pytest.fixture
+def broker(monkeypatch):
+    monkeypatch.setattr(disk_watch, "SILENCE_S", 0.2)
+    with served() as made:
+        made.call(lambda broker: broker.topics.create("t", 1, {}))
+        yield made
+
+
+class Told:
+    """What the commands say on stderr."""
+
+    def __init__(self, monkeypatch):
+        self.lines = []
+        monkeypatch.setattr(disk_watch, "say", self.lines.append)
+
+
+@pytest.mark.parametrize("transactional_id", [None, "me"])
+def test_produce_says_that_the_disk_is_full_and_goes_on_when_it_has_room(
+    broker, lines, monkeypatch, capsys, transactional_id
+):
+    told = Told(monkeypatch)
+    monkeypatch.setattr(records, "TIMEOUT_S", 60.0)
+    broker.fill()
+    arguments = (broker.bootstrap, "t", lines, None, transactional_id)
+    producing = threading.Thread(target=records.run_produce, args=arguments, kwargs={"as_json": False})
+    producing.start()
+    until(lambda: told.lines, "the command says what it waits for")
+    assert told.lines == [
+        f"waiting: the disk of {broker.bootstrap} is full (/data has 0 bytes free); records are sent when there is room"
+    ]
+    broker.grow()
+    producing.join(60)
+    assert not producing.is_alive()
+    assert told.lines[1:] == [f"going on: the disk of {broker.bootstrap} has room"]
+    assert "wrote 50 records to t" in capsys.readouterr().out
+
+
+def test_a_command_that_gives_up_on_a_full_disk_says_so(broker, lines, monkeypatch):
+    Told(monkeypatch)
+    monkeypatch.setattr(records, "DELIVERY_TIMEOUT_MS", 1500)
+    monkeypatch.setattr(records, "FLUSH_MARGIN_S", 1)
+    monkeypatch.setattr(records, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(admin, "TIMEOUT_S", 1.0)
+    broker.fill()
+    for transactional_id in (None, "me"):
+        with pytest.raises(Unavailable, match=f"the disk of {broker.bootstrap} is full"):
+            records.run_produce(broker.bootstrap, "t", lines, None, transactional_id, as_json=False)
+
+
+def test_nothing_is_said_of_a_disk_with_room_or_a_broker_that_does_not_answer(broker, monkeypatch):
+    told = Told(monkeypatch)
+    assert disk_watch.full_disk(broker.bootstrap) is None
+    assert disk_watch.full_disk("127.0.0.1:1") is None
+    asked = []
+    monkeypatch.setattr(disk_watch, "full_disk", asked.append)
+    with disk_watch.DiskWatch(broker.bootstrap, lambda: True):
+        until(lambda: len(asked) > 1, "the broker is asked")
+    assert told.lines == []
