@@ -44,10 +44,10 @@ def test_what_is_of_a_deleted_topic_is_not_looked_at(data, capsys):
 @pytest.mark.parametrize("how", [shutil.rmtree, lambda path: path.rename(path.with_name("gone-delete"))])
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_a_partition_that_is_deleted_meanwhile_is_passed_over(data, capsys, monkeypatch, how, before):
-    def meanwhile(disk, directory):
+    def meanwhile(disk, directory, **more):
         if before and directory.name == "a-0":
             how(directory)
-        found = list(verify_directory(disk, directory))
+        found = list(verify_directory(disk, directory, **more))
         if directory.name == "a-0" and not before:
             how(directory)
             found = [Finding(directory / LOG, "a half of it is gone")]
@@ -60,11 +60,11 @@ def test_a_partition_that_is_deleted_meanwhile_is_passed_over(data, capsys, monk
 def test_a_partition_of_which_a_file_goes_meanwhile_is_looked_at_again(data, capsys, monkeypatch):
     gone = []
 
-    def meanwhile(disk, directory):
+    def meanwhile(disk, directory, **more):
         if len(gone) < 2:
             gone.append(directory)
             raise FileNotFoundError(directory / LOG)
-        return verify_directory(disk, directory)
+        return verify_directory(disk, directory, **more)
 
     monkeypatch.setattr(inspect, "verify_directory", meanwhile)
     (data / "b-0" / LOG).write_bytes(bytes(100))
@@ -75,7 +75,7 @@ def test_a_partition_of_which_a_file_goes_meanwhile_is_looked_at_again(data, cap
 
 
 def test_a_file_that_is_never_there_is_no_reason_to_go_on_for_ever(data, monkeypatch):
-    def missing(disk, directory):
+    def missing(disk, directory, **_):
         raise FileNotFoundError(directory)
 
     monkeypatch.setattr(inspect, "verify_directory", missing)

@@ -61,7 +61,7 @@ def test_a_segment_that_is_gone_is_named_whichever_it_is(clean, which, what):
         log.disk.lose(path_of(base, suffix))
     before = {path: log.disk.read_bytes(path) for path in log.disk.files() if path.suffix == ".log"}
     with pytest.raises(Corrupt, match=r"gone|ends at offset"):
-        log.open(clean=clean, is_established=True, recovery_point=log.end_offset)
+        log.open(clean=clean, is_established=True, leader_epoch=1, recovery_point=log.end_offset)
     assert {path: log.disk.read_bytes(path) for path in log.disk.files() if path.suffix == ".log"} == before
     if which == 0:
         assert list(verify_directory(log.disk, DIRECTORY)) != []
@@ -73,7 +73,7 @@ def test_segments_that_were_being_deleted_are_not_missed(clean):
     log.disk.write_atomic(DIRECTORY / LOG_START_FILE, encode_log_start(log.bases[2] + 1))
     for base in log.bases[:2]:
         log.disk.lose(path_of(base))
-    log.partition = log.open(clean=clean, is_established=True)
+    log.partition = log.open(clean=clean, is_established=True, leader_epoch=1)
     assert log.partition.start_offset == log.bases[2] + 1
     assert log.partition.segments()[0].base_offset == log.bases[2]
 
@@ -99,7 +99,7 @@ def test_a_changed_log_start_is_refused_and_removes_nothing(clean, place, bits):
     changed(log, DIRECTORY / LOG_START_FILE, place, bits=bits)
     before = sorted(log.disk.files())
     with pytest.raises((Corrupt, NewerFormat), match=LOG_START_FILE):
-        log.open(clean=clean, is_established=True)
+        log.open(clean=clean, is_established=True, leader_epoch=1)
     assert sorted(log.disk.files()) == before
     assert [finding.path.name for finding in verify_directory(log.disk, DIRECTORY)] == [LOG_START_FILE]
 
@@ -121,7 +121,7 @@ def test_a_lost_log_start_is_named():
     log = several_segments(clean=True)
     log.disk.lose(DIRECTORY / LOG_START_FILE)
     with pytest.raises(Corrupt, match=rf"{LOG_START_FILE} is gone"):
-        log.open(clean=True, is_established=True)
+        log.open(clean=True, is_established=True, leader_epoch=1)
 
 
 # -- damage in the growing log --------------------------------------------------------------------------------------
@@ -418,3 +418,61 @@ def test_a_power_cut_among_the_renames_of_a_deletion_loses_nothing(durable):
         after = Log(disk, segment_bytes=400, recovery_point=0)
         assert after.partition.end_offset >= 28
         assert list(verify_directory(disk, DIRECTORY)) == []
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("which", [0, 2], ids=["first", "middle"])
+@pytest.mark.parametrize("batch_count", [0, 1])
+def test_a_sealed_log_file_that_ends_early_behind_a_whole_batch_is_refused(clean, which, batch_count):
+    """The gap to the next segment, of which there is a snapshot, looks like one that compaction has left."""
+    log = several_segments(clean=clean)
+    path = path_of(log.bases[which])
+    size = headers(log, path)[batch_count][0]
+    log.disk.damage(path, log.disk.read_bytes(path)[:size])
+    with pytest.raises(Corrupt, match=f"{path} has {size} bytes"):
+        log.open(clean=clean, is_established=True, leader_epoch=1, recovery_point=log.end_offset)
+    assert path in {finding.path for finding in verify_directory(log.disk, DIRECTORY)}
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+def test_a_damaged_offset_index_is_rebuilt_also_where_a_transaction_is_open(clean):
+    """A start looks up where the transaction began, before the log file is proven."""
+    log = several_segments(clean=clean, words=WORDS + "P7 " + "- " * 40)
+    (begun,) = (one.current_txn_start_offset for one in log.partition.producers() if one.producer_id == 7)
+    base = max(base for base in log.bases if base <= begun)
+    assert base != log.bases[-1]
+    changed(log, path_of(base, ".index"), 7)
+    log.partition = log.open(clean=clean)
+    log.partition.prove()
+    assert read_everything(log, ALL)
+
+
+def test_a_changed_leader_epoch_in_the_growing_segment_is_refused():
+    log = several_segments()
+    changed(log, path_of(log.bases[-1]), 15, bits=0x01)
+    with pytest.raises(Corrupt, match="leader epoch 0; 1 to 1 are possible"):
+        log.open(is_established=True, leader_epoch=1, recovery_point=log.end_offset)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+def test_a_snapshot_does_not_hide_a_changed_offset_before_it(clean):
+    log = several_segments()
+    log.partition = log.open()
+    log.write("P1 - - ")
+    log.partition.take_snapshot()
+    log.sync()
+    log.partition.close(clean=clean)
+    changed(log, path_of(log.bases[-1]), 0)
+    with pytest.raises(Corrupt, match=f"{log.bases[-1]:020d}.log"):
+        log.open(clean=clean)
+
+
+def test_a_damaged_segment_is_not_proven_again():
+    log = several_segments(clean=True)
+    changed(log, path_of(log.bases[2]), 15)
+    log.partition = log.open(clean=True, prove=False)
+    ahead = log.partition.unproven_ahead(log.bases[2])
+    assert ahead is not None
+    with pytest.raises(Corrupt, match=f"{log.bases[2]:020d}.log"):
+        list(ahead.prove())
+    assert log.partition.unproven_ahead(log.bases[2]) is None

@@ -14,6 +14,7 @@ from pathlib import Path
 from stablelog.broker.catalog import CATALOG_FILE, Catalog, read_catalog
 from stablelog.broker.compaction import Compactor
 from stablelog.broker.config import BrokerConfig
+from stablelog.broker.damage_log import DamageLog
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.dynamic_settings import META_LINE, DynamicSettings
 from stablelog.broker.fetch_sessions import FetchSessions
@@ -102,6 +103,7 @@ class Broker:
         self.fetch_sessions = FetchSessions(config["max.incremental.fetch.session.cache.slots"])
         self.compactor = Compactor(self.topics, config, self.reserve, self.tasks, self.now_ms)
         self.proofs = Proofs(self.tasks, self.waiters.wake)
+        self.damage_log = DamageLog()
         self.scrub = Scrub(self.topics, self.tasks, lambda: config["stablelog.scrub.bytes.per.second"])
         self.metrics = Metrics(self)
         self.transactions: Transactions

@@ -14,6 +14,7 @@ from stablelog.ops.verify import (
     is_data_directory,
     is_partition_directory,
     partition_directories,
+    recovery_points,
     verify_data_directory,
 )
 from stablelog.views.verify import verify_view
@@ -78,10 +79,13 @@ def run_verify(directory: Path, *, as_json: bool) -> None:
     disk = LocalDisk()
     directory = directory.absolute()
     partitions = partitions_of(disk, directory)
-    findings = [] if partitions == [directory] else list(verify_data_directory(disk, directory))
+    is_partition = partitions == [directory]
+    findings = [] if is_partition else list(verify_data_directory(disk, directory))
+    # Read before the logs, which only grow: a broker that runs records more meanwhile.
+    synced = recovery_points(disk, directory.parent if is_partition else directory)
     with progress_of(len(partitions), as_json=as_json) as advance:
         for partition in partitions:
-            findings += _findings(disk, partition)
+            findings += _findings(disk, partition, synced.get(partition, 0))
             advance()
     if as_json:
         print_json([{"file": str(finding.path), "problem": finding.message} for finding in findings])
@@ -93,7 +97,7 @@ def run_verify(directory: Path, *, as_json: bool) -> None:
         sys.exit(1)
 
 
-def _findings(disk: LocalDisk, partition: Path) -> list[Finding]:
+def _findings(disk: LocalDisk, partition: Path, recovery_point: int) -> list[Finding]:
     """What is wrong with a partition; nothing if its broker has deleted it meanwhile.
 
     A broker that runs may also delete a segment between two looks: then all is looked at again.
@@ -101,7 +105,10 @@ def _findings(disk: LocalDisk, partition: Path) -> list[Finding]:
     tries = 0
     while True:
         try:
-            found = [*verify_directory(disk, partition), *verify_view(disk, partition)]
+            found = [
+                *verify_directory(disk, partition, recovery_point=recovery_point),
+                *verify_view(disk, partition),
+            ]
         except FileNotFoundError:
             tries += 1
             if partition.exists() and tries == TRIES:

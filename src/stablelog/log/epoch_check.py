@@ -27,6 +27,7 @@ def check_epochs(epochs: LeaderEpochs, segments: Segments, path: Path) -> None:
     Raises:
         Corrupt: the file is not what the log says.
     """
+    _check_first(epochs, segments, path)
     for epoch, start in epochs.entries:
         segment = segments[segments.place_of(start)]
         if not segment.base_offset <= start < segment.end_offset:
@@ -40,6 +41,20 @@ def check_epochs(epochs: LeaderEpochs, segments: Segments, path: Path) -> None:
             raise _wrong(path, epoch, start, header)
         if before.last_offset < start and before.leader_epoch >= epoch:
             raise _wrong(path, epoch, start, before)
+
+
+def _check_first(epochs: LeaderEpochs, segments: Segments, path: Path) -> None:
+    """Hold the epoch of the first batch that is left against the file: where earlier epochs began is deleted."""
+    if not epochs.entries:
+        return
+    first = max(segments[0].base_offset, epochs.entries[0][1])
+    header = segments[segments.place_of(first)].header_at(first)
+    if header is None or header.base_offset < first:
+        return
+    epoch = epochs.epoch_of(header.base_offset)
+    if epoch != header.leader_epoch:
+        start = next(start for known, start in epochs.entries if known == epoch)
+        raise _wrong(path, epoch, start, header)
 
 
 def _wrong(path: Path, epoch: int, start: int, header: BatchHeader) -> Corrupt:

@@ -3,6 +3,8 @@
 Format: docs/formats.md, "leader-epoch-checkpoint".  Source: KIP-101, KIP-320.
 """
 
+from itertools import pairwise
+
 from stablelog.errors import Corrupt, refuse_newer
 
 EPOCH_FILE = "leader-epoch-checkpoint"
@@ -79,6 +81,9 @@ class LeaderEpochs:
             rows = [line.split(" ") for line in lines[2 : 2 + int(lines[1])]]
             if len(rows) != int(lines[1]):
                 raise ValueError("cut short")
-            return cls([(int(epoch), int(start)) for epoch, start in rows])
+            entries = [(int(epoch), int(start)) for epoch, start in rows]
+            if any(one[0] >= two[0] or one[1] >= two[1] for one, two in pairwise(entries)):
+                raise ValueError("the epochs and their offsets do not grow")
+            return cls(entries)
         except (ValueError, IndexError) as error:
             raise Corrupt(f"not a leader epoch checkpoint: {error}") from error

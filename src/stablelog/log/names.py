@@ -3,6 +3,9 @@
 Format: docs/formats.md, "The data directory".
 """
 
+from collections.abc import Iterable
+from pathlib import Path
+
 LOG, INDEX, TIMEINDEX, TXNINDEX, SUMMARY = ".log", ".index", ".timeindex", ".txnindex", ".summary"
 INDEX_SUFFIXES = (INDEX, TIMEINDEX, TXNINDEX)
 COMMIT_SUFFIXES = (
@@ -29,3 +32,20 @@ def is_log(name: str) -> bool:
 def offset_of(name: str) -> int:
     """The offset that a file is named by."""
     return int(name.partition(".")[0])
+
+
+def first_segment_path(directory: Path, names: Iterable[str], log_start: int) -> Path:
+    """The log file of a first segment that is gone, as far as the other files of a partition tell its name.
+
+    Args:
+        directory: the partition's own.
+        names: in it.
+        log_start: where the log begins, in that segment.
+    """
+    stems = [
+        offset_of(name)
+        for name in names
+        if any(name.endswith(suffix) for suffix in SEGMENT_SUFFIXES) and name.partition(".")[0].isdigit()
+    ]
+    base_offset = max((stem for stem in stems if stem <= log_start), default=log_start)
+    return directory / f"{base_offset:020d}{LOG}"

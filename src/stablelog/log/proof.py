@@ -13,7 +13,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, crc_holds, read_header
+from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, BatchHeader, crc_holds, read_header
 from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt
 
@@ -78,6 +78,11 @@ def scrub(disk: Disk, path: Path, size: int) -> Iterator[int | DamagedBatch]:
                 read_size = 0
     finally:
         file.close()
+
+
+def bad_crc(path: Path, header: BatchHeader, position: int) -> str:
+    """The message of a batch whose bytes are not those that were written."""
+    return f"{path}: the CRC of the batch at offset {header.base_offset}, byte {position}, does not hold. Restore the file"
 
 
 def prove_headers(disk: Disk, path: Path, size: int, crc: int) -> Iterator[None]:

@@ -203,6 +203,9 @@ class Segment:
         """Open the log to be replayed: from its beginning, or from where `progress` says that its indexes are known.
 
         What lies before that is not handed out before `prove`.
+
+        Raises:
+            Corrupt: a batch before that is damaged.
         """
         self._log = self._disk.open(self.path(LOG))
         self._begin_indexes()
@@ -231,7 +234,12 @@ class Segment:
         )
         if timestamp < self.max_timestamp:
             # It is in a batch behind the last one that is in the offset index.
-            for _, header in self.walk_unproven(self._indexed_position):
+            for position, header in self.walk_unproven(self._indexed_position):
+                if not self.base_offset <= header.last_offset < self.end_offset:
+                    raise Corrupt(
+                        f"{self.path(LOG)}: the batch at byte {position} begins at offset {header.base_offset}; the "
+                        f"batches that were synced end at {self.end_offset}. Restore the file"
+                    )
                 if header.max_timestamp == self.max_timestamp:
                     self.max_timestamp_offset = header.last_offset
                     break
@@ -633,10 +641,13 @@ class Segment:
         return content if crc32c(content) == crc else None
 
     def _rebuilt_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """The offset and time index of a sealed segment, made anew by walking its batches."""
+        """The offset and time index of a sealed segment, rebuilt from its batches, proven or not.
+
+        A start looks up headers before they are proven. No batch is handed out by them before that.
+        """
         fresh = Segment(self._disk, self._directory, self.base_offset, self._open_files)
         fresh._begin_indexes()
-        for position, header in self.walk(0):
+        for position, header in self.walk_unproven(0):
             fresh.note(header, position, b"", INTERVAL_SIZE)
         assert fresh._offset_index is not None
         assert fresh._time_index is not None

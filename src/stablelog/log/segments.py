@@ -62,7 +62,10 @@ class Segments:
         return self._row[bisect_right(self._bases, base_offset - 1) :]
 
     def unproven_ahead(self, offset: int) -> Unproven | None:
-        """What a reader that has come to `offset` meets next: the following segment, if it is not proven."""
+        """What a reader that has come to `offset` meets next: the following segment, if it is not proven.
+
+        A segment that is known to be damaged is not proven again.
+        """
         if self._are_proven:
             return None
         place = self.place_of(max(offset - 1, 0)) + 1
@@ -70,7 +73,7 @@ class Segments:
             self._are_proven = all(segment.is_proven for segment in self._row)
             return None
         segment = self._row[place]
-        return None if segment.is_proven else segment.unproven()
+        return None if segment.is_proven or segment.damage is not None else segment.unproven()
 
     def add(self, segment: Segment) -> None:
         """Add a segment that begins where the last one, sealed by now, ends."""

@@ -8,6 +8,7 @@ What retention has deleted cannot be read any more: transactions that began befo
 snapshot there. Where compaction has removed batches, an entry may name an earlier beginning than the log shows.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,18 +28,27 @@ from stablelog.log.names import (
     SUMMARY,
     TIMEINDEX,
     TXNINDEX,
+    first_segment_path,
     is_log,
     is_snapshot,
     offset_of,
 )
 from stablelog.log.offset_index import OffsetIndex
 from stablelog.log.producers import NO_TXN, Producer, Producers
+from stablelog.log.segment import RELATIVE_OFFSET_MAX
 from stablelog.log.snapshots import decode_producers, decode_snapshot
 from stablelog.log.summary import NOTHING, Summary
 from stablelog.log.time_index import TimeIndex
 from stablelog.log.transaction_index import AbortedTxn, TransactionIndex
 
 READ_SIZE = 4 << 20
+COVERED = {  # what a summary says of another file
+    "log_size": LOG,
+    "log_crc": LOG,
+    "index_crc": INDEX,
+    "timeindex_crc": TIMEINDEX,
+    "txnindex_crc": TXNINDEX,
+}
 Progress = Callable[[int, int], None]
 
 
@@ -85,19 +95,23 @@ class _Seen:
     empty_aborts: dict[int, int] = field(default_factory=dict)  # markers without records: offset -> producer
 
 
-def verify_directory(disk: Disk, directory: Path, progress: Progress | None = None) -> Iterator[Finding]:
+def verify_directory(
+    disk: Disk, directory: Path, progress: Progress | None = None, *, recovery_point: int = 0
+) -> Iterator[Finding]:
     """Prove the files of a partition from its log.
 
     Args:
         disk: where it lies.
         directory: the partition's own.
         progress: called with (bytes read, bytes in all).
+        recovery_point: the synced end that the broker has recorded, read before this is called.
     """
-    return _Verification(disk, directory, progress).run()
+    return _Verification(disk, directory, progress, recovery_point).run()
 
 
 class _Verification:
-    def __init__(self, disk: Disk, directory: Path, progress: Progress | None) -> None:
+    def __init__(self, disk: Disk, directory: Path, progress: Progress | None, recovery_point: int) -> None:
+        self._recovery_point = recovery_point
         self._disk = disk
         self._directory = directory
         self._progress = progress
@@ -117,8 +131,9 @@ class _Verification:
         names = self._disk.list_dir(self._directory)
         bases = sorted(offset_of(name) for name in names if is_log(name))
         self._snapshots = sorted({offset_of(name) for name in names if is_snapshot(name)}, reverse=True)
-        start, findings = self._read_log_start(bases)
+        start, findings = self._read_log_start(bases, names)
         yield from findings
+        yield from self._find_lost(bases, names, start or 0)
         if not bases:
             return
         self._end_offset = bases[0]
@@ -132,6 +147,11 @@ class _Verification:
             if self._progress is not None:
                 self._progress(done, sum(sizes.values()))
         yield from self._verify_epochs()
+        if self._end_offset < self._recovery_point and self._disk.exists(self._path(bases[-1], LOG)):
+            yield Finding(
+                self._path(bases[-1], LOG),
+                f"ends at offset {self._end_offset - 1}; records up to offset {self._recovery_point - 1} were durable",
+            )
         if start is not None and start > self._end_offset:
             yield Finding(
                 self._directory / LOG_START_FILE,
@@ -145,7 +165,21 @@ class _Verification:
                 )
                 yield from self._read_snapshot(offset, None)
 
-    def _read_log_start(self, bases: list[int]) -> tuple[int | None, list[Finding]]:
+    def _find_lost(self, bases: list[int], names: list[str], start: int) -> Iterator[Finding]:
+        """Find log files that are gone: their summaries are there, or the summary of the segment before them is."""
+        begins = {offset_of(name) for name in names if name.endswith(SUMMARY)}
+        ends = set()
+        for base in bases:
+            with contextlib.suppress(Corrupt, NewerFormat):
+                ends.add(Summary.decode(self._content(self._path(base, SUMMARY)) or b"").end_offset)
+        for base in sorted((begins | ends) - set(bases)):
+            path = self._path(base, LOG)
+            # Its broker may delete or compact it meanwhile.
+            is_lost = base in ends or self._disk.exists(self._path(base, SUMMARY))
+            if base >= start and is_lost and not self._disk.exists(path):
+                yield Finding(path, "is gone, and was durable")
+
+    def _read_log_start(self, bases: list[int], names: list[str]) -> tuple[int | None, list[Finding]]:
         """Where the partition says that its log begins, None if it does not say, and what is wrong with that."""
         path = self._directory / LOG_START_FILE
         try:
@@ -158,12 +192,13 @@ class _Verification:
                 [],
             )  # as in a directory of Apache Kafka; `ops.verify` knows whether it has to be there
         if not bases:
+            path = first_segment_path(self._directory, names, start)
             return start, [
-                Finding(self._directory, "there is no log file, and the partition was made with one")
+                Finding(path, "is gone: there is no log file, and the partition was made with one")
             ]
         if bases[0] > start:
-            gone = f"the log begins at offset {start}, and its first segment at {bases[0]}: segments are gone"
-            return start, [Finding(self._directory, gone)]
+            gone = f"is gone: the log begins at offset {start}, and the first segment that is there at {bases[0]}"
+            return start, [Finding(first_segment_path(self._directory, names, start), gone)]
         return start, []
 
     def _path(self, base_offset: int, suffix: str) -> Path:
@@ -223,12 +258,16 @@ class _Verification:
         seen = _Seen(base, following is None, base)
         offset_index = OffsetIndex(base, content.indexes[INDEX] or b"")
         time_index = TimeIndex(base, content.indexes[TIMEINDEX] or b"")
+        marks = {} if following is not None else self._read_marks(base)
         whole = True
         try:
             for position, header, batch in self._batches(file.read, content.log_size, seen):
                 yield from self._before_batch(header, seen)
                 yield from self._verify_entries(offset_index, time_index, position, header, seen)
                 self._take(header, batch, seen)
+                if marks.get(seen.size, seen.log_crc) != seen.log_crc:
+                    yield Finding(path, f"the headers of the batches up to byte {seen.size} have changed")
+                    marks = {}
         except Corrupt as error:
             whole = False
             yield Finding(path, str(error))
@@ -242,6 +281,16 @@ class _Verification:
             yield from self._verify_rest(offset_index, time_index, seen)
             yield from self._verify_txn_index(content.indexes[TXNINDEX], seen)
             yield from self._verify_summary(content, seen)
+
+    def _read_marks(self, base: int) -> dict[int, int]:
+        """What the snapshots say of the headers in the growing segment: their CRC by the bytes of the log file."""
+        marks = {}
+        for offset in self._snapshots:
+            with contextlib.suppress(Corrupt, NewerFormat):
+                _, progress = decode_producers(self._content(self._path(offset, ".producers")) or b"")
+                if progress.base_offset == base and progress.log_size:
+                    marks[progress.log_size] = progress.log_crc
+        return marks
 
     def _batches(
         self, read: Callable[[int, int], bytes], log_size: int, seen: _Seen
@@ -296,6 +345,11 @@ class _Verification:
         yield from self._read_snapshots_up_to(header.base_offset)
         if header.leader_epoch > self._epochs.latest:
             self._epochs.assign(header.leader_epoch, header.base_offset)
+        if header.last_offset - seen.base_offset > RELATIVE_OFFSET_MAX:
+            yield Finding(
+                self._path(seen.base_offset, LOG),
+                f"the batch of offset {header.base_offset} is past what the segment can hold",
+            )
         if header.base_offset < seen.end_offset:
             yield Finding(
                 self._path(seen.base_offset, LOG),
@@ -454,8 +508,17 @@ class _Verification:
             wanted["stable_offset"] = seen.end_offset if first_open is None else first_open
             wanted["least_aborted_offset"] = min((txn.first_offset for txn in seen.aborted), default=NOTHING)
         for name, value in wanted.items():
-            if getattr(summary, name) != value:
-                yield Finding(path, f"{name} is {getattr(summary, name)}; the files say {value}")
+            said = getattr(summary, name)
+            if said == value:
+                continue
+            # The summary has a CRC of its own, and it holds.
+            changed = COVERED.get(name)
+            if changed is None:
+                yield Finding(path, f"{name} is {said}; the files say {value}")
+            else:
+                yield Finding(
+                    self._path(seen.base_offset, changed), f"has {name} {value}; {path.name} says {said}"
+                )
 
     # -- snapshots and epochs ----------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 Writes nothing. The files of each partition are proven by `log.verify` and `views.verify`.
 """
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,8 +20,8 @@ from stablelog.broker.dynamic_settings import SETTINGS_FILE, DynamicSettings
 from stablelog.broker.kafka_import import PARTITION_DIRECTORY, find_topics
 from stablelog.broker.partition_metadata import METADATA_FILE, read_partition_metadata
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt
-from stablelog.log.log_start import LOG_START_FILE
+from stablelog.errors import Corrupt, NewerFormat
+from stablelog.log.log_start import LOG_START_FILE, read_log_start
 from stablelog.log.names import is_log
 from stablelog.log.verify import Finding
 from stablelog.views.commit_ordered import VIEW_START_FILE
@@ -69,18 +70,18 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
         if catalog is None:
             find_topics(disk, directory)  # refuses a directory that has lost its list
             return
-    except Corrupt as error:
+    except (Corrupt, NewerFormat) as error:
         yield _finding(path, error)
         return
     yield from _verify_meta(disk, directory, catalog)
     try:
         DynamicSettings(disk, directory, directory / META_FILE).load()
-    except Corrupt as error:
+    except (Corrupt, NewerFormat) as error:
         yield _finding(directory / SETTINGS_FILE, error)
     for name in CHECKPOINTS:
         try:
             read_offset_checkpoint(disk, directory / name)
-        except Corrupt as error:
+        except (Corrupt, NewerFormat) as error:
             yield _finding(directory / name, error)
     for topic in catalog.topics:
         for index in range(topic.partition_count):
@@ -97,23 +98,35 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
                 if found is not None and found != topic.topic_id:
                     message = f"names the topic id {found}; {topic.name} has {topic.topic_id}"
                     yield Finding(partition / METADATA_FILE, message)
-            except Corrupt as error:
+            except (Corrupt, NewerFormat) as error:
                 yield _finding(partition / METADATA_FILE, error)
+            try:
+                read_log_start(disk, partition / VIEW_START_FILE)  # the other file is proven with the log
+            except (Corrupt, NewerFormat) as error:
+                yield _finding(partition / VIEW_START_FILE, error)
             for name in wanted if catalog.established_epoch is not None else ():
                 if not disk.exists(partition / name) and _is_listed(disk, directory, topic.name, index):
                     yield Finding(partition / name, "is gone: where the log begins is not known")
 
 
-def _finding(path: Path, error: Corrupt) -> Finding:
+def _finding(path: Path, error: Corrupt | NewerFormat) -> Finding:
     """A finding from an error, whose message begins with the path."""
-    return Finding(path, str(error).removeprefix(f"{path} "))
+    return Finding(path, str(error).removeprefix(f"{path}").lstrip(": "))
+
+
+def recovery_points(disk: Disk, directory: Path) -> dict[Path, int]:
+    """The synced ends that the broker has recorded, by partition directory; empty if the file is gone or damaged."""
+    with contextlib.suppress(Corrupt, NewerFormat):
+        found = read_offset_checkpoint(disk, directory / RECOVERY_POINT_CHECKPOINT)
+        return {directory / f"{topic}-{index}": offset for (topic, index), offset in found.items()}
+    return {}
 
 
 def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:
     """Whether the list names a partition now: a broker that runs may have deleted its topic meanwhile."""
     try:
         catalog = read_catalog(disk, directory)
-    except Corrupt:
+    except (Corrupt, NewerFormat):
         return True
     return catalog is None or any(
         known.name == topic and index < known.partition_count for known in catalog.topics

@@ -17,13 +17,15 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
-from stablelog.batch.header import BatchHeader
+from stablelog.batch.header import BatchHeader, crc_holds
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import find_by_time
 from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange, Unproven
 from stablelog.log.model import Slice
+from stablelog.log.names import LOG
 from stablelog.log.partition import Partition
+from stablelog.log.proof import bad_crc
 from stablelog.log.read import TimestampedOffset
 from stablelog.log.segment import Segment
 from stablelog.views.commit_index import NO_PRODUCER, CommitIndex, Entry
@@ -329,7 +331,10 @@ class CommitOrder:
     def _end_transaction(
         self, index: CommitIndex, segment: Segment, position: int, header: BatchHeader
     ) -> None:
-        marker = read_marker(segment.log.read(position, header.size))
+        batch = segment.log.read(position, header.size)
+        if not crc_holds(batch, 0, header):
+            raise Corrupt(bad_crc(segment.path(LOG), header, position))
+        marker = read_marker(batch)
         if marker is None:
             return
         ended = self._open.pop(header.producer_id, None)

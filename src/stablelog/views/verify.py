@@ -12,7 +12,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, BatchHeader, read_header
 from stablelog.batch.markers import MarkerType, read_marker
-from stablelog.env.disk import Disk
+from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.log.names import LOG, is_log, offset_of
 from stablelog.log.verify import Finding
@@ -52,12 +52,24 @@ class _Walk:
         self._open: dict[int, _Slice] = {}
 
     def slices_of(self, base_offset: int) -> list[_Slice]:
-        """What of the view a segment holds, in the order of the view."""
+        """What of the view a segment holds, in the order of the view.
+
+        Raises:
+            Corrupt: a batch is damaged.
+        """
         file = self._disk.open(self._directory / f"{base_offset:020d}{LOG}")
+        try:
+            return self._slices_in(file, base_offset)
+        finally:
+            file.close()
+
+    def _slices_in(self, file: File, base_offset: int) -> list[_Slice]:
         found: list[_Slice] = []
         position = 0
         while position + HEADER.size <= file.size:
             header = read_header(file.read(position, HEADER.size))
+            if position + header.size > file.size:
+                break  # a write under way, or torn: `log.verify` reports it
             place = base_offset, position
             self.headers[place] = header
             if header.is_control:
@@ -74,7 +86,6 @@ class _Walk:
                 count = header.last_offset_delta + 1
                 found.append(_Slice(header.base_offset, count, NO_PRODUCER, header.base_offset, [place]))
             position += header.size
-        file.close()
         return found
 
     def forget_before(self, base_offset: int) -> None:
@@ -99,7 +110,12 @@ def verify_view(
     bases = sorted(offset_of(name) for name in names if is_log(name))
     walk = _Walk(disk, directory)
     for done, base_offset in enumerate(bases):
-        slices = walk.slices_of(base_offset)
+        try:
+            slices = walk.slices_of(base_offset)
+        except Corrupt as error:
+            message = f"{error}; the commit indexes from here on are not proven"
+            yield Finding(directory / f"{base_offset:020d}{LOG}", message)
+            return
         if f"{base_offset:020d}{SUMMARY_SUFFIX}" in names:
             yield from _verify_index(disk, directory, base_offset, slices, walk)
         walk.forget_before(base_offset)

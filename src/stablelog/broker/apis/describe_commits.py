@@ -28,6 +28,7 @@ async def handle(broker: Broker, request: DescribeCommitsRequest, _context: Any)
     try:
         return _describe(broker, request)
     except PARTITION_ERRORS as error:
+        broker.damage_log.note(error)
         return DescribeCommitsResponse(error_code=PARTITION_CODES.of_error(error), error_message=str(error))
 
 

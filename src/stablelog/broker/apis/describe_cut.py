@@ -135,6 +135,7 @@ async def handle(broker: Broker, request: DescribeCutRequest, _context: Any) -> 
             for name in request.topics
         )
     except PARTITION_ERRORS as error:
+        broker.damage_log.note(error)
         return DescribeCutResponse(error_code=PARTITION_CODES.of_error(error), error_message=str(error))
     holders = tuple(
         CutHolder(

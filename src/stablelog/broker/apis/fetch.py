@@ -115,6 +115,7 @@ def _read(
         if ahead is not None:
             broker.proofs.request(partition, ahead)
     except PARTITION_ERRORS as error:
+        broker.damage_log.note(error)
         return FetchedPartition(index, error=codes.of_error(error)), None
     answer.records = read.buffers
     if read.aborted is not None and read.buffers:

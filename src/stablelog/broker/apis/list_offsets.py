@@ -108,6 +108,7 @@ async def handle(broker: Broker, request: ListOffsetsRequest, _context: Any) -> 
         try:
             offset, timestamp, epoch = await _look_up(broker, name, asked, isolation)
         except PARTITION_ERRORS as error:
+            broker.damage_log.note(error)
             return ListOffsetsPartitionResponse(
                 partition_index=asked.partition_index, error_code=PARTITION_CODES.of_error(error)
             )

@@ -29,6 +29,7 @@ async def handle(
             check_leader_epoch(partition, asked.current_leader_epoch)
             epoch, end = partition.end_offset_for_epoch(asked.leader_epoch)
         except PARTITION_ERRORS as error:
+            broker.damage_log.note(error)
             return EpochEndOffset(error_code=PARTITION_CODES.of_error(error), partition=asked.partition)
         return EpochEndOffset(
             error_code=ErrorCode.none, partition=asked.partition, leader_epoch=epoch, end_offset=end

@@ -22,6 +22,7 @@ from stablelog.log.names import (
     SEGMENT_SUFFIXES,
     SNAPSHOT,
     SUMMARY,
+    first_segment_path,
     is_log,
     is_snapshot,
     offset_of,
@@ -122,20 +123,21 @@ class Planner:
         written = self._read_log_start(bases)
         if bases and bases[0] > self._log_start:
             raise Corrupt(
-                f"{self._directory}: the log begins at offset {self._log_start}, and its first segment is of offset "
-                f"{bases[0]}: {self._log_start:020d}{LOG}, or the segment of that offset, is gone. Restore its files"
+                f"{first_segment_path(self._directory, names, self._log_start)} is gone: the log begins at offset "
+                f"{self._log_start}, and the first segment that is there at {bases[0]}. Restore its files"
             )
         deleted_count = self._count_deleted(bases)
         deleted = [self.segment(base) for base in bases[:deleted_count]]
         self._check_orphans(names, bases, first_place=deleted_count)
         bases = bases[deleted_count:]
         if not bases:
-            self._check_is_new(written=written)
+            self._check_is_new(names, written=written)
             return None
         segments = [self.segment(base) for base in bases]
         summaries = [self._read_summary(segment) for segment in segments]
         self._drop_unused(segments, summaries)
         synced = self._find_synced_end(summaries)
+        self._check_sizes(segments, summaries)
         trusted_count = self._count_trusted(segments, summaries)
         for segment, summary in zip(segments[:trusted_count], summaries, strict=False):
             assert summary is not None
@@ -239,13 +241,12 @@ class Planner:
                 )
             self._disk.remove(path)
 
-    def _check_is_new(self, *, written: bool) -> None:
+    def _check_is_new(self, names: list[str], *, written: bool) -> None:
         """Raise Corrupt if a directory without a log file had one."""
-        if self._snapshots:
-            raise Corrupt(f"{self._directory}: there are snapshots and no log file. Restore the log files")
-        if self._known.is_established or written:
+        if self._snapshots or self._known.is_established or written:
             raise Corrupt(
-                f"{self._directory} holds no log file, and the partition was made with one. Restore its files"
+                f"{first_segment_path(self._directory, names, self._log_start)} is gone: the directory holds no log "
+                "file, and the partition was made with one. Restore its files"
             )
 
     # -- segments and summaries --------------------------------------------------------------------------------
@@ -267,7 +268,7 @@ class Planner:
         # A summary is written when the name of the next segment's log file is durable.
         if summaries[-1] is not None:
             raise Corrupt(
-                f"{self._directory}: the log file of offset {summaries[-1].end_offset} is gone, and was durable. Restore it"
+                f"{self.segment(summaries[-1].end_offset).path(LOG)} is gone, and was durable. Restore it"
             )
         point = self._known.recovery_point
         ends = [summary.end_offset for summary in summaries if summary is not None]
@@ -278,6 +279,20 @@ class Planner:
             if self._read_producers(snapshot) is not None:
                 offset = snapshot
         return SyncedEnd(offset, self._known.is_clean, is_recorded=point is not None)
+
+    def _check_sizes(self, segments: list[Segment], summaries: list[Summary | None]) -> None:
+        """Raise Corrupt if a log file is shorter than when its summary was written.
+
+        Where it ends behind a whole batch, the gap to the next segment looks like one that compaction has left.
+        """
+        for segment, summary in zip(segments, summaries, strict=True):
+            path = segment.path(LOG)
+            if summary is not None and (size := self._disk.size(path)) < summary.log_size:
+                raise Corrupt(
+                    f"{path} has {size} bytes; {summary.log_size} were durable. Restore the file from a backup. To go on "
+                    "without these records, or if another program has compacted the log, remove "
+                    f"{segment.path(SUMMARY)}"
+                )
 
     def _count_trusted(self, segments: list[Segment], summaries: list[Summary | None]) -> int:
         """How many of the first segments are as their summaries say. The last one never is: it grows."""
@@ -297,8 +312,8 @@ class Planner:
         for segment, following in pairwise(segments):
             if segment.end_offset != following.base_offset:
                 raise Corrupt(
-                    f"{self._directory}: the segments of offsets {segment.end_offset} to {following.base_offset - 1} "
-                    "are gone, and were durable. Restore their files"
+                    f"{self.segment(segment.end_offset).path(LOG)} is gone: the segments of offsets "
+                    f"{segment.end_offset} to {following.base_offset - 1} were durable. Restore their files"
                 )
 
     # -- where replay begins -----------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from stablelog.log.interrupted import finish_interrupted
 from stablelog.log.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.names import LOG, PRODUCERS, SNAPSHOT, SUMMARY, TXNINDEX
 from stablelog.log.producers import Producers
+from stablelog.log.proof import bad_crc
 from stablelog.log.recovery.plan import NEVER, Known, Plan, Planner, Start
 from stablelog.log.recovery.tail import Cut, SyncedEnd, check_cut, keep_segment, keep_tail
 from stablelog.log.segment import RELATIVE_OFFSET_MAX, OpenFiles, Segment
@@ -107,6 +108,9 @@ class _Replay:
         self._now_ms = known.now_ms
         self._known = known
         self._gapless_epoch = NEVER  # compaction leaves gaps in sealed segments
+        # Whether the growing segment is read, and all of it was written by this release.
+        self._is_growing = False
+        self._latest_epoch = 0  # of the batches that were read of it
         self._index_interval = index_interval
         self._progress = progress
         self._done_size = 0
@@ -187,6 +191,7 @@ class _Replay:
             segment, later = segments[place], segments[place + 1 :]
             if not later:
                 self._gapless_epoch = self._known.gapless_epoch
+                self._is_growing = self._known.is_established
             damage = self._scan(segment, start)
             if damage is None and later:
                 damage = self._gap_behind(segment, later[0])
@@ -211,16 +216,18 @@ class _Replay:
         return f"offsets {segment.end_offset} to {following.base_offset - 1} are gone"
 
     def _replay_trusted(self, segment: Segment, start: Start) -> None:
-        """Take a sealed segment into producer state only, and prove its headers.
+        """Take a sealed segment into producer state only, and prove its headers and markers.
 
         Raises:
-            Corrupt: they are not those of its summary.
+            Corrupt: they are not those that were written.
         """
         segment.prove_now()
         for position, header in segment.walk(0):
             self._advance(header.size)
             if header.base_offset >= start.offset:
                 batch = segment.log.read(position, header.size) if header.is_control else b""
+                if batch and not crc_holds(batch, 0, header):
+                    raise Corrupt(bad_crc(segment.path(LOG), header, position))
                 txn = start.producers.take(header, batch, self._now_ms)
                 if txn is not None:
                     start.producers.ended(txn)
@@ -280,13 +287,18 @@ class _Replay:
         return at
 
     def _check_offsets(self, header: BatchHeader, segment: Segment, position: int) -> None:
-        """Raise Corrupt if a batch cannot stand here: no CRC covers its base offset."""
+        """Raise Corrupt if a batch cannot stand here: no CRC covers its base offset and its leader epoch."""
         if header.base_offset < segment.end_offset:
             wanted = f"not past {segment.end_offset - 1}"
         elif header.last_offset - segment.base_offset > RELATIVE_OFFSET_MAX:
             wanted = f"past what a segment of {segment.base_offset} can hold"
         elif header.leader_epoch >= self._gapless_epoch and header.base_offset != segment.end_offset:
             wanted = f"not at {segment.end_offset}"
+        elif self._is_growing and not self._latest_epoch <= header.leader_epoch <= self._known.leader_epoch:
+            raise Corrupt(
+                f"the batch at offset {header.base_offset}, byte {position}, says leader epoch {header.leader_epoch}; "
+                f"{self._latest_epoch} to {self._known.leader_epoch} are possible"
+            )
         else:
             return
         raise Corrupt(f"the batch at byte {position} begins at offset {header.base_offset}, {wanted}")
@@ -296,6 +308,8 @@ class _Replay:
     ) -> None:
         segment.note(header, position, batch[: HEADER.size], self._index_interval)
         self._note_epoch(header)
+        if self._is_growing:
+            self._latest_epoch = header.leader_epoch
         assert header.base_offset >= start.offset, "what a snapshot has told of is not read again"
         txn = start.producers.take(header, batch, self._now_ms)
         if txn is None:
