@@ -72,6 +72,7 @@ PARTS = (
     Part("histories", tests("tests/log/test_model.py"), {"STABLELOG_HISTORIES": "5000"}),
     Part("cut-histories", ("-m", "tests.cuts.history", "--seeds", "{seed}:{end}"), seeds=10_000),
     Part("programs", tests("tests/client/test_programs.py"), {"STABLELOG_PROGRAMS": "50"}, 50),
+    Part("damage", tests("tests/damage"), {"STABLELOG_DAMAGED_POSITIONS": "3"}),
     Part("hostile", tests("tests/chaos/test_hostile.py"), {"STABLELOG_HOSTILE": "1"}),
     Part(
         "properties",
