@@ -16,7 +16,7 @@ from stablelog.spark import counting
 from stablelog.spark.options import STREAM, read_options
 from stablelog.spark.planning import Limits
 from stablelog.spark.schema import Columns
-from stablelog.spark.segments import Gone
+from stablelog.spark.segment_file import Gone
 from stablelog.spark.source import StablelogStreamReader
 from tests.clients.drivers import Confluent, unique
 from tests.spark.histories import Writers, truth

@@ -26,7 +26,8 @@ from stablelog.spark.offsets import Place
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Extent, Piece, Span
 from stablelog.spark.resolve import Range, lost, name
-from stablelog.spark.segments import Behind, Gone, PartitionFiles, open_log_file
+from stablelog.spark.segment_file import Behind, Gone, open_log_file
+from stablelog.spark.segments import PartitionFiles
 from stablelog.spark.times import first_in_files
 
 log = logging.getLogger(__name__)

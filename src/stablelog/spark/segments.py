@@ -6,254 +6,31 @@ below the high watermark; so the aborted transactions are known if the files, as
 the broker has named before they were listed. Without a broker, the end of the log and its
 stable offset are found by reading the headers behind the last point at which they are known.
 
-Indexes are hints: an entry counts once the header that it points to agrees. Summaries say how long a sealed log file
-has to be.
-
 Format: docs/formats.md.
 """
 
 import os
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from crc32c import crc32c
 
-from stablelog.batch.header import HEADER, BatchHeader, read_header
+from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.errors import Corrupt, Unavailable, naming
 from stablelog.log.log_start import LOG_START_FILE, decode_log_start
-from stablelog.log.names import INDEX, LOG, SUMMARY, TXNINDEX
-from stablelog.log.offset_index import ENTRY as INDEX_ENTRY
-from stablelog.log.offset_index import OffsetIndex
+from stablelog.log.names import LOG, SUMMARY, TXNINDEX
 from stablelog.log.snapshots import decode_producers, decode_snapshot
 from stablelog.log.summary import Summary
-from stablelog.log.transaction_index import ENTRY as TXN_ENTRY
-from stablelog.log.transaction_index import AbortedTxn, TransactionIndex
+from stablelog.log.transaction_index import AbortedTxn
 from stablelog.spark.planning import Extent, Piece
+from stablelog.spark.segment_file import Behind, Gone, SegmentFile, read_or_nothing, status_of
 
-WALK_SIZE = 64 << 10
-READ_SIZE = 4096
 TICK_NS = 100_000_000
-MARK_SIZE = 64 << 10  # bytes between two remembered places of a growing segment
 SNAPSHOT, PRODUCERS = ".snapshot", ".producers"
-
-
-class Gone(Exception):
-    """A segment file that was listed is not there any more: retention has removed it."""
-
-
-class Behind(Gone):
-    """The files, as they are seen here, do not have what their broker has: a copy, or a mount that shows an earlier state."""
-
-
-def walk(descriptor: int, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Each whole batch in [position, size) of a log file, as (position, header).
-
-    Raises:
-        Corrupt: what stands where a header should is not one.
-    """
-    chunk, at = b"", position  # the chunk begins at `at`
-    while size - position >= HEADER.size:
-        if position + HEADER.size > at + len(chunk):
-            chunk, at = os.pread(descriptor, min(WALK_SIZE, size - position), position), position
-            if len(chunk) < HEADER.size:
-                return
-        header = read_header(chunk, position - at)
-        if position + header.size > size:
-            return
-        yield position, header
-        position += header.size
-
-
-class Located(NamedTuple):
-    """A batch of a segment: where it begins, its offsets [base, next), and where it ends."""
-
-    position: int
-    base_offset: int
-    next_offset: int
-    end_position: int
-
-
-@dataclass(slots=True)
-class SegmentFile:
-    """One segment's files.
-
-    Attributes:
-        base_offset: from its name.
-        path: of the log file.
-        size: bytes of the log file, when it was last looked at.
-        inode: of the log file.
-        sealed: whether there is a later segment.
-        summary: what it holds; None if it is growing, or was not written by stablelog.
-        marks: of a growing segment, places that were passed: (base offset, position) of batches.
-    """
-
-    base_offset: int
-    path: str
-    size: int
-    inode: int
-    sealed: bool
-    summary: Summary | None
-    marks: list[tuple[int, int]] = field(default_factory=list)
-    _index: OffsetIndex | None = None
-    _txn_index: TransactionIndex | None = None
-
-    def beside(self, suffix: str) -> str:
-        """The path of another file of the segment."""
-        return self.path.removesuffix(LOG) + suffix
-
-    def check(self, next_base: int | None) -> None:
-        """See that this is still the file that was listed, and that nothing is missing behind it.
-
-        Raises:
-            Gone: compaction is replacing it, or has done so.
-        """
-        found = _status(self.path, self.summary)
-        if found.st_ino != self.inode or (self.sealed and found.st_size != self.size):
-            raise Gone(self.path)
-        if self.summary is not None and next_base is not None and self.summary.end_offset < next_base:
-            # What stablelog compacts leaves no gap between segments: a merged one is being put in place.
-            raise Gone(
-                f"{os.path.dirname(self.path)}, with the offsets {self.summary.end_offset} to {next_base - 1},"
-            )
-
-    def locate(self, offset: int) -> Located | None:
-        """The first batch that ends past `offset`; None if there is none.
-
-        Raises:
-            Gone: the file was removed.
-            Corrupt: the file is damaged; names it and the position.
-        """
-        descriptor = self.open()
-        try:
-            start = self._known_before(descriptor, offset)
-            marked = self.marks[-1][1] if self.marks else 0
-            for position, header in self._walk(descriptor, start):
-                if not self.sealed and position - marked >= MARK_SIZE:
-                    self.marks.append((header.base_offset, position))
-                    marked = position
-                if header.next_offset > offset:
-                    return Located(position, header.base_offset, header.next_offset, position + header.size)
-            return None
-        finally:
-            os.close(descriptor)
-
-    def boundary_before(self, position: int) -> tuple[int, int] | None:
-        """A batch that begins at or before `position`, as (base offset, position); None if only the first is known."""
-        descriptor = self.open()
-        try:
-            at = self._offset_index().position_at_or_before(position)
-            header = self._header_at(descriptor, at) if at else None
-            found = (header.base_offset, at) if header is not None else None
-            place = bisect_right(self.marks, position, key=lambda mark: mark[1])
-            if place and (found is None or self.marks[place - 1][1] > found[1]):
-                found = self.marks[place - 1]
-            return found
-        finally:
-            os.close(descriptor)
-
-    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Each whole batch from the one that begins at `position`.
-
-        Raises:
-            Gone: the file was removed.
-            Corrupt: it is damaged.
-        """
-        descriptor = self.open()
-        try:
-            yield from self._walk(descriptor, position)
-        finally:
-            os.close(descriptor)
-
-    def read(self, position: int, size: int) -> bytes:
-        """Bytes of the log file."""
-        descriptor = self.open()
-        try:
-            return os.pread(descriptor, size, position)
-        finally:
-            os.close(descriptor)
-
-    def open(self) -> int:
-        """A descriptor of the log file, for reading.
-
-        Raises:
-            Gone: it was removed.
-            Unavailable: it cannot be read.
-        """
-        return open_log_file(self.path)
-
-    def _walk(self, descriptor: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
-        try:
-            yield from walk(descriptor, position, self.size)
-        except Corrupt as error:
-            raise Corrupt(f"{self.path}: {error}") from error
-
-    def _known_before(self, descriptor: int, offset: int) -> int:
-        """The position of a batch that does not begin after the one with this offset."""
-        index = self._offset_index()
-        at = index.position_before(offset)
-        if at and self._header_at(descriptor, at) is None:
-            at = 0  # the index is not of this log file
-        place = bisect_right(self.marks, offset, key=lambda mark: mark[0])
-        return max(at, self.marks[place - 1][1]) if place else at
-
-    def _header_at(self, descriptor: int, position: int) -> BatchHeader | None:
-        """The header at an entry of the offset index; None if there is no batch that the entry could mean."""
-        content = os.pread(descriptor, HEADER.size, position)
-        try:
-            header = read_header(content)
-        except Corrupt:
-            return None
-        index = self._offset_index()
-        low, high = 0, len(index)
-        while low < high:
-            middle = (low + high) // 2
-            if index[middle][1] < position:
-                low = middle + 1
-            else:
-                high = middle
-        agrees = low < len(index) and index[low] == (header.last_offset, position)
-        return header if agrees and header.base_offset >= self.base_offset else None
-
-    def _offset_index(self) -> OffsetIndex:
-        if self._index is None:
-            content = _read_or_nothing(self.beside(INDEX))
-            index = OffsetIndex(
-                self.base_offset, content[: len(content) // INDEX_ENTRY.size * INDEX_ENTRY.size]
-            )
-            if not self.sealed:
-                return index  # it may grow
-            self._index = index
-        return self._index
-
-    def txn_index(self) -> TransactionIndex:
-        """The transactions whose abort marker lies here.
-
-        Raises:
-            Corrupt: it is not what the summary tells of.
-        """
-        if self._txn_index is not None:
-            return self._txn_index
-        path = self.beside(TXNINDEX)
-        if self.summary is not None and self.summary.txnindex_size == 0:
-            content = b""
-        else:
-            content = _read_or_nothing(path)
-            if self.summary is not None and crc32c(content) != self.summary.txnindex_crc:
-                if not os.path.exists(self.path):
-                    raise Gone(self.path)
-                raise Corrupt(
-                    f"{path} is damaged, and what was aborted there is not known; its broker makes it anew when it is restarted"
-                )
-        index = TransactionIndex(content[: len(content) // TXN_ENTRY.size * TXN_ENTRY.size])
-        if self.sealed:
-            self._txn_index = index
-        return index
 
 
 class FileSpan:
@@ -431,7 +208,7 @@ class PartitionFiles:
             return False
         last = self.segments[-1]
         try:
-            found = _status(last.path)
+            found = status_of(last.path)
         except Gone:
             return False
         last.size = found.st_size
@@ -444,13 +221,13 @@ class PartitionFiles:
             beside = f"{path[: -len(LOG)]}{SUMMARY}"
             try:
                 with naming(beside):
-                    summary = Summary.decode(_read_or_nothing(beside))
+                    summary = Summary.decode(read_or_nothing(beside))
             except Corrupt:
                 summary = None  # a cache of the log: without it more is read
         if summary is not None and summary.base_offset != base:
             summary = None
         try:
-            found = _status(path, summary)
+            found = status_of(path, summary)
         except Gone:
             return None  # removed since it was listed
         size = found.st_size
@@ -473,7 +250,7 @@ class PartitionFiles:
             Corrupt: what says so is not what it should be.
         """
         path = self.directory / LOG_START_FILE
-        content = _read_or_nothing(path)
+        content = read_or_nothing(path)
         return decode_log_start(content, path) if content else 0
 
     def span(self, start: int, end: int, topic_id: str = "") -> FileSpan:
@@ -609,7 +386,7 @@ class PartitionFiles:
                 continue  # of records that were removed, or lost in a crash
             try:
                 with naming(self.directory / name):
-                    producers = decode_snapshot(_read_or_nothing(self.directory / name), 0)
+                    producers = decode_snapshot(read_or_nothing(self.directory / name), 0)
             except Corrupt:
                 continue
             if offset > self._aborts_known_to(name):
@@ -641,16 +418,14 @@ class PartitionFiles:
     def _progress_agrees(self, snapshot: str) -> bool | None:
         """Whether the growing segment's transaction index holds what it held at a snapshot; None if nobody says."""
         try:
-            content = (
-                _read_or_nothing((self.directory / snapshot).with_suffix(PRODUCERS)) if snapshot else b""
-            )
+            content = read_or_nothing((self.directory / snapshot).with_suffix(PRODUCERS)) if snapshot else b""
             with naming(self.directory / snapshot):
                 _, progress = decode_producers(content)
         except Corrupt:
             return None
         if progress.base_offset != self.segments[-1].base_offset:
             return None
-        entries = _read_or_nothing(self.segments[-1].beside(TXNINDEX))
+        entries = read_or_nothing(self.segments[-1].beside(TXNINDEX))
         return crc32c(entries[: progress.txnindex_size]) == progress.txnindex_crc
 
     def _follow(
@@ -668,60 +443,3 @@ class PartitionFiles:
         if marker is not None and marker.type is MarkerType.ABORT:
             stable = min(open_txns.values(), default=header.next_offset)
             self._scanned.append(AbortedTxn(header.producer_id, first, header.last_offset, stable))
-
-
-def open_log_file(path: str) -> int:
-    """A descriptor of a segment's log file, for reading.
-
-    Raises:
-        Gone: it was removed.
-        Unavailable: it cannot be read.
-    """
-    try:
-        return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    except FileNotFoundError as error:
-        raise Gone(path) from error
-    except OSError as error:
-        raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _status(path: str, summary: Summary | None = None) -> os.stat_result:
-    """What a log file says of itself.
-
-    A network mount may answer `stat` from what it has kept, so the file is opened, unless its size is the one that its
-    summary tells.
-
-    Raises:
-        Gone: it was removed.
-        Unavailable: it cannot be read.
-    """
-    if summary is not None:
-        try:
-            found = os.stat(path)
-        except FileNotFoundError as error:
-            raise Gone(path) from error
-        if found.st_size == summary.log_size:
-            return found
-    descriptor = open_log_file(path)
-    try:
-        return os.fstat(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _read_or_nothing(path: Path | str) -> bytes:
-    """What a small file holds; nothing if it is not there."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
-    try:
-        content = os.read(descriptor, READ_SIZE)  # most are small: a summary has 118 bytes
-        if len(content) < READ_SIZE:
-            return content
-        with os.fdopen(os.dup(descriptor), "rb") as rest:
-            return content + rest.read()
-    finally:
-        os.close(descriptor)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from stablelog.batch.header import BatchHeader, Buffer
 from stablelog.batch.records import decode_records
 from stablelog.errors import Corrupt
-from stablelog.spark.segments import PartitionFiles, SegmentFile
+from stablelog.spark.segment_file import SegmentFile
+from stablelog.spark.segments import PartitionFiles
 
 
 def first_in_files(files: PartitionFiles, time_ms: int, start: int, end: int) -> int | None:
