@@ -191,7 +191,7 @@ def test_a_file_that_compaction_has_put_in_place_of_another_is_noticed(stablelog
 
 
 @pytest.mark.parametrize("where", ["header", "record", "length"])
-def test_a_damaged_segment_is_named_with_its_offset(stablelog_broker, tmp_path, where):
+def test_a_damaged_segment_is_named_with_its_place(stablelog_broker, tmp_path, where):
     topic = filled(stablelog_broker)
     copy = shutil.copytree(stablelog_broker.data / f"{topic}-0", tmp_path / f"{topic}-0")
     path = sorted(copy.glob("*.log"))[2]
@@ -199,7 +199,9 @@ def test_a_damaged_segment_is_named_with_its_offset(stablelog_broker, tmp_path, 
     content[{"header": 16, "record": 70, "length": 9}[where]] ^= 0x55
     path.write_bytes(content)
     base = int(path.stem)
-    with pytest.raises(Corrupt, match=f"{path}, from byte 0: .*(offset {base}|{base - 1})"):
+    # The bodies of batches are no part of the segment's proof: the decoder checks them.
+    told = f", from byte 0: .*offset {base}" if where == "record" else ": .* at byte 0: .*Restore the file"
+    with pytest.raises(Corrupt, match=f"{path}{told}"):
         rows({"path": str(tmp_path)}, "offset")
 
 

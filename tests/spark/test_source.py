@@ -217,6 +217,25 @@ def test_a_directory_without_a_broker(spark, stablelog_broker, numbers, tmp_path
         running.count()
 
 
+def test_a_sealed_segment_with_other_headers_fails_the_read_and_the_stream(spark, stablelog_broker, tmp_path):
+    topic = unique("changed")
+    make(stablelog_broker.bootstrap, topic, 1, **KEPT, **{"segment.bytes": "2000"})
+    for first in (0, 100, 200):
+        fill(stablelog_broker, topic, first, 100, partitions=1)
+    directory = stablelog_broker.data / f"{topic}-0"
+    until(lambda: list(directory.glob("*.summary")), "no segment is sealed")
+    shutil.copytree(directory, tmp_path / directory.name)
+    path = (tmp_path / directory.name / min(directory.glob("*.summary")).name).with_suffix(".log")
+    content = bytearray(path.read_bytes())
+    content[15] ^= 1  # the leader epoch, which is no part of a batch's CRC
+    path.write_bytes(content)
+    with pytest.raises(PySparkException, match=f"{path}: the batches are not those that were synced"):
+        spark.read.format("stablelog").load(str(tmp_path)).collect()
+    running = stream(spark, stablelog_broker, topic, path=str(tmp_path), scan="files").writeStream
+    with pytest.raises(StreamingQueryException, match=f"{path}: the batches are not those that were synced"):
+        to_the_end(running.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")))
+
+
 def test_the_source_can_be_registered_where_spark_has_not_found_it(spark, stablelog_broker, numbers):
     from pyspark_stablelog import DefaultSource
 

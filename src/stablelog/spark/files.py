@@ -433,7 +433,8 @@ def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: A
 
     Raises:
         Unavailable: a file was removed meanwhile, and there is no broker that has what it held.
-        Corrupt: a file is damaged; names the file and the offset.
+        Corrupt: a file is damaged; names the file and the offset. Where its summary shows it, nothing of the file was
+            handed out.
     """
     opened: list[int] = []
     try:
@@ -475,11 +476,18 @@ def _open(extent: Extent) -> int:
 
 
 def _read_extent(descriptor: int, extent: Extent, piece: Piece, decoder: Any) -> Iterator[Any]:
+    from stablelog.spark.proof import prove_segment  # imports NumPy, which the driver does not need
+
     size = os.fstat(descriptor).st_size
     if size < extent.position + extent.size:
         raise Corrupt(
-            f"{extent.path} has {size} bytes, and {extent.position + extent.size} when the read was planned: it was cut"
+            f"{extent.path} has {size} bytes, and {extent.position + extent.size} when the read was planned: it was cut. "
+            "Restore the file"
         )
+    try:
+        prove_segment(descriptor, extent)
+    except Corrupt as error:
+        raise Corrupt(f"{piece.topic}-{piece.partition} cannot be read: {error}") from error
     skipped = extent.position % mmap.ALLOCATIONGRANULARITY
     mapped = mmap.mmap(
         descriptor, extent.size + skipped, access=mmap.ACCESS_READ, offset=extent.position - skipped

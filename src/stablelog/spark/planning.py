@@ -22,12 +22,14 @@ class Extent:
 
     Attributes:
         inode: of the file that was planned for; another one of the same name is what compaction has put in its place.
+        proof: bytes of the whole log file and CRC-32C over its batch headers; None where no summary says them.
     """
 
     path: str
     position: int
     size: int
     inode: int
+    proof: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The files of one segment, as they are seen from outside of a broker: its log, its indexes and its summary.
 
-Indexes are hints: an entry counts once the header that it points to agrees. Summaries say how long a sealed log file
-has to be.
+Indexes are hints: an entry counts once the header that it points to agrees. A summary says how long a sealed log file
+is and which batch headers it holds.
 
 Format: docs/formats.md.
 """
@@ -16,10 +16,12 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, BatchHeader, read_header
+from stablelog.env.disk import LocalDisk
 from stablelog.errors import Corrupt, Unavailable
 from stablelog.log.names import INDEX, LOG, TXNINDEX
 from stablelog.log.offset_index import ENTRY as INDEX_ENTRY
 from stablelog.log.offset_index import OffsetIndex
+from stablelog.log.proof import prove_headers
 from stablelog.log.summary import Summary
 from stablelog.log.transaction_index import ENTRY as TXN_ENTRY
 from stablelog.log.transaction_index import TransactionIndex
@@ -88,6 +90,12 @@ class SegmentFile:
     marks: list[tuple[int, int]] = field(default_factory=list)
     _index: OffsetIndex | None = None
     _txn_index: TransactionIndex | None = None
+    _is_proven: bool = False
+
+    @property
+    def proof(self) -> tuple[int, int] | None:
+        """Bytes of the log file and CRC-32C over its batch headers, by the summary; None without one."""
+        return (self.summary.log_size, self.summary.log_crc) if self.summary is not None else None
 
     def beside(self, suffix: str) -> str:
         """The path of another file of the segment."""
@@ -107,6 +115,28 @@ class SegmentFile:
             raise Gone(
                 f"{os.path.dirname(self.path)}, with the offsets {self.summary.end_offset} to {next_base - 1},"
             )
+
+    def prove(self) -> None:
+        """Prove the batch headers against the summary, once; nothing to do without a summary.
+
+        A plan that a task will carry out does not need it, because the task proves what it reads. Whoever answers from
+        the headers themselves does.
+
+        Raises:
+            Gone: the file was removed or replaced.
+            Corrupt: the headers are not those that were synced; names the file and the batch.
+            Unavailable: the file cannot be read.
+        """
+        if self.proof is None or self._is_proven:
+            return
+        try:
+            for _ in prove_headers(LocalDisk(), Path(self.path), *self.proof):
+                pass
+        except Corrupt:
+            if status_of(self.path).st_ino != self.inode:
+                raise Gone(self.path) from None
+            raise
+        self._is_proven = True
 
     def locate(self, offset: int) -> Located | None:
         """The first batch that ends past `offset`; None if there is none.
@@ -144,12 +174,13 @@ class SegmentFile:
             os.close(descriptor)
 
     def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """Each whole batch from the one that begins at `position`.
+        """Each whole batch from the one that begins at `position`; their headers are proven before the first.
 
         Raises:
             Gone: the file was removed.
             Corrupt: it is damaged.
         """
+        self.prove()
         descriptor = self.open()
         try:
             yield from self._walk(descriptor, position)
@@ -177,6 +208,7 @@ class SegmentFile:
         try:
             yield from walk(descriptor, position, self.size)
         except Corrupt as error:
+            self.prove()  # says more, where there is a summary
             raise Corrupt(f"{self.path}: {error}") from error
 
     def _known_before(self, descriptor: int, offset: int) -> int:

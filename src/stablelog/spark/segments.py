@@ -102,9 +102,7 @@ class FileSpan:
             self.start,
             self.end,
             self.size,
-            tuple(
-                Extent(part.segment.path, part.position, part.size, part.segment.inode) for part in self.parts
-            ),
+            tuple(part.extent() for part in self.parts),
             tuple((txn.producer_id, txn.first_offset, txn.last_offset) for txn in aborted),
             self._topic_id,
         )
@@ -122,6 +120,10 @@ class _Part(NamedTuple):
     @property
     def size(self) -> int:
         return self.end_position - self.position
+
+    def extent(self) -> Extent:
+        segment = self.segment
+        return Extent(segment.path, self.position, self.size, segment.inode, segment.proof)
 
 
 class PartitionFiles:
@@ -185,7 +187,9 @@ class PartitionFiles:
         known = {segment.base_offset: segment for segment in self.segments if segment.sealed and not anew}
         segments = []
         for place, base in enumerate(bases):
-            segment = known.get(base) or self._look(base, place < len(bases) - 1, summarized)
+            segment = known.get(base)
+            if segment is None or (segment.summary is None and f"{base:020d}{SUMMARY}" in summarized):
+                segment = self._look(base, place < len(bases) - 1, summarized)
             if segment is not None:
                 segments.append(segment)
         growing = {segment.base_offset: segment for segment in self.segments if not segment.sealed}
@@ -216,25 +220,22 @@ class PartitionFiles:
 
     def _look(self, base: int, sealed: bool, summarized: set[str]) -> SegmentFile | None:
         path = f"{self.directory}/{base:020d}{LOG}"
-        summary = None
-        if sealed and f"{base:020d}{SUMMARY}" in summarized:
-            beside = f"{path[: -len(LOG)]}{SUMMARY}"
-            try:
-                with naming(beside):
-                    summary = Summary.decode(read_or_nothing(beside))
-            except Corrupt:
-                summary = None  # a cache of the log: without it more is read
-        if summary is not None and summary.base_offset != base:
-            summary = None
         try:
-            found = status_of(path, summary)
+            if sealed and f"{base:020d}{SUMMARY}" in summarized:
+                summary, found = _summarized(path, base)
+            else:
+                summary, found = None, status_of(path)
         except Gone:
             return None  # removed since it was listed
         size = found.st_size
-        if summary is not None and size < summary.log_size:
+        if summary is not None and size != summary.log_size:
+            why = (
+                f"records up to offset {summary.end_offset - 1} are lost"
+                if size < summary.log_size
+                else "something was written behind its last record"
+            )
             raise Corrupt(
-                f"{path} has {size} bytes, and {summary.log_size} when it was sealed: records up to offset "
-                f"{summary.end_offset - 1} are lost. Restore the file"
+                f"{path} has {size} bytes, and {summary.log_size} when it was sealed: {why}. Restore the file"
             )
         return SegmentFile(base, path, size, found.st_ino, sealed, summary)
 
@@ -274,6 +275,8 @@ class PartitionFiles:
             part = self._part(segment, start, end, next_base)
             if part is not None and part.size:
                 parts.append(part)
+            else:
+                segment.prove()  # no task opens it: a changed header may hide what it holds of the range
         return FileSpan(self, start, end, parts, topic_id)
 
     def _part(self, segment: SegmentFile, start: int, end: int, next_base: int | None) -> _Part | None:
@@ -443,3 +446,27 @@ class PartitionFiles:
         if marker is not None and marker.type is MarkerType.ABORT:
             stable = min(open_txns.values(), default=header.next_offset)
             self._scanned.append(AbortedTxn(header.producer_id, first, header.last_offset, stable))
+
+
+def _summarized(path: str, base: int) -> tuple[Summary | None, os.stat_result]:
+    """Read the summary beside a log file, and the status of the log file; None for a summary that is damaged.
+
+    Compaction removes the summary, replaces the log file and writes a new summary, in this order. The summary belongs
+    to the log file if that was the same file before and after the summary was read.
+
+    Raises:
+        Gone: the log file was removed.
+    """
+    beside = f"{path.removesuffix(LOG)}{SUMMARY}"
+    while True:
+        before = status_of(path)
+        try:
+            with naming(beside):
+                summary = Summary.decode(read_or_nothing(beside))
+        except Corrupt:
+            summary = None  # it is made from the log file: without it more is read
+        if summary is not None and summary.base_offset != base:
+            summary = None
+        found = status_of(path, summary)
+        if found.st_ino == before.st_ino:
+            return summary, found

@@ -71,6 +71,7 @@ def _batches(
         if summary is not None and (summary.max_timestamp < time_ms or summary.end_offset <= start):
             continue
         begin = 0
+        segment.prove()
         if segment.base_offset < start:
             located = segment.locate(start)
             if located is None:
