@@ -379,7 +379,7 @@ def test_a_proof_goes_in_pieces(monkeypatch):
 
     log = several_segments(clean=True)
     monkeypatch.setattr(proof, "CHUNK_SIZE", 2 * HEADER.size)
-    monkeypatch.setattr(proof, "PIECE_SIZE", 3 * HEADER.size)
+    monkeypatch.setattr(proof, "PIECE_SIZE", HEADER.size)
     log.partition = log.open(clean=True, prove=False)
     segment = log.partition.segments()[0]
     assert sum(1 for _ in segment.prove()) > 2

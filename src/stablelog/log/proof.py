@@ -18,10 +18,10 @@ from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt
 
 SCRUB_SIZE = 1 << 20  # bytes that the scrub reads at a time, about
-PIECE_SIZE = 8 << 20  # bytes that are read between two yields, about
-CHUNK_SIZE = 1 << 20
-LARGE_SIZE = 256 << 10  # of a batch whose body is not read along
-HEADER_CHUNK_SIZE = 4 << 10
+PIECE_SIZE = 8 << 20  # bytes that are walked over between two yields, about
+CHUNK_SIZE = 256 << 10  # copies stay in the processor's cache
+SKIPPED_SIZE = 8 << 10  # of batches, on average, whose bodies are not copied along with their headers
+LARGE_SIZE = 256 << 10  # of batches, on average, whose bodies are not read from the disk either
 LENGTH = struct.Struct(">i")
 LENGTH_AT = 8  # in a batch
 
@@ -111,29 +111,33 @@ def prove_headers(disk: Disk, path: Path, size: int, crc: int) -> Iterator[None]
 
 
 def _walk(file: File, path: Path, size: int, crc: int) -> Iterator[None]:
-    position = found = read_size = 0
+    position = found = count = piece_end = 0
     unpack, header_size = LENGTH.unpack_from, HEADER.size
-    chunk_size = CHUNK_SIZE
     while position < size:
+        average = position // count if count else 0
+        if position >= piece_end:
+            if position:
+                yield
+            piece_end = position + PIECE_SIZE
+            if average < LARGE_SIZE:
+                # Headers alone, read one by one, would each wait for the disk.
+                file.will_need(position, min(2 * PIECE_SIZE, size - position))
+        chunk_size = CHUNK_SIZE if average < SKIPPED_SIZE else header_size
         # A copy, because a sector that cannot be read would end the process if it were mapped.
         chunk = file.read(position, min(chunk_size, size - position))
-        at, last, count = 0, len(chunk) - header_size, 0
+        at, last = 0, len(chunk) - header_size
+        if last < 0:
+            raise _damaged(file, path, size)
+        headers = []
         while at <= last:
-            found = crc32c(chunk[at : at + header_size], found)
+            headers.append(chunk[at : at + header_size])
             length = unpack(chunk, at + LENGTH_AT)[0]
             if length < header_size - LENGTH_AND_OFFSET_SIZE:
                 raise _damaged(file, path, size)
             at += length + LENGTH_AND_OFFSET_SIZE
-            count += 1
-        if not count:
-            raise _damaged(file, path, size)
-        # Of large batches only the beginnings are read.
-        chunk_size = CHUNK_SIZE if at // count < LARGE_SIZE else HEADER_CHUNK_SIZE
+        found = crc32c(b"".join(headers), found)
+        count += len(headers)
         position += at
-        read_size += len(chunk)
-        if read_size >= PIECE_SIZE:
-            read_size = 0
-            yield
     if position != size or found != crc:
         raise _damaged(file, path, size)
 
