@@ -26,7 +26,7 @@ from bench.contestants import (
 )
 from bench.report import Section, print_tables, write_document
 
-SPARK_PARTS = ("spark-read", "spark-write", "spark-plan")
+SPARK_PARTS = ("spark-read", "spark-write", "spark-plan", "after-start")
 PARTS = (
     "throughput",
     "transactions",
@@ -55,6 +55,7 @@ class Plan:
     parts: frozenset[str]
     run_count: int
     divisor: int  # of every count and duration
+    backfill_gb: float = 10.0
 
     def count(self, full: int) -> int:
         """How many of it."""
@@ -191,7 +192,7 @@ def measure_aborts(plan: Plan) -> Section:
 def measure_columns_and_spark(plan: Plan) -> list[Section]:
     """The data source: its decoder and encoder by themselves, its tasks, and its queries in one Spark session."""
     # What only Spark needs takes a second to import.
-    from bench import columns, spark_read, spark_session, spark_tasks, spark_write
+    from bench import after_start, columns, spark_read, spark_session, spark_tasks, spark_write
 
     sections = []
     if "columns" in plan.parts:
@@ -200,8 +201,8 @@ def measure_columns_and_spark(plan: Plan) -> list[Section]:
     if "spark-plan" in plan.parts:
         with console.status("planning, and memory of tasks"):
             sections += spark_tasks.run(plan.run_count, plan.divisor)
-    if plan.parts & {"spark-read", "spark-write"}:
-        jars, missing = spark_session.connector_jars()
+    if plan.parts & {"spark-read", "spark-write", "after-start"}:
+        jars, missing = spark_session.connector_jars() if "spark-read" in plan.parts else ([], "")
         if missing:
             console.print(f"without Spark's Kafka connector: {missing}")
         with spark_session.session(jars) as spark:
@@ -211,6 +212,11 @@ def measure_columns_and_spark(plan: Plan) -> list[Section]:
             if "spark-write" in plan.parts:
                 with console.status("Spark writes"):
                     sections += spark_write.run(spark, plan.run_count, plan.divisor)
+            if "after-start" in plan.parts:
+                size = int(plan.backfill_gb * 1e9) // plan.divisor
+                segment_size = after_start.SEGMENT_SIZE // plan.divisor
+                with console.status("first readers after a start"):
+                    sections += after_start.run(spark, plan.run_count, size, segment_size)
     return sections
 
 
@@ -236,6 +242,12 @@ def arguments() -> argparse.Namespace:
         "--only", action="append", help=f"this part; can be given several times: {', '.join(PARTS)}"
     )
     parser.add_argument("--runs", type=int, default=3, help="runs that are counted (default 3)")
+    parser.add_argument(
+        "--backfill-gb",
+        type=float,
+        default=10.0,
+        help="size of after-start's backfill, at least 2 (default 10)",
+    )
     parser.add_argument("--json", action="store_true", help="every run's figure, for programs")
     parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
     between = parser.add_argument_group(
@@ -257,7 +269,12 @@ def main() -> None:
     asked = arguments()
     if asked.against is not None:
         sys.exit(against.run(asked))
-    plan = Plan(frozenset(asked.only or PARTS), 1 if asked.quick else asked.runs, 10 if asked.quick else 1)
+    plan = Plan(
+        frozenset(asked.only or PARTS),
+        1 if asked.quick else asked.runs,
+        10 if asked.quick else 1,
+        asked.backfill_gb,
+    )
     beside_kafka = {*LOADS, "start"}
     missing = why_no_kafka() if plan.parts & beside_kafka else None
     if missing is not None:

@@ -59,15 +59,20 @@ def read_from_disk(pid: int) -> int:
 
 
 def make_cold(broker: EmbeddedBroker, shapes: tuple[Shape, ...]) -> None:
-    """Start the broker anew, with nothing of its data in the page cache. (What is mapped would stay there.)"""
+    """Start the broker anew, with nothing of its data in the page cache."""
     broker.stop()
     os.sync()
     for path in broker.data.rglob("*"):
         if path.is_file():
-            fd = os.open(path, os.O_RDONLY)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(fd)
+            drop_pages(path)
     start(broker, shapes)
+
+
+def drop_pages(path: Path) -> None:
+    """Have nothing of a file in the page cache, that is on the disk by now. (What is mapped would stay there.)"""
+    fd = os.open(path, os.O_RDONLY)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
 
 
 def fetch_undecoded(

@@ -125,7 +125,7 @@ def fetch_undecoded(bootstrap: str, topic: Topic) -> float:
             receive(connection, answer[:4])
             size = int.from_bytes(answer[:4], "big")
             receive(connection, answer[:size])
-            offset = _end_of_records(answer[:size], len(name), offset)
+            offset = end_of_records(answer[:size], len(name), offset)
         return topic.megabytes / (time.perf_counter() - began)
 
 
@@ -146,7 +146,7 @@ def receive(connection: socket.socket, into: memoryview) -> None:
         at += count
 
 
-def _end_of_records(answer: memoryview, name_size: int, offset: int) -> int:
+def end_of_records(answer: memoryview, name_size: int, offset: int) -> int:
     """The offset after the records of a Fetch v4 answer for one partition in which nothing was aborted."""
     at = 4 + 4 + 4 + 2 + name_size + 4  # correlation id, throttle, topics, name, partitions
     _, error, _, _, aborted_count = struct.unpack_from(">ihqqi", answer, at)

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from bench import columns, spark_read, spark_session, spark_tasks, spark_write
+from bench import after_start, columns, spark_read, spark_session, spark_tasks, spark_write
 from bench.contestants import OURS
 from bench.report import Section
 from stablelog.batch.header import Codec
@@ -111,6 +111,19 @@ def test_writes_and_micro_batches_have_a_limit_beside_them(prepared, monkeypatch
     assert batch.limit > 0
     assert by_name["100 B, M rows/s"].wanted.of_figure
     assert by_name["of that, addBatch, ms"].median(OURS) <= batch.median(OURS)
+
+
+def test_the_first_readers_after_a_start_are_held_against_the_next(prepared):
+    first, whole = after_start.run(prepared, 1, 4_000_000, segment_size=1 << 20)
+    assert [row.what.split(" segment")[0] for row in first.rows] == [
+        "first fetch from a warm",
+        "first fetch from a cold",
+        "the next fetch, ms",
+    ]
+    assert {row.beside for row in whole.rows} == {"again"}
+    assert all(row.ratio is not None and row.wanted.value == 0.8 for row in whole.rows)
+    for section in (first, whole):
+        assert_measured(section)
 
 
 def test_planning_finds_every_segment_anew_and_again(tmp_path):
