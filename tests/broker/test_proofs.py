@@ -1,6 +1,7 @@
 """Log files that a start has taken on trust: a fetch waits for their proof, and gets nothing of a damaged one."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -8,9 +9,10 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.proofs import Proofs
 from stablelog.broker.scrub import Scrub
 from stablelog.broker.tasks import Tasks
-from stablelog.errors import Corrupt, DiskError
+from stablelog.errors import Corrupt, DiskError, Unavailable, Unproven
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import DATA, batch, opened
+from tests.log.test_compaction import KeyedLog
 from tests.log.timeline import Log
 
 SMALL = {"segment.bytes": "1024", "stablelog.order": "offset"}
@@ -177,8 +179,6 @@ def test_proofs_take_turns():
 
 
 def asked(name, prove):
-    from stablelog.errors import Unproven
-
     return Unproven(DATA / name, prove)
 
 
@@ -189,16 +189,44 @@ def test_who_waits_for_a_proof_is_told_how_it_failed(error):
         proofs = Proofs(tasks, lambda _partition: None)
         proofs.start()
 
+        log = Log()
+        (segment,) = log.partition.segments()
+
         def fails():
+            segment.damage = "x is damaged"
             raise error
             yield
 
         with pytest.raises(type(error)):
-            await proofs.request(Log().partition, asked("x", fails))
+            await proofs.request(log.partition, Unproven(segment.path(".log"), fails))
         await tasks.stop()
         proofs.close()
 
     run(conversation)
+
+
+def test_who_waits_for_the_proof_of_a_segment_that_was_replaced_asks_again(caplog):
+    async def conversation():
+        tasks = Tasks(pytest.fail)
+        proofs = Proofs(tasks, lambda _partition: None)
+        proofs.start()
+        log = KeyedLog()
+        log.write("a=1 a=2 b=1 b=2")
+        replaced = log.partition.segments()[0]
+
+        def fails():
+            log.compact()
+            replaced.damage = "its file is another one"
+            raise Corrupt(replaced.damage)
+            yield
+
+        with pytest.raises(Unavailable, match="deleted or compacted"):
+            await proofs.request(log.partition, Unproven(replaced.path(".log"), fails))
+        await tasks.stop()
+        proofs.close()
+
+    run(conversation)
+    assert not caplog.text
 
 
 # -- the scrub ------------------------------------------------------------------------------------------------------
@@ -244,6 +272,24 @@ def test_the_scrub_proves_headers_too(disk, caplog):
 
     run(conversation)
     assert path.name in caplog.text
+
+
+def test_the_scrub_passes_over_a_segment_that_is_compacted_meanwhile(caplog):
+    log = KeyedLog()
+    log.write("a=1 b=1 c=1 a=2 " + "b=2 " * 3)
+    log.write("x=1 x=2 y=1 y=2 d=1")
+    (replaced, *_) = log.partition.segments()
+    log.compact()
+    assert not log.partition.holds(replaced)
+
+    async def conversation():
+        topics = SimpleNamespace(open_partitions=lambda: [log.partition])
+        scrub = Scrub(topics, Tasks(pytest.fail), lambda: 1 << 40)
+        await scrub._scrub(log.partition, replaced)
+        scrub.close()
+
+    run(conversation)
+    assert not caplog.text
 
 
 def test_the_scrub_passes_over_a_segment_that_is_deleted_meanwhile(disk, caplog):

@@ -544,3 +544,23 @@ def test_a_disk_that_fails_at_any_operation_of_a_pass_loses_nothing():
         assert (found.partition.end_offset, found.stable_offset, state(found.partition)) == wanted
         assert list(verify_directory(disk, DIRECTORY)) == []
     assert fail_at > 30
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("lost", [True, False], ids=["missing", "damaged"])
+def test_a_compacted_segment_in_front_of_an_empty_one_needs_no_summary(clean, lost):
+    log = KeyedLog()
+    log.write("a=1 b=1 c=1 a=2 b=2 a=3")
+    log.compact()
+    before, end_offset = log.batches(), log.partition.end_offset
+    log.partition.close(clean=clean)
+    summary = log.partition.segments()[0].path(".summary")
+    if lost:
+        log.disk.lose(summary)
+    else:
+        log.disk.damage(summary, bytes(len(log.disk.read_bytes(summary))))
+    log.partition = log.open(
+        clean=clean, is_established=True, leader_epoch=1, gapless_epoch=0, recovery_point=end_offset
+    )
+    assert (log.batches(), log.partition.end_offset) == (before, end_offset)
+    assert log.disk.exists(summary)

@@ -147,3 +147,38 @@ def test_what_was_acknowledged_survives_a_crash_at_every_operation(seed):
             log.write("- -")
         except Refused as refused:
             raise AssertionError(f"seed {seed}, crash at {crash_at}") from refused
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["killed", "power lost"])
+def test_a_crash_while_a_crash_is_put_right_forgets_no_leader_epoch(power):
+    """An epoch that began in a segment which recovery seals is in the file before the next start passes over it."""
+
+    def crashed(crash_at):
+        """What is left of a broker of epoch 0 and one of epoch 1, whose last segments are not sealed yet."""
+        log = Log(segment_bytes=400)
+        log.write("- " * 3)
+        log.reopen(clean=False, leader_epoch=1)
+        log.write("- " * 20, sync=False)
+        for file in log.partition.unsynced().files:
+            file.sync()
+        log.disk.sync_dir(log.directory)
+        log.partition.close(clean=False)
+        log.disk.crash_at = log.disk.steps + crash_at
+        return log
+
+    crash_at, is_over = 0, False
+    while not is_over:
+        crash_at += 1
+        log = crashed(crash_at)
+        try:
+            log.open(leader_epoch=2)
+            is_over = True
+        except SimulatedCrash:
+            pass
+        log.disk.crash_at = None
+        if power:
+            log.disk = log.disk.crash(random.Random(crash_at))
+        log.partition = log.open(leader_epoch=3)
+        assert log.partition.end_offset_for_epoch(0) == (0, 3)
+        assert log.partition.end_offset_for_epoch(1) == (1, 23)
+    assert crash_at > 20

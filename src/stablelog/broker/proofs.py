@@ -14,6 +14,7 @@ from pathlib import Path
 
 from stablelog.broker.tasks import Tasks, in_thread
 from stablelog.errors import Corrupt, StablelogError, Unavailable, Unproven
+from stablelog.log.names import LOG
 from stablelog.log.partition import Partition
 
 log = logging.getLogger(__name__)
@@ -87,8 +88,11 @@ class Proofs:
     def _failed(self, path: Path, proof: _Proof, error: StablelogError) -> None:
         del self._proofs[path]
         if isinstance(error, Corrupt):
-            if proof.partition.holds(path):  # else it was deleted meanwhile
+            segments = proof.partition.segments()
+            if any(segment.path(LOG) == path and segment.damage is not None for segment in segments):
                 log.error("%s-%d: %s", proof.partition.topic, proof.partition.index, error)
+            else:
+                error = Unavailable(f"{path} was deleted or compacted while it was proven")
             self._on_proven(proof.partition)
         elif path not in self._unreadable:
             self._unreadable.add(path)

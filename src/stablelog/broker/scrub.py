@@ -72,10 +72,10 @@ class Scrub:
             await self._read(partition, segment, self._proof_sizes(segment))
             await self._read(partition, segment, segment.scrub())
         except FileNotFoundError:
-            if partition.holds(segment.path(LOG)):
+            if partition.holds(segment):
                 log.error("scrub: %s is gone, and was durable. Restore it", segment.path(LOG))
         except (Corrupt, DiskError) as error:
-            if partition.holds(segment.path(LOG)):
+            if partition.holds(segment):
                 log.error("scrub: %s-%d: %s", partition.topic, partition.index, error)
         except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
             self._tasks.unexpected("scrub", self._tasks.partition(partition), error)
@@ -91,7 +91,7 @@ class Scrub:
     ) -> None:
         while (piece := await in_thread(self._threads, _next, pieces)) is not END:
             if isinstance(piece, DamagedBatch):
-                if partition.holds(segment.path(LOG)) and segment.note_damaged(piece):
+                if partition.holds(segment) and segment.note_damaged(piece):
                     log.error("scrub: %s: %s", segment.path(LOG), piece)
                 continue
             assert isinstance(piece, int)

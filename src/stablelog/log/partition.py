@@ -275,9 +275,9 @@ class Partition:
         """The segments, oldest first."""
         return list(self._segments)
 
-    def holds(self, path: Path) -> bool:
-        """Whether a log file is one of the partition's."""
-        return any(segment.path(LOG) == path for segment in self._segments)
+    def holds(self, segment: Segment) -> bool:
+        """Whether a segment is one of the partition's, and was neither deleted nor replaced by compaction."""
+        return any(one is segment for one in self._segments)
 
     def producers(self) -> list[ProducerDescription]:
         """Who has written here and is remembered."""

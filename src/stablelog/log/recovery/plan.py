@@ -252,8 +252,17 @@ class Planner:
     # -- segments and summaries --------------------------------------------------------------------------------
 
     def _drop_unused(self, segments: list[Segment], summaries: list[Summary | None]) -> None:
-        """Remove a last segment that is empty, if the one before it was not known to be sealed: it goes on growing."""
-        while len(segments) > 1 and summaries[-2] is None and not self._disk.size(segments[-1].path(LOG)):
+        """Remove a last segment that is empty, if the one before it was not known to be sealed: it goes on growing.
+
+        With a snapshot where the last one begins, the one before it has lost its summary: it was sealed, and
+        compaction may have left gaps in it.
+        """
+        while (
+            len(segments) > 1
+            and summaries[-2] is None
+            and segments[-1].base_offset not in self._snapshots
+            and not self._disk.size(segments[-1].path(LOG))
+        ):
             self.drop([segments.pop()])
             summaries.pop()
 

@@ -131,7 +131,7 @@ class _Replay:
         end_offset = kept[-1].end_offset
         self._drop_snapshots_past(end_offset)
         if self._epochs.truncate_to(end_offset) or self._epochs_changed:
-            self._disk.write_atomic(self._directory / EPOCH_FILE, self._epochs.encode())
+            self._write_epochs()
         if plan.log_start > end_offset:
             raise Corrupt(
                 f"{self._directory / LOG_START_FILE} says that the log begins at offset {plan.log_start}, and the log "
@@ -167,6 +167,10 @@ class _Replay:
     def _note_epoch(self, header: BatchHeader) -> None:
         if header.leader_epoch > self._epochs.latest:
             self._epochs_changed = self._epochs.assign(header.leader_epoch, header.base_offset)
+
+    def _write_epochs(self) -> None:
+        self._disk.write_atomic(self._directory / EPOCH_FILE, self._epochs.encode())
+        self._epochs_changed = False
 
     # -- snapshots ---------------------------------------------------------------------------------------------
 
@@ -388,6 +392,9 @@ class _Replay:
             file.sync()
         self._disk.sync_dir(self._directory)
         assert segment.summary is not None
+        if self._epochs_changed:
+            # The next start reads no epochs in front of the snapshot.
+            self._write_epochs()
         # As when a segment is rolled: once it is deleted, only the snapshot knows of the transactions begun in it.
         progress = Summary(next_base_offset, next_base_offset, stable_offset=segment.stable_offset)
         for suffix, content in (
