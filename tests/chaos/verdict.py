@@ -7,6 +7,7 @@ transformed records, cuts and committed offsets.
 
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from stablelog.testing.history import Fate, History, Written, check
 
@@ -207,4 +208,10 @@ def check_cuts(attempts, topics, by_cut, live):
             yield f"{topics}: {values} was committed, and is in no cut"
     for seen in live:
         if seen != by_cut[: len(seen)]:
-            yield f"{topics}: a reader by cut saw {len(seen)} transactions that are not the first ones of those that are there"
+            place, (saw, there) = next(
+                (place, pair) for place, pair in enumerate(zip_longest(seen, by_cut)) if pair[0] != pair[1]
+            )
+            yield (
+                f"{topics}: a reader by cut saw {len(seen)} transactions that are not the first ones of those that are "
+                f"there: as number {place}, it saw {saw}, and there is {there}"
+            )

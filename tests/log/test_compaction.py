@@ -564,3 +564,19 @@ def test_a_compacted_segment_in_front_of_an_empty_one_needs_no_summary(clean, lo
     )
     assert (log.batches(), log.partition.end_offset) == (before, end_offset)
     assert log.disk.exists(summary)
+
+
+def test_what_compaction_leaves_of_several_leader_epochs_agrees_with_their_file():
+    """A batch without records takes the offsets of removed batches of several epochs."""
+    log = KeyedLog(segment_bytes=500)
+    log.write("k=1 a=1 b=1", roll=False)
+    log.reopen(leader_epoch=1)
+    log.write("a=2 b=2")
+    log.write("a=3 b=3 c=3 d=3 e=3")
+    log.write("f=3")
+    log.compact()
+    empty = [header for header, _ in log.batches() if not header.record_count]
+    assert [(one.base_offset, one.last_offset, one.leader_epoch) for one in empty] == [(1, 4, 1)]
+    assert log.partition.end_offset_for_epoch(0) == (0, 3)
+    log.reopen(leader_epoch=6, is_established=True)
+    assert log.partition.end_offset_for_epoch(0) == (0, 3)

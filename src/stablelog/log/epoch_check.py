@@ -33,8 +33,8 @@ def check_epochs(epochs: LeaderEpochs, segments: Segments, path: Path) -> None:
         if not segment.base_offset <= start < segment.end_offset:
             continue  # deleted, or nothing was written since
         header, before = segment.header_at(start), segment.header_at(max(start - 1, segment.base_offset))
-        if header is None or before is None:
-            continue  # compacted away
+        if header is None or before is None or not header.record_count or not before.record_count:
+            continue  # compacted away: a batch without records may stand for batches of several epochs
         # Compaction may have removed the batch that began there.
         is_gone = header.base_offset > start and header.leader_epoch >= epoch
         if not is_gone and (header.base_offset, header.leader_epoch) != (start, epoch):
@@ -49,7 +49,7 @@ def _check_first(epochs: LeaderEpochs, segments: Segments, path: Path) -> None:
         return
     first = max(segments[0].base_offset, epochs.entries[0][1])
     header = segments[segments.place_of(first)].header_at(first)
-    if header is None or header.base_offset < first:
+    if header is None or header.base_offset < first or not header.record_count:
         return
     epoch = epochs.epoch_of(header.base_offset)
     if epoch != header.leader_epoch:
