@@ -48,8 +48,10 @@ def test_both_disks_keep_the_same_promises(disk_and_root):
     disk.remove(directory / "y")
     disk.remove(directory / "y")
     assert disk.list_dir(directory) == []
-    disk.remove_dir(root / "a")
+    disk.open(directory / "z", create=True)
+    disk.remove_dir(directory)
     assert not disk.exists(directory)
+    assert disk.exists(root / "a")
 
 
 def test_a_simulated_crash_keeps_what_was_synced_and_may_lose_the_rest():

@@ -221,6 +221,29 @@ def test_what_is_missing_is_not_found(there, name):
     assert there.disk.list_dir(there.directory) == ["f"]
 
 
+def test_a_directory_that_holds_another_one_keeps_its_files(there):
+    there.disk.make_dir(there.directory / "e")
+    with pytest.raises(DiskError):
+        there.disk.remove_dir(there.directory)
+    assert there.disk.list_dir(there.directory) == ["e", "f"]
+
+
+def test_a_symbolic_link_is_not_followed_when_a_directory_is_removed(tmp_path):
+    """A simulated disk has none."""
+    disk, elsewhere = LocalDisk(), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "f").write_bytes(CONTENT)
+    (tmp_path / "link").symlink_to(elsewhere)
+    with pytest.raises(DiskError) as raised:
+        disk.remove_dir(tmp_path / "link")
+    assert raised.value.number == errno.ENOTDIR
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "link").symlink_to(elsewhere)
+    disk.remove_dir(tmp_path / "d")
+    assert not (tmp_path / "d").exists()
+    assert (elsewhere / "f").read_bytes() == CONTENT
+
+
 def test_removing_what_is_missing_is_no_error(there):
     there.disk.remove(there.directory / "missing")
     there.disk.remove(there.directory / "missing" / "deeper")
@@ -237,6 +260,7 @@ WRONG_KIND = {
     "remove a directory": (lambda on: on.disk.remove(on.directory), errno.EISDIR),
     "list a file": (lambda on: on.disk.list_dir(on.path), errno.ENOTDIR),
     "sync a file's names": (lambda on: on.disk.sync_dir(on.path), errno.ENOTDIR),
+    "remove a directory that holds one": (lambda on: on.disk.remove_dir(on.directory / "g"), errno.ENOTEMPTY),
     "remove a file as a directory": (lambda on: on.disk.remove_dir(on.path), errno.ENOTDIR),
     "make a directory of a file": (lambda on: on.disk.make_dir(on.path), errno.ENOTDIR),
     "make a directory in a file": (lambda on: on.disk.make_dir(on.path / "x"), errno.ENOTDIR),

@@ -24,7 +24,7 @@ from stablelog.log.names import COMMIT_SUFFIXES, PRODUCERS, SUMMARY
 
 log = logging.getLogger(__name__)
 
-PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<index>\d+)")
+PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<index>0|[1-9][0-9]{0,9})")
 OUR_SUFFIXES = (SUMMARY, PRODUCERS, *COMMIT_SUFFIXES)
 OUR_NAMES = (LOG_START_FILE, "view-start-offset")
 META_NAMES = {"version", "cluster.id", "node.id"}  # which, without a comment, is what stablelog writes

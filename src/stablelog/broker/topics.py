@@ -34,7 +34,8 @@ from stablelog.broker.config import (
     order_of,
 )
 from stablelog.broker.disk_reserve import DiskReserve
-from stablelog.broker.kafka_import import PARTITION_DIRECTORY, find_topics
+from stablelog.broker.kafka_import import find_topics
+from stablelog.broker.leftovers import DELETED, Leftovers, holds_records
 from stablelog.broker.partition_metadata import (
     METADATA_FILE,
     read_partition_metadata,
@@ -57,7 +58,9 @@ CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 NAME_SIZE_MAX = 249
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
-DELETED, STRAY = "-delete", "-stray"  # what the names of directories end in that are no partition's any more
+STRAY = (
+    "-stray"  # what the name of a directory ends in that had the name of a new partition, and holds records
+)
 
 
 def commit_log_of(group: str) -> str:
@@ -172,6 +175,7 @@ class Topics:
         self._directory = directory
         self._config = config
         self._now_ms = now_ms
+        self._leftovers = Leftovers(disk, directory)
         self._topics: dict[str, Topic] = {}
         self._names: dict[uuid.UUID, str] = {}
         self._dotless: dict[str, str] = {}  # names by what metrics make of them
@@ -214,7 +218,9 @@ class Topics:
         for topic in listed:
             self._add(Topic(topic.name, topic.topic_id, topic.partition_count, topic.configs))
         if catalog is not None:
-            self._remove_unfinished()
+            counts = {topic.name: topic.partition_count for topic in listed}
+            self._leftovers.remove_unlisted(counts)
+            self._leftovers.remove_deleted()
         self._read_checkpoints()
         # Every start has an epoch of its own: what an unclean stop lost may be written again with other bytes under
         # the same offsets, and the epoch tells readers which of the two they saw.
@@ -269,29 +275,6 @@ class Topics:
 
     def _write_missing_start(self, directory: Path, known_start: int, name: str = LOG_START_FILE) -> None:
         self._reserve.attempt(lambda: write_missing_log_start(self._disk, directory, known_start, name))
-
-    def _remove_unfinished(self) -> None:
-        """Directories that are in no list are what a crash left of a topic being created or deleted."""
-        for name in self._disk.list_dir(self._directory):
-            path = self._directory / name
-            match = PARTITION_DIRECTORY.fullmatch(name)
-            if name.endswith(DELETED):
-                self._disk.remove_dir(path)
-            elif match and self._disk.is_dir(path):
-                topic = self._topics.get(match["topic"])
-                if topic is not None and int(match["index"]) < topic.partition_count:
-                    continue
-                if self._holds_records(path):
-                    log.warning(
-                        "%s belongs to no topic in %s and holds records; it is left alone", path, CATALOG_FILE
-                    )
-                else:
-                    self._disk.remove_dir(path)
-
-    def _holds_records(self, path: Path) -> bool:
-        return any(
-            self._disk.size(path / name) for name in self._disk.list_dir(path) if name.endswith(".log")
-        )
 
     def _forget_gone(self) -> None:
         """Make durable that nothing is known of what is in no list: a later topic of the name begins at 0."""
@@ -579,9 +562,7 @@ class Topics:
 
     def remove_deleted(self) -> None:
         """Remove the directories of deleted topics."""
-        for name in self._disk.list_dir(self._directory):
-            if name.endswith(DELETED):
-                self._disk.remove_dir(self._directory / name)
+        self._leftovers.remove_deleted()
 
     def _aside(self, topic: Topic, index: int, suffix: str) -> Path:
         """What the directory of a partition becomes that is out of the way of the next one of its name."""
@@ -619,7 +600,7 @@ class Topics:
 
     def _make_partition(self, topic: Topic, index: int) -> Partition:
         directory = self._directory / f"{topic.name}-{index}"
-        if self._disk.is_dir(directory) and self._holds_records(directory):
+        if self._disk.is_dir(directory) and holds_records(self._disk, directory):
             # A crash in the middle of a deletion leaves them, or somebody has put them there.
             stray = self._aside(topic, index, STRAY)
             log.warning("%s belongs to no topic and holds records; it becomes %s", directory, stray.name)

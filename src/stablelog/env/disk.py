@@ -141,9 +141,10 @@ class Disk(Protocol):
         ...
 
     def remove_dir(self, path: Path) -> None:
-        """Remove a directory with its content; no error if it is missing. Durable after `sync_dir` of its parent.
+        """Remove a directory with the files in it; no error if it is missing. Durable after `sync_dir` of its parent.
 
-        After an error, a part of the content is gone.
+        A directory that holds a directory is refused (ENOTEMPTY), and so is a symbolic link (ENOTDIR): nothing
+        changed then. After another error, a part of the files is gone.
         """
         ...
 
@@ -401,9 +402,19 @@ class LocalDisk:
 
     @_disk_call("removing", undone=False)
     def remove_dir(self, path: Path) -> None:
-        """Remove a directory with its content."""
-        if os.path.lexists(path):
-            _remove_tree(path)
+        """Remove a directory with the files in it."""
+        try:
+            mode = os.lstat(path).st_mode
+        except FileNotFoundError:
+            return
+        if not stat.S_ISDIR(mode):
+            raise NotADirectoryError(errno.ENOTDIR, "no directory", str(path))
+        entries = list(os.scandir(path))
+        if any(entry.is_dir(follow_symlinks=False) for entry in entries):
+            raise OSError(errno.ENOTEMPTY, "a directory is in it", str(path))
+        for entry in entries:
+            os.unlink(path / entry.name)
+        os.rmdir(path)
 
     @_disk_call("syncing the directory", undone=False)
     def sync_dir(self, path: Path) -> None:
@@ -445,15 +456,6 @@ def _mode(path: Path) -> int | None:
         return os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _remove_tree(path: Path) -> None:
-    for entry in list(os.scandir(path)):
-        if entry.is_dir(follow_symlinks=False):
-            _remove_tree(path / entry.name)
-        else:
-            os.unlink(path / entry.name)
-    os.rmdir(path)
 
 
 def _allocated(fd: int, size: int) -> bool:

@@ -3,6 +3,7 @@
 Format: docs/formats.md, "The data directory".
 """
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,6 +18,19 @@ SEGMENT_SUFFIXES = (LOG, INDEX, TIMEINDEX, TXNINDEX, SUMMARY, *COMMIT_SUFFIXES)
 SNAPSHOT, PRODUCERS = ".snapshot", ".producers"
 CUT = ".cut"  # what recovery or `stablelog repair` cut off the segment's log file
 DELETED = ".deleted"
+# What a partition has beside the files of segments and the snapshots.
+SINGLE_FILES = ("leader-epoch-checkpoint", "log-start-offset", "partition.metadata", "view-start-offset")
+
+_OFFSET_SUFFIXES = "|".join(re.escape(suffix[1:]) for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT, PRODUCERS))
+_PARTITION_FILE = re.compile(
+    rf"(?:[0-9]{{20}}\.(?:{_OFFSET_SUFFIXES}|cut(?:\.[0-9]+)?)|{'|'.join(map(re.escape, SINGLE_FILES))})"
+    r"(?:\.(?:deleted|cleaned|swap|tmp))*"
+)
+
+
+def is_partition_file(name: str) -> bool:
+    """Whether stablelog or Apache Kafka gives a file of a partition this name."""
+    return _PARTITION_FILE.fullmatch(name) is not None
 
 
 def is_snapshot(name: str) -> bool:

@@ -423,14 +423,16 @@ class SimDisk:
                 home.names.pop(path.name, None)
 
     def remove_dir(self, path: Path) -> None:
-        """Remove a directory with its content."""
+        """Remove a directory with the files in it."""
         self.call("removing", path)
         node = self._find(path)
         if node is None:
             return
-        for name in list(self._directory(path, "removing").names):
-            child = path / name
-            self.remove_dir(child) if self.is_dir(child) else self.remove(child)
+        names = self._directory(path, "removing").names
+        if any(isinstance(child, _Directory) for child in list(names.values())):
+            raise DiskError(f"removing {path} failed", errno.ENOTEMPTY)
+        for name in list(names):
+            self.remove(path / name)
         with self.effect(f"remove directory {path.name}", path):
             self._home(path, "removing").names.pop(path.name, None)
 

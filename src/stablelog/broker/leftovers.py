@@ -1,0 +1,100 @@
+"""Directories of partitions that no topic has any more: what a crash or a deletion has left.
+
+Only a directory that holds nothing but files of a partition is removed. Others are a user's, whatever their names.
+"""
+
+import errno
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from stablelog.broker.catalog import CATALOG_FILE
+from stablelog.broker.kafka_import import PARTITION_DIRECTORY
+from stablelog.env.disk import Disk
+from stablelog.errors import DiskError
+from stablelog.log.names import CUT, LOG, is_partition_file
+
+log = logging.getLogger(__name__)
+
+DELETED: Final = "-delete"
+NAMED_MAX: Final = 3
+_DELETED_DIRECTORY = re.compile(r".+-[0-9]+\.[0-9a-f]{32}-delete")
+
+
+class Leftovers:
+    """Removal of directories that belong to no topic.
+
+    Args:
+        disk: where the data directory lies.
+        directory: the data directory.
+    """
+
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._warned: set[Path] = set()
+
+    def remove_unlisted(self, partition_counts: Mapping[str, int]) -> None:
+        """Remove partitions without records that are in no list: a crash left them of a topic that was being created.
+
+        Args:
+            partition_counts: by topic, of the list.
+        """
+        for name in self._disk.list_dir(self._directory):
+            match = PARTITION_DIRECTORY.fullmatch(name)
+            if match is None or int(match["index"]) < partition_counts.get(match["topic"], 0):
+                continue
+            path = self._directory / name
+            if not self._disk.is_dir(path):
+                continue
+            if holds_records(self._disk, path):
+                self._warn(path, f"it belongs to no topic in {CATALOG_FILE} and holds records")
+            else:
+                self._remove(path)
+
+    def remove_deleted(self) -> None:
+        """Remove the directories of deleted topics."""
+        for name in self._disk.list_dir(self._directory):
+            path = self._directory / name
+            if _DELETED_DIRECTORY.fullmatch(name) and self._disk.is_dir(path):
+                self._remove(path)
+
+    def _remove(self, path: Path) -> None:
+        """Remove a directory that holds nothing but files of a partition; warn about any other."""
+        names = self._disk.list_dir(path)
+        if not names:
+            return  # nothing tells whose it is, and it takes no room
+        strange = [name for name in names if not is_partition_file(name)]
+        if strange:
+            more = f" and {len(strange) - NAMED_MAX} more" if len(strange) > NAMED_MAX else ""
+            self._warn(
+                path,
+                f"it belongs to no topic, and {', '.join(strange[:NAMED_MAX])}{more} in it is no file of a partition",
+            )
+            return
+        try:
+            self._disk.remove_dir(path)
+            log.info("%s belonged to no topic and was removed", path)
+        except DiskError as error:
+            if error.number not in (errno.ENOTDIR, errno.ENOTEMPTY):
+                raise
+            self._warn(
+                path, f"it belongs to no topic, and it is a symbolic link or holds a directory ({error})"
+            )
+
+    def _warn(self, path: Path, why: str) -> None:
+        """Log once that a directory stays."""
+        if path not in self._warned:
+            self._warned.add(path)
+            log.warning("%s is left alone: %s. Move or remove it if it is not needed", path, why)
+
+
+def holds_records(disk: Disk, path: Path) -> bool:
+    """Whether a directory holds a file of records, or of what was cut off one, that is not empty."""
+    return any(
+        disk.size(path / name)
+        for name in disk.list_dir(path)
+        if is_partition_file(name) and name[20:].startswith((LOG, CUT))
+    )
