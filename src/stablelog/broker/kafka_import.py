@@ -8,7 +8,6 @@ import logging
 import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from stablelog.broker.catalog import CATALOG_FILE, ListedTopic
@@ -17,8 +16,7 @@ from stablelog.broker.dynamic_settings import META_LINE
 from stablelog.broker.kafka_metadata import METADATA_TOPIC, read_topic_configs
 from stablelog.broker.partition_metadata import read_partition_metadata
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, InvalidConfig, naming
-from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.errors import Corrupt, InvalidConfig
 from stablelog.log.log_start import LOG_START_FILE
 from stablelog.log.names import COMMIT_SUFFIXES, PRODUCERS, SUMMARY
 
@@ -30,37 +28,19 @@ OUR_NAMES = (LOG_START_FILE, "view-start-offset")
 META_NAMES = {"version", "cluster.id", "node.id"}  # which, without a comment, is what stablelog writes
 
 
-@dataclass(slots=True)
-class FoundTopics:
-    """What a directory of Apache Kafka holds.
-
-    Attributes:
-        topics: with the settings that Kafka's controllers had of them.
-        latest_epoch: the greatest leader epoch of a partition; -1 if there is none.
-    """
-
-    topics: list[ListedTopic] = field(default_factory=list)
-    latest_epoch: int = -1
-
-
-def find_topics(disk: Disk, directory: Path) -> FoundTopics:
-    """Find the topics of a data directory that has no list of topics.
+def find_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
+    """Find the topics of a data directory that has no list of topics, with the settings that Kafka's controllers had.
 
     Raises:
         Corrupt: the directory is one of stablelog that has lost its list, or a file in it is damaged.
     """
     found: dict[str, dict[int, uuid.UUID | None]] = {}
-    latest_epoch = -1
     for name in disk.list_dir(directory):
         match = PARTITION_DIRECTORY.fullmatch(name)
         if match and match["topic"] != METADATA_TOPIC and disk.is_dir(directory / name):
             _check_is_kafkas(disk, directory / name)
             topic_id = read_partition_metadata(disk, directory / name)
             found.setdefault(match["topic"], {})[int(match["index"])] = topic_id
-            epochs = directory / name / EPOCH_FILE
-            if disk.exists(epochs):
-                with naming(epochs):
-                    latest_epoch = max(latest_epoch, LeaderEpochs.decode(disk.read_bytes(epochs)).latest)
     if found:
         _check_meta(disk, directory)
     known = read_topic_configs(disk, directory) if found else {}
@@ -70,7 +50,7 @@ def find_topics(disk: Disk, directory: Path) -> FoundTopics:
         configs = adopted_configs(name, known.get(name, {}))
         log.info("found topic %s with %d partitions, %s", name, len(partitions), configs)
         topics.append(ListedTopic(name, topic_id or uuid.uuid4(), max(partitions) + 1, configs))
-    return FoundTopics(topics, latest_epoch)
+    return topics
 
 
 def _check_is_kafkas(disk: Disk, partition: Path) -> None:

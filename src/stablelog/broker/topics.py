@@ -3,6 +3,7 @@
 The list of topics is `catalog`'s. A directory that Apache Kafka wrote has none: its topics are found by `kafka_import`.
 """
 
+import contextlib
 import logging
 import re
 import uuid
@@ -44,6 +45,7 @@ from stablelog.broker.partition_metadata import (
 from stablelog.broker.partition_state import COMMON, Codes, PartitionState
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, InvalidConfig, NewerFormat, Refused, StablelogError, Unavailable
+from stablelog.log.epoch_check import latest_epoch
 from stablelog.log.formats import check_formats
 from stablelog.log.log_start import LOG_START_FILE, write_missing_log_start
 from stablelog.log.partition import Partition
@@ -208,8 +210,7 @@ class Topics:
         self.cluster_id = cluster_id
         catalog = read_catalog(self._disk, self._directory)
         if catalog is None:
-            found = find_topics(self._disk, self._directory)
-            self.leader_epoch, listed = found.latest_epoch, found.topics
+            listed = find_topics(self._disk, self._directory)
             self.is_taking_over = bool(listed)
         else:
             self.leader_epoch, listed = catalog.leader_epoch, catalog.topics
@@ -223,14 +224,33 @@ class Topics:
             self._leftovers.remove_deleted()
         self._read_checkpoints()
         # Every start has an epoch of its own: what an unclean stop lost may be written again with other bytes under
-        # the same offsets, and the epoch tells readers which of the two they saw.
-        self.leader_epoch += 1
+        # the same offsets, and the epoch tells readers which of the two they saw. A list that was restored may be
+        # older than the logs.
+        self.leader_epoch = self._latest_epoch() + 1
         if not self.is_taking_over and self._established_epoch is None:
             self._established_epoch = self.leader_epoch  # of a new directory
         self._write_list()
         if self.is_taking_over:
             self._complete_partitions()
         self.write_recovery_points(durable=True)
+
+    def _latest_epoch(self) -> int:
+        """The greatest leader epoch of the list and of the partitions' logs."""
+        latest = self.leader_epoch
+        for topic in self:
+            for index in range(topic.partition_count):
+                # What is gone or cannot be read is named when the partition is opened.
+                with contextlib.suppress(FileNotFoundError, Unavailable):
+                    latest = latest_epoch(self._disk, self._directory / f"{topic.name}-{index}", latest)
+        if latest > self.leader_epoch and not self.is_taking_over:
+            log.warning(
+                "%s says leader epoch %d, and the logs have %d: it is an older copy. Topics that were created, deleted "
+                "or changed since are not known",
+                self._directory / CATALOG_FILE,
+                self.leader_epoch,
+                latest,
+            )
+        return latest
 
     def taken_over(self) -> None:
         """Take note that a directory of Apache Kafka, or of version 1, was taken over. Durable on return.

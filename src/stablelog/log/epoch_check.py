@@ -1,11 +1,70 @@
 """Leader epochs held against the log: no checksum covers Kafka's file of them."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
-from stablelog.batch.header import BatchHeader
-from stablelog.errors import Corrupt
-from stablelog.log.epochs import LeaderEpochs
+from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
+from stablelog.env.disk import Disk
+from stablelog.errors import Corrupt, NewerFormat
+from stablelog.log.epochs import EPOCH_FILE, UNKNOWN, LeaderEpochs
+from stablelog.log.names import LOG, is_log, offset_of
 from stablelog.log.segments import Segments
+
+
+def latest_epoch(disk: Disk, directory: Path, known: int) -> int:
+    """The greatest leader epoch of a partition that nobody has opened.
+
+    An epoch of the file counts if the log has a batch of it, or has no batch from where it begins. Where the file is
+    missing or damaged, the last batches count. If the file names no epoch above `known`, no log file is read.
+
+    Args:
+        disk: where the partition lies.
+        directory: the partition's own.
+        known: returned if the partition has no greater one.
+
+    Raises:
+        FileNotFoundError: there is no such directory.
+        DiskError: a file cannot be read.
+    """
+    try:
+        entries = LeaderEpochs.decode(disk.read_bytes(directory / EPOCH_FILE)).entries
+    except (FileNotFoundError, Corrupt, NewerFormat):
+        entries = None
+    later = [entry for entry in entries or () if entry[0] > known]
+    if entries is not None and not later:
+        return known
+    bases = sorted(offset_of(name) for name in disk.list_dir(directory) if is_log(name))
+    found, last_offset = {UNKNOWN}, -1
+    for base in reversed(bases):
+        for header in _whole_batches(disk, directory / f"{base:020d}{LOG}"):
+            found.add(header.leader_epoch)
+            last_offset = max(last_offset, header.last_offset)
+            if later and header.leader_epoch == later[-1][0]:
+                return header.leader_epoch
+        if base <= later[0][1] if later else last_offset >= 0:
+            break
+    if entries is None:
+        return max(known, *found)
+    return max((epoch for epoch, start in later if epoch in found or start > last_offset), default=known)
+
+
+def _whole_batches(disk: Disk, path: Path) -> Iterator[BatchHeader]:
+    """The headers of a log file's batches, up to where it is damaged or torn."""
+    file = disk.open(path)
+    try:
+        position = 0
+        with contextlib.suppress(Corrupt):
+            while position + HEADER.size <= file.size:
+                header = read_header(file.read(position, HEADER.size))
+                if header.size > file.size - position:
+                    return
+                if not crc_holds(file.read(position, header.size), 0, header):
+                    return
+                yield header
+                position += header.size
+    finally:
+        file.close()
 
 
 def epoch_at(offset: int, epochs: LeaderEpochs, segments: Segments) -> int:

@@ -145,24 +145,29 @@ class _Replay:
     # -- leader epochs -----------------------------------------------------------------------------------------
 
     def _read_epochs(self, trusted: list[Segment]) -> None:
-        """Read the leader epochs, or rebuild them from the headers where the file is missing or damaged.
+        """Read the leader epochs, or rebuild them from the headers.
+
+        They are rebuilt where the file is missing or damaged, or names an epoch that has not begun.
 
         Raises:
-            Corrupt: the file says an epoch that has not begun.
+            Corrupt: a batch of a trusted segment has an epoch that has not begun.
         """
-        path = self._directory / EPOCH_FILE
         try:
-            self._epochs = LeaderEpochs.decode(self._disk.read_bytes(path))
+            self._epochs = LeaderEpochs.decode(self._disk.read_bytes(self._directory / EPOCH_FILE))
+            if self._epochs.latest <= self._known.leader_epoch:
+                return
+            self._epochs, self._epochs_changed = LeaderEpochs(), True
         except (FileNotFoundError, Corrupt):
-            self._epochs_lost = True
-            for segment in trusted:
-                for _, header in segment.walk_unproven(0):
-                    self._note_epoch(header)
-        if self._known.is_established and self._epochs.latest > self._known.leader_epoch:
-            raise Corrupt(
-                f"{path} says leader epoch {self._epochs.latest}, and the broker is at {self._known.leader_epoch}. "
-                "Remove the file: it is rebuilt"
-            )
+            pass
+        self._epochs_lost = True
+        for segment in trusted:
+            for _, header in segment.walk_unproven(0):
+                self._note_epoch(header)
+            if self._known.is_established and self._epochs.latest > self._known.leader_epoch:
+                raise Corrupt(
+                    f"{segment.path(LOG)} has a batch of leader epoch {self._epochs.latest}, and the broker is at "
+                    f"{self._known.leader_epoch}. Restore the file, or {self._directory.parent / 'cluster.json'}"
+                )
 
     def _note_epoch(self, header: BatchHeader) -> None:
         if header.leader_epoch > self._epochs.latest:
