@@ -4,53 +4,120 @@ A directory of stablelog that has lost `cluster.json` looks like one of Kafka's.
 only stablelog writes, and refused: topics would be served with other settings and in another order.
 """
 
+import contextlib
 import logging
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import islice
 from pathlib import Path
 
 from stablelog.broker.catalog import CATALOG_FILE, ListedTopic
 from stablelog.broker.config import check_topic_configs
 from stablelog.broker.dynamic_settings import META_LINE
-from stablelog.broker.kafka_metadata import METADATA_TOPIC, read_topic_configs
+from stablelog.broker.kafka_metadata import METADATA_TOPIC, KnownTopic, read_topics
 from stablelog.broker.partition_metadata import read_partition_metadata
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, InvalidConfig
 from stablelog.log.log_start import LOG_START_FILE
-from stablelog.log.names import COMMIT_SUFFIXES, PRODUCERS, SUMMARY
+from stablelog.log.names import COMMIT_SUFFIXES, PRODUCERS, SUMMARY, is_partition_file
 
 log = logging.getLogger(__name__)
 
 PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<index>0|[1-9][0-9]{0,9})")
 OUR_SUFFIXES = (SUMMARY, PRODUCERS, *COMMIT_SUFFIXES)
 OUR_NAMES = (LOG_START_FILE, "view-start-offset")
+NAMED_MAX = 3
 META_NAMES = {"version", "cluster.id", "node.id"}  # which, without a comment, is what stablelog writes
 
 
 def find_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
     """Find the topics of a data directory that has no list of topics, with the settings that Kafka's controllers had.
 
+    Where the controllers' log is there, it says how many partitions a topic has; the log names those that are gone,
+    and they are offline.
+
     Raises:
-        Corrupt: the directory is one of stablelog that has lost its list, or a file in it is damaged.
+        Corrupt: the directory is one of stablelog that has lost its list, a partition is gone that the controllers'
+            log does not tell of, or a file in it is damaged.
+    """
+    found = _find_partitions(disk, directory)
+    if not found:
+        return []
+    _check_meta(disk, directory)
+    known = read_topics(disk, directory)
+    node_id = _node_id(disk, directory)
+    here = {
+        name
+        for name, topic in known.items()
+        if topic.partitions and name != METADATA_TOPIC and (node_id is None or node_id in topic.nodes)
+    }
+    topics = []
+    for name in sorted(found.keys() | here):
+        partitions, topic = found.get(name, {}), known.get(name, KnownTopic())
+        known_count = max(topic.partitions, default=-1) + 1
+        count = max(known_count, max(partitions, default=-1) + 1)
+        _check_holes(directory, name, partitions.keys(), range(known_count, count))
+        for index in range(known_count):
+            if index not in partitions:
+                log.warning(
+                    "%s is gone, and %s-0 names it: the partition is offline. Restore the directory, or delete the topic",
+                    directory / f"{name}-{index}",
+                    METADATA_TOPIC,
+                )
+        ids = (*partitions.values(), topic.topic_id, uuid.uuid4())
+        configs = adopted_configs(name, topic.configs)
+        log.info("found topic %s with %d partitions, %s", name, count, configs)
+        topics.append(ListedTopic(name, next(one for one in ids if one is not None), count, configs))
+    return topics
+
+
+def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UUID | None]]:
+    """The partitions of each topic that have a directory with files of Kafka's, with the topic ids that these name.
+
+    Raises:
+        Corrupt: as `find_topics`.
     """
     found: dict[str, dict[int, uuid.UUID | None]] = {}
     for name in disk.list_dir(directory):
-        match = PARTITION_DIRECTORY.fullmatch(name)
-        if match and match["topic"] != METADATA_TOPIC and disk.is_dir(directory / name):
-            _check_is_kafkas(disk, directory / name)
-            topic_id = read_partition_metadata(disk, directory / name)
-            found.setdefault(match["topic"], {})[int(match["index"])] = topic_id
-    if found:
-        _check_meta(disk, directory)
-    known = read_topic_configs(disk, directory) if found else {}
-    topics = []
-    for name, partitions in found.items():
-        topic_id = next((found_id for found_id in partitions.values() if found_id is not None), None)
-        configs = adopted_configs(name, known.get(name, {}))
-        log.info("found topic %s with %d partitions, %s", name, len(partitions), configs)
-        topics.append(ListedTopic(name, topic_id or uuid.uuid4(), max(partitions) + 1, configs))
-    return topics
+        match, path = PARTITION_DIRECTORY.fullmatch(name), directory / name
+        if match is None or match["topic"] == METADATA_TOPIC:
+            continue
+        if not disk.exists(path):
+            raise Corrupt(f"{path} is a symbolic link to nothing. Restore its target, or remove the link")
+        if not disk.is_dir(path):
+            continue
+        if not any(is_partition_file(file) for file in disk.list_dir(path)):
+            log.warning("%s is left alone: it holds no file of a partition", path)
+            continue
+        _check_is_kafkas(disk, path)
+        found.setdefault(match["topic"], {})[int(match["index"])] = read_partition_metadata(disk, path)
+    return found
+
+
+def _check_holes(directory: Path, topic: str, partitions: Collection[int], wanted: range) -> None:
+    """Raise Corrupt if one of the wanted partitions has no directory."""
+    gone_count = len(wanted) - sum(index in wanted for index in partitions)
+    if gone_count:
+        gone = ", ".join(
+            f"{directory / topic}-{index}"
+            for index in islice((one for one in wanted if one not in partitions), NAMED_MAX)
+        )
+        more = f" and {gone_count - NAMED_MAX} more" if gone_count > NAMED_MAX else ""
+        raise Corrupt(
+            f"{gone}{more} of topic {topic} cannot be found, and {topic}-{wanted[-1]} is there. Restore what is gone, or "
+            f"move {topic}-{wanted[-1]} away if it is no partition"
+        )
+
+
+def _node_id(disk: Disk, directory: Path) -> int | None:
+    """The id of the broker whose directory this is; None if it does not say."""
+    with contextlib.suppress(FileNotFoundError):
+        for line in disk.read_bytes(directory / "meta.properties").decode(errors="replace").splitlines():
+            name, _, value = line.partition("=")
+            if name in ("node.id", "broker.id") and re.fullmatch(r"[0-9]{1,10}", value.strip()):
+                return int(value)
+    return None
 
 
 def _check_is_kafkas(disk: Disk, partition: Path) -> None:

@@ -283,7 +283,10 @@ class Topics:
             for index in range(topic.partition_count):
                 directory = self._directory / f"{topic.name}-{index}"
                 if not self._disk.is_dir(directory):
-                    continue  # named when it is opened
+                    self._is_complete = (
+                        False  # named when it is opened; one that is restored lacks the files, too
+                    )
+                    continue
                 try:
                     check_formats(self._disk, directory)
                     start_offset = self._log_starts.get((topic.name, index), 0)

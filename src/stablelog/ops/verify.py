@@ -18,6 +18,7 @@ from stablelog.broker.checkpoints import (
 from stablelog.broker.config import order_of
 from stablelog.broker.dynamic_settings import SETTINGS_FILE, DynamicSettings
 from stablelog.broker.kafka_import import PARTITION_DIRECTORY, find_topics
+from stablelog.broker.kafka_metadata import METADATA_TOPIC
 from stablelog.broker.partition_metadata import METADATA_FILE, read_partition_metadata
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat
@@ -68,7 +69,12 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
     try:
         catalog = read_catalog(disk, directory)
         if catalog is None:
-            find_topics(disk, directory)  # refuses a directory that has lost its list
+            for topic in find_topics(disk, directory):  # refuses a directory that has lost its list
+                for index in range(topic.partition_count):
+                    if not disk.is_dir(directory / f"{topic.name}-{index}"):
+                        yield Finding(
+                            directory / f"{topic.name}-{index}", f"is gone; {METADATA_TOPIC}-0 names it"
+                        )
             return
     except (Corrupt, NewerFormat) as error:
         yield _finding(path, error)
