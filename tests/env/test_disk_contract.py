@@ -244,6 +244,45 @@ def test_a_symbolic_link_is_not_followed_when_a_directory_is_removed(tmp_path):
     assert (elsewhere / "f").read_bytes() == CONTENT
 
 
+WRITING = {
+    "create": lambda disk, path: disk.open(path.with_name("new"), create=True),
+    "write_atomic": lambda disk, path: disk.write_atomic(path, b""),
+    "write_unsynced": lambda disk, path: disk.write_unsynced(path, b""),
+    "make_dir": lambda disk, path: disk.make_dir(path.with_name("d")),
+    "rename": lambda disk, path: disk.rename(path, path.with_name("g")),
+    "remove": lambda disk, path: disk.remove(path),
+    "remove_dir": lambda disk, path: disk.remove_dir(path.parent),
+    "sync_dir": lambda disk, path: disk.sync_dir(path.parent),
+    "allocate": lambda disk, path: disk.allocate(path, 1),
+    "append": lambda disk, path: disk.open(path).append(b"x"),
+    "truncate": lambda disk, path: disk.open(path).truncate(0),
+}
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_a_disk_that_is_opened_to_be_read_changes_nothing(tmp_path, name):
+    path = tmp_path / "f"
+    path.write_bytes(CONTENT)
+    with pytest.raises(DiskError):
+        WRITING[name](LocalDisk(read_only=True), path)
+    assert [file.name for file in tmp_path.iterdir()] == ["f"]
+    assert path.read_bytes() == CONTENT
+
+
+def test_a_file_that_is_opened_to_be_read_asks_for_no_right_to_write(tmp_path, monkeypatch):
+    place, flags = Local(tmp_path, monkeypatch), []
+    (tmp_path / "f").write_bytes(CONTENT)
+
+    def opened(path, asked, *mode):
+        flags.append(asked)
+        return os.open(path, asked, *mode)
+
+    place.calls.instead = {"open": opened}
+    file = LocalDisk(read_only=True).open(tmp_path / "f")
+    assert (file.size, file.read(2, 3), bytes(file.view(0, 4))) == (10, CONTENT[2:5], CONTENT[:4])
+    assert [asked & os.O_ACCMODE for asked in flags] == [os.O_RDONLY]
+
+
 def test_removing_what_is_missing_is_no_error(there):
     there.disk.remove(there.directory / "missing")
     there.disk.remove(there.directory / "missing" / "deeper")

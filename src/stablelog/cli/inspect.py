@@ -45,7 +45,7 @@ def partitions_of(disk: Disk, path: Path) -> list[Path]:
 
 def run_inspect(path: Path, *, records: bool, as_json: bool) -> None:
     """Show what stands in the files."""
-    disk = LocalDisk()
+    disk = LocalDisk(read_only=True)
     if path.is_file():
         _show(inspect_file(disk, path, records=records), as_json=as_json)
         return
@@ -76,7 +76,7 @@ def _as_text(cell: object) -> object:
 
 def run_verify(directory: Path, *, as_json: bool) -> None:
     """Prove every index from the log."""
-    disk = LocalDisk()
+    disk = LocalDisk(read_only=True)
     directory = directory.absolute()
     partitions = partitions_of(disk, directory)
     is_partition = partitions == [directory]

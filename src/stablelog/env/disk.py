@@ -161,12 +161,20 @@ class Disk(Protocol):
         ...
 
 
-def _disk_call(what: str, *, undone: bool = True) -> Callable[[Call], Call]:
-    """Convert the operating system's errors of a LocalDisk method. `what` names the call in messages."""
+def _disk_call(what: str, *, undone: bool = True, writes: bool = False) -> Callable[[Call], Call]:
+    """Convert the operating system's errors of a LocalDisk method.
+
+    Args:
+        what: names the call in messages.
+        undone: whether an error means that nothing changed.
+        writes: whether a disk that is opened to be read refuses the call.
+    """
 
     def decorate(call: Call) -> Call:
         @functools.wraps(call)
         def converted(disk: "LocalDisk", path: Path, *rest: Any, **named: Any) -> Any:
+            if writes and disk.read_only:
+                raise DiskError(f"{what} {path} failed", errno.EROFS)
             try:
                 return call(disk, path, *rest, **named)
             except FileNotFoundError:
@@ -186,10 +194,10 @@ def _disk_error(what: str, error: OSError, *, undone: bool = True) -> DiskError:
 class LocalFile:
     """A file of the operating system."""
 
-    def __init__(self, path: Path, *, create: bool) -> None:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    def __init__(self, path: Path, *, create: bool, read_only: bool) -> None:
+        flags = os.O_RDONLY if read_only else os.O_RDWR | (os.O_CREAT if create else 0)
         self._path = path
-        self._fd = os.open(path, flags, 0o644)
+        self._fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
         self._size = os.fstat(self._fd).st_size
         self._map: memoryview | None = None
         self._failed: DiskError | None = None
@@ -302,12 +310,22 @@ class LocalFile:
 
 
 class LocalDisk:
-    """The file system of the machine."""
+    """The file system of the machine.
+
+    Args:
+        read_only: files are opened for reading alone, and every call that writes is refused (EROFS): for programs that
+            look into the directory of another user, or on a file system that is mounted read-only.
+    """
+
+    def __init__(self, *, read_only: bool = False) -> None:
+        self.read_only = read_only
 
     @_disk_call("opening")
     def open(self, path: Path, *, create: bool = False) -> File:
         """Open for reading and appending."""
-        return LocalFile(path, create=create)
+        if create and self.read_only:
+            raise OSError(errno.EROFS, "opened to be read", str(path))
+        return LocalFile(path, create=create, read_only=self.read_only)
 
     @_disk_call("looking for")
     def exists(self, path: Path) -> bool:
@@ -337,7 +355,7 @@ class LocalDisk:
             os.close(fd)
         return b"".join(pieces)
 
-    @_disk_call("writing")
+    @_disk_call("writing", writes=True)
     def write_atomic(self, path: Path, content: bytes) -> None:
         """Write beside, sync, rename over, sync the directory."""
         self._replace(path, content, sync=True)
@@ -346,7 +364,7 @@ class LocalDisk:
         except DiskError as error:
             raise DiskError(f"writing {path} failed", error.number, undone=False) from error
 
-    @_disk_call("writing")
+    @_disk_call("writing", writes=True)
     def write_unsynced(self, path: Path, content: bytes) -> None:
         """Write beside, and rename over."""
         self._replace(path, content, sync=False)
@@ -374,7 +392,7 @@ class LocalDisk:
         """The names in a directory, sorted."""
         return sorted(os.listdir(path))
 
-    @_disk_call("making", undone=False)
+    @_disk_call("making", undone=False, writes=True)
     def make_dir(self, path: Path) -> None:
         """Make a directory, its missing parents first, and sync each parent that got a new name."""
         missing = []
@@ -389,18 +407,18 @@ class LocalDisk:
                 os.mkdir(directory)
             self.sync_dir(directory.parent)
 
-    @_disk_call("renaming")
+    @_disk_call("renaming", writes=True)
     def rename(self, source: Path, target: Path) -> None:
         """Rename, replacing a target file."""
         os.rename(source, target)
 
-    @_disk_call("removing")
+    @_disk_call("removing", writes=True)
     def remove(self, path: Path) -> None:
         """Remove a file; no error if it is missing."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
-    @_disk_call("removing", undone=False)
+    @_disk_call("removing", undone=False, writes=True)
     def remove_dir(self, path: Path) -> None:
         """Remove a directory with the files in it."""
         try:
@@ -416,7 +434,7 @@ class LocalDisk:
             os.unlink(path / entry.name)
         os.rmdir(path)
 
-    @_disk_call("syncing the directory", undone=False)
+    @_disk_call("syncing the directory", undone=False, writes=True)
     def sync_dir(self, path: Path) -> None:
         """Make the names in a directory durable."""
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -425,7 +443,7 @@ class LocalDisk:
         finally:
             os.close(fd)
 
-    @_disk_call("allocating")
+    @_disk_call("allocating", writes=True)
     def allocate(self, path: Path, size: int) -> None:
         """Allocate the blocks, by fallocate(2) where there is one."""
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)

@@ -54,7 +54,7 @@ def _name_damage(extent: Extent, inode: int) -> None:
     """The broker's own proof, which reads slowly and names the batch."""
     assert extent.proof is not None
     try:
-        for _ in prove_headers(LocalDisk(), Path(extent.path), *extent.proof):
+        for _ in prove_headers(LocalDisk(read_only=True), Path(extent.path), *extent.proof):
             pass
         size = status_of(extent.path).st_size
         if size != extent.proof[0]:

@@ -130,7 +130,7 @@ class SegmentFile:
         if self.proof is None or self._is_proven:
             return
         try:
-            for _ in prove_headers(LocalDisk(), Path(self.path), *self.proof):
+            for _ in prove_headers(LocalDisk(read_only=True), Path(self.path), *self.proof):
                 pass
         except Corrupt:
             if status_of(self.path).st_ino != self.inode:
