@@ -63,16 +63,11 @@ class Leftovers:
 
     def _remove(self, path: Path) -> None:
         """Remove a directory that holds nothing but files of a partition; warn about any other."""
-        names = self._disk.list_dir(path)
-        if not names:
+        if not self._disk.list_dir(path):
             return  # nothing tells whose it is, and it takes no room
-        strange = [name for name in names if not is_partition_file(name)]
+        strange = strange_names(self._disk, path)
         if strange:
-            more = f" and {len(strange) - NAMED_MAX} more" if len(strange) > NAMED_MAX else ""
-            self._warn(
-                path,
-                f"it belongs to no topic, and {', '.join(strange[:NAMED_MAX])}{more} in it is no file of a partition",
-            )
+            self._warn(path, f"it belongs to no topic, and holds what is no file of a partition ({strange})")
             return
         try:
             self._disk.remove_dir(path)
@@ -89,6 +84,13 @@ class Leftovers:
         if path not in self._warned:
             self._warned.add(path)
             log.warning("%s is left alone: %s. Move or remove it if it is not needed", path, why)
+
+
+def strange_names(disk: Disk, path: Path) -> str:
+    """Names in a partition's directory that no file of a partition has, for a message; empty if there are none."""
+    strange = [name for name in disk.list_dir(path) if not is_partition_file(name)]
+    more = f" and {len(strange) - NAMED_MAX} more" if len(strange) > NAMED_MAX else ""
+    return ", ".join(strange[:NAMED_MAX]) + more
 
 
 def holds_records(disk: Disk, path: Path) -> bool:

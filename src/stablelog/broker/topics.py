@@ -36,7 +36,7 @@ from stablelog.broker.config import (
 )
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.kafka_import import find_topics
-from stablelog.broker.leftovers import DELETED, Leftovers, holds_records
+from stablelog.broker.leftovers import DELETED, Leftovers, holds_records, strange_names
 from stablelog.broker.partition_metadata import (
     METADATA_FILE,
     read_partition_metadata,
@@ -659,6 +659,10 @@ class Topics:
                 f"{directory} is gone: restore it{'' if topic.is_internal else ', or delete the topic'}"
             )
         self._check_topic_id(topic, directory)
+        if strange := strange_names(self._disk, directory):
+            log.warning(
+                "%s holds what is no file of a partition, and it is left alone: %s", directory, strange
+            )
         failed = topic.partitions.get(index)
         partition = self._open(
             topic,

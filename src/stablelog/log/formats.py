@@ -17,7 +17,7 @@ from stablelog.errors import Corrupt, naming, refuse_newer
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.interrupted import CLEANED, SWAP
 from stablelog.log.log_start import LOG_START_FILE, read_log_start
-from stablelog.log.names import PRODUCERS, SNAPSHOT, SUMMARY, TXNINDEX
+from stablelog.log.names import PRODUCERS, SNAPSHOT, SUMMARY, TXNINDEX, is_partition_file
 from stablelog.log.snapshots import PRODUCERS_VERSION, SNAPSHOT_VERSION, decode_producers
 from stablelog.log.summary import VERSION as SUMMARY_VERSION
 from stablelog.log.transaction_index import VERSION as TXNINDEX_VERSION
@@ -41,7 +41,7 @@ def check_formats(disk: Disk, directory: Path) -> None:
     found: dict[str, list[str]] = {}
     for name in disk.list_dir(directory):  # in the order of their offsets
         kind = name.lstrip("0123456789").removesuffix(CLEANED).removesuffix(SWAP)
-        if kind in _CHECKS:
+        if kind in _CHECKS and is_partition_file(name):
             found.setdefault(kind, []).append(name)
     for kind, names in found.items():
         for name in names if kind in COMPACTED else names[-1:]:

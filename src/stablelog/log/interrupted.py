@@ -20,7 +20,18 @@ from pathlib import Path
 from stablelog.batch.header import headers_in
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt
-from stablelog.log.names import DELETED, INDEX_SUFFIXES, LOG, SEGMENT_SUFFIXES, SUMMARY, TXNINDEX, offset_of
+from stablelog.log.names import (
+    DELETED,
+    INDEX_SUFFIXES,
+    LOG,
+    OFFSET_DIGITS,
+    SEGMENT_SUFFIXES,
+    SUMMARY,
+    TXNINDEX,
+    has_offset,
+    is_partition_file,
+    offset_of,
+)
 from stablelog.log.summary import Summary
 
 CLEANED, SWAP, TMP = ".cleaned", ".swap", ".tmp"
@@ -28,7 +39,7 @@ CLEANED, SWAP, TMP = ".cleaned", ".swap", ".tmp"
 
 def finish_interrupted(disk: Disk, directory: Path) -> None:
     """Finish or undo what a crash interrupted."""
-    names = disk.list_dir(directory)
+    names = _names(disk, directory)
     cleaned = [offset_of(name) for name in names if name.endswith(LOG + CLEANED)]
     # While its log file has its first name, a swap has not begun. That name goes last: it tells the others apart.
     not_begun = [
@@ -41,14 +52,19 @@ def finish_interrupted(disk: Disk, directory: Path) -> None:
     for name in names:
         if name.endswith((DELETED, CLEANED, TMP)):
             disk.remove(directory / name)
-    swaps = sorted(name for name in disk.list_dir(directory) if name.endswith(LOG + SWAP))
+    swaps = sorted(name for name in _names(disk, directory) if name.endswith(LOG + SWAP))
     for name in swaps:
         finish_swap(disk, directory, offset_of(name))
-    for name in disk.list_dir(directory):
+    for name in _names(disk, directory):
         if name.endswith(SWAP):
             disk.rename(directory / name, directory / name.removesuffix(SWAP))
     if any(name.endswith((DELETED, CLEANED, TMP, SWAP)) for name in names):
         disk.sync_dir(directory)
+
+
+def _names(disk: Disk, directory: Path) -> list[str]:
+    """The names of a partition's files; any other file in the directory is left alone."""
+    return [name for name in disk.list_dir(directory) if is_partition_file(name)]
 
 
 def begin_swap(disk: Disk, directory: Path, base_offset: int) -> None:
@@ -75,8 +91,8 @@ def finish_swap(disk: Disk, directory: Path, base_offset: int) -> None:
     if summary is not None and not summary.txnindex_size:
         disk.remove(directory / f"{stem}{TXNINDEX}")
     for name in disk.list_dir(directory):
-        number, _, suffix = name.partition(".")
-        if number.isdigit() and base_offset < int(number) < end_offset and f".{suffix}" in SEGMENT_SUFFIXES:
+        is_of_segment = has_offset(name) and name[OFFSET_DIGITS:] in SEGMENT_SUFFIXES
+        if is_of_segment and base_offset < offset_of(name) < end_offset:
             disk.remove(directory / name)
     disk.sync_dir(directory)
     for suffixes in (INDEX_SUFFIXES, (LOG,), (SUMMARY,)):

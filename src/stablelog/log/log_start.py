@@ -13,7 +13,7 @@ from crc32c import crc32c
 
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, naming, refuse_newer
-from stablelog.log.names import SUMMARY, is_log, offset_of
+from stablelog.log.names import is_log, is_summary, offset_of
 
 LOG_START_FILE = "log-start-offset"
 VERSION = 1
@@ -77,7 +77,7 @@ def write_missing_log_start(
     if start is None:
         names = disk.list_dir(directory)
         bases = sorted(offset_of(name) for name in names if is_log(name))
-        summaries = [offset_of(name) for name in names if name.endswith(SUMMARY)]
+        summaries = [offset_of(name) for name in names if is_summary(name)]
         # A summary without its log file is that of a lost segment: the log begins there, and the loss is found.
         start = max(known_start, min([*bases[:1], *summaries], default=0))
     content = encode_log_start(start)

@@ -21,6 +21,8 @@ DELETED = ".deleted"
 # What a partition has beside the files of segments and the snapshots.
 SINGLE_FILES = ("leader-epoch-checkpoint", "log-start-offset", "partition.metadata", "view-start-offset")
 
+OFFSET_DIGITS, OFFSET_MAX = 20, f"{2**63 - 1:020d}"
+_OFFSET = re.compile(r"[0-9]{20}\.")
 _OFFSET_SUFFIXES = "|".join(re.escape(suffix[1:]) for suffix in (*SEGMENT_SUFFIXES, SNAPSHOT, PRODUCERS))
 _PARTITION_FILE = re.compile(
     rf"(?:[0-9]{{20}}\.(?:{_OFFSET_SUFFIXES}|cut(?:\.[0-9]+)?)|{'|'.join(map(re.escape, SINGLE_FILES))})"
@@ -30,22 +32,32 @@ _PARTITION_FILE = re.compile(
 
 def is_partition_file(name: str) -> bool:
     """Whether stablelog or Apache Kafka gives a file of a partition this name."""
-    return _PARTITION_FILE.fullmatch(name) is not None
+    return _PARTITION_FILE.fullmatch(name) is not None and (has_offset(name) or name.startswith(SINGLE_FILES))
+
+
+def has_offset(name: str) -> bool:
+    """Whether a name begins with an offset: 20 ASCII digits, at most 2^63-1, and a point."""
+    return _OFFSET.match(name) is not None and name[:OFFSET_DIGITS] <= OFFSET_MAX
 
 
 def is_snapshot(name: str) -> bool:
     """Whether a file of this name holds producer state."""
-    return name.endswith((SNAPSHOT, PRODUCERS)) and name.partition(".")[0].isdigit()
+    return has_offset(name) and name[OFFSET_DIGITS:] in (SNAPSHOT, PRODUCERS)
 
 
 def is_log(name: str) -> bool:
     """Whether a file of this name is a segment's log."""
-    return name.endswith(LOG) and name[: -len(LOG)].isdigit()
+    return has_offset(name) and name[OFFSET_DIGITS:] == LOG
+
+
+def is_summary(name: str) -> bool:
+    """Whether a file of this name is a segment's summary."""
+    return has_offset(name) and name[OFFSET_DIGITS:] == SUMMARY
 
 
 def offset_of(name: str) -> int:
-    """The offset that a file is named by."""
-    return int(name.partition(".")[0])
+    """The offset that a name begins with; it `has_offset`."""
+    return int(name[:OFFSET_DIGITS])
 
 
 def first_segment_path(directory: Path, names: Iterable[str], log_start: int) -> Path:
@@ -57,9 +69,7 @@ def first_segment_path(directory: Path, names: Iterable[str], log_start: int) ->
         log_start: where the log begins, in that segment.
     """
     stems = [
-        offset_of(name)
-        for name in names
-        if any(name.endswith(suffix) for suffix in SEGMENT_SUFFIXES) and name.partition(".")[0].isdigit()
+        offset_of(name) for name in names if has_offset(name) and name[OFFSET_DIGITS:] in SEGMENT_SUFFIXES
     ]
     base_offset = max((stem for stem in stems if stem <= log_start), default=log_start)
     return directory / f"{base_offset:020d}{LOG}"

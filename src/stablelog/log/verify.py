@@ -31,6 +31,7 @@ from stablelog.log.names import (
     first_segment_path,
     is_log,
     is_snapshot,
+    is_summary,
     offset_of,
 )
 from stablelog.log.offset_index import OffsetIndex
@@ -167,7 +168,7 @@ class _Verification:
 
     def _find_lost(self, bases: list[int], names: list[str], start: int) -> Iterator[Finding]:
         """Find log files that are gone: their summaries are there, or the summary of the segment before them is."""
-        begins = {offset_of(name) for name in names if name.endswith(SUMMARY)}
+        begins = {offset_of(name) for name in names if is_summary(name)}
         ends = set()
         for base in bases:
             with contextlib.suppress(Corrupt, NewerFormat):

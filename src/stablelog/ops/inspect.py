@@ -11,6 +11,7 @@ from stablelog.batch.records import decode_records
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.log.epochs import LeaderEpochs
+from stablelog.log.names import has_offset
 from stablelog.log.offset_index import OffsetIndex
 from stablelog.log.producers import Producer
 from stablelog.log.snapshots import decode_producers, decode_snapshot
@@ -44,7 +45,7 @@ def inspect_file(disk: Disk, path: Path, *, records: bool) -> Table:
     stem, _, suffix = path.name.partition(".")
     if path.name == "leader-epoch-checkpoint":
         return _epochs(disk, path)
-    if not stem.isdigit():
+    if not has_offset(path.name):
         raise Corrupt(
             f"{path} is no file of a partition: <offset>.log .index .timeindex .txnindex .snapshot .producers .summary"
         )
@@ -69,9 +70,9 @@ def inspect_file(disk: Disk, path: Path, *, records: bool) -> Table:
 def files_of(disk: Disk, directory: Path) -> Iterator[Path]:
     """The files of a partition's directory that can be described, in their order."""
     for name in disk.list_dir(directory):
-        stem, _, suffix = name.partition(".")
+        suffix = name.partition(".")[2]
         known = suffix in ("log", "index", "timeindex", "txnindex", "snapshot", "producers", "summary")
-        if (stem.isdigit() and known) or name == "leader-epoch-checkpoint":
+        if (has_offset(name) and known) or name == "leader-epoch-checkpoint":
             yield directory / name
 
 

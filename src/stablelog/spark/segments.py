@@ -22,7 +22,7 @@ from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.errors import Corrupt, Unavailable, naming
 from stablelog.log.log_start import LOG_START_FILE, decode_log_start
-from stablelog.log.names import LOG, SUMMARY, TXNINDEX
+from stablelog.log.names import LOG, SUMMARY, TXNINDEX, is_log, is_snapshot, offset_of
 from stablelog.log.snapshots import decode_producers, decode_snapshot
 from stablelog.log.summary import Summary
 from stablelog.log.transaction_index import AbortedTxn
@@ -180,9 +180,7 @@ class PartitionFiles:
             self._changed_ns = changed_ns if changed_ns < looked_ns - TICK_NS else -1
         except OSError as error:
             raise Unavailable(f"{self.directory} cannot be read: {error.strerror}") from error
-        bases = sorted(
-            int(name[: -len(LOG)]) for name in names if name.endswith(LOG) and name[: -len(LOG)].isdigit()
-        )
+        bases = sorted(offset_of(name) for name in names if is_log(name))
         summarized = {name for name in names if name.endswith(SUMMARY)}
         known = {segment.base_offset: segment for segment in self.segments if segment.sealed and not anew}
         segments = []
@@ -379,10 +377,9 @@ class PartitionFiles:
         """An offset from which reading finds every open transaction, and those that are known to be open there."""
         last = self.segments[-1]
         for name in sorted(os.listdir(self.directory), reverse=True):
-            stem, dot, suffix = name.partition(".")
-            if dot + suffix != SNAPSHOT or not stem.isdigit():
+            if not is_snapshot(name) or not name.endswith(SNAPSHOT):
                 continue
-            offset = int(stem)
+            offset = offset_of(name)
             if not self.first_offset <= offset or (
                 offset > last.base_offset and last.locate(offset - 1) is None
             ):

@@ -18,11 +18,13 @@ from stablelog.log.log_start import LOG_START_FILE, read_log_start
 from stablelog.log.names import (
     INDEX_SUFFIXES,
     LOG,
+    OFFSET_DIGITS,
     PRODUCERS,
     SEGMENT_SUFFIXES,
     SNAPSHOT,
     SUMMARY,
     first_segment_path,
+    has_offset,
     is_log,
     is_snapshot,
     offset_of,
@@ -225,16 +227,12 @@ class Planner:
             Corrupt: a log file is gone that was not deleted.
         """
         for name in names:
-            stem, _, suffix = name.partition(".")
-            if not stem.isdigit() or f".{suffix}" not in SEGMENT_SUFFIXES or int(stem) in bases:
+            suffix = name[OFFSET_DIGITS:]
+            if not has_offset(name) or suffix not in SEGMENT_SUFFIXES or offset_of(name) in bases:
                 continue
-            path = self._directory / name
-            deleted = int(stem) < (bases[first_place] if bases else self._log_start)
-            if (
-                f".{suffix}" == SUMMARY
-                and not deleted
-                and self._read_summary(self.segment(int(stem))) is not None
-            ):
+            path, base = self._directory / name, offset_of(name)
+            deleted = base < (bases[first_place] if bases else self._log_start)
+            if suffix == SUMMARY and not deleted and self._read_summary(self.segment(base)) is not None:
                 raise Corrupt(
                     f"{path.with_suffix(LOG)} is gone, and was durable. Restore it; or if another program has compacted "
                     f"the log, remove {path}"
