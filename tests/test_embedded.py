@@ -117,3 +117,16 @@ def test_a_start_that_fails_is_told_with_the_end_of_the_log(tmp_path):
         stablelog.serve(data),
     ):
         pass
+
+
+@pytest.mark.parametrize("place", ["link", "link/data", "file", "file/data"])
+def test_a_data_directory_that_cannot_be_made_is_an_error_that_names_it(tmp_path, place):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "file").write_bytes(b"")
+    why = "is a symbolic link to nothing" if place.startswith("link") else "Not a directory"
+    with (
+        pytest.raises(Unavailable, match=f"{tmp_path / place} failed.*{why}"),
+        stablelog.serve(tmp_path / place),
+    ):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from stablelog.env.disk import LocalDisk
 from stablelog.errors import Unavailable
 
 # Half of the time to start would go to hypothesis, which kio imports where it is installed, and to the command line.
@@ -182,7 +183,8 @@ def serve(
         settings: any setting of the broker, with `_` for each `.` of its name: `num_partitions=4`.
 
     Raises:
-        Unavailable: it did not start, or not in time; the message has the end of its log.
+        Unavailable: the data directory cannot be made; or the broker did not start, or not in time, and the message has
+            the end of its log.
         InvalidConfig: a setting is not one, or its value is out of range.
     """
     from stablelog.broker.config import SETTINGS, load_settings
@@ -191,9 +193,9 @@ def serve(
     given = {names.get(name, name): _text(value) for name, value in settings.items()}
     load_settings(given)
     temporary = None if data is not None else tempfile.mkdtemp(prefix="stablelog-")
-    directory = Path(data) if data is not None else Path(str(temporary)) / "data"
-    directory.mkdir(parents=True, exist_ok=True)
+    directory = Path(data).absolute() if data is not None else Path(str(temporary)) / "data"
     try:
+        LocalDisk().make_dir(directory)
         with EmbeddedBroker(directory.resolve(), host, port, given) as broker:
             broker.start(start_timeout_s)
             yield broker

@@ -283,6 +283,16 @@ def test_a_file_that_is_opened_to_be_read_asks_for_no_right_to_write(tmp_path, m
     assert [asked & os.O_ACCMODE for asked in flags] == [os.O_RDONLY]
 
 
+@pytest.mark.parametrize("below", ["", "x", "x/y"])
+def test_no_directory_is_made_in_the_place_of_a_link_to_nothing(tmp_path, below):
+    """A simulated disk has no links."""
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(DiskError, match="link is a symbolic link to nothing") as raised:
+        LocalDisk().make_dir(tmp_path / "link" / below)
+    assert raised.value.number == errno.ENOTDIR
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
 def test_removing_what_is_missing_is_no_error(there):
     there.disk.remove(there.directory / "missing")
     there.disk.remove(there.directory / "missing" / "deeper")

@@ -403,8 +403,12 @@ class LocalDisk:
         if not stat.S_ISDIR(mode):
             raise NotADirectoryError(errno.ENOTDIR, "a file of this name exists", str(at))
         for directory in reversed(missing):
-            with contextlib.suppress(FileExistsError):  # another thread has made it
+            try:
                 os.mkdir(directory)
+            except FileExistsError:
+                if not os.path.isdir(directory):  # otherwise another thread has made it
+                    what = f"making {path} failed, because {directory} is a symbolic link to nothing"
+                    raise DiskError(what, errno.ENOTDIR) from None
             self.sync_dir(directory.parent)
 
     @_disk_call("renaming", writes=True)
