@@ -192,7 +192,7 @@ class History:
         """What the next start finds."""
         if self.broker is not None:
             for target, partition in self._partitions().items():
-                partition._is_writing = (
+                partition.usability.is_writing = (
                     False  # the machine stopped in an append: what was readable is looked at all the same
                 )
                 self.model.learn(target, partition)

@@ -5,7 +5,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import Codec, read_header
 from stablelog.batch.records import Record, decode_records, encode_batch
-from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange, Refused
+from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange, Refused, Unavailable
 from stablelog.log import read as log_read
 from stablelog.log.append import with_append_time
 from stablelog.log.partition import Isolation, Origin
@@ -559,3 +559,43 @@ def test_a_truncation_into_the_batch_in_which_the_log_begins_takes_its_beginning
     log.write("-")
     log.reopen(clean=False)
     assert (log.partition.start_offset, log.partition.end_offset) == (3, 4)
+
+
+@pytest.mark.parametrize("order", ["offset", "commit"])
+def test_a_closed_partition_takes_no_call_and_touches_no_file(order):
+    """Its directory may have been deleted, and made again for another topic of the name."""
+    log = write("- P1 P1c P2 - - P2a " + "- " * 30, segment_bytes=400, retention_bytes=400, order=order)
+    log.sync()
+    partition = log.partition
+    work = partition.unsynced()
+    partition.append(plain(NOW_MS), now_ms=NOW_MS)
+    work = partition.unsynced()
+    assert partition.apply_retention(NOW_MS) > 0
+    partition.close(clean=False)
+    log.disk.fault = lambda what, path: pytest.fail(f"{what} {path}")
+    for call in (
+        lambda: partition.append(plain(NOW_MS), now_ms=NOW_MS),
+        lambda: partition.append_markers([], now_ms=NOW_MS),
+        lambda: partition.roll(NOW_MS),
+        partition.unsynced,
+        lambda: partition.synced(work),
+        partition.assume_synced,
+        partition.take_snapshot,
+        partition.prove,
+        lambda: partition.read(partition.end_offset, 1, Isolation.READ_COMMITTED),
+        lambda: partition.aborted_in(0, 1),
+        lambda: partition.end_offset_for_epoch(0),
+        lambda: partition.delete_records(partition.high_watermark),
+        lambda: partition.apply_retention(NOW_MS),
+        lambda: partition.remove_deleted(1 << 62),
+        lambda: partition.expire_producers(1 << 62),
+        lambda: partition.begin_compaction(NOW_MS, key_count_max=10),
+        lambda: partition.take_cleaned(None),
+        lambda: partition.compacted(None),
+        lambda: partition.truncate_to(0),
+    ):
+        with pytest.raises(Unavailable, match="is closed"):
+            call()
+    assert "is closed" in str(partition.failure)
+    assert not any(partition.holds(segment) for segment in partition.segments())
+    partition.close()

@@ -325,8 +325,11 @@ class Broker:
 
     async def _end_work(self, topic_name: str) -> None:
         """Wait until no thread works on the partitions of a topic; when this returns, until the next await."""
-        await self.compactor.leave(topic_name)
-        await self.flush.idle()
+        while True:
+            await self.compactor.leave(topic_name)
+            await self.flush.idle()
+            if not self.compactor.works_on(topic_name):  # a pass may have begun while the sync was waited for
+                return
 
     def partition_opened(self, partition: Partition) -> None:
         """Settle what a crash left open in a partition; from then on it can be read and written."""
@@ -340,6 +343,9 @@ class Broker:
         """
         partition.fail(why)
         if partition in self._offline:
+            return
+        if not self.topics.has(partition):  # it was deleted since the failed work began
+            self.flush.forget(partition, why)
             return
         self._offline.add(partition)
         why = partition.failure or why  # the first reason
@@ -447,8 +453,11 @@ class Broker:
         Raises:
             Refused: there is no such topic, or the broker needs it.
         """
-        await self._opening.leave(name)
-        await self._end_work(name)
+        while True:
+            await self._opening.leave(name)
+            await self._end_work(name)
+            if not self._opening.works_on(name):  # an opening may have begun while other work was waited for
+                break
         topic = self.topics.delete(name)
         for index in range(topic.partition_count):
             self.transactions.partition_gone((name, index), topic.group)

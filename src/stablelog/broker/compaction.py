@@ -60,7 +60,7 @@ class Compactor:
 
     async def compact_all(self) -> None:
         """Compact each partition that has enough to do, once. An error of one is that of no other."""
-        for partition in list(self._topics.open_partitions()):
+        for partition in self._topics.open_partitions():
             if self._reserve.is_full:
                 return
             if partition.failure is not None or is_internal(partition.topic):
@@ -72,7 +72,7 @@ class Compactor:
                 log.error("%s-%d cannot be compacted: %s", partition.topic, partition.index, error)
             except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
                 self._tasks.unexpected("compaction", self._tasks.partition(partition), error)
-            if partition.failure is not None:
+            if partition.failure is not None and self._topics.has(partition):
                 self._tasks.partition(partition).fail(partition.failure)
             await asyncio.sleep(0)
 
@@ -114,9 +114,13 @@ class Compactor:
 
     async def leave(self, topic: str) -> None:
         """Have nothing to do with a topic's partitions any more; when this returns, until the next await."""
-        while self._under_way is not None and self._under_way[0].topic == topic:
+        while self._under_way is not None and self.works_on(topic):
             self._under_way[1].cancel()
             await self._idle.wait()
+
+    def works_on(self, topic: str) -> bool:
+        """Whether a pass over a partition of this topic is under way."""
+        return self._under_way is not None and self._under_way[0].topic == topic
 
     def close(self) -> None:
         """Stop. Whatever was not put in place is thrown away at the next start."""

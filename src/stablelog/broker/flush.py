@@ -134,7 +134,7 @@ class GroupFlush:
             if partition.failure is None:
                 usable.append(partition)
             else:
-                log.error("%s-%d is offline: %s", partition.topic, partition.index, partition.failure)
+                self._tasks.partition(partition).fail(partition.failure)
                 self.forget(partition, partition.failure)
         return usable
 

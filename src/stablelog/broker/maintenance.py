@@ -170,8 +170,11 @@ class Maintenance:
     async def _each_partition(
         self, name: str, work: Callable[[Partition], object], *, internal: bool = True
     ) -> None:
-        """Do something to every open partition that has not failed; an error of one is that of no other."""
-        for partition in list(self._topics.open_partitions()):
+        """Do something to every open partition that has not failed; an error of one is that of no other.
+
+        A partition that was deleted since the pass began is left out: a later topic may have its name and directory.
+        """
+        for partition in self._topics.open_partitions():
             if partition.failure is not None or (not internal and is_internal(partition.topic)):
                 continue
             try:

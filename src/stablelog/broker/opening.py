@@ -68,11 +68,13 @@ class Opening:
     def open_later(self, partition: Partition) -> None:
         """Have a partition that failed for lack of room opened again when there is some."""
         topic = self._topics.get(partition.topic)
-        if topic is not None and topic.partitions.get(partition.index) is partition:
+        if topic is not None and self._topics.has(partition):
             self._without_room[topic, partition.index] = None
 
     async def open_again(self) -> None:
         """Open those for which there was no room, as far as there is some now."""
+        if not self._without_room:
+            return
         waiting, self._without_room = list(self._without_room), {}
         await self._open((topic, index) for topic, index in waiting if self._topics.get(topic.name) is topic)
 
@@ -91,6 +93,8 @@ class Opening:
         failed = topic.partitions.get(index)
         if failed is not None:
             await self._end_work(topic.name)
+            if not self._topics.has(failed):
+                return  # it was deleted meanwhile
             failed.close(clean=False)
         try:
             partition = await self._recover(threads, topic, index)
@@ -124,7 +128,13 @@ class Opening:
                     raise
 
     async def leave(self, topic_name: str) -> None:
-        """Wait until no partition of a topic is being opened."""
-        tasks = [task for topic, task in self._under_way if topic.name == topic_name and not task.done()]
-        if tasks:
+        """Wait until no partition of a topic is being opened; when this returns, until the next await."""
+        while tasks := self._of_topic(topic_name):
             await asyncio.wait(tasks)
+
+    def works_on(self, topic_name: str) -> bool:
+        """Whether a partition of a topic is being opened."""
+        return bool(self._of_topic(topic_name))
+
+    def _of_topic(self, topic_name: str) -> list[asyncio.Task[None]]:
+        return [task for topic, task in self._under_way if topic.name == topic_name and not task.done()]

@@ -42,7 +42,8 @@ class Proofs:
     def __init__(self, tasks: Tasks, on_proven: Callable[[Partition], None]) -> None:
         self._tasks = tasks
         self._on_proven = on_proven
-        self._proofs: OrderedDict[Path, _Proof] = OrderedDict()
+        # By partition, too: one that is deleted and made again has the same paths.
+        self._proofs: OrderedDict[tuple[Partition, Path], _Proof] = OrderedDict()
         self._wake = asyncio.Event()
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="proofs")
         self._unreadable: set[Path] = set()  # files whose error was logged
@@ -54,10 +55,11 @@ class Proofs:
             A future that is done when it is proven. It fails with Corrupt if the file is damaged, and with DiskError
             if it cannot be read.
         """
-        proof = self._proofs.get(unproven.path)
+        key = partition, unproven.path
+        proof = self._proofs.get(key)
         if proof is None:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            proof = self._proofs[unproven.path] = _Proof(partition, unproven.prove(), future)
+            proof = self._proofs[key] = _Proof(partition, unproven.prove(), future)
             self._wake.set()
         return proof.done
 
@@ -70,9 +72,11 @@ class Proofs:
             await self._wake.wait()
             self._wake.clear()
             while self._proofs:
-                path, proof = next(iter(self._proofs.items()))
-                self._proofs.move_to_end(path)
+                (partition, path), proof = next(iter(self._proofs.items()))
+                self._proofs.move_to_end((partition, path))
                 try:
+                    if partition.is_closed:
+                        raise Unavailable(f"{path} was closed before it was proven")
                     piece = await in_thread(self._threads, _next, proof.pieces)
                 except StablelogError as error:
                     self._failed(path, proof, error)
@@ -81,14 +85,14 @@ class Proofs:
                     self._failed(path, proof, Unavailable(f"the proof of {path} failed unexpectedly"))
                 else:
                     if piece is END:
-                        del self._proofs[path]
+                        del self._proofs[partition, path]
                         proof.done.set_result(None)
                         self._on_proven(proof.partition)
 
     def _failed(self, path: Path, proof: _Proof, error: StablelogError) -> None:
-        del self._proofs[path]
-        if isinstance(error, Corrupt):
-            segments = proof.partition.segments()
+        del self._proofs[proof.partition, path]
+        if isinstance(error, Corrupt) or proof.partition.is_closed:
+            segments = [] if proof.partition.is_closed else proof.partition.segments()
             if any(segment.path(LOG) == path and segment.damage is not None for segment in segments):
                 log.error("%s-%d: %s", proof.partition.topic, proof.partition.index, error)
             else:

@@ -52,9 +52,9 @@ class Scrub:
         loop = asyncio.get_running_loop()
         began_s, before = loop.time(), self.read_size
         count = 0
-        for partition in list(self._topics.open_partitions()):
+        for partition in self._topics.open_partitions():
             for segment in partition.segments():
-                if partition.failure is None:
+                if partition.failure is None:  # a closed one has one: it was deleted since the last await
                     await self._scrub(partition, segment)
                     count += 1
         if count:
@@ -78,6 +78,8 @@ class Scrub:
             if partition.holds(segment):
                 log.error("scrub: %s-%d: %s", partition.topic, partition.index, error)
         except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
+            if partition.is_closed:
+                return  # the files were another topic's
             self._tasks.unexpected("scrub", self._tasks.partition(partition), error)
 
     @staticmethod
@@ -90,6 +92,8 @@ class Scrub:
         self, partition: Partition, segment: Segment, pieces: Iterator[int | DamagedBatch]
     ) -> None:
         while (piece := await in_thread(self._threads, _next, pieces)) is not END:
+            if partition.is_closed:
+                return
             if isinstance(piece, DamagedBatch):
                 if partition.holds(segment) and segment.note_damaged(piece):
                     log.error("scrub: %s: %s", segment.path(LOG), piece)

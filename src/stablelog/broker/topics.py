@@ -386,9 +386,19 @@ class Topics:
         raise codes.refusal(state, why)
 
     def open_partitions(self) -> Iterator[Partition]:
-        """Every partition that is open."""
+        """Every partition that is open, also one that has failed since.
+
+        The caller may await between two of them: one that was deleted or replaced meanwhile is not handed out.
+        """
         for topic in self:
-            yield from list(topic.partitions.values())
+            for partition in list(topic.partitions.values()):
+                if self.has(partition):
+                    yield partition
+
+    def has(self, partition: Partition) -> bool:
+        """Whether this object is the partition of its name. To be asked again after each await."""
+        topic = self._topics.get(partition.topic)
+        return topic is not None and topic.partitions.get(partition.index) is partition
 
     # -- changing ----------------------------------------------------------------------------------------------
 
@@ -759,6 +769,7 @@ class Topics:
         clean = self._written(self.write_log_starts)
         marks = {(p.topic, p.index): p.high_watermark for p in self.open_partitions()}
         for partition in self.open_partitions():
+            has_failed = partition.failure is not None
             try:
                 self._reserve.attempt(partition.close)
             except StablelogError as error:
@@ -770,7 +781,7 @@ class Topics:
                 )
                 clean = False
             else:
-                if partition.failure is not None:
+                if has_failed:
                     clean = False
                     continue
                 at = (partition.topic, partition.index)

@@ -240,9 +240,7 @@ class TransactionGroup:
             del self._marked[sequence]
 
     def _is_awaited(self, partition: Partition, end: int) -> bool:
-        topic = self._topics.get(partition.topic)
-        is_there = topic is not None and topic.partitions.get(partition.index) is partition
-        return is_there and partition.high_watermark < end
+        return self._topics.has(partition) and partition.high_watermark < end
 
     def _write_when_durable(self, decision: Decision[Any], done: "asyncio.Future[None] | None") -> None:
         self.journal.after(lambda: self._decided.append((decision, done)))

@@ -48,7 +48,7 @@ from stablelog.log.model import (
     ProducerDescription,
     Slice,
 )
-from stablelog.log.names import LOG, SEGMENT_SUFFIXES, SUMMARY
+from stablelog.log.names import SUMMARY
 from stablelog.log.producers import EndedTxn, Producers
 from stablelog.log.read import (
     Lookup,
@@ -61,10 +61,11 @@ from stablelog.log.read import (
 from stablelog.log.recovery import NEVER, Cut, Known, Recovered, recover
 from stablelog.log.retention import PendingDeletes, count_durable, count_too_much, count_too_old
 from stablelog.log.segment import RELATIVE_OFFSET_MAX, OpenFiles, Segment
-from stablelog.log.segments import Segments
+from stablelog.log.segments import Segments, cut_files
 from stablelog.log.snapshots import Snapshots
 from stablelog.log.transaction_index import AbortedTxn
 from stablelog.log.unsynced import SyncWork, Unsynced
+from stablelog.log.usability import Usability
 
 __all__ = [
     "Appended",
@@ -98,6 +99,7 @@ class Partition:
         synced_offset: the first offset that is not known to be synced; behind the high watermark where what the
             operating system has counts as durable.
         cuts: what recovery cut off the log.
+        usability: whether it takes calls. After a failure or a close, every call that touches a file raises Unavailable.
     """
 
     def __init__(
@@ -126,8 +128,7 @@ class Partition:
         self._epochs = LeaderEpochs()
         self._are_epochs_checked = False
         self._found_epochs: dict[int, int] = {}  # of transactions that were open at the open, by first offset
-        self._failed: Unavailable | None = None
-        self._is_writing = False  # bytes are in the file that are not in memory yet
+        self.usability = Usability(f"{topic}-{partition}")
         self._now_ms = 0  # the broker's clock when it was last told
         self._snapshots = Snapshots(disk, directory)
         self._pending_deletes = PendingDeletes(disk, directory)
@@ -276,8 +277,8 @@ class Partition:
         return list(self._segments)
 
     def holds(self, segment: Segment) -> bool:
-        """Whether a segment is one of the partition's, and was neither deleted nor replaced by compaction."""
-        return any(one is segment for one in self._segments)
+        """Whether a segment is one of the partition's, which is open: it was neither deleted nor replaced by compaction."""
+        return not self.is_closed and any(one is segment for one in self._segments)
 
     def producers(self) -> list[ProducerDescription]:
         """Who has written here and is remembered."""
@@ -319,20 +320,18 @@ class Partition:
         self.config = config
 
     @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called. The directory may belong to another object then, or to another topic."""
+        return self.usability.is_closed
+
+    @property
     def failure(self) -> Unavailable | None:
         """Why the partition takes no reads and writes until it is opened again; None while it does."""
-        if self._failed is None and self._is_writing:
-            self._failed = Unavailable("an append was written and not completed by an unexpected error")
-        return self._failed
+        return self.usability.failure
 
     def fail(self, why: Unavailable) -> None:
         """Take no reads and writes any more: every call raises Unavailable. The first reason holds."""
-        if self._failed is None:
-            self._failed = why
-
-    def _check_usable(self) -> None:
-        if self._is_writing or self._failed is not None:
-            raise Unavailable(f"{self.topic}-{self.index} has failed and needs a restart: {self.failure}")
+        self.usability.fail(why)
 
     # -- append ------------------------------------------------------------------------------------------------
 
@@ -359,7 +358,7 @@ class Partition:
             Corrupt: the bytes are no batch, or not those of its CRC. Nothing changed.
             Unavailable: the disk failed. Nothing of it will be seen.
         """
-        self._check_usable()
+        self.usability.check()
         self._now_ms = now_ms
         if origin is Origin.REPLICATION:
             return self._append_replicated(batches, now_ms)
@@ -395,7 +394,7 @@ class Partition:
         self._write(header, batches, self.leader_epoch, now_ms)
         if header.has_producer:
             self._producers.batch_appended(header, base_offset, now_ms)
-        self._is_writing = False
+        self.usability.is_writing = False
         return Appended(base_offset, header.last_offset, now_ms if by_broker_time else -1, self.start_offset)
 
     def _write(self, header: BatchHeader, batch: Buffer, leader_epoch: int, now_ms: int) -> None:
@@ -421,7 +420,7 @@ class Partition:
             if not error.undone:
                 self.fail(error)
             raise
-        self._is_writing = True
+        self.usability.is_writing = True
         return position
 
     def _note(self, header: BatchHeader, position: int, head: bytes) -> None:
@@ -442,7 +441,7 @@ class Partition:
             txn = self._producers.take(header, batch, now_ms)
             if txn is not None:
                 self._end(txn)
-            self._is_writing = False
+            self.usability.is_writing = False
         return Appended(found[0][1].base_offset, found[-1][1].last_offset, -1, self.start_offset)
 
     def append_markers(self, markers: Sequence[MarkerWrite], *, now_ms: int) -> list[Appended | Refused]:
@@ -455,7 +454,7 @@ class Partition:
         Raises:
             Unavailable: the disk failed. Recovery will find the markers that were written, and no others.
         """
-        self._check_usable()
+        self.usability.check()
         self._now_ms = now_ms
         outcomes, batches = plan_markers(
             markers,
@@ -498,7 +497,7 @@ class Partition:
             )
             if txn is not None:
                 self._end(txn)
-        self._is_writing = False
+        self.usability.is_writing = False
 
     def _end(self, txn: EndedTxn) -> None:
         if txn.aborted is None:
@@ -525,7 +524,7 @@ class Partition:
         Raises:
             DiskError: the old segment's indexes cannot be written, or the new segment cannot be made. Nothing changed.
         """
-        self._check_usable()
+        self.usability.check()
         active = self._active
         if active.size == 0:
             return
@@ -563,7 +562,7 @@ class Partition:
         """
         if self.high_watermark == self.end_offset and not self.has_pending_writes:
             return None
-        self._check_usable()
+        self.usability.check()
         self._active.write_aborted()
         if self._snapshots.is_due(self.config.snapshot_bytes):
             self._take_snapshot_if_possible()
@@ -571,6 +570,7 @@ class Partition:
 
     def synced(self, work: SyncWork) -> bool:
         """Take note that a work was run: the high watermark moves. Returns whether it or the LSO moved."""
+        self.usability.check_open()
         self._unsynced.done(work, self._segments)
         self.synced_offset = max(self.synced_offset, work.end_offset)
         if not work.unwritten:
@@ -579,6 +579,7 @@ class Partition:
 
     def assume_synced(self) -> bool:
         """What the operating system has counts as durable. Returns whether a watermark moved; raises as `unsynced`."""
+        self.usability.check_open()
         self._active.write_aborted()
         return self._move_high_watermark(self.end_offset)
 
@@ -601,7 +602,7 @@ class Partition:
         Raises:
             Unavailable: the indexes that it relies on cannot be written. Nothing else changed.
         """
-        self._check_usable()
+        self.usability.check()
         self._active.write_indexes()
         self._snapshot()
 
@@ -625,6 +626,7 @@ class Partition:
         Raises:
             Corrupt: a log file is not what was sealed.
         """
+        self.usability.check_open()
         for segment in self._segments:
             segment.prove_now()
 
@@ -640,7 +642,7 @@ class Partition:
             OffsetOutOfRange: `start` is before the log's start or past its end.
             Corrupt: an index that is needed is damaged.
         """
-        self._check_usable()
+        self.usability.check()
         if not self.start_offset <= start <= self.end_offset:
             raise OffsetOutOfRange(
                 f"offset {start} of {self.topic}-{self.index} is not in [{self.start_offset}, {self.end_offset}]"
@@ -656,6 +658,7 @@ class Partition:
 
     def aborted_in(self, start: int, end: int) -> tuple[AbortedTxn, ...]:
         """The aborted transactions that touch [start, end), which is decided."""
+        self.usability.check_open()
         assert end <= self.last_stable_offset
         if start >= end:
             return ()
@@ -685,6 +688,7 @@ class Partition:
         Raises:
             Corrupt: the file of the epochs is not what the log says.
         """
+        self.usability.check_open()
         if not self._are_epochs_checked:
             check_epochs(self._epochs, self._segments, self.directory / EPOCH_FILE)
             self._are_epochs_checked = True
@@ -702,7 +706,7 @@ class Partition:
         Raises:
             OffsetOutOfRange: it lies past the high watermark.
         """
-        self._check_usable()
+        self.usability.check()
         if not 0 <= before_offset <= self.high_watermark:
             raise OffsetOutOfRange(
                 f"records before {before_offset} of {self.topic}-{self.index} cannot be deleted: the high watermark is {self.high_watermark}"
@@ -723,7 +727,7 @@ class Partition:
 
     def apply_retention(self, now_ms: int) -> int:
         """Delete the oldest segments while they are too old or too much. Returns how many."""
-        self._check_usable()
+        self.usability.check()
         self._now_ms = max(self._now_ms, now_ms)
         count = self._segments.place_of(self.start_offset)
         if "delete" in self.config.cleanup_policy:
@@ -746,11 +750,13 @@ class Partition:
         return durable_count
 
     def remove_deleted(self, now_ms: int) -> None:
-        """Remove the files of deleted segments whose time has passed."""
+        """Remove the files of deleted segments whose time has passed; after a DiskError, the next call goes on."""
+        self.usability.check_open()
         self._pending_deletes.purge(now_ms)
 
     def expire_producers(self, now_ms: int) -> int:
         """Forget producers that have not written for `producer.id.expiration.ms`. Returns how many."""
+        self.usability.check_open()
         return self._producers.expire(now_ms - self.config.producer_id_expiration_ms)
 
     # -- compact -----------------------------------------------------------------------------------------------
@@ -765,7 +771,7 @@ class Partition:
             now_ms: the broker's clock.
             key_count_max: how many keys there is memory for.
         """
-        self._check_usable()
+        self.usability.check()
         return self._cleaning.begin(
             self._segments,
             self.config,
@@ -785,11 +791,11 @@ class Partition:
         Raises:
             Unavailable: the disk failed, and the partition needs a restart.
         """
-        self._check_usable()
+        self.usability.check()
         try:
             segments = self._cleaning.put_in_place(self._segments, cleaned)
         except Unavailable as error:
-            self._failed = error
+            self.fail(error)
             raise
         if segments is None:
             return False
@@ -801,6 +807,7 @@ class Partition:
 
     def compacted(self, work: Compaction) -> None:
         """A pass is over."""
+        self.usability.check_open()
         self._cleaning.over(work)
 
     # -- truncate ----------------------------------------------------------------------------------------------
@@ -814,7 +821,7 @@ class Partition:
         Raises:
             OffsetOutOfRange: it lies before the log's start.
         """
-        self._check_usable()
+        self.usability.check()
         if offset >= self.end_offset:
             return
         if offset < self.start_offset:
@@ -831,16 +838,9 @@ class Partition:
         later = [self._segments[at] for at in range(place + 1, len(self._segments))]
         self._lower_starts(end_offset)
         self.synced_offset = min(self.synced_offset, end_offset)
-        self.close(clean=False)
+        self._close_files()
         self._forget_past(end_offset, [segment, *later])
-        for gone in later:
-            for suffix in SEGMENT_SUFFIXES:
-                self._disk.remove(gone.path(suffix))
-        log = self._disk.open(segment.path(LOG))
-        log.truncate(position)
-        log.sync()
-        log.close()
-        self._disk.sync_dir(self.directory)
+        cut_files(self._disk, self.directory, segment, position, later)
         self._load(
             Known(
                 is_clean=False,
@@ -875,6 +875,10 @@ class Partition:
         """Close every file. If `clean`, make everything durable and leave nothing for recovery to read again.
 
         The time index then ends with an entry of the greatest timestamp, which Kafka needs to look up later ones.
+        Later calls raise Unavailable: the directory may be deleted, and made again for another topic of the name.
+
+        Raises:
+            Unavailable: not everything could be made durable; the partition is open as before.
         """
         if clean and self.failure is None:
             self._active.complete_time_index()
@@ -886,5 +890,9 @@ class Partition:
             if not work.unwritten:  # else older snapshots are what the next start has
                 self._snapshots.remove_all_but({*self._segments.bases, self.end_offset})
             self._pending_deletes.purge(1 << 62)
+        self.usability.is_closed = True
+        self._close_files()
+
+    def _close_files(self) -> None:
         for segment in self._segments:
             segment.close()

@@ -6,10 +6,13 @@ segment to segment, and the least first offset of the transactions aborted in it
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
+from stablelog.env.disk import Disk
 from stablelog.errors import Unproven
 from stablelog.log.minima import Minima
+from stablelog.log.names import LOG, SEGMENT_SUFFIXES
 from stablelog.log.segment import Segment
 from stablelog.log.transaction_index import AbortedTxn
 
@@ -134,3 +137,15 @@ class Segments:
             # Segments that were dropped before anybody asked are not looked at any more.
             least = self._row[number - self._gone].least_aborted_offset if number >= self._gone else None
             yield NO_ABORT if least is None else least
+
+
+def cut_files(disk: Disk, directory: Path, segment: Segment, position: int, later: Iterable[Segment]) -> None:
+    """Cut the log file of a closed segment at `position`, and remove the files of later ones. Durable on return."""
+    for gone in later:
+        for suffix in SEGMENT_SUFFIXES:
+            disk.remove(gone.path(suffix))
+    log = disk.open(segment.path(LOG))
+    log.truncate(position)
+    log.sync()
+    log.close()
+    disk.sync_dir(directory)

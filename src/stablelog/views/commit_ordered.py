@@ -35,7 +35,7 @@ class CommitOrderedPartition(Partition):
             view_start = self._view_start(known)
             self.view = CommitOrder(self, self._disk, progress)
         except BaseException:  # where descriptors have run out, others need those of the log
-            super().close(clean=False)
+            super()._close_files()
             raise
         self.view.begin_at(view_start)
         # Where state was made from a snapshot of Kafka's form, that does not say how long the open ones are.
@@ -97,7 +97,7 @@ class CommitOrderedPartition(Partition):
         """Read whole batches: in commit order for a committed reader, else as they were appended."""
         if isolation is not Isolation.READ_COMMITTED:
             return super().read(start, size_max, isolation, at_least_one=at_least_one)
-        self._check_usable()
+        self.usability.check()
         return self.view.read(start, size_max, at_least_one=at_least_one)
 
     def look_up_time(self, timestamp_ms: int, isolation: Isolation) -> Lookup:
@@ -117,7 +117,7 @@ class CommitOrderedPartition(Partition):
 
         Of the log goes what no transaction needs that the view shows or may show yet.
         """
-        self._check_usable()
+        self.usability.check()
         if not 0 <= before_offset <= self.high_watermark:
             raise OffsetOutOfRange(
                 f"records before {before_offset} of {self.topic}-{self.index} cannot be deleted: the high watermark is {self.high_watermark}"
@@ -149,7 +149,6 @@ class CommitOrderedPartition(Partition):
         self.view.forget_deleted()
         return deleted
 
-    def close(self, *, clean: bool = True) -> None:
-        """Close every file."""
-        super().close(clean=clean)
+    def _close_files(self) -> None:
+        super()._close_files()
         self.view.close()
