@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker import maintenance
+from stablelog.broker import journal, maintenance
 from stablelog.broker.apis import describe_log_dirs
 from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE, Broker
 from stablelog.broker.config import load_settings
@@ -435,20 +435,18 @@ def test_markers_that_find_no_room_are_written_in_the_order_of_the_commits_and_o
     assert run(disk, conversation) == []
 
 
-def test_markers_that_a_start_has_to_write_again_wait_for_room_too(monkeypatch):
-    """A crash took them; the partition is settled, and its next transactions are not taken for the last ones."""
-    disk = NoRoom()
-
-    async def before(desk):
-        who = await opened_transaction(desk, "a", b"x")
-        assert (await desk.end("a", who, COMMIT)).error_code is NONE
-
+def lose_markers(monkeypatch, disk, conversation):
+    """Have a broker write no markers in a conversation, as if a crash had taken them."""
     with monkeypatch.context() as patched:
         patched.setattr(
             Partition, "append_markers", lambda partition, markers, *, now_ms: [None] * len(markers)
         )
-        assert run(disk, before) == []
-    full = [("t", 0)]
+        assert run(disk, conversation) == []
+
+
+def refuse_markers(monkeypatch, *targets):
+    """Let markers find no room in these partitions. Returns the list of them, which the test may change."""
+    full = list(targets)
     append_markers = Partition.append_markers
 
     def append(partition, markers, *, now_ms):
@@ -457,6 +455,19 @@ def test_markers_that_a_start_has_to_write_again_wait_for_room_too(monkeypatch):
         return append_markers(partition, markers, now_ms=now_ms)
 
     monkeypatch.setattr(Partition, "append_markers", append)
+    return full
+
+
+def test_markers_that_a_start_has_to_write_again_wait_for_room_too(monkeypatch):
+    """A crash took them; the partition is settled, and its next transactions are not taken for the last ones."""
+    disk = NoRoom()
+
+    async def before(desk):
+        who = await opened_transaction(desk, "a", b"x")
+        assert (await desk.end("a", who, COMMIT)).error_code is NONE
+
+    lose_markers(monkeypatch, disk, before)
+    full = refuse_markers(monkeypatch, ("t", 0))
 
     async def after(desk):
         assert desk.values() == []
@@ -466,6 +477,58 @@ def test_markers_that_a_start_has_to_write_again_wait_for_room_too(monkeypatch):
         await desk.durable()
         assert desk.values() == [b"x"]
         assert desk.broker.transactions.default.resolved_commit_sequence == 1
+
+    assert run(disk, after) == []
+
+
+def test_the_commit_log_keeps_a_decision_whose_marker_waits_for_room(monkeypatch):
+    """A crash before the marker is written: the next start finds the decision, and the commit is seen."""
+    disk = NoRoom()
+    monkeypatch.setattr(journal, "CHECKPOINT_SIZE_MIN", 1)
+
+    async def before(desk):
+        who = await opened_transaction(desk, "a", b"x")
+        assert (await desk.end("a", who, COMMIT)).error_code is NONE
+
+    lose_markers(monkeypatch, disk, before)
+
+    async def full_disk(desk):
+        group = desk.broker.transactions.default
+        assert group.unresolved() == [(1, "", "t", 0)]
+        for _ in range(3):
+            await desk.broker.maintenance.trim_logs()
+        assert group.journal.partition.start_offset == 0
+
+    with monkeypatch.context() as patched:
+        refuse_markers(patched, ("t", 0))
+        assert run(disk, full_disk) == []
+
+    async def after(desk):
+        await desk.durable()
+        assert desk.values() == [b"x"]
+        await desk.broker.maintenance.trim_logs()
+        assert desk.broker.transactions.default.journal.partition.start_offset > 0
+
+    assert run(disk, after) == []
+
+
+def test_a_deleted_topic_whose_markers_wait_keeps_no_log_from_being_trimmed(monkeypatch):
+    disk = NoRoom()
+    monkeypatch.setattr(journal, "CHECKPOINT_SIZE_MIN", 1)
+
+    async def before(desk):
+        who = await opened_transaction(desk, "a", b"x")
+        assert (await desk.end("a", who, COMMIT)).error_code is NONE
+
+    lose_markers(monkeypatch, disk, before)
+    refuse_markers(monkeypatch, ("t", 0))
+
+    async def after(desk):
+        group = desk.broker.transactions.default
+        await desk.broker.delete_topic("t")
+        assert group.unresolved() == []
+        await desk.broker.maintenance.trim_logs()
+        assert group.journal.partition.start_offset > 0
 
     assert run(disk, after) == []
 

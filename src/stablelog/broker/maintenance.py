@@ -123,9 +123,12 @@ class Maintenance:
         """Trim a coordinator's log to its live state, if it has grown.
 
         Not before everything is durable: a marker that a crash takes from its partition is written again from the
-        decision in the log. So nothing is trimmed while a partition has failed.
+        decision in the log. So nothing is trimmed while a partition has failed, or lacks markers from before the start:
+        the live state no longer has their decisions.
         """
-        if any(partition.failure is not None for partition in self._topics.open_partitions()):
+        if not self._transactions.are_all_marked or any(
+            partition.failure is not None for partition in self._topics.open_partitions()
+        ):
             return
         before_offset = journal.checkpoint_if_grown(live)
         if before_offset is None:

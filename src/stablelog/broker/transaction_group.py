@@ -7,7 +7,7 @@ next transaction never meets the last one's markers on their way.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from stablelog.batch.header import BatchHeader
@@ -138,6 +138,19 @@ class TransactionGroup:
     def awaited(self) -> set[TopicPartition]:
         """Partitions that are to be opened before all that was decided before the start is settled."""
         return {*self.coordinator.unsettled(), *self._held_back}
+
+    @property
+    def settling(self) -> Collection[TopicPartition]:
+        """Partitions that were settled and lack markers from before the start, which wait for room on the disk.
+
+        Only memory knows of these markers beside the commit log; and a batch of the producer's next transaction that
+        stood in front of one would be taken for a part of the transaction that the marker ends.
+        """
+        return self._settling.keys()
+
+    def waits_at(self, target: TopicPartition) -> bool:
+        """Whether markers wait for this partition."""
+        return target in self._held_back or target in self._settling
 
     def unsettled_commits(self) -> list[TopicPartition]:
         """Partitions not opened since the start that may lack the marker of a commit: until then R may be too low."""

@@ -83,6 +83,7 @@ class Transactions:
         self._groups: dict[str, TransactionGroup] = {}
         self._by_log: dict[Partition, TransactionGroup] = {}
         self._awaited: dict[TopicPartition, set[str]] = {}  # groups that have something to settle there
+        self._lacking: set[TopicPartition] = set()  # see `lacks_markers`
         self._crossings: set[tuple[str, str]] = set()
 
     # -- which there are -----------------------------------------------------------------------------------
@@ -222,22 +223,40 @@ class Transactions:
         topic = self._topics.get(partition.topic)
         own_name = DEFAULT_GROUP if topic is None else topic.group
         own = self._groups.get(own_name, self.default)
-        for group in self._concerned(target, own_name):
+        concerned = self._concerned(target, own_name)
+        for group in concerned:
             if group is not own:
                 theirs = [txn for txn in found if group.coordinator.knows(target, txn.producer_id)]
                 found = [txn for txn in found if txn not in theirs]
                 group.settle(target, theirs, partition)
         own.settle(target, found, partition)  # and what nobody knows
+        if any(target in group.settling for group in (own, *concerned)):
+            self._lacking.add(target)
+
+    def _note_lacking(self) -> None:
+        """Look again at which partitions lack markers."""
+        self._lacking = {target for group in self._groups.values() for target in group.settling}
+
+    def lacks_markers(self, target: TopicPartition) -> bool:
+        """Whether markers from before the start wait for room in this partition. Nothing else may be written there."""
+        return target in self._lacking
+
+    @property
+    def are_all_marked(self) -> bool:
+        """Whether no partition that was settled lacks markers from before the start."""
+        return not self._lacking
 
     def retry(self) -> None:
         """Write what waits for room on the disk, as far as there is some."""
         for group in self:
             group.retry()
+        self._note_lacking()
 
     def partition_gone(self, target: TopicPartition, group_name: str) -> None:
-        """A partition of this group was deleted: nobody waits for its markers any more."""
-        for group in self._concerned(target, group_name):
+        """A partition of this group was deleted: drop the markers that wait for it, in every group."""
+        for group in {*self._concerned(target, group_name), *(one for one in self if one.waits_at(target))}:
             group.settle(target, [], None)
+        self._note_lacking()
 
     def _concerned(self, target: TopicPartition, group_name: str) -> list[TransactionGroup]:
         """The groups that may have something to settle in a partition of this group. Then they have not any more."""
