@@ -14,7 +14,7 @@ from stablelog.broker import journal, maintenance
 from stablelog.broker.apis import describe_log_dirs
 from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE, Broker
 from stablelog.broker.config import load_settings
-from stablelog.broker.disk_reserve import REFUSED_WHILE_FULL, RESERVE_FILE
+from stablelog.broker.disk_reserve import REFUSED_WHILE_FULL, RESERVE_FILE, DiskReserve
 from stablelog.errors import DiskError, Refused, Unavailable
 from stablelog.log.partition import Isolation, Partition
 from stablelog.testing.sim_clock import SimClock
@@ -23,7 +23,7 @@ from tests.broker import full_disk_life
 from tests.broker.apis.test_joint_apis import BEGIN_JOINT
 from tests.broker.apis.test_txn_offset_commit import add_offsets
 from tests.broker.apis.test_txn_offset_commit import commit as commit_offsets
-from tests.broker.desk import COMMIT, DATA, Desk, batch, init_fields, part
+from tests.broker.desk import ABORT, COMMIT, DATA, Desk, batch, init_fields, part
 
 NONE = ErrorCode.none
 SIZE = 64 << 10
@@ -435,6 +435,11 @@ def test_markers_that_find_no_room_are_written_in_the_order_of_the_commits_and_o
     assert run(disk, conversation) == []
 
 
+def committed(desk):
+    """What a committed reader gets of the first partition, from all its segments."""
+    return full_disk_life.committed_values(desk.broker.topics.partition("t", 0))
+
+
 def lose_markers(monkeypatch, disk, conversation):
     """Have a broker write no markers in a conversation, as if a crash had taken them."""
     with monkeypatch.context() as patched:
@@ -531,6 +536,212 @@ def test_a_deleted_topic_whose_markers_wait_keeps_no_log_from_being_trimmed(monk
         assert group.journal.partition.start_offset > 0
 
     assert run(disk, after) == []
+
+
+# Versions of EndTxn and Produce of TV1 and TV2.
+DIALECTS = [(3, 9), (5, 12)]
+
+
+@pytest.mark.parametrize("decided", [COMMIT, ABORT])
+@pytest.mark.parametrize(("end_version", "produce_version"), DIALECTS)
+def test_no_batch_stands_in_front_of_a_marker_that_waits_for_room(
+    monkeypatch, end_version, produce_version, decided
+):
+    """Also not one that arrives in the turn of the loop in which the disk has room again."""
+    disk, producers = NoRoom(), []
+
+    async def before(desk):
+        who = await desk.init("a", version=5)
+        if produce_version < 12:
+            assert await desk.add("a", who, ("t", 0)) == [NONE]
+        written = await desk.produce(
+            batch(b"x", producer=who, sequence=0), transactional_id="a", version=produce_version
+        )
+        assert written.error_code is NONE
+        answer = await desk.end("a", who, decided, version=end_version)
+        assert answer.error_code is NONE
+        producers.append((answer.producer_id, answer.producer_epoch) if end_version >= 5 else who)
+
+    lose_markers(monkeypatch, disk, before)
+    full = refuse_markers(monkeypatch, ("t", 0))
+
+    async def after(desk):
+        (who,), reserve = producers, desk.broker.reserve
+        first = 0 if end_version >= 5 else 1  # the epoch is another one, or the sequences go on
+        if produce_version < 12:
+            reserve.is_full = False
+            assert await desk.add("a", who, ("t", 0)) == [NONE]
+
+        async def write():
+            return await desk.produce(
+                batch(b"new", producer=who, sequence=first), transactional_id="a", version=produce_version
+            )
+
+        # Whatever the reserve says: the partition itself takes nothing.
+        reserve.is_full = False
+        assert (await write()).error_code is ErrorCode.kafka_storage_error
+        assert (await write_abort(desk, who)) is ErrorCode.kafka_storage_error
+
+        reserve.is_full, arrived = True, []
+        take_back = reserve._take_back
+
+        def taken_back():
+            take_back()
+            if not reserve.is_full and not arrived:
+                full.clear()
+                arrived.append(asyncio.create_task(write()))
+
+        reserve._take_back = taken_back
+        await tend(desk)
+        assert (await arrived[0]).error_code is NONE
+        await desk.durable()
+        assert committed(desk) == ([b"x"] if decided is COMMIT else [])
+        assert len(desk.broker.topics.partition("t", 0).open_transactions()) == 1
+        assert (await desk.end("a", who, not decided, version=end_version)).error_code is NONE
+        await desk.durable()
+        assert committed(desk) == ([b"x"] if decided is COMMIT else [b"new"])
+
+    assert run(disk, after) == []
+
+
+async def write_abort(desk, who):
+    """The answer to WriteTxnMarkers that aborts a producer's transaction in partition 0."""
+    topic = {"name": "t", "partition_indexes": [0]}
+    marker = {
+        "producer_id": who[0],
+        "producer_epoch": who[1],
+        "transaction_result": False,
+        "coordinator_epoch": 0,
+        "transaction_version": 0,
+        "topics": [topic],
+    }
+    answer = await desk.ask_with(27, 1, {"markers": [marker]})
+    return answer.markers[0].topics[0].partitions[0].error_code
+
+
+def test_the_disk_is_full_again_when_what_waits_finds_no_room(monkeypatch):
+    disk = NoRoom()
+
+    async def before(desk):
+        who = await opened_transaction(desk, "a", b"x")
+        assert (await desk.end("a", who, COMMIT)).error_code is NONE
+
+    lose_markers(monkeypatch, disk, before)
+    full = refuse_markers(monkeypatch, ("t", 0))
+
+    async def after(desk):
+        await tend(desk)
+        assert desk.broker.reserve.is_full
+        assert (await desk.produce(batch(b"no"))).error_code is ErrorCode.kafka_storage_error
+        full.clear()
+        await tend(desk)
+        assert (await desk.produce(batch(b"y"))).error_code is NONE
+        assert committed(desk) == [b"x", b"y"]
+
+    assert run(disk, after) == []
+
+
+def test_offsets_of_a_transaction_wait_for_the_markers_of_the_last_one(monkeypatch):
+    """They would be committed or aborted by the marker of the last one."""
+    disk, producers = NoRoom(), []
+
+    async def before(desk):
+        who = await desk.init("a")
+        assert await add_offsets(desk, who) is NONE
+        assert await commit_offsets(desk, 3, who, offset=5) is NONE
+        assert (await desk.end("a", who, COMMIT)).error_code is NONE
+        await desk.durable()
+        producers.append(who)
+
+    lose_markers(monkeypatch, disk, before)
+    full = refuse_markers(monkeypatch, ("__consumer_offsets", 0))
+
+    async def after(desk):
+        desk.broker.reserve.is_full = False
+        assert await add_offsets(desk, producers[0]) is NONE
+        refused = await commit_offsets(desk, 3, producers[0], offset=9)
+        assert refused is ErrorCode.coordinator_load_in_progress
+        full.clear()
+        await tend(desk)
+        assert await commit_offsets(desk, 3, producers[0], offset=9) is NONE
+        assert (await desk.end("a", producers[0], ABORT)).error_code is NONE
+        fetched = desk.broker.groups.coordinator.fetch_offsets("g", [("t", 0)]).answer
+        assert fetched["t", 0].offset == 5
+
+    assert run(disk, after) == []
+
+
+def test_what_waits_is_written_also_when_the_reserve_was_made_whole_by_the_start(monkeypatch):
+    """Room came between the writes of the start that found none and the check of the reserve."""
+    disk = NoRoom()
+
+    async def before(desk):
+        who = await desk.init("a")
+        assert await add_offsets(desk, who) is NONE
+        assert await commit_offsets(desk, 3, who, offset=5) is NONE
+        assert (await desk.end("a", who, COMMIT)).error_code is NONE
+        await desk.durable()
+
+    lose_markers(monkeypatch, disk, before)
+    full = refuse_markers(monkeypatch, ("__consumer_offsets", 0))
+    restore = DiskReserve.restore
+
+    async def with_room(reserve):
+        full.clear()
+        return await restore(reserve)
+
+    monkeypatch.setattr(DiskReserve, "restore", with_room)
+
+    async def after(desk):
+        assert not desk.broker.reserve.is_full
+        assert desk.broker.groups.journal.partition.open_transactions() == []
+
+    assert run(disk, after) == []
+
+
+def test_what_waits_is_written_also_while_the_disk_does_not_count_as_full(monkeypatch):
+    disk = NoRoom()
+
+    async def before(desk):
+        who = await opened_transaction(desk, "a", b"x")
+        assert (await desk.end("a", who, COMMIT)).error_code is NONE
+
+    lose_markers(monkeypatch, disk, before)
+    full = refuse_markers(monkeypatch, ("t", 0))
+
+    async def after(desk):
+        desk.broker.reserve.is_full = False
+        full.clear()
+        await tend(desk)
+        await desk.durable()
+        assert desk.values() == [b"x"]
+
+    assert run(disk, after) == []
+
+
+def test_a_directory_that_cannot_be_removed_does_not_keep_the_disk_full():
+    disk = NoRoom()
+
+    async def conversation(desk):
+        for name in ("gone", "other"):
+            await desk.broker.create_topic(name, 1, {})
+        disk.fill()
+        assert (await desk.produce(batch(b"no"))).error_code is ErrorCode.kafka_storage_error
+        await desk.broker.delete_topic("gone")
+        await desk.broker.delete_topic("other")
+        disk.fault = lambda what, path: (
+            errno.EIO if path.name.startswith("gone") and what == "removing" else None
+        )
+        disk.grow()
+        await tend(desk)
+        assert not desk.broker.reserve.is_full
+        assert (await desk.produce(batch(b"x"))).error_code is NONE
+        left = [name for name in disk.list_dir(DATA) if name.endswith("-delete")]
+        assert len(left) == 1
+        with pytest.raises(DiskError):
+            await desk.broker.maintenance.remove_deleted()
+
+    assert run(disk, conversation, size=SIZE) == []
 
 
 def test_records_of_groups_wait_in_front_of_the_markers_of_offsets():

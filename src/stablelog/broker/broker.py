@@ -138,7 +138,7 @@ class Broker:
             InvalidConfig: the directory belongs to another node.
         """
         self.open_directory()
-        if not await self.reserve.restore():
+        if not await self.maintenance.restore_reserve():
             log.error("%s", self.reserve.state())
         if self.topics.is_taking_over:
             # Which producer ids Kafka has given out is not in the directory: its partitions say which are in use.

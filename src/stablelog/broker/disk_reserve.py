@@ -193,7 +193,10 @@ class DiskReserve:
         self.attempt(lambda: self._disk.write_unsynced(path, content))
 
     async def restore(self) -> bool:
-        """Take back what was given up, as far as there is room. Returns whether clients' writes are taken then."""
+        """Take back what was given up, as far as there is room. Returns whether clients' writes are taken then.
+
+        It returns in the turn of the loop in which they are, so that the caller first writes what waits for room.
+        """
         while self.is_full and self.free_size() >= self._missing + self._margin:
             if self._file is None:
                 self._open_file()
@@ -203,7 +206,8 @@ class DiskReserve:
                 self._note_trouble(error)
                 self._open_file()  # a file whose failed write could not be undone takes no more
                 break
-            await asyncio.sleep(0)
+            if self.is_full:
+                await asyncio.sleep(0)
         return not self.is_full
 
     def _take_back(self) -> None:

@@ -55,11 +55,21 @@ class Leftovers:
                 self._remove(path)
 
     def remove_deleted(self) -> None:
-        """Remove the directories of deleted topics."""
+        """Remove the directories of deleted topics.
+
+        Raises:
+            DiskError: at least one cannot be removed, of which this is the first; the others are.
+        """
+        errors = []
         for name in self._disk.list_dir(self._directory):
             path = self._directory / name
-            if _DELETED_DIRECTORY.fullmatch(name) and self._disk.is_dir(path):
-                self._remove(path)
+            try:
+                if _DELETED_DIRECTORY.fullmatch(name) and self._disk.is_dir(path):
+                    self._remove(path)
+            except DiskError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _remove(self, path: Path) -> None:
         """Remove a directory that holds nothing but files of a partition; warn about any other."""

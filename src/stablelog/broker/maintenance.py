@@ -10,7 +10,7 @@
 | removal of deleted files | removes files of deleted segments and topics | REMOVAL_S |
 | checkpoints | writes Kafka's checkpoint of log start offsets | CHECKPOINT_S |
 | recovery points | records up to where each partition is synced | RECOVERY_POINT_S |
-| disk reserve | while the disk is full: writes what waits for room, frees some, and takes the reserve back | RESERVE_S |
+| disk reserve | writes what waits for room; while the disk is full, frees some and takes the reserve back | RESERVE_S |
 
 What goes wrong in one partition is logged for that partition, and the others are worked on: an expected error is
 tried again at the next pass, an unexpected one fails the partition. An unexpected error of a coordinator stops the
@@ -18,6 +18,7 @@ broker. Offsets of consumers expire by the group coordinator's own timer (`broke
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -203,18 +204,26 @@ class Maintenance:
     # -- the full disk -----------------------------------------------------------------------------------------
 
     async def tend_reserve(self) -> None:
-        """While the disk is full: write what waits for room, free some, and take the reserve back when it fits."""
-        if not self._reserve.is_full:
-            return
+        """Write what waits for room. While the disk is full, free some, and take the reserve back when it fits."""
         self.retry()
-        now_s = asyncio.get_running_loop().time()
-        if now_s - self._retention_s >= RETENTION_WHILE_FULL_S:
-            self._retention_s = now_s
-            await self.apply_retention()
-        await self.remove_deleted()
+        if self._reserve.is_full:
+            now_s = asyncio.get_running_loop().time()
+            if now_s - self._retention_s >= RETENTION_WHILE_FULL_S:
+                self._retention_s = now_s
+                await self.apply_retention()
+            with contextlib.suppress(StablelogError):  # the removal has a task of its own, which logs it
+                await self.remove_deleted()
+            await self.restore_reserve()
+        await self._opening.open_again()
+
+    async def restore_reserve(self) -> bool:
+        """Take the reserve back as far as there is room; then write what waits, before any client is served again.
+
+        Returns whether clients' writes are taken. If what waits finds no room, the disk is full again.
+        """
         if await self._reserve.restore():
             self.retry()
-        await self._opening.open_again()
+        return not self._reserve.is_full
 
     def retry(self) -> None:
         """Write what waits for room on the disk, as far as there is some."""

@@ -594,7 +594,11 @@ class Topics:
             log.error("%s belongs to a deleted topic and cannot be renamed; remove it: %s", source, error)
 
     def remove_deleted(self) -> None:
-        """Remove the directories of deleted topics."""
+        """Remove the directories of deleted topics.
+
+        Raises:
+            DiskError: at least one cannot be removed, of which this is the first; the others are.
+        """
         self._leftovers.remove_deleted()
 
     def _aside(self, topic: Topic, index: int, suffix: str) -> Path:

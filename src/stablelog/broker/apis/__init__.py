@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import Codes, PartitionState
-from stablelog.errors import Unavailable
+from stablelog.errors import Refused, Unavailable
 
 NO_THROTTLE = timedelta(0)
 TURN_S = 0.01
@@ -30,6 +30,27 @@ async def in_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
             await asyncio.sleep(0)
             began_s = loop.time()
         yield item
+
+
+def check_marked(broker: Broker, target: tuple[str, int], code: ErrorCode | None) -> None:
+    """Refuse a write to a partition that lacks markers from before the start: they wait for room on the disk.
+
+    A batch of a producer's next transaction in front of such a marker would be taken for a part of the last one.
+
+    Args:
+        broker: where.
+        target: topic and index of the partition.
+        code: what clients of the API retry; None for KAFKA_STORAGE_ERROR.
+
+    Raises:
+        Refused: with that code.
+    """
+    if broker.transactions.lacks_markers(target):
+        raise Refused(
+            code or ErrorCode.kafka_storage_error,
+            f"{target[0]}-{target[1]} takes no writes before the markers of transactions that were decided before the "
+            "start; they wait for room on the disk",
+        )
 
 
 async def durable_code(

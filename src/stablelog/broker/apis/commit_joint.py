@@ -12,6 +12,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
+from stablelog.broker.apis import check_marked
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES
@@ -91,6 +92,7 @@ async def _commit(broker: Broker, request: CommitJointRequest) -> CommitAnswer:
     children = [ChildShown(c.transactional_id, c.producer_id, c.producer_epoch) for c in request.children]
     offsets: ChildShown | None = None
     if request.group_offsets and joint.check_commit(name, request.version, request.run) is None:
+        check_marked(broker, OFFSETS_PARTITION, ErrorCode.coordinator_load_in_progress)
         offsets = await _write_offsets(broker, group, request, name)
         children.append(offsets)
     decision = joint.commit(

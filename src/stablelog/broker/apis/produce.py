@@ -17,7 +17,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import BatchHeader
-from stablelog.broker.apis import durable_code
+from stablelog.broker.apis import check_marked, durable_code
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
 from stablelog.broker.topics import is_internal
@@ -89,6 +89,7 @@ def _append(
     partition = broker.topics.partition(name, asked.index, codes)
     if broker.reserve.is_full:
         raise codes.refusal(PartitionState.OFFLINE, broker.reserve.state())
+    check_marked(broker, (name, asked.index), codes.offline)
     if not asked.records:
         raise Refused(ErrorCode.invalid_record, f"no records for {name}-{asked.index}")
     if request.transactional_id:

@@ -17,7 +17,7 @@ from kio.schema.txn_offset_commit.v5.response import (
     TxnOffsetCommitResponseTopic,
 )
 
-from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.apis import NO_THROTTLE, check_marked
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.broker.apis.offset_commit import offsets_asked
 from stablelog.broker.broker import Broker
@@ -93,6 +93,7 @@ async def handle(broker: Broker, request: TxnOffsetCommitRequest, context: Any) 
     """Commit, and answer once both logs are durable."""
     try:
         broker.reserve.check("TxnOffsetCommit")
+        check_marked(broker, OFFSETS_PARTITION, ErrorCode.coordinator_load_in_progress)
         group = broker.transactions.of_id(request.transactional_id)
     except Refused as refused:
         commits, codes = offsets_asked(broker, request.topics, PARTITION_CODES)

@@ -21,7 +21,7 @@ from kio.schema.write_txn_markers.v2.response import (
 )
 
 from stablelog.batch.markers import Marker, MarkerType
-from stablelog.broker.apis import durable_code
+from stablelog.broker.apis import check_marked, durable_code
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
 from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, group_of_log
@@ -49,6 +49,7 @@ def _write(
         return ErrorCode.invalid_topic_exception  # no transaction ever writes to a commit log
     try:
         partition = broker.topics.partition(name, index, PARTITION_CODES)
+        check_marked(broker, (name, index), PARTITION_CODES.offline)
         if asked.transaction_result and isinstance(partition, CommitOrderedPartition):
             return ErrorCode.invalid_request
         write = MarkerWrite(asked.producer_id, asked.producer_epoch, marker, asked.transaction_version)
