@@ -292,3 +292,46 @@ def test_a_topic_is_deleted_although_a_directory_of_it_cannot_be_renamed():
         assert desk.broker.topics.get("bad") is None
 
     run(conversation)
+
+
+def offline_lines(caplog):
+    return [record.getMessage() for record in caplog.records if "bad-0 has failed" in record.getMessage()]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_a_partition_that_fails_in_an_administrators_marker_is_named_in_the_log_once(number, caplog):
+    """Also where nothing else ever writes there; for lack of room, it is opened again by itself."""
+    disk = SimDisk()
+
+    async def conversation(desk):
+        disk.fault = lambda what, path: (
+            number if path.parent.name == "bad-0" and path.suffix == ".log" and what == "writing" else None
+        )
+        disk.fails_late = True
+        answer = await desk.ask_with(27, 1, {"markers": [marker(topics=(marks("bad"), marks("good")))]})
+        codes = [topic.partitions[0].error_code for topic in answer.markers[0].topics]
+        assert codes == [STORAGE, NONE]
+        assert len(offline_lines(caplog)) == 1
+        disk.fault, disk.fails_late = None, False
+        for _ in range(2):
+            await desk.broker.maintenance.apply_retention()
+            await desk.produce(batch(b"v"), topic="bad")
+        assert len(offline_lines(caplog)) == 1
+        await desk.broker.maintenance.tend_reserve()
+        code = (await desk.produce(batch(b"v"), topic="bad")).error_code
+        assert code is (NONE if number == errno.ENOSPC else STORAGE)
+
+    run(conversation, disk)
+
+
+def test_whatever_fails_a_partition_is_reported_by_the_partition_itself(caplog):
+    async def conversation(desk):
+        await desk.broker.add_partitions("good", 2)
+        for name, index in (("bad", 0), ("good", 1)):
+            desk.broker.topics.partition(name, index).fail(Unavailable("on purpose"))
+            desk.broker.topics.get(name).partitions[index].fail(Unavailable("again"))
+        assert len(offline_lines(caplog)) == 1
+        assert caplog.text.count("good-1 has failed") == 1
+        assert "again" not in caplog.text
+
+    run(conversation)

@@ -99,6 +99,7 @@ class Broker:
             tasks=self.tasks,
         )
         self.topics = Topics(disk, directory, config, self.now_ms, self.reserve)
+        self.topics.on_failure = self.fail_partition
         self._dynamic_settings = DynamicSettings(disk, directory, directory / META_FILE, self.reserve)
         self.fetch_sessions = FetchSessions(config["max.incremental.fetch.session.cache.slots"])
         self.compactor = Compactor(self.topics, config, self.reserve, self.tasks, self.now_ms)
@@ -337,7 +338,9 @@ class Broker:
         self.waiters.wake(partition)
 
     def fail_partition(self, partition: Partition, why: Unavailable) -> None:
-        """Take a partition offline, and say so in the log. The broker's own logs stop the broker.
+        """Take a partition offline, and say so in the log, once. The broker's own logs stop the broker.
+
+        Every failure comes here: the partition itself reports it, when a call or a task has failed it.
 
         One that failed for lack of room is opened again when there is some; every other one by a restart.
         """
@@ -393,8 +396,8 @@ class Broker:
         topic = self.topics.get(name)
         partition = topic.partitions.get(index) if topic is not None else None
         if partition is not None and partition.failure is not None:
-            self.fail_partition(partition, partition.failure)
-        elif (
+            return  # which was logged
+        if (
             not self.reserve.note(error)
             and self.now_ms() - self._refused_appends_told_ms >= REFUSED_APPENDS_TOLD_EVERY_MS
         ):

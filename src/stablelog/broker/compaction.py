@@ -72,8 +72,6 @@ class Compactor:
                 log.error("%s-%d cannot be compacted: %s", partition.topic, partition.index, error)
             except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
                 self._tasks.unexpected("compaction", self._tasks.partition(partition), error)
-            if partition.failure is not None and self._topics.has(partition):
-                self._tasks.partition(partition).fail(partition.failure)
             await asyncio.sleep(0)
 
     async def _compact(self, partition: Partition) -> None:

@@ -185,7 +185,6 @@ class GroupFlush:
     def _unsynced(self, partition: Partition) -> SyncWork | None:
         """What has to be done so that the partition is durable; None if it is, or has failed."""
         if partition.failure is not None:
-            self._tasks.partition(partition).fail(partition.failure)
             return None
         try:
             return self._reserve.attempt(partition.unsynced)

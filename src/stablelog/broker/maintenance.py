@@ -189,8 +189,6 @@ class Maintenance:
                 )
             except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
                 self._tasks.unexpected(name, self._tasks.partition(partition), error)
-            if partition.failure is not None:
-                self._tasks.partition(partition).fail(partition.failure)
             await asyncio.sleep(0)  # requests are served between two partitions
 
     async def record_synced_ends(self) -> None:

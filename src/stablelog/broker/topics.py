@@ -162,6 +162,7 @@ class Topics:
         leader_epoch: of this start.
         clean: whether the last broker on this directory closed it.
         is_taking_over: whether the directory is one of Apache Kafka or of an earlier version, until `taken_over`.
+        on_failure: called once with each open partition that fails, whatever failed it, and the reason.
     """
 
     def __init__(
@@ -191,6 +192,7 @@ class Topics:
         self._is_complete = True  # every partition has the files of this release
         self.clean = True
         self.is_taking_over = False
+        self.on_failure: Callable[[Partition, Unavailable], None] = lambda _partition, _why: None
 
     # -- the list ----------------------------------------------------------------------------------------------
 
@@ -464,7 +466,7 @@ class Topics:
             self._forget(topic)
             _give_up(partitions)
             raise
-        topic.partitions = partitions
+        self._serve(topic, partitions)
         self.reconfigure([topic])  # settings may have changed while they were made
         return topic
 
@@ -552,8 +554,13 @@ class Topics:
             topic.partition_count -= len(added)
             _give_up(added)
             raise
-        topic.partitions.update(added)
+        self._serve(topic, added)
         self.reconfigure([topic])
+
+    def _serve(self, topic: Topic, partitions: Mapping[int, Partition]) -> None:
+        for partition in partitions.values():
+            partition.usability.on_failure = partial(self.on_failure, partition)
+        topic.partitions.update(partitions)
 
     def delete(self, name: str) -> Topic:
         """Take a topic out of the list; its directories are renamed, and removed by `remove_deleted`. Durable on return.
@@ -709,7 +716,7 @@ class Topics:
         """Let requests be served from a partition that was recovered."""
         partition.reconfigure(self._config.log_config(topic.configs))  # they may have changed meanwhile
         topic.offline.pop(partition.index, None)
-        topic.partitions[partition.index] = partition
+        self._serve(topic, {partition.index: partition})
         self._recovery_points.opened((topic.name, partition.index))
 
     def mark_offline(self, topic: Topic, index: int, error: Exception) -> None:
