@@ -72,6 +72,17 @@ def test_work_that_must_go_on_gets_room_in_steps_and_only_as_much_as_it_needs():
     assert disk.size(PATH) == 0
 
 
+def test_the_last_quarter_is_for_what_frees_room():
+    disk, reserve = made()
+    disk.capacity = SIZE
+    with pytest.raises(DiskError):
+        reserve.attempt(lambda: disk.write_atomic(HERE / "decision", bytes(SIZE)))
+    assert disk.size(PATH) == SIZE // 4
+    disk.capacity = disk.size(PATH)
+    reserve.attempt(lambda: disk.write_atomic(HERE / "list of topics", bytes(STEP)), frees=True)
+    assert disk.size(PATH) == SIZE // 4 - STEP
+
+
 def test_it_is_taken_back_whole_and_with_a_margin_before_writes_are_taken():
     disk, reserve = made()
     disk.capacity = SIZE
@@ -118,7 +129,7 @@ def test_other_errors_and_what_is_not_undone_are_not_tried_again():
 def test_each_write_of_a_client_is_refused_with_a_code_that_is_retried(api):
     _, reserve = made()
     reserve.note(DiskError("writing something failed", errno.ENOSPC))
-    while reserve.release():
+    while reserve.release(frees=True):
         pass
     with pytest.raises(Refused, match="the disk of /data is full") as refused:
         reserve.check(api)

@@ -19,8 +19,8 @@ from stablelog.errors import DiskError, Refused, Unavailable
 from stablelog.log.partition import Isolation, Partition
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
+from stablelog.wire.extension.joint import ABORT_JOINT, BEGIN_JOINT, COMMIT_JOINT
 from tests.broker import full_disk_life
-from tests.broker.apis.test_joint_apis import BEGIN_JOINT
 from tests.broker.apis.test_txn_offset_commit import add_offsets
 from tests.broker.apis.test_txn_offset_commit import commit as commit_offsets
 from tests.broker.desk import ABORT, COMMIT, DATA, Desk, batch, init_fields, part
@@ -118,6 +118,25 @@ async def opened_transaction(desk, name, *values, partition=0):
 # -- while no byte is free -----------------------------------------------------------------------------------------
 
 
+async def codes_of_ends(desk, idle):
+    """What each API says that ends transactions, and finds nothing open."""
+    marker = {
+        "producer_id": 77,
+        "producer_epoch": 0,
+        "transaction_result": False,
+        "coordinator_epoch": 0,
+        "topics": [{"name": "t", "partition_indexes": [0]}],
+    }
+    marked = await desk.ask_with(27, 1, {"markers": [marker]})
+    joint = {"key": "k", "version": 0, "run": "r", "children": ()}
+    return {
+        "EndTxn": (await desk.end("idle", idle, ABORT, version=5)).error_code,
+        "WriteTxnMarkers": marked.markers[0].topics[0].partitions[0].error_code,
+        "CommitJoint": (await desk.ask(COMMIT_JOINT, 0, **joint, group_offsets=())).error_code,
+        "AbortJoint": (await desk.ask(ABORT_JOINT, 0, **joint)).error_code,
+    }
+
+
 async def codes_of_writes(desk, who):
     """What each API says that writes for a client, by its name."""
     commit = part(
@@ -148,6 +167,7 @@ async def codes_of_writes(desk, who):
         protocol_type="consumer",
         protocols=(protocol,),
     )
+    synced = await desk.ask(14, 2, group_id="g", generation_id=1, member_id="m", assignments=())
     topic = part(
         19,
         4,
@@ -173,6 +193,7 @@ async def codes_of_writes(desk, who):
         "BeginJoint": (await desk.ask(BEGIN_JOINT, 0, key="k", version=0, run="r")).error_code,
         "OffsetCommit": committed.topics[0].partitions[0].error_code,
         "JoinGroup": joined.error_code,
+        "SyncGroup": synced.error_code,
     }
 
 
@@ -180,10 +201,11 @@ def test_writes_of_clients_are_refused_with_codes_that_they_retry_and_taken_when
     disk = NoRoom()
 
     async def conversation(desk):
-        who = await opened_transaction(desk, "a", b"x")
+        who, idle = await opened_transaction(desk, "a", b"x"), await desk.init("idle")
         disk.fill()
         assert (await desk.produce(batch(b"first"))).error_code is ErrorCode.kafka_storage_error
-        assert await codes_of_writes(desk, who) == REFUSED_WHILE_FULL
+        codes = await codes_of_writes(desk, who) | await codes_of_ends(desk, idle)
+        assert codes == REFUSED_WHILE_FULL
         refused = await desk.produce(batch(b"second"))
         assert "the disk of /data is full" in refused.error_message
         await tend(desk)

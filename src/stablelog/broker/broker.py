@@ -307,7 +307,7 @@ class Broker:
                     raise
 
     def _open_own(self, topic: Topic, index: int) -> None:
-        self.reserve.attempt(lambda: self.topics.open_partition(topic, index))
+        self.reserve.attempt(lambda: self.topics.open_partition(topic, index), frees=True)
 
     async def _open_partitions(self) -> None:
         try:

@@ -4,7 +4,8 @@ A file of zeros in the data directory takes up the room. The disk counts as *ful
 room until the file is whole again and a margin beside it is free; whatever filled it, the broker or another program.
 While it is full, clients' writes are refused with codes that their libraries retry, and the file is cut, step by step,
 for the writes that must go on: ends of open transactions, retention, deletions, checkpoints, and, as long as half of
-it is left, consumer groups and their offsets. Nothing needs a restart.
+it is left, consumer groups and their offsets. The last quarter of it is kept for what frees room: deletions, retention,
+and the small files of the broker that these write. Nothing needs a restart.
 
 Invariant: clients' writes are taken only while the file is whole.
 
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 RESERVE_FILE: Final = "disk-reserve"
 STEP_COUNT: Final = 16  # the file is cut in so many steps
+FLOOR_COUNT: Final = 4  # steps that are kept for what frees room
 MARGIN_SIZE_MIN: Final = 64 << 10
 CHUNK_SIZE: Final = 1 << 20  # bytes of it that are written in one turn of the loop
 
@@ -43,12 +45,19 @@ REFUSED_WHILE_FULL: Final[Mapping[str, ErrorCode]] = MappingProxyType(
         "AddOffsetsToTxn": ErrorCode.coordinator_load_in_progress,
         "TxnOffsetCommit": ErrorCode.coordinator_load_in_progress,
         "BeginJoint": ErrorCode.coordinator_load_in_progress,
+        # These are served where they end a transaction that is open.
+        "EndTxn": ErrorCode.coordinator_load_in_progress,
+        "WriteTxnMarkers": ErrorCode.kafka_storage_error,
+        "CommitJoint": ErrorCode.coordinator_load_in_progress,
+        "AbortJoint": ErrorCode.coordinator_load_in_progress,
         # As long as half of the reserve is left, these are served.
         "OffsetCommit": ErrorCode.coordinator_load_in_progress,
         "JoinGroup": ErrorCode.coordinator_load_in_progress,
+        "SyncGroup": ErrorCode.rebalance_in_progress,  # the member joins again, and is told to wait
     }
 )
-SERVED_FROM_HALF: Final = frozenset({"OffsetCommit", "JoinGroup"})
+SERVED_FROM_HALF: Final = frozenset({"OffsetCommit", "JoinGroup", "SyncGroup"})
+ENDS_ONLY: Final = frozenset({"EndTxn", "WriteTxnMarkers", "CommitJoint", "AbortJoint"})
 
 Result = TypeVar("Result")
 
@@ -157,28 +166,31 @@ class DiskReserve:
             return
         raise Refused(REFUSED_WHILE_FULL[api], self.state())
 
-    def attempt(self, work: Callable[[], Result]) -> Result:
+    def attempt(self, work: Callable[[], Result], *, frees: bool = False) -> Result:
         """Do work that must go on while the disk is full. The reserve gives it room, in steps, until it succeeds.
 
         Args:
             work: changes nothing if it raises a DiskError for lack of room that is `undone`; it is called again then.
+            frees: it frees room, or what frees room needs it: it may use the last quarter of the reserve, too.
 
         Raises:
-            DiskError: nothing is left of the reserve, the error is another one, or it is not undone.
+            DiskError: the reserve has nothing left for it, the error is another one, or it is not undone.
         """
         while True:
             try:
                 return work()
             except DiskError as error:
-                if not self.note(error) or not error.undone or not self.release():
+                if not self.note(error) or not error.undone or not self.release(frees=frees):
                     raise
 
-    def release(self) -> bool:
-        """Give up a step of the reserve. Returns whether there was any left."""
-        if self._file is None or not self._held:
+    def release(self, *, frees: bool = False) -> bool:
+        """Give up a step of the reserve, for work as in `attempt`. Returns whether there was any left for it."""
+        step = max(self._size // STEP_COUNT, 1)
+        floor = 0 if frees else FLOOR_COUNT * step
+        if self._file is None or self._held <= floor:
             return False
         try:
-            self._file.truncate(max(0, self._held - max(self._size // STEP_COUNT, 1)))
+            self._file.truncate(max(floor, self._held - step))
         except DiskError as error:
             log.error("the disk reserve cannot be released: %s", error)
             return False
@@ -186,11 +198,11 @@ class DiskReserve:
 
     def write_atomic(self, path: Path, content: bytes) -> None:
         """Replace a small file of the broker, also while the disk is full: see `Disk.write_atomic`."""
-        self.attempt(lambda: self._disk.write_atomic(path, content))
+        self.attempt(lambda: self._disk.write_atomic(path, content), frees=True)
 
     def write_unsynced(self, path: Path, content: bytes) -> None:
         """The same without a sync: see `Disk.write_unsynced`."""
-        self.attempt(lambda: self._disk.write_unsynced(path, content))
+        self.attempt(lambda: self._disk.write_unsynced(path, content), frees=True)
 
     async def restore(self) -> bool:
         """Take back what was given up, as far as there is room. Returns whether clients' writes are taken then.

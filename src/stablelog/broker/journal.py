@@ -238,7 +238,7 @@ class Journal:
             DiskError: it is there as before; `checkpoint_if_grown` returns the same offset again.
         """
         if before_offset > self.partition.start_offset:
-            self._reserve.attempt(lambda: self.partition.delete_records(before_offset))
+            self._reserve.attempt(lambda: self.partition.delete_records(before_offset), frees=True)
         self._checkpoint_begin = None
 
 

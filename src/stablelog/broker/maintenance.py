@@ -150,7 +150,7 @@ class Maintenance:
         """Delete what is too old or too much, in every partition."""
 
         def apply(partition: Partition) -> None:
-            deleted = self._reserve.attempt(lambda: partition.apply_retention(self._now_ms()))
+            deleted = self._reserve.attempt(lambda: partition.apply_retention(self._now_ms()), frees=True)
             if deleted:
                 log.info("deleted %d segments of %s-%d", deleted, partition.topic, partition.index)
 

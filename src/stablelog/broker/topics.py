@@ -299,7 +299,9 @@ class Topics:
                     self._is_complete = False  # it stays offline, and the log says why when it is opened
 
     def _write_missing_start(self, directory: Path, known_start: int, name: str = LOG_START_FILE) -> None:
-        self._reserve.attempt(lambda: write_missing_log_start(self._disk, directory, known_start, name))
+        self._reserve.attempt(
+            lambda: write_missing_log_start(self._disk, directory, known_start, name), frees=True
+        )
 
     def _forget_gone(self) -> None:
         """Make durable that nothing is known of what is in no list: a later topic of the name begins at 0."""
@@ -782,7 +784,7 @@ class Topics:
         for partition in self.open_partitions():
             has_failed = partition.failure is not None
             try:
-                self._reserve.attempt(partition.close)
+                self._reserve.attempt(partition.close, frees=True)
             except StablelogError as error:
                 log.error(
                     "closing %s-%d failed; it will be recovered at the next start: %s",

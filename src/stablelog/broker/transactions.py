@@ -125,8 +125,12 @@ class Transactions:
         """The group of this name, if anything was ever begun in it."""
         return self._groups.get(name)
 
-    def made(self, name: str) -> TransactionGroup:
+    def made(self, name: str, api: str) -> TransactionGroup:
         """The group of this name. If it is not there yet, it is made now, with an empty log that is durable.
+
+        Args:
+            name: of the group; empty for the default one.
+            api: what asks for it.
 
         Raises:
             Refused: no group can have the name, there are too many, or the disk has no room.
@@ -143,6 +147,7 @@ class Transactions:
                 f"{group_in_words(name)} would be one more than stablelog.max.transaction.groups={self._count_max}; it "
                 "is named before the first slash of a transactional id"
             )
+        self._reserve.check(api)
         try:
             partitions = self._make_log(name)
         except Refused as why:

@@ -2,6 +2,7 @@
 
 Behaviour: what is committed stays so, and the answer says it. With a run, all its children are aborted, also those that
 are not named, and it can begin no more of this version. Answered when it is durable and the markers are written.
+While the disk is full, one that has nothing open to abort is refused.
 """
 
 from typing import Any
@@ -20,14 +21,16 @@ async def handle(broker: Broker, request: AbortJointRequest, _context: Any) -> A
     name = JointName(request.group, request.key)
     children = [ChildShown(c.transactional_id, c.producer_id, c.producer_epoch) for c in request.children]
     try:
-        group = broker.transactions.made(request.group)
+        group = broker.transactions.made(request.group, "AbortJoint")
+        joint = group.coordinator.joint
+        is_answered = joint.check_abort(name, request.version, children, request.run) is not None
+        if not is_answered and not joint.has_open(children, name, request.version, request.run):
+            broker.reserve.check("AbortJoint")
     except Refused as refused:
         answer = AbortAnswer(refused.code, str(refused))
     else:
         answer = await group.carry_out(
-            group.coordinator.joint.abort(
-                name, request.version, children, run=request.run, now_ms=broker.now_ms()
-            )
+            joint.abort(name, request.version, children, run=request.run, now_ms=broker.now_ms())
         )
     return AbortJointResponse(
         error_code=answer.error,

@@ -22,7 +22,7 @@ async def handle(broker: Broker, request: BeginJointRequest, _context: Any) -> B
     name = JointName(request.group, request.key)
     try:
         broker.reserve.check("BeginJoint")
-        group = broker.transactions.made(request.group)
+        group = broker.transactions.made(request.group, "BeginJoint")
     except Refused as refused:
         answer = BeginAnswer(refused.code, str(refused))
     else:

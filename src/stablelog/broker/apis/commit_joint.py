@@ -1,7 +1,8 @@
 """CommitJoint (10002): open transactions become one, with one commit sequence, or nothing is decided.
 
 Behaviour: the offsets of consumer groups that come with it are written first, as one more child of our own, and wait
-for its marker like those of any transaction; the decision is made when they are durable. Answered when the decision is
+for its marker like those of any transaction; the decision is made when they are durable. While the disk is full, a commit with offsets, or with no open child, is
+refused. Answered when the decision is
 durable and the markers of all children stand in their partitions. Asked again, also after a restart, the answer is the
 same, with `already`.
 """
@@ -86,12 +87,15 @@ def _drop(broker: Broker, group: TransactionGroup, child: ChildShown) -> None:
 
 
 async def _commit(broker: Broker, request: CommitJointRequest) -> CommitAnswer:
-    group = broker.transactions.made(request.group)
+    group = broker.transactions.made(request.group, "CommitJoint")
     joint = group.coordinator.joint
     name = JointName(request.group, request.key)
     children = [ChildShown(c.transactional_id, c.producer_id, c.producer_epoch) for c in request.children]
     offsets: ChildShown | None = None
-    if request.group_offsets and joint.check_commit(name, request.version, request.run) is None:
+    is_answered = joint.check_commit(name, request.version, request.run) is not None
+    if not is_answered and (request.group_offsets or not joint.has_open(children, name, request.version)):
+        broker.reserve.check("CommitJoint")
+    if request.group_offsets and not is_answered:
         check_marked(broker, OFFSETS_PARTITION, ErrorCode.coordinator_load_in_progress)
         offsets = await _write_offsets(broker, group, request, name)
         children.append(offsets)

@@ -36,7 +36,7 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Any) -
                 raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own")
             partition = broker.topics.partition(name, asked.partition_index, PARTITION_CODES)
             before = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
-            start = broker.reserve.attempt(lambda: partition.delete_records(before))
+            start = broker.reserve.attempt(lambda: partition.delete_records(before), frees=True)
         except PARTITION_ERRORS as error:
             if not isinstance(error, Refused):
                 log.warning("records of %s-%d were not deleted: %s", name, asked.partition_index, error)

@@ -1,7 +1,8 @@
 """EndTxn (26): commit or abort.
 
 Behaviour: answered when the decision is durable and its markers stand in the partitions, so that the producer's
-next transaction can begin at once. Readers see the transaction when the markers are durable, too.
+next transaction can begin at once. Readers see the transaction when the markers are durable, too. While the disk is
+full, one that ends nothing open and would be written all the same is refused.
 Version notes: v5 the second dialect: the answer carries the producer id and epoch of the next transaction.
 """
 
@@ -28,6 +29,7 @@ async def handle(broker: Broker, request: EndTxnRequest, context: Any) -> EndTxn
             request.producer_epoch,
             request.committed,
             api_version=context.api_version,
+            open_only=broker.reserve.is_full,
             now_ms=broker.now_ms(),
         )
     )

@@ -47,7 +47,7 @@ async def _answer(broker: Broker, request: InitProducerIdRequest, api_version: i
     if transactional_id is not None:
         # Also if there is no room for its group.
         await _end_inherited(broker, transactional_id, keep_prepared=request.keep_prepared_txn)
-    group = broker.transactions.made(group_of(transactional_id or ""))
+    group = broker.transactions.made(group_of(transactional_id or ""), "InitProducerId")
     return await group.carry_out(
         group.coordinator.init_producer_id(
             transactional_id,

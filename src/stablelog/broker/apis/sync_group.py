@@ -12,6 +12,7 @@ from kio.schema.sync_group.v5.response import SyncGroupResponse
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
 from stablelog.coordinators.consumer_groups.answers import SyncAnswer, SyncRequest
+from stablelog.errors import Refused
 
 
 async def handle(broker: Broker, request: SyncGroupRequest, _context: Any) -> SyncGroupResponse:
@@ -25,9 +26,15 @@ async def handle(broker: Broker, request: SyncGroupRequest, _context: Any) -> Sy
         protocol_name=request.protocol_name,
         assignments={given.member_id: given.assignment for given in request.assignments},
     )
-    token = broker.groups.new_token()
-    broker.groups.apply(broker.groups.coordinator.sync(sync, token, now_ms=broker.now_ms()))
-    answer: SyncAnswer = await broker.groups.wait(token)
+    answer: SyncAnswer
+    try:
+        broker.reserve.check("SyncGroup")
+    except Refused as refused:
+        answer = SyncAnswer(refused.code)
+    else:
+        token = broker.groups.new_token()
+        broker.groups.apply(broker.groups.coordinator.sync(sync, token, now_ms=broker.now_ms()))
+        answer = await broker.groups.wait(token)
     return SyncGroupResponse(
         throttle_time=NO_THROTTLE,
         error_code=answer.code,

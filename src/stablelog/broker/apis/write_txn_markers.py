@@ -3,7 +3,8 @@
 Behaviour: the markers go to the partitions that are named, past the coordinator; a marker older than what the
 partition knows is refused, and so is one for a coordinator's own log, and a commit in a commit-ordered topic: it would
 have no number, and no cut could be made there. Answered when they are durable. A disk error at one partition is
-answered for that partition; the markers of the others are written.
+answered for that partition; the markers of the others are written. While the disk is full, a marker of a producer that
+has nothing open in the partition is refused.
 Version notes: v2 the transaction version, by which the epoch is judged.
 """
 
@@ -26,12 +27,20 @@ from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
 from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, group_of_log
 from stablelog.errors import Refused
-from stablelog.log.partition import MarkerWrite
+from stablelog.log.partition import MarkerWrite, Partition
 from stablelog.views.commit_ordered import CommitOrderedPartition
 
 PARTITION_CODES = CODES["WriteTxnMarkers"]
 
 log = logging.getLogger(__name__)
+
+
+def _may_end(broker: Broker, partition: Partition, producer_id: int) -> bool:
+    """Whether the producer has a transaction open in the partition that a marker can end on a full disk."""
+    groups = broker.groups.journal
+    if partition is groups.partition and groups.is_waiting:
+        return False  # what its coordinator decided before waits for room: the log keeps that order
+    return any(txn.producer_id == producer_id for txn in partition.open_transactions())
 
 
 def _write(
@@ -52,6 +61,8 @@ def _write(
         check_marked(broker, (name, index), PARTITION_CODES.offline)
         if asked.transaction_result and isinstance(partition, CommitOrderedPartition):
             return ErrorCode.invalid_request
+        if broker.reserve.is_full and not _may_end(broker, partition, asked.producer_id):
+            broker.reserve.check("WriteTxnMarkers")
         write = MarkerWrite(asked.producer_id, asked.producer_epoch, marker, asked.transaction_version)
         outcome = broker.reserve.attempt(lambda: partition.append_markers([write], now_ms=broker.now_ms()))[0]
     except PARTITION_ERRORS as error:

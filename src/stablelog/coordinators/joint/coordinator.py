@@ -254,15 +254,9 @@ class JointCommits:
         records: list[Record] = []
         markers: list[MarkerOrder] = []
         state = self._joints.get(name)
-        try:
-            _check_names(name, version, run)
-            for shown in children:
-                self._check_belongs(name, version, shown)
-        except Refused as refused:
-            return Decision(AbortAnswer(refused.code, str(refused)))
-        if version <= state.last_version:
-            g = _of_last(state, version)["commit_sequence"]
-            return Decision(AbortAnswer(committed=True, commit_sequence=g))
+        known = self.check_abort(name, version, children, run)
+        if known is not None:
+            return Decision(known)
         if run and (state.open_version == NO_VERSION or (state.open_version, state.run) == (version, run)):
             given_up = _added(state.superseded, run)
             value = replace(state, open_version=version, run="", superseded=given_up, update_ms=now_ms)
@@ -275,6 +269,40 @@ class JointCommits:
             if run and (child.version, child.run) == (version, run):
                 self._dismiss(transactional_id, records, markers, now_ms=now_ms)
         return Decision(AbortAnswer(), records, markers)
+
+    def check_abort(
+        self, name: JointName, version: int, children: Sequence[ChildShown], run: str | None = None
+    ) -> AbortAnswer | None:
+        """What an abort would be answered whether its children are open or not; None if it aborts what is."""
+        state = self._joints.get(name)
+        try:
+            _check_names(name, version, run)
+            for shown in children:
+                self._check_belongs(name, version, shown)
+        except Refused as refused:
+            return AbortAnswer(refused.code, str(refused))
+        if version <= state.last_version:
+            g = _of_last(state, version)["commit_sequence"]
+            return AbortAnswer(committed=True, commit_sequence=g)
+        return None
+
+    def has_open(
+        self, children: Sequence[ChildShown], name: JointName, version: int, run: str | None = None
+    ) -> bool:
+        """Whether one of the children is an open transaction; or, with `run`, one of that run's children."""
+        shown = {child.transactional_id: child[1:] for child in children}
+        known = (self._table.get(transactional_id) for transactional_id in shown)
+        if any(
+            txn is not None and txn.state is State.ONGOING and txn.client == identity
+            for txn, identity in zip(known, shown.values(), strict=True)
+        ):
+            return True
+        of_run = (
+            self._table.get(transactional_id)
+            for transactional_id, child in self._joints.children(name)
+            if run and (child.version, child.run) == (version, run)
+        )
+        return any(txn is not None and txn.state is State.ONGOING for txn in of_run)
 
     # -- children --------------------------------------------------------------------------------------------
 

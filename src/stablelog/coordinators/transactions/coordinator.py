@@ -402,12 +402,16 @@ class TransactionCoordinator:
         commit: bool,
         *,
         api_version: int,
+        open_only: bool = False,
         now_ms: int,
     ) -> Decision[EndAnswer]:
         """The producer commits or aborts. Asked again, after any restart, it gets the same answer.
 
         In the second dialect (v5) every transaction has its own epoch: the answer carries that of the next one,
         and a request that was delayed until then is refused.
+
+        With `open_only`, only the end of an open transaction adds records. Whatever else would add one is answered
+        COORDINATOR_LOAD_IN_PROGRESS, and changes nothing.
         """
         version = SECOND_DIALECT if api_version >= END_TXN_SECOND_DIALECT else FIRST_DIALECT
         shown = Identity(producer_id, producer_epoch)
@@ -418,6 +422,11 @@ class TransactionCoordinator:
             txn = self._known(transactional_id)
             event = self._end_event(transactional_id, txn, shown, commit=commit, version=version)
             state = next_state(txn.state, event)
+            settles = event in _AGAIN and self._is_first_since_start(txn, version)
+            if open_only and txn.state is not State.ONGOING and (event not in _AGAIN or settles):
+                raise Refused(
+                    ErrorCode.coordinator_load_in_progress, f"{transactional_id} has no open transaction"
+                )
         except Refused as refused:
             return Decision(EndAnswer(for_version(refused.code, api_version, TXN_KNOWS_FENCED)))
         assert state is not None
@@ -446,15 +455,19 @@ class TransactionCoordinator:
                 owner_may_ask=True,
                 now_ms=now_ms,
             )
-        elif (
-            version < SECOND_DIALECT and txn.state.is_complete and txn.settled_epoch < self.coordinator_epoch
-        ):
-            # Said for the first time since the start: what a crash may have left in partitions that are not open
-            # yet cannot be part of what the producer does from now on.
+        elif settles:
+            # What a crash may have left in partitions that are not open yet cannot be part of what the producer does
+            # from now on.
             settled = replace(txn, settled_epoch=self.coordinator_epoch, unknown_tags=())
             self._table.put(transactional_id, settled, records)
         told = txn.client if version >= SECOND_DIALECT else Identity(NO_PRODUCER_ID, NO_EPOCH)
         return Decision(EndAnswer(ErrorCode.none, *told), records, markers)
+
+    def _is_first_since_start(self, txn: Transaction, version: int) -> bool:
+        """Whether a repeated request for this end has to be noted: it is the first one since the start."""
+        return (
+            version < SECOND_DIALECT and txn.state.is_complete and txn.settled_epoch < self.coordinator_epoch
+        )
 
     def _end_event(
         self, transactional_id: str, txn: Transaction, shown: Identity, *, commit: bool, version: int
