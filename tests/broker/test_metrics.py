@@ -255,7 +255,7 @@ def test_a_full_disk_is_told_until_it_has_room(told):
         async with served() as desk:
             told = teller(desk.broker.metrics.port)
             for is_full in (True, False):
-                desk.broker.reserve.is_full = is_full
+                desk.broker.reserve.set_waiting(told, waits=is_full)
                 assert await asyncio.to_thread(lambda: told("stablelog_disk_full")) == is_full
 
     assert told("stablelog_disk_full") == 0

@@ -229,3 +229,83 @@ def test_decisions_leave_a_quarter_for_what_frees_room():
         assert [end.error_code for end in await asyncio.gather(*ends)] == [NONE] * len(producers)
 
     assert run(disk, conversation, size=SIZE, log_segment_delete_delay_ms=0) == []
+
+
+# -- what waits in memory ------------------------------------------------------------------------------------------
+
+
+def test_repeated_requests_that_wait_for_room_take_no_memory():
+    """Their clients give up, and ask again: nothing of a request outlives it."""
+    disk = NoRoom()
+
+    async def conversation(desk):
+        who = await opened_transaction(desk, "a", b"x")
+        other = await opened_transaction(desk, "b", b"y")
+        journal = desk.broker.transactions.default.journal
+        disk.fill()
+        first = asyncio.create_task(desk.end("a", who, COMMIT))
+        await until(lambda: journal.is_waiting)
+
+        async def given_up(ask):
+            task = asyncio.create_task(ask)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            task.cancel()
+
+        for n in range(TRIES):
+            await given_up(desk.end("a", who, COMMIT))
+            await given_up(abort_joint(desk, f"k{n}"))
+            await given_up(desk.ask(42, 1, groups_names=(f"g{n}",)))
+            if n == TRIES // 2:
+                second = asyncio.create_task(desk.end("b", other, ABORT))
+        assert len(journal._waiting) < 10
+        assert not desk.broker.groups.journal._waiting
+        again = asyncio.create_task(desk.end("a", who, COMMIT))
+        await asyncio.sleep(0.01)
+        assert not any(task.done() for task in (first, second, again))
+        disk.grow()
+        await tend(desk)
+        answers = await asyncio.gather(first, second, again)
+        assert [answer.error_code for answer in answers] == [NONE] * 3
+        await desk.durable()
+        assert desk.values() == [b"x"]
+
+    assert run(disk, conversation) == []
+
+
+def test_the_disk_counts_as_full_as_long_as_a_record_waits():
+    """Else clients could begin something whose record would wait in memory, too."""
+    disk = NoRoom()
+
+    async def conversation(desk):
+        who = await opened_transaction(desk, "a", b"x")
+        reserve = desk.broker.reserve
+        disk.fill()
+        end = asyncio.create_task(desk.end("a", who, COMMIT))
+        await until(lambda: desk.broker.transactions.default.journal.is_waiting)
+        disk.grow()
+        await reserve.restore()
+        assert reserve.is_full
+        assert (await desk.produce(batch(b"no"))).error_code is ErrorCode.kafka_storage_error
+        await tend(desk)
+        assert not reserve.is_full
+        assert (await end).error_code is NONE
+        assert (await desk.produce(batch(b"yes"))).error_code is NONE
+
+    assert run(disk, conversation) == []
+
+
+def test_more_than_can_end_is_never_kept_in_memory():
+    disk = NoRoom()
+
+    async def conversation(desk):
+        await desk.init("a")
+        disk.fill()
+        journal = desk.broker.transactions.default.journal
+        with pytest.raises(AssertionError, match="entries wait for room in __transaction_state"):
+            for _ in range(1000):
+                journal.append([(b"key", b"value")])
+        journal._waiting.clear()
+        disk.grow()
+
+    run(disk, conversation)

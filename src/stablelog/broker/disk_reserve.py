@@ -7,7 +7,7 @@ for the writes that must go on: ends of open transactions, retention, deletions,
 it is left, consumer groups and their offsets. The last quarter of it is kept for what frees room: deletions, retention,
 and the small files of the broker that these write. Nothing needs a restart.
 
-Invariant: clients' writes are taken only while the file is whole.
+Invariant: clients' writes are taken only while the file is whole and no coordinator's record waits for room.
 
 Why it is so: docs/decisions/0013-disk-reserve.md.
 """
@@ -15,7 +15,7 @@ Why it is so: docs/decisions/0013-disk-reserve.md.
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TypeVar
@@ -69,9 +69,6 @@ class DiskReserve:
         disk: where the directory lies.
         directory: the data directory.
         size: bytes that are kept; 0 for none.
-
-    Attributes:
-        is_full: whether the disk counts as full.
     """
 
     def __init__(self, disk: Disk, directory: Path, size: int) -> None:
@@ -81,7 +78,13 @@ class DiskReserve:
         self._margin = max(MARGIN_SIZE_MIN, min(size // STEP_COUNT, 4 << 20))
         self._file: File | None = None
         self._trouble = ""
-        self.is_full = False
+        self._lacks_room = False
+        self._waiting: set[Hashable] = set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the disk counts as full."""
+        return self._lacks_room or bool(self._waiting)
 
     @property
     def _held(self) -> int:
@@ -110,7 +113,7 @@ class DiskReserve:
         except DiskError as error:
             self._note_trouble(error)
         self._open_file()
-        self.is_full = self._missing > 0
+        self._lacks_room = self._missing > 0
 
     def _open_file(self) -> None:
         self.close()
@@ -145,9 +148,16 @@ class DiskReserve:
         return False
 
     def _set_full(self, error: DiskError) -> None:
-        if not self.is_full:
-            self.is_full = True
+        if not self._lacks_room:
+            self._lacks_room = True
             log.error("%s; %s", self.state(), error)
+
+    def set_waiting(self, who: Hashable, *, waits: bool) -> None:
+        """Somebody has records that wait for room, or has none any more. Until then the disk counts as full."""
+        if waits:
+            self._waiting.add(who)
+        else:
+            self._waiting.discard(who)
 
     def state(self) -> str:
         """A sentence about the disk while it is full."""
@@ -162,7 +172,8 @@ class DiskReserve:
         Raises:
             Refused: with the code of this API.
         """
-        if not self.is_full or (api in SERVED_FROM_HALF and 2 * self._held > self._size):
+        half_is_left = 2 * self._held > self._size and not self._waiting
+        if not self.is_full or (api in SERVED_FROM_HALF and half_is_left):
             return
         raise Refused(REFUSED_WHILE_FULL[api], self.state())
 
@@ -205,11 +216,11 @@ class DiskReserve:
         self.attempt(lambda: self._disk.write_unsynced(path, content), frees=True)
 
     async def restore(self) -> bool:
-        """Take back what was given up, as far as there is room. Returns whether clients' writes are taken then.
+        """Take back what was given up, as far as there is room. Returns whether the reserve is whole then.
 
-        It returns in the turn of the loop in which they are, so that the caller first writes what waits for room.
+        It returns in the turn of the loop in which it is, so that the caller first writes what waits for room.
         """
-        while self.is_full and self.free_size() >= self._missing + self._margin:
+        while self._lacks_room and self.free_size() >= self._missing + self._margin:
             if self._file is None:
                 self._open_file()
             try:
@@ -218,9 +229,9 @@ class DiskReserve:
                 self._note_trouble(error)
                 self._open_file()  # a file whose failed write could not be undone takes no more
                 break
-            if self.is_full:
+            if self._lacks_room:
                 await asyncio.sleep(0)
-        return not self.is_full
+        return not self._lacks_room
 
     def _take_back(self) -> None:
         """Write a chunk of what is missing; with nothing missing, write the margin and remove it again.
@@ -237,5 +248,5 @@ class DiskReserve:
         else:
             self._file.append(bytes(self._margin))
             self._file.truncate(self._size)
-            self.is_full, self._trouble = False, ""
+            self._lacks_room, self._trouble = False, ""
             log.info("the disk of %s has room: clients' writes are taken", self._directory)

@@ -5,12 +5,15 @@ back, so every answer and every marker waits until the log is durable up to wher
 
 Records that find no room on the disk wait in memory, in their order, with all records and effects behind them, until
 `retry` finds some. So the log is always a prefix of what was decided, and what it lacks was not acknowledged. What may
-wait is bounded: while the disk is full, clients begin nothing new (`broker.disk_reserve`).
+wait is bounded by what the coordinator knew when the first record waited: from then on the disk counts as full
+(`broker.disk_reserve`), and each transaction, id or group can only end. All who wait for the same record without one of
+their own wait with one entry.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 from kio.schema.errors import ErrorCode
 
@@ -28,6 +31,9 @@ REPLAY_READ_SIZE = 4 << 20
 CHECKPOINT_BATCH_SIZE = 256 << 10
 CHECKPOINT_SIZE_MIN = 16 << 20  # a log smaller than this is not worth trimming
 CHECKPOINT_GROWTH = 4  # trim when the log has grown to so many times what it held after the last trim
+# Entries that may wait for each thing that the coordinator knew. A transaction is decided, complete and forgotten: three
+# records, each with at most two effects and one wait behind it. The rest is for records that are split, as a checkpoint.
+WAITING_PER_ITEM = 16
 
 
 class Journal:
@@ -54,12 +60,21 @@ class Journal:
         self._flush = flush
         self._reserve = reserve
         self._now_ms = now_ms
-        self._waiting: deque[bytes | Callable[[], None]] = (
-            deque()
-        )  # for room: batches, and effects behind them
+        self._item_count: Callable[[], int] | None = None
+        # For room: batches, effects behind them, and futures of those who wait for the entries before.
+        self._waiting: deque[bytes | Callable[[], None] | asyncio.Future[None]] = deque()
+        self._waiting_max: int | None = None
         self._effects: deque[tuple[int, Callable[[], None]]] = deque()
         self._size_after_checkpoint = 0
         self._checkpoint_begin: int | None = None  # of a checkpoint that the log was not trimmed to yet
+
+    def bound_by(self, item_count: Callable[[], int]) -> None:
+        """Have a check of how much waits for room.
+
+        Args:
+            item_count: how many things the coordinator knows, each of which can end, and be forgotten, once.
+        """
+        self._item_count = item_count
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Append records, outside any transaction. They are durable with whatever is waited for next, or soon."""
@@ -90,7 +105,18 @@ class Journal:
     def _append(self, batch: bytes) -> None:
         self._check_usable()
         if self._waiting or not self._write(batch):
-            self._waiting.append(batch)
+            self._wait(batch)
+
+    def _wait(self, entry: "bytes | Callable[[], None] | asyncio.Future[None]") -> None:
+        """Have a record, an effect or a future wait for room, behind all that waits."""
+        if not self._waiting:
+            self._reserve.set_waiting(self, waits=True)
+            if self._item_count is not None:
+                self._waiting_max = WAITING_PER_ITEM * (1 + self._item_count())
+        self._waiting.append(entry)
+        assert self._waiting_max is None or len(self._waiting) <= self._waiting_max, (
+            f"{len(self._waiting)} entries wait for room in {self.partition.topic}"
+        )
 
     def _write(self, batch: bytes) -> bool:
         """Append a batch. Returns False if there is no room for it.
@@ -120,18 +146,21 @@ class Journal:
         """Append what waits for room, as far as there is some."""
         while self._waiting:
             first = self._waiting[0]
-            if not isinstance(first, bytes):
+            if isinstance(first, asyncio.Future):
+                self._effects.append((self.partition.end_offset, partial(_complete, first)))
+            elif not isinstance(first, bytes):
                 self._effects.append((self.partition.end_offset, first))
             elif not self._write(first):
                 break
             self._waiting.popleft()
+        self._reserve.set_waiting(self, waits=bool(self._waiting))
         self.settle()
 
     def after(self, effect: Callable[[], None]) -> None:
         """Run `effect` once all that was appended so far is durable: now, if it is. Effects run in order."""
         end = self.partition.end_offset
         if self._waiting:
-            self._waiting.append(effect)
+            self._wait(effect)
         elif self.partition.high_watermark >= end and not self._effects:
             effect()
         else:
@@ -142,9 +171,11 @@ class Journal:
         """A future that is done once all that was appended so far is durable; None if it is by now."""
         if not self._waiting:
             return self._flush.durable(self.partition, self.partition.end_offset)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(lambda: None if future.done() else future.set_result(None))
-        return future
+        last = self._waiting[-1]
+        if not isinstance(last, asyncio.Future):
+            last = asyncio.get_running_loop().create_future()
+            self._wait(last)
+        return asyncio.shield(last)  # who gives up leaves nothing behind, and others wait on
 
     async def settled(self) -> None:
         """Wait until all that was appended so far is durable."""
@@ -240,6 +271,11 @@ class Journal:
         if before_offset > self.partition.start_offset:
             self._reserve.attempt(lambda: self.partition.delete_records(before_offset), frees=True)
         self._checkpoint_begin = None
+
+
+def _complete(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
 
 
 def batches_of(partition: Partition) -> Iterator[tuple[memoryview, BatchHeader]]:

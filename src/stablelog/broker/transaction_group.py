@@ -94,6 +94,7 @@ class TransactionGroup:
             producer_ids=ProducerIds(space=id_space),
             log_end=self._log_end,
         )
+        journal.bound_by(lambda: self.coordinator.item_count + sum(topic.partition_count for topic in topics))
 
     def _log_end(self, target: TopicPartition) -> int | None:
         """Where a partition ends; 0 while it is not open, None if there is none."""

@@ -623,6 +623,11 @@ class TransactionCoordinator:
         """Changes of the state so far, each of which is in a record of some decision."""
         return self._table.change_count
 
+    @property
+    def item_count(self) -> int:
+        """Transactional ids and keys of joint commits that are known."""
+        return len(self._table) + len(self._table.joints)
+
     def __len__(self) -> int:
         return len(self._table)
 
