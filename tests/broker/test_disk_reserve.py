@@ -207,3 +207,28 @@ def test_a_file_whose_failed_write_could_not_be_undone_is_opened_again():
     disk.fault, disk.fails_late = None, False
     assert restored(reserve)
     assert disk.size(PATH) == SIZE
+
+
+def test_without_inodes_nothing_is_released_and_the_disk_stays_full_until_a_file_can_be_made(caplog):
+    caplog.set_level("INFO")
+    disk, reserve = made()
+    disk.fault = lambda what, path: errno.ENOSPC if what in ("opening", "writing") and path != PATH else None
+    for _ in range(5):
+        with pytest.raises(DiskError):
+            reserve.write_atomic(HERE / "checkpoint", b"x")
+        assert reserve.is_full
+        assert disk.size(PATH) == SIZE
+        assert not restored(reserve)
+        assert reserve.is_full
+    disk.fault = None
+    assert restored(reserve)
+    reserve.write_atomic(HERE / "checkpoint", b"x")
+    assert {path.name for path in disk.files(HERE)} == {RESERVE_FILE, "checkpoint"}
+    assert (caplog.text.count("is full"), caplog.text.count("has room")) == (1, 1)
+
+
+def test_what_a_quota_says_is_not_judged_by_the_free_size():
+    disk, reserve = made()
+    disk.fault = lambda what, path: errno.EDQUOT if path != PATH and disk.size(PATH) > SIZE // 2 else None
+    reserve.write_atomic(HERE / "checkpoint", b"x")
+    assert disk.size(PATH) == SIZE // 2

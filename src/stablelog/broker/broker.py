@@ -303,7 +303,7 @@ class Broker:
             try:
                 return self.topics.create(name, 1, INTERNAL_CONFIGS)
             except Refused as refused:
-                if not self.reserve.note(refused) or not self.reserve.release():
+                if not self.reserve.make_room(refused):
                     raise
 
     def _open_own(self, topic: Topic, index: int) -> None:

@@ -28,9 +28,11 @@ from stablelog.errors import DiskError, Refused
 log = logging.getLogger(__name__)
 
 RESERVE_FILE: Final = "disk-reserve"
+PROBE_FILE: Final = "disk-reserve.tmp"  # made and removed, to see whether files can be made
 STEP_COUNT: Final = 16  # the file is cut in so many steps
 FLOOR_COUNT: Final = 4  # steps that are kept for what frees room
 MARGIN_SIZE_MIN: Final = 64 << 10
+CALL_SIZE_MAX: Final = 16 << 20  # no call that the reserve gives room to needs as many bytes
 CHUNK_SIZE: Final = 1 << 20  # bytes of it that are written in one turn of the loop
 
 # The code with which an API refuses while the disk is full: one that clients retry, with the same broker. The Java client
@@ -140,12 +142,10 @@ class DiskReserve:
 
     def note(self, error: BaseException | None) -> bool:
         """Take note that a call failed. Returns whether it, or what caused it, was for lack of room."""
-        while error is not None:
-            if isinstance(error, DiskError) and error.is_full:
-                self._set_full(error)
-                return True
-            error = error.__cause__
-        return False
+        full = _lack_of_room(error)
+        if full is not None:
+            self._set_full(full)
+        return full is not None
 
     def _set_full(self, error: DiskError) -> None:
         if not self._lacks_room:
@@ -163,7 +163,7 @@ class DiskReserve:
         """A sentence about the disk while it is full."""
         return (
             f"the disk of {self._directory} is full: {self.free_size()} bytes are free, and clients' writes are refused "
-            f"until {self._missing + self._margin} bytes can be written"
+            f"until {self._missing + self._margin} bytes can be written and files can be made"
         )
 
     def check(self, api: str) -> None:
@@ -191,8 +191,29 @@ class DiskReserve:
             try:
                 return work()
             except DiskError as error:
-                if not self.note(error) or not error.undone or not self.release(frees=frees):
+                self.note(error)
+                if not error.undone or not self.make_room(error, frees=frees):
                     raise
+
+    def make_room(self, error: BaseException, *, frees: bool = False) -> bool:
+        """Note that a call failed, and give up a step of the reserve if that can help. Returns whether it did.
+
+        Args:
+            error: of the call, or what it has caused.
+            frees: see `attempt`.
+        """
+        full = _lack_of_room(error)
+        if full is None:
+            return False
+        self._set_full(full)
+        return self._lacks_bytes(full) and self.release(frees=frees)
+
+    def _lacks_bytes(self, error: DiskError) -> bool:
+        """Whether a call that found no room lacked bytes, as far as can be told; else it lacked an inode.
+
+        A quota is not in the free size.
+        """
+        return error.number != errno.ENOSPC or self.free_size() < self._size + CALL_SIZE_MAX
 
     def release(self, *, frees: bool = False) -> bool:
         """Give up a step of the reserve, for work as in `attempt`. Returns whether there was any left for it."""
@@ -220,10 +241,14 @@ class DiskReserve:
 
         It returns in the turn of the loop in which it is, so that the caller first writes what waits for room.
         """
+        is_probed = False
         while self._lacks_room and self.free_size() >= self._missing + self._margin:
             if self._file is None:
                 self._open_file()
             try:
+                if not is_probed:
+                    self._probe()
+                    is_probed = True
                 self._take_back()
             except DiskError as error:
                 self._note_trouble(error)
@@ -232,6 +257,16 @@ class DiskReserve:
             if self._lacks_room:
                 await asyncio.sleep(0)
         return not self._lacks_room
+
+    def _probe(self) -> None:
+        """Make a file and remove it.
+
+        Raises:
+            DiskError: no file can be made.
+        """
+        path = self._directory / PROBE_FILE
+        self._disk.open(path, create=True).close()
+        self._disk.remove(path)
 
     def _take_back(self) -> None:
         """Write a chunk of what is missing; with nothing missing, write the margin and remove it again.
@@ -250,3 +285,12 @@ class DiskReserve:
             self._file.truncate(self._size)
             self._lacks_room, self._trouble = False, ""
             log.info("the disk of %s has room: clients' writes are taken", self._directory)
+
+
+def _lack_of_room(error: BaseException | None) -> DiskError | None:
+    """The error of a call that found no room, which is this error or has caused it; None if it is another one."""
+    while error is not None:
+        if isinstance(error, DiskError) and error.is_full:
+            return error
+        error = error.__cause__
+    return None

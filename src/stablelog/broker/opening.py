@@ -124,7 +124,7 @@ class Opening:
             try:
                 return await in_thread(threads, self._topics.recover_partition, topic, index)
             except StablelogError as error:
-                if not self._reserve.note(error) or not self._reserve.release():
+                if not self._reserve.make_room(error):
                     raise
 
     async def leave(self, topic_name: str) -> None:
