@@ -1062,6 +1062,29 @@ def test_a_broker_that_cannot_write_its_checkpoints_stops_and_is_recovered_at_th
     assert run(disk, read) == []
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_broker_that_cannot_say_that_it_stopped_in_order_stops_and_gives_the_directory_back(number, caplog):
+    disk = NoRoom()
+    disk.code = number
+    closed = []
+
+    async def conversation(desk):
+        assert (await desk.produce(batch(b"x"))).error_code is NONE
+        disk.word = f"write {CLEAN_SHUTDOWN_FILE}"
+        desk.broker.reserve.close = partial(closed.append, True)
+
+    assert run(disk, conversation) == []
+    assert closed == [True]
+    assert "the next start recovers all logs" in caplog.text
+    assert not disk.exists(DATA / CLEAN_SHUTDOWN_FILE)
+    disk.word = None
+
+    async def read(desk):
+        assert desk.values() == [b"x"]
+
+    assert run(disk, read) == []
+
+
 def test_the_log_says_once_in_a_while_that_nothing_can_be_written_for_another_reason(caplog):
     disk = NoRoom()
     disk.code = errno.EIO

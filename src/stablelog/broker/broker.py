@@ -488,14 +488,18 @@ class Broker:
         if self._clean_shutdown_allowed and not failed:
             all_open = all(len(topic.partitions) == topic.partition_count for topic in self.topics)
             if self.topics.close() and all_open:
-                self.reserve.write_atomic(
-                    self.directory / CLEAN_SHUTDOWN_FILE,
-                    f'{{"version":{CLEAN_SHUTDOWN_VERSION},"brokerEpoch":-1}}'.encode(),
-                )
+                self._write_clean_shutdown()
         self.reserve.close()
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+    def _write_clean_shutdown(self) -> None:
+        content = f'{{"version":{CLEAN_SHUTDOWN_VERSION},"brokerEpoch":-1}}'
+        try:
+            self.reserve.write_atomic(self.directory / CLEAN_SHUTDOWN_FILE, content.encode())
+        except DiskError as error:
+            log.error("the next start recovers all logs, as after a crash: %s", error)
 
 
 def _new_cluster_id() -> str:
