@@ -1,11 +1,12 @@
 """`stablelog produce` on a full disk says what it waits for, and when it goes on."""
 
+import errno
 import threading
 
 import pytest
 
 from stablelog.cli import admin, disk_watch, records
-from stablelog.errors import Unavailable
+from stablelog.errors import DiskError, Unavailable
 from tests.full_disk import served
 from tests.waiting import until
 
@@ -75,3 +76,79 @@ def test_nothing_is_said_of_a_disk_with_room_or_a_broker_that_does_not_answer(br
     with disk_watch.DiskWatch(broker.bootstrap, lambda: True):
         until(lambda: len(asked) > 1, "the broker is asked")
     assert told.lines == []
+
+
+def below_half(broker):
+    """Fill the disk, with less than half of the reserve left: groups are refused."""
+    broker.fill()
+
+    def release(made):
+        made.reserve.note(DiskError("writing", errno.ENOSPC))
+        for _ in range(10):
+            made.reserve.release()
+        broker.disk.fill()
+
+    broker.call(release)
+
+
+def consume(broker, group="g"):
+    records.run_consume(
+        broker.bootstrap, "t", "read_committed", "earliest", None, group, follow=False, as_json=False
+    )
+
+
+def test_consume_says_that_its_group_takes_no_members_and_goes_on_when_it_does(
+    broker, lines, monkeypatch, capsys
+):
+    told, text = Told(monkeypatch), "group g may take no members until there is room"
+    records.run_produce(broker.bootstrap, "t", lines, None, None, as_json=False)
+    below_half(broker)
+    consuming = threading.Thread(target=consume, args=(broker,))
+    consuming.start()
+    until(lambda: told.lines, "the command says what it waits for")
+    assert told.lines == [f"waiting: the disk of {broker.bootstrap} is full (/data has 0 bytes free); {text}"]
+    broker.grow()
+    consuming.join(60)
+    assert not consuming.is_alive()
+    assert told.lines[1:] == ["going on: group g is joined"]
+    assert capsys.readouterr().out.endswith("48\n49\n")
+
+
+def test_offsets_that_a_full_disk_does_not_take_end_consume_with_a_sentence(broker, lines, monkeypatch):
+    Told(monkeypatch)
+    monkeypatch.setattr(records, "TIMEOUT_S", 1.0)
+    records.run_produce(broker.bootstrap, "t", lines, None, None, as_json=False)
+    print_record = records._print_record
+
+    def fill(message, *, as_json):
+        print_record(message, as_json=as_json)
+        if message.offset() == 0:
+            below_half(broker)
+
+    monkeypatch.setattr(records, "_print_record", fill)
+    with pytest.raises(Unavailable, match=f"offsets of group g, .*: the disk of {broker.bootstrap} is full"):
+        consume(broker)
+
+
+def test_a_command_that_fails_does_not_wait_for_what_the_broker_says_of_its_disk(monkeypatch):
+    monkeypatch.setattr(disk_watch, "SILENCE_S", 0.01)
+    asked, answer = threading.Event(), threading.Event()
+
+    def full_disk(_bootstrap):
+        asked.set()
+        answer.wait(60)
+
+    monkeypatch.setattr(disk_watch, "full_disk", full_disk)
+    with pytest.raises(KeyboardInterrupt), disk_watch.DiskWatch("nowhere:1", lambda: True) as watch:
+        assert asked.wait(60)
+        raise KeyboardInterrupt
+    assert watch._thread.is_alive()
+    answer.set()
+    watch._thread.join()
+
+
+def test_an_interrupt_inside_a_call_of_the_client_library_is_an_interrupt():
+    with pytest.raises(KeyboardInterrupt), records._interrupts():
+        raise SystemError("poll returned a result with an exception set") from KeyboardInterrupt()
+    with pytest.raises(SystemError), records._interrupts():
+        raise SystemError("another fault")

@@ -1,7 +1,7 @@
-"""What `stablelog produce` says while its broker takes no writes because the disk is full.
+"""What `stablelog produce` and `stablelog consume --group` say while the broker refuses them because the disk is full.
 
-The broker refuses writes with codes that the producer retries in silence. So a thread asks it, when nothing was written
-for a while, whether its disk is full (DescribeLogDirs: no usable bytes), and tells it on stderr.
+The broker refuses writes and new members with codes that the client retries in silence. So a thread asks it, when there
+was no progress for a while, whether its disk is full (DescribeLogDirs: no usable bytes), and tells it on stderr.
 """
 
 import sys
@@ -37,12 +37,22 @@ class DiskWatch:
 
     Args:
         bootstrap: the broker's address.
-        pending: whether something waits to be written.
+        pending: whether something waits.
+        what: what happens when there is room.
+        going_on: what is so when it goes on; that the disk has room, unless given.
     """
 
-    def __init__(self, bootstrap: str, pending: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        pending: Callable[[], bool],
+        what: str = "records are sent when there is room",
+        going_on: str | None = None,
+    ) -> None:
         self._bootstrap = bootstrap
         self._pending = pending
+        self._what = what
+        self._going_on = going_on or f"the disk of {bootstrap} has room"
         self._progress_s = time.monotonic()
         self._told = False
         self._ended = threading.Event()
@@ -56,7 +66,8 @@ class DiskWatch:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._ended.set()
-        self._thread.join()
+        if kind is None:  # else the command ends now, also while the broker does not answer the thread
+            self._thread.join()
 
     def progress(self) -> None:
         """Something was written."""
@@ -84,11 +95,9 @@ class DiskWatch:
             return
         self._told = full is not None
         if self._told:
-            say(
-                f"waiting: the disk of {self._bootstrap} is full ({full}); records are sent when there is room"
-            )
+            say(f"waiting: the disk of {self._bootstrap} is full ({full}); {self._what}")
         else:
-            say(f"going on: the disk of {self._bootstrap} has room")
+            say(f"going on: {self._going_on}")
 
 
 def say(line: str) -> None:

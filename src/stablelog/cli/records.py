@@ -29,6 +29,7 @@ POLL_S = 0.5
 PROGRESS_COUNT = 1000
 DELIVERY_TIMEOUT_MS = 60_000  # how long a record is sent again; librdkafka takes no more in a transaction
 FLUSH_MARGIN_S = 5  # in which librdkafka says of what it has given up why
+INTERRUPTED_S = 2.0  # what a command that is interrupted waits for a broker that may not answer
 OFFSET_MAX = (1 << 63) - 1
 WORDS = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
 
@@ -67,7 +68,7 @@ def run_produce(
         settings["transactional.id"] = transactional_id
     producer = Producer(quiet(bootstrap, **settings))
     calling = threading.Event()
-    with DiskWatch(bootstrap, lambda: calling.is_set() or len(producer) > 0) as watch:
+    with _interrupts(), DiskWatch(bootstrap, lambda: calling.is_set() or len(producer) > 0) as watch:
 
         def call(work: Callable[[], Any], what: str) -> None:
             calling.set()
@@ -92,12 +93,33 @@ def run_produce(
             producer.begin_transaction()
             try:
                 count = send()
-            except BaseException:  # Ctrl-C, too: readers would wait behind what was sent until its timeout
+            except (
+                BaseException
+            ) as error:  # Ctrl-C, too: readers would wait behind what was sent until its timeout
                 with contextlib.suppress(KafkaException):
-                    producer.abort_transaction(TIMEOUT_S)
+                    producer.abort_transaction(TIMEOUT_S if isinstance(error, Unavailable) else INTERRUPTED_S)
                 raise
             call(lambda: producer.commit_transaction(TIMEOUT_S), "committing")
     done(f"wrote {count} records to {topic}", as_json=as_json, topic=topic, records=count)
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[None]:
+    """Raise a KeyboardInterrupt as such: where it meets a call of librdkafka, Python raises a SystemError by it."""
+    try:
+        yield
+    except SystemError as error:
+        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
+
+
+def _flushed(producer: Producer) -> int:
+    """Wait until all is written or given up. Returns how many records are left; Ctrl-C is heard."""
+    deadline_s = time.monotonic() + DELIVERY_TIMEOUT_MS / 1000 + FLUSH_MARGIN_S
+    while (left := int(producer.flush(POLL_S))) and time.monotonic() < deadline_s:
+        pass
+    return left
 
 
 def _send_lines(
@@ -138,7 +160,7 @@ def _send_lines(
             count += 1
             if count % PROGRESS_COUNT == 0:
                 advance(PROGRESS_COUNT)
-        left = producer.flush(DELIVERY_TIMEOUT_MS / 1000 + FLUSH_MARGIN_S)
+        left = _flushed(producer)
     if failures or left:
         why = _reason(producer, failures[0]) if failures else f"no broker answers at {bootstrap}"
         if (full := full_disk(bootstrap)) is not None:
@@ -242,23 +264,49 @@ def run_consume(
     )
     if group is None:
         consumer.assign(places)
+        membership: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     else:
-        consumer.subscribe([topic], on_assign=partial(_say_if_nothing_is_left, group, follow=follow))
+        membership = _joined(bootstrap, consumer, topic, group, follow=follow)
     try:
-        _print_records(
-            consumer,
-            bootstrap,
-            topic,
-            len(partitions),
-            count_max,
-            commits=group is not None,
-            follow=follow,
-            as_json=as_json,
-        )
+        with _interrupts(), membership:
+            _print_records(
+                consumer,
+                bootstrap,
+                topic,
+                len(partitions),
+                count_max,
+                group=group,
+                follow=follow,
+                as_json=as_json,
+            )
     except KeyboardInterrupt:
         pass
     finally:
         consumer.close()
+
+
+@contextlib.contextmanager
+def _joined(bootstrap: str, consumer: Consumer, topic: str, group: str, *, follow: bool) -> Iterator[None]:
+    """Join a group. While it takes no members because the disk is full, that is said."""
+    joined = threading.Event()
+    with DiskWatch(
+        bootstrap,
+        lambda: not joined.is_set(),
+        f"group {group} may take no members until there is room",
+        f"group {group} is joined",
+    ) as watch:
+
+        def assigned(_consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            joined.set()
+            watch.progress()
+            _say_if_nothing_is_left(group, partitions, follow=follow)
+
+        def revoked(_consumer: Consumer, _partitions: list[TopicPartition]) -> None:
+            joined.clear()
+            watch.progress()
+
+        consumer.subscribe([topic], on_assign=assigned, on_revoke=revoked, on_lost=revoked)
+        yield
 
 
 def _places(
@@ -274,9 +322,7 @@ def _places(
     return [TopicPartition(topic, index, min(int(start), marks[topic, index][1])) for index in partitions]
 
 
-def _say_if_nothing_is_left(
-    group: str, _consumer: Consumer, assigned: list[TopicPartition], *, follow: bool
-) -> None:
+def _say_if_nothing_is_left(group: str, assigned: list[TopicPartition], *, follow: bool) -> None:
     if not assigned and not follow:
         fail(f"other members of group {group} read all partitions; with --follow this one waits for its turn")
 
@@ -288,10 +334,11 @@ def _print_records(
     partition_count: int,
     count_max: int | None,
     *,
-    commits: bool,
+    group: str | None,
     follow: bool,
     as_json: bool,
 ) -> None:
+    commits = group is not None
     ended: set[int] = set()
     count = 0
     heard_s = time.monotonic()
@@ -322,8 +369,33 @@ def _print_records(
         count += 1
         if commits:
             consumer.commit(message=message, asynchronous=True)
-    if commits and count:
-        consumer.commit(asynchronous=False)
+    if group is not None and count:
+        _commit(consumer, bootstrap, group)
+
+
+def _commit(consumer: Consumer, bootstrap: str, group: str) -> None:
+    """Commit what was printed. A broker that may take it later is asked again, for TIMEOUT_S.
+
+    Raises:
+        Unavailable: it was not committed, and why.
+    """
+    deadline_s = time.monotonic() + TIMEOUT_S
+    what = f"committing the offsets of group {group}, which reads the last records again"
+    while True:
+        try:
+            consumer.commit(asynchronous=False)
+            return
+        except KafkaException as error:
+            reason = error.args[0]
+            if reason.code() == KafkaError._NO_OFFSET:  # noqa: SLF001 - its name in the library
+                return  # all is committed
+            is_later = reason.code() in (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR)
+            if is_later and time.monotonic() < deadline_s:
+                time.sleep(POLL_S)
+                continue
+            if (full := full_disk(bootstrap)) is not None:
+                fail(f"{what}: the disk of {bootstrap} is full ({full})")
+            fail(f"{what}: {reason.str()}")
 
 
 def _print_record(message: Any, *, as_json: bool) -> None:
