@@ -16,6 +16,9 @@ COPY_SIZE = 4 << 20
 MAGIC_AT = 16  # in a batch
 MAGIC = b"\x02"
 OFFSET_AND_LENGTH = struct.Struct(">qi")
+ATTRIBUTES_MASK = 0x7F  # what Kafka has defined
+LONE_SIZE_MAX = 2 << 20  # of a batch that is searched for, if nothing that looks like a batch follows it
+SPARE_READS = 16  # times the file's size may be read for the CRC of larger ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,44 +106,103 @@ def check_cut(path: Path, file: File, position: int, end_offset: int, damage: st
 def batches_behind(file: File, position: int, end_offset: int) -> Iterator[tuple[int, BatchHeader]]:
     """Whole batches that follow damage, as (position, header). Their CRC holds.
 
+    A damaged batch ends where its own length says if a whole batch begins there: what its records hold may look like a
+    batch, and is none. Otherwise the next batch is searched, at any alignment.
+
     Args:
         file: the log file.
-        position: of the damage. The search begins one byte behind it, at any alignment.
+        position: of the damaged batch; -1 if the file is to be read from its beginning.
         end_offset: batches of earlier offsets are passed over.
     """
-    at = position + 1
-    while at + HEADER.size <= file.size:
-        # A batch that begins in this chunk may end behind it: it is read by itself.
-        chunk = file.read(at, SCAN_SIZE)
-        found = chunk.find(MAGIC, MAGIC_AT)
-        reached = at + len(chunk) - MAGIC_AT
-        while found >= 0:
-            begin = at + found - MAGIC_AT
-            batch = _batch_at(file, chunk, found - MAGIC_AT, begin, end_offset)
-            if batch is not None:
-                yield begin, batch
-                end_offset, reached = batch.next_offset, begin + batch.size
-                break
-            found = chunk.find(MAGIC, found + 1)
-        at = max(reached, at + 1)
+    search = _Search(file)
+    at: int | None = 0 if position < 0 else search.behind_damaged(position, end_offset)
+    while at is not None:
+        header = search.whole_at(at, end_offset)
+        if header is None:
+            at = search.behind_damaged(at, end_offset)
+            continue
+        yield at, header
+        at, end_offset = at + header.size, header.next_offset
 
 
-def _batch_at(file: File, chunk: bytes, place: int, position: int, end_offset: int) -> BatchHeader | None:
-    """The header of a whole batch that begins here; None if there is none."""
-    offset, length = OFFSET_AND_LENGTH.unpack_from(chunk, place)
-    size = length + LENGTH_AND_OFFSET_SIZE
-    is_plausible = (
-        HEADER.size <= size <= file.size - position
-        and end_offset <= offset <= end_offset + RELATIVE_OFFSET_MAX
-    )
-    if not is_plausible:
-        return None
-    batch = file.read(position, size)
-    try:
-        header = read_header(batch)
-    except Corrupt:
-        return None
-    return header if crc_holds(batch, 0, header) else None
+class _Search:
+    """Finds whole batches in a damaged log file. What it reads for the CRC of false ones is bounded."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+        self._spare = SPARE_READS * file.size
+
+    def behind_damaged(self, position: int, end_offset: int) -> int | None:
+        """Where the next whole batch begins behind a damaged one; None if none follows."""
+        if self._file.size - position < HEADER.size:
+            return None
+        length: int = OFFSET_AND_LENGTH.unpack(self._file.read(position, OFFSET_AND_LENGTH.size))[1]
+        following = position + length + LENGTH_AND_OFFSET_SIZE
+        if position + HEADER.size <= following <= self._file.size:
+            if following == self._file.size:
+                return None
+            if self.whole_at(following, end_offset) is not None:
+                return following
+        return self._search(position + 1, end_offset)
+
+    def whole_at(self, position: int, end_offset: int) -> BatchHeader | None:
+        """The header of a whole batch that begins here; None if there is none."""
+        header = self._header_at(position, end_offset)
+        if header is None:
+            return None
+        return header if crc_holds(self._file.read(position, header.size), 0, header) else None
+
+    def _header_at(self, position: int, end_offset: int) -> BatchHeader | None:
+        head = self._file.read(position, HEADER.size)
+        return self._plausible(head, 0, position, end_offset)
+
+    def _plausible(self, content: bytes, place: int, position: int, end_offset: int) -> BatchHeader | None:
+        try:
+            header = read_header(content, place)
+        except Corrupt:
+            return None
+        is_plausible = (
+            header.size <= self._file.size - position
+            and end_offset <= header.base_offset <= end_offset + RELATIVE_OFFSET_MAX
+            and header.last_offset_delta >= 0
+            and header.attributes & ~ATTRIBUTES_MASK == 0
+        )
+        return header if is_plausible else None
+
+    def _search(self, begin: int, end_offset: int) -> int | None:
+        """Where the next whole batch begins at any byte: the first one that another batch or the file's end follows.
+
+        If there is none such, the first one at all.
+        """
+        at, lone = begin, None
+        while at + HEADER.size <= self._file.size:
+            chunk = self._file.read(at, SCAN_SIZE)
+            found = chunk.find(MAGIC, MAGIC_AT)
+            while 0 <= found <= len(chunk) - HEADER.size + MAGIC_AT:
+                place = found - MAGIC_AT
+                header = self._plausible(chunk, place, at + place, end_offset)
+                if header is not None:
+                    is_followed = self._is_followed(at + place, header)
+                    if (is_followed or lone is None) and self._holds(at + place, header, is_followed):
+                        if is_followed:
+                            return at + place
+                        lone = at + place
+                found = chunk.find(MAGIC, found + 1)
+            at += max(len(chunk) - HEADER.size + 1, 1)
+        return lone
+
+    def _is_followed(self, position: int, header: BatchHeader) -> bool:
+        following = position + header.size
+        return (
+            self._file.size - following < HEADER.size
+            or self._header_at(following, header.next_offset) is not None
+        )
+
+    def _holds(self, position: int, header: BatchHeader, is_followed: bool) -> bool:
+        if header.size > LONE_SIZE_MAX and not (is_followed and header.size <= self._spare):
+            return False
+        self._spare -= header.size if header.size > LONE_SIZE_MAX else 0
+        return crc_holds(self._file.read(position, header.size), 0, header)
 
 
 def keep_tail(disk: Disk, path: Path, position: int) -> Path:
