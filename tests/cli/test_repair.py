@@ -141,3 +141,97 @@ def test_verify_names_what_is_missing_or_damaged_in_a_data_directory(data, name,
     assert result.exit_code == 1, result.output
     assert said.replace("no checkpoint", "is not a checkpoint of offsets") in result.output
     assert str(data / name) in result.output
+
+
+# -- commit logs ----------------------------------------------------------------------------------------------------
+
+
+def commit(broker, count, transactional_id="y"):
+    from confluent_kafka import Producer
+
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "transactional.id": transactional_id, "linger.ms": 0}
+    )
+    producer.init_transactions(60)
+    for number in range(count):
+        producer.begin_transaction()
+        producer.produce("o", b"%d" % number)
+        producer.commit_transaction(60)
+    del producer
+
+
+@pytest.fixture
+def commits(tmp_path):
+    """A stopped broker's directory: ten commits to the commit-ordered topic o, and a copy of the commit log after two."""
+    import shutil
+
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    with stablelog.serve(tmp_path / "data") as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        topic = NewTopic("o", 1, 1, config={"stablelog.order": "commit"})
+        for made in admin.create_topics([topic]).values():
+            made.result(60)
+        commit(broker, 2, "x")
+    shutil.copytree(tmp_path / "data" / "__transaction_state-0", tmp_path / "older")
+    with stablelog.serve(tmp_path / "data") as broker:
+        commit(broker, 8, "x")
+    return tmp_path / "data"
+
+
+def commit_sequences(data):
+    from stablelog.batch.header import headers_in
+    from stablelog.batch.markers import read_marker
+
+    content = (data / "o-0" / LOG).read_bytes()
+    markers = [
+        read_marker(content[at : at + header.size]) for at, header in headers_in(content) if header.is_control
+    ]
+    return [marker.commit_sequence for marker in markers if marker.commit_sequence > 0]
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["directory", "commit log alone"])
+def test_after_a_commit_log_was_cut_no_commit_sequence_is_given_out_twice(commits, at_once):
+    path = commits / "__transaction_state-0" / LOG
+    found = positions(path)
+    flip(path, found[len(found) // 2] + 30)
+    result = run("repair", commits if at_once else commits / "__transaction_state-0", "--yes")
+    assert result.exit_code == 0, result.output
+    assert "Decisions are lost of 1 transactional ids; commits among them: #" in result.output
+    assert "and #10 was given out" in result.output
+    with stablelog.serve(commits) as broker:
+        commit(broker, 2)
+    assert commit_sequences(commits) == list(range(1, 13))
+    assert run("verify", commits).exit_code == 0
+    assert "commits up to" not in run("repair", commits, "--yes").output
+
+
+def test_a_crash_between_the_cut_and_the_record_leaves_a_commit_log_that_can_be_repaired(
+    commits, monkeypatch
+):
+    from stablelog.cli import repair as repair_cli
+
+    path = commits / "__transaction_state-0" / LOG
+    flip(path, positions(path)[-3] + 30)
+    with monkeypatch.context() as patch:
+        patch.setattr(repair_cli, "append_given", lambda *_words, **_options: None)
+        run("repair", commits, "--yes")
+    assert "behind #10" in run("repair", commits, "--yes").output
+    with stablelog.serve(commits) as broker:
+        commit(broker, 1)
+    assert commit_sequences(commits) == list(range(1, 12))
+
+
+def test_a_commit_log_of_an_older_backup_does_not_give_out_what_a_partition_has(commits):
+    import shutil
+
+    shutil.rmtree(commits / "__transaction_state-0")
+    shutil.copytree(commits.parent / "older", commits / "__transaction_state-0")
+    (commits / RECOVERY_POINT_CHECKPOINT).unlink()
+    with stablelog.serve(commits) as broker:
+        commit(broker, 1)
+    assert commit_sequences(commits) == list(range(1, 12))
+    assert (
+        "the commit log has lost its end, or is from an older backup"
+        in (commits.parent / f"{commits.name}.log").read_text()
+    )

@@ -29,6 +29,7 @@ from stablelog.coordinators.transactions.coordinator import (
 from stablelog.coordinators.transactions.producer_ids import ProducerIdSpace
 from stablelog.errors import Refused
 from stablelog.log.partition import Partition
+from stablelog.views.commit_ordered import CommitOrderedPartition
 from stablelog.wire.extension.transaction_groups import (
     DEFAULT_GROUP,
     NAME_RULE,
@@ -228,6 +229,8 @@ class Transactions:
         topic = self._topics.get(partition.topic)
         own_name = DEFAULT_GROUP if topic is None else topic.group
         own = self._groups.get(own_name, self.default)
+        if isinstance(partition, CommitOrderedPartition):
+            self._meet_sequence(partition, own)
         concerned = self._concerned(target, own_name)
         for group in concerned:
             if group is not own:
@@ -250,6 +253,22 @@ class Transactions:
     def are_all_marked(self) -> bool:
         """Whether no partition that was settled lacks markers from before the start."""
         return not self._lacking
+
+    @staticmethod
+    def _meet_sequence(partition: CommitOrderedPartition, group: TransactionGroup) -> None:
+        last = group.coordinator.last_commit_sequence
+        if group.coordinator.met_sequence(partition.view.latest_sequence):
+            log.error(
+                "%s-%d has commit %d in its markers, and the commit log of %s ends at commit %d: the commit log has lost "
+                "its end, or is from an older backup. New commits go on behind %d; `stablelog repair` looks at all "
+                "partitions",
+                partition.topic,
+                partition.index,
+                partition.view.latest_sequence,
+                group_in_words(group.name),
+                last,
+                partition.view.latest_sequence,
+            )
 
     def retry(self) -> None:
         """Write what waits for room on the disk, as far as there is some."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import typer
 
+from stablelog.broker.catalog import read_catalog
 from stablelog.broker.checkpoints import (
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
@@ -16,6 +17,17 @@ from stablelog.env.disk import Disk, LocalDisk
 from stablelog.env.lock import DirectoryLock
 from stablelog.errors import Corrupt
 from stablelog.log.recovery.repair import Damage, cut, examine
+from stablelog.ops.commit_numbers import (
+    Given,
+    append_given,
+    commit_logs,
+    group_of_directory,
+    lost_decisions,
+    read_given,
+    read_said,
+)
+from stablelog.ops.verify import partition_directories
+from stablelog.wire.extension.transaction_groups import group_in_words
 
 
 def run_repair(directory: Path, *, yes: bool) -> None:
@@ -37,26 +49,59 @@ def run_repair(directory: Path, *, yes: bool) -> None:
                     found.append((partition, damage))
                 advance()
         sys.stdout.write(f"{len(partitions)} partitions examined, {len(found)} with a damaged log\n")
+        # Read before the cuts, which take markers away, too.
+        data = partitions[0].parent
+        logs = commit_logs(partitions)
+        given = read_given(disk, partition_directories(disk, data)) if logs else Given()
         for partition, damage in found:
-            _repair(disk, partition, damage, yes=yes)
+            if _repair(disk, partition, damage, yes=yes):
+                continue
+            logs.pop(group_of_directory(partition) or "", None)
+        for group, directories in logs.items():
+            _go_on(disk, data, group, directories, given, yes=yes)
     finally:
         lock.release()
 
 
-def _repair(disk: Disk, partition: Path, damage: Damage, *, yes: bool) -> None:
-    sys.stdout.write(describe(partition, damage))
-    if not yes:
-        if not sys.stdin.isatty():
-            fail("nothing was changed: answer on a terminal, or agree with --yes")
-        if not typer.confirm("Cut?", default=False):
-            sys.stdout.write("Nothing was changed.\n")
-            return
+def _repair(disk: Disk, partition: Path, damage: Damage, *, yes: bool) -> bool:
+    """Cut a log, if its owner agrees. Returns whether it was cut."""
+    sys.stdout.write(describe(disk, partition, damage))
+    if not _agreed("Cut?", yes=yes):
+        return False
     _lower_recovery_point(disk, partition, damage.end_offset)
     for done in cut(disk, partition, damage):
         sys.stdout.write(f"{done}\n")
+    return True
 
 
-def describe(partition: Path, damage: Damage) -> str:
+def _agreed(question: str, *, yes: bool) -> bool:
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        fail("nothing was changed: answer on a terminal, or agree with --yes")
+    if typer.confirm(question, default=False):
+        return True
+    sys.stdout.write("Nothing was changed.\n")
+    return False
+
+
+def _go_on(disk: Disk, data: Path, group: str, logs: list[Path], given: Given, *, yes: bool) -> None:
+    """Let a coordinator go on behind what was given out, if its commit log has lost that."""
+    said = read_said(disk, logs, group)
+    last, known = given.sequence_ends.get(group, 0) - 1, said.sequence_ends.get(group, 0) - 1
+    if last <= known:
+        return
+    sys.stdout.write(
+        f"{logs[0].name}: the commit log of {group_in_words(group)} knows of commits up to #{max(known, 0)}, and "
+        f"#{last} was given out.\n  A record is added, so that new commits go on behind #{last}.\n"
+    )
+    if _agreed("Add it?", yes=yes):
+        catalog = read_catalog(disk, data)
+        epoch = 0 if catalog is None else catalog.leader_epoch
+        append_given(disk, logs[0], group, given, leader_epoch=epoch)
+
+
+def describe(disk: Disk, partition: Path, damage: Damage) -> str:
     """What a cut would lose, for people."""
     lines = [
         f"{partition.name}: {damage.path.name} is damaged at byte {damage.position}: {damage.why}",
@@ -73,12 +118,29 @@ def describe(partition: Path, damage: Damage) -> str:
         lines.append(f"  Segments behind it are cut as a whole: {len(damage.later)}.")
     if damage.marker_count:
         lines.append("  Transactions whose marker is cut are open again, or lost with their records.")
-    if partition.name.startswith("__transaction_state"):
-        lines.append("  This is a commit log: commits that were decided behind the damage may be undone.")
+    group = group_of_directory(partition)
+    if group is not None:
+        lines += _describe_commit_log(disk, group, damage)
     if partition.name.startswith("__consumer_offsets"):
         lines.append("  This is the offsets log: groups go back to older offsets and read records again.")
     lines.append("  What is cut is kept beside the log, as .cut files.")
     return "\n".join(lines) + "\n"
+
+
+def _describe_commit_log(disk: Disk, group: str, damage: Damage) -> list[str]:
+    lost = lost_decisions(disk, damage)
+    commits = f"#{lost.first_commit} to #{lost.last_commit}" if lost.last_commit else "none that can be read"
+    return [
+        (
+            f"  This is the commit log of {group_in_words(group)}. Decisions are lost of {len(lost.transactional_ids)} "
+            f"transactional ids; commits among them: {commits}."
+        ),
+        (
+            "  Markers that stand in the partitions stay. A transaction whose marker is missing there is aborted at the next "
+            "start, also if it was committed."
+        ),
+        "  New commits go on behind the greatest commit sequence that any partition has.",
+    ]
 
 
 def _lower_recovery_point(disk: Disk, partition: Path, end_offset: int) -> None:

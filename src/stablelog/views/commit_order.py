@@ -137,6 +137,11 @@ class CommitOrder:
         """The position behind the last one that can be read. It never moves back."""
         return max(self._indexes[-1].view_end, self.start_offset)
 
+    @property
+    def latest_sequence(self) -> int:
+        """The greatest commit sequence of the transactions up to here; -1 if there is none."""
+        return self._indexes[-1].latest_sequence
+
     def whole_from(self, position: int) -> int:
         """A position, or where the transaction ends in which it lies: from there on nothing is in part."""
         index = self._indexes[self._place_of(position)]

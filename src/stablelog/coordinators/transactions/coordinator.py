@@ -687,6 +687,14 @@ class TransactionCoordinator:
         open_in_it = [OpenTransaction(*txn) for txn in found]
         return self._comparison.reconcile(target, open_in_it, held, now_ms=now_ms)
 
+    def met_sequence(self, sequence: int) -> bool:
+        """A partition has this commit sequence in a marker: the next commit gets a greater one.
+
+        Returns:
+            Whether the commit log did not know of it: it has lost its end, or is older than the partition.
+        """
+        return self._table.met_sequence(sequence)
+
     def knows(self, target: TopicPartition, producer_id: int) -> bool:
         """Whether an open transaction of this producer in the partition may be one of this group."""
         return self._table.owner(producer_id) is not None or self._table.history.knows(target, producer_id)

@@ -189,6 +189,16 @@ class TransactionTable:
         self._next_sequence += 1
         return self._next_sequence - 1
 
+    def met_sequence(self, sequence: int) -> bool:
+        """A partition has this commit sequence in a marker: the next commit gets a greater one.
+
+        Returns:
+            Whether the commit log did not know of it.
+        """
+        is_new = sequence >= self._next_sequence
+        self._next_sequence = max(self._next_sequence, sequence + 1)
+        return is_new
+
     def met_producer(self, producer_id: int) -> None:
         """A partition knows a producer with this id: nobody else is to get it."""
         self._producer_ids.skip_past(producer_id)

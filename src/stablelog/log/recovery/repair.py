@@ -5,7 +5,7 @@ without the records behind the damage. `examine` finds the damage and counts wha
 cut off is kept, as recovery keeps it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +48,12 @@ class Damage:
     marker_count: int = 0
     last_offset: int = -1
     later: tuple[int, ...] = ()
+
+    def lost_files(self) -> Iterator[tuple[Path, int, int]]:
+        """What a cut takes of each log file, as `batches_behind` is asked for it: (path, position, first offset)."""
+        yield self.path, self.position, self.end_offset
+        for base in self.later:
+            yield self.path.with_name(f"{base:020d}{LOG}"), -1, base
 
     def count(self, header: BatchHeader) -> None:
         """Count a whole batch that a cut takes."""
@@ -127,16 +133,14 @@ def _walk(file: File, path: Path, end_offset: int) -> tuple[Damage | None, int]:
 
 def _count_lost(disk: Disk, directory: Path, file: File, damage: Damage) -> None:
     damage.size = file.size - damage.position
-    for _, header in batches_behind(file, damage.position, damage.end_offset):
-        damage.count(header)
-    for base in damage.later:
-        later = disk.open(_log_path(directory, base))
+    for path, position, base_offset in damage.lost_files():
+        lost = disk.open(path)
         try:
-            damage.size += later.size
-            for _, header in batches_behind(later, -1, base):
+            damage.size += lost.size if path != damage.path else 0
+            for _, header in batches_behind(lost, position, base_offset):
                 damage.count(header)
         finally:
-            later.close()
+            lost.close()
 
 
 def cut(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:

@@ -1,0 +1,205 @@
+"""The commit sequences and producer ids that were given out, read from all logs of a data directory.
+
+A commit log says which come next. Once its end is cut off, it says too little, and the coordinator would give out
+numbers that partitions already have in their markers. `stablelog repair` reads what was given out from the markers of
+all partitions and from what was cut, and appends a record to the commit log that says where to go on.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stablelog.batch.header import BatchHeader
+from stablelog.batch.markers import read_marker
+from stablelog.batch.records import Record, decode_records, encode_batch
+from stablelog.broker.topics import group_of_log
+from stablelog.coordinators.joint.records import decode_joint
+from stablelog.coordinators.transactions.producer_ids import GIVEN_ID_MAX
+from stablelog.coordinators.transactions.records import (
+    GroupKey,
+    GroupState,
+    JointKey,
+    TransactionKey,
+    decode_group,
+    decode_transaction,
+    encode_group,
+    group_key,
+    read_key,
+)
+from stablelog.env.disk import Disk
+from stablelog.errors import Corrupt, NewerFormat
+from stablelog.log.names import CUT, is_log, offset_of
+from stablelog.log.recovery.repair import Damage
+from stablelog.log.recovery.tail import batches_behind
+
+
+@dataclass(slots=True)
+class Given:
+    """What was given out, as far as the batches tell that were taken in.
+
+    Attributes:
+        sequence_ends: by transaction group, the number behind the greatest commit sequence.
+        producer_ids_end: the number behind the greatest producer id.
+    """
+
+    sequence_ends: dict[str, int] = field(default_factory=dict)
+    producer_ids_end: int = 0
+
+    def take_marker(self, header: BatchHeader, batch: bytes) -> None:
+        """Take in a batch of any partition; of one that is no marker only its producer id."""
+        if header.producer_id <= GIVEN_ID_MAX:
+            self.producer_ids_end = max(self.producer_ids_end, header.producer_id + 1)
+        if not header.is_control:
+            return
+        marker = read_marker(batch)
+        if marker is not None and marker.group is not None:
+            self._raise(marker.group, marker.commit_sequence + 1)
+
+    def take_records(self, group: str, header: BatchHeader, batch: bytes) -> None:
+        """Take in a batch of a group's commit log. What cannot be read says nothing."""
+        for record in () if header.is_control else decode_records(batch):
+            try:
+                self._take_record(group, record)
+            except (Corrupt, NewerFormat):
+                continue
+
+    def _take_record(self, group: str, record: Record) -> None:
+        if record.key is None or record.value is None:
+            return
+        subject = read_key(record.key)
+        if isinstance(subject, TransactionKey):
+            txn = decode_transaction(record.value)
+            self._raise(group, txn.commit_sequence + 1)
+            greatest = max(txn.producer_id, txn.next_producer_id, txn.client.producer_id)
+            if greatest <= GIVEN_ID_MAX:
+                self.producer_ids_end = max(self.producer_ids_end, greatest + 1)
+        elif isinstance(subject, GroupKey) and subject.group == group:
+            state = decode_group(record.value)
+            self._raise(group, state.commit_sequence_next)
+            self.producer_ids_end = max(self.producer_ids_end, state.producer_ids_end)
+        elif isinstance(subject, JointKey):
+            self._raise(group, decode_joint(record.value).commit_sequence + 1)
+
+    def _raise(self, group: str, end: int) -> None:
+        self.sequence_ends[group] = max(self.sequence_ends.get(group, 0), end)
+
+
+def group_of_directory(directory: Path) -> str | None:
+    """The transaction group whose commit log lies in a partition's directory; None if it is none."""
+    return group_of_log(directory.name.rpartition("-")[0])
+
+
+def commit_logs(partitions: list[Path]) -> dict[str, list[Path]]:
+    """The directories of the commit logs by transaction group; the coordinator writes to the first of each."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(partitions, key=lambda path: int(path.name.rpartition("-")[2])):
+        group = group_of_directory(path)
+        if group is not None:
+            found.setdefault(group, []).append(path)
+    return found
+
+
+def read_given(disk: Disk, partitions: list[Path]) -> Given:
+    """Read what was given out from the markers of partitions, and from the commit logs with what was cut off them.
+
+    Args:
+        disk: where they lie.
+        partitions: their directories. Damage is passed over: the batches behind it count.
+
+    Raises:
+        DiskError: a file cannot be read.
+    """
+    given = Given()
+    for directory in partitions:
+        group = group_of_directory(directory)
+        for header, batch in _batches(disk, directory, with_cuts=group is not None):
+            given.take_marker(header, batch)
+            if group is not None:
+                given.take_records(group, header, batch)
+    return given
+
+
+def read_said(disk: Disk, logs: list[Path], group: str) -> Given:
+    """Read what the commit log of a group says by itself, as its coordinator reads it."""
+    said = Given()
+    for directory in logs:
+        for header, batch in _batches(disk, directory, with_cuts=False):
+            said.take_records(group, header, batch)
+    return said
+
+
+def _batches(disk: Disk, directory: Path, *, with_cuts: bool) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Every whole batch of a partition. Of data batches only the header is needed, and the bytes are empty."""
+    is_commit_log = group_of_directory(directory) is not None
+    for name in sorted(disk.list_dir(directory)):
+        if not is_log(name) and not (with_cuts and CUT in name and name.partition(".")[0].isdigit()):
+            continue
+        file = disk.open(directory / name)
+        try:
+            for position, header in batches_behind(file, -1, offset_of(name)):
+                is_needed = header.is_control or is_commit_log
+                yield header, file.read(position, header.size) if is_needed else b""
+        finally:
+            file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LostDecisions:
+    """What a cut takes out of a commit log.
+
+    Attributes:
+        transactional_ids: whose state changed there.
+        first_commit: the least commit sequence that was decided there; 0 if none was.
+        last_commit: the greatest one; 0 if none was.
+    """
+
+    transactional_ids: frozenset[str]
+    first_commit: int
+    last_commit: int
+
+
+def lost_decisions(disk: Disk, damage: Damage) -> LostDecisions:
+    """Read what a cut takes out of a commit log, as far as whole batches tell."""
+    ids, sequences = set(), set()
+    for path, position, base_offset in damage.lost_files():
+        file = disk.open(path)
+        try:
+            for at, header in batches_behind(file, position, base_offset):
+                for record in () if header.is_control else decode_records(file.read(at, header.size)):
+                    with contextlib.suppress(Corrupt, NewerFormat):
+                        subject = None if record.key is None else read_key(record.key)
+                        if not isinstance(subject, TransactionKey):
+                            continue
+                        ids.add(subject.transactional_id)
+                        if record.value is not None:
+                            sequences.add(decode_transaction(record.value).commit_sequence)
+        finally:
+            file.close()
+    decided = [sequence for sequence in sequences if sequence > 0]
+    return LostDecisions(frozenset(ids), min(decided, default=0), max(decided, default=0))
+
+
+def append_given(disk: Disk, directory: Path, group: str, given: Given, *, leader_epoch: int) -> None:
+    """Append a record to a commit log that says where its coordinator goes on. Durable on return.
+
+    Args:
+        disk: where it lies; no broker has it open.
+        directory: of the commit log. Its log is whole.
+        group: the transaction group.
+        given: what was given out.
+        leader_epoch: of the last start.
+    """
+    name = max(name for name in disk.list_dir(directory) if is_log(name))
+    file = disk.open(directory / name)
+    try:
+        end_offset = offset_of(name)
+        for _, header in batches_behind(file, -1, end_offset):
+            end_offset, leader_epoch = header.next_offset, max(leader_epoch, header.leader_epoch)
+        state = GroupState(given.producer_ids_end, given.sequence_ends[group])
+        record = Record(end_offset, time.time_ns() // 1_000_000, group_key(group), encode_group(state), ())
+        file.append(encode_batch([record], base_offset=end_offset, leader_epoch=leader_epoch))
+        file.sync()
+    finally:
+        file.close()
