@@ -128,7 +128,7 @@ def lose_directory(path):
         ("t-0", lose_directory, "is gone; cluster.json names it"),
         ("t-0/log-start-offset", lose, "where the log begins is not known"),
         ("t-0/log-start-offset", lambda path: flip(path, 2), "is damaged"),
-        ("t-0/partition.metadata", lambda path: flip(path, 25), "names the topic id"),
+        ("t-0/partition.metadata", lambda path: flip(path, 25), "topic id"),
         ("t-0", lambda path: lose(path / LOG), "the partition was made with one"),
         ("recovery-point-offset-checkpoint", lambda path: path.write_text("0\n9\n"), "no checkpoint"),
     ],
@@ -235,3 +235,99 @@ def test_a_commit_log_of_an_older_backup_does_not_give_out_what_a_partition_has(
         "the commit log has lost its end, or is from an older backup"
         in (commits.parent / f"{commits.name}.log").read_text()
     )
+
+
+# -- which directory ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("named", ["t-0", "."], ids=["partition", "directory"])
+def test_repair_leaves_a_directory_alone_that_a_broker_has_open_also_behind_a_link(data, tmp_path, named):
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / (named if named != "." else "data")
+    link.symlink_to(data / named)
+    before = (data / "t-0" / LOG).read_bytes()
+    lock = DirectoryLock(data)
+    try:
+        flip(data / "t-0" / LOG, positions(data / "t-0" / LOG)[2] + 30)
+        result = run("repair", link, "--yes")
+    finally:
+        lock.release()
+    assert isinstance(result.exception, Unavailable)
+    assert "another broker is running" in str(result.exception)
+    assert (data / "t-0" / LOG).stat().st_size == len(before)
+
+
+def test_repair_refuses_a_partition_without_a_data_directory_around_it(data, tmp_path):
+    import shutil
+
+    shutil.copytree(data / "t-0", tmp_path / "alone" / "t-0")
+    result = run("repair", tmp_path / "alone" / "t-0", "--yes")
+    assert isinstance(result.exception, Unavailable)
+    assert "it is no data directory" in str(result.exception)
+    assert "Name the data directory" in str(result.exception)
+
+
+def test_one_directory_that_cannot_be_examined_does_not_keep_the_others_from_repair(data):
+    for name in ("empty-0", "odd-0"):
+        (data / name).mkdir()
+    (data / "odd-0" / "log-start-offset").write_text("x")
+    path = data / "t-0" / LOG
+    flip(path, positions(path)[2] + 30)
+    result = run("repair", data, "--yes")
+    assert result.exit_code == 1
+    assert "empty-0: cannot be repaired" in result.output
+    assert "A cut ends the log at offset 2" in result.output
+    assert path.stat().st_size == positions(path)[1] * 2
+
+
+@pytest.mark.parametrize("command", ["repair", "verify"])
+def test_a_data_directory_without_partitions_is_whole(data, tmp_path, command):
+    import shutil
+
+    (tmp_path / "bare").mkdir()
+    shutil.copy(data / "meta.properties", tmp_path / "bare")
+    result = run(command, tmp_path / "bare")
+    assert result.exit_code == 0, result.output
+    assert "0 partitions" in result.output
+
+
+# -- what the files of a partition do not show by themselves --------------------------------------------------------
+
+
+def without_a_batch(path):
+    found, content = positions(path), path.read_bytes()
+    path.write_bytes(content[: found[2]] + content[found[3] :])
+
+
+def shorter(path):
+    path.write_bytes(path.read_bytes()[: positions(path)[2]])
+
+
+@pytest.mark.parametrize(
+    "damage", [shorter, without_a_batch, lambda path: flip(path, positions(path)[2] + 5)]
+)
+def test_what_a_start_refuses_verify_names_and_repair_mends(data, damage):
+    from tests.waiting import until
+
+    damage(data / "t-0" / LOG)
+    assert run("verify", data).exit_code == 1
+    result = run("repair", data, "--yes")
+    assert result.exit_code == 0, result.output
+    assert "Lost are the offsets 2 to 5, which were durable." in result.output
+    assert "t 0 2\n" in (data / RECOVERY_POINT_CHECKPOINT).read_text()
+    assert "0 with a damaged log" in run("repair", data).output
+    assert run("verify", data).exit_code == 0
+    with stablelog.serve(data) as broker:
+        until(lambda: watermarks(broker) == (0, 2), "t-0 is served")
+
+
+def watermarks(broker):
+    from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+    try:
+        return consumer.get_watermark_offsets(TopicPartition("t", 0), 20)
+    except KafkaException:
+        return None
+    finally:
+        consumer.close()

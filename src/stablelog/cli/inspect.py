@@ -8,13 +8,14 @@ from typing import Final
 
 from stablelog.cli.output import done, fail, print_json, print_table
 from stablelog.env.disk import Disk, LocalDisk
+from stablelog.log.recovery.examine import Expected
 from stablelog.log.verify import Finding, verify_directory
 from stablelog.ops.inspect import Table, files_of, inspect_file
 from stablelog.ops.verify import (
+    expectations,
     is_data_directory,
     is_partition_directory,
     partition_directories,
-    recovery_points,
     verify_data_directory,
 )
 from stablelog.views.verify import verify_view
@@ -82,10 +83,10 @@ def run_verify(directory: Path, *, as_json: bool) -> None:
     is_partition = partitions == [directory]
     findings = [] if is_partition else list(verify_data_directory(disk, directory))
     # Read before the logs, which only grow: a broker that runs records more meanwhile.
-    synced = recovery_points(disk, directory.parent if is_partition else directory)
+    expected = expectations(disk, directory.parent if is_partition else directory)
     with progress_of(len(partitions), as_json=as_json) as advance:
         for partition in partitions:
-            findings += _findings(disk, partition, synced.get(partition, 0))
+            findings += _findings(disk, partition, expected.get(partition, Expected()))
             advance()
     if as_json:
         print_json([{"file": str(finding.path), "problem": finding.message} for finding in findings])
@@ -97,7 +98,7 @@ def run_verify(directory: Path, *, as_json: bool) -> None:
         sys.exit(1)
 
 
-def _findings(disk: LocalDisk, partition: Path, recovery_point: int) -> list[Finding]:
+def _findings(disk: LocalDisk, partition: Path, expected: Expected) -> list[Finding]:
     """What is wrong with a partition; nothing if its broker has deleted it meanwhile.
 
     A broker that runs may also delete a segment between two looks: then all is looked at again.
@@ -106,7 +107,12 @@ def _findings(disk: LocalDisk, partition: Path, recovery_point: int) -> list[Fin
     while True:
         try:
             found = [
-                *verify_directory(disk, partition, recovery_point=recovery_point),
+                *verify_directory(
+                    disk,
+                    partition,
+                    recovery_point=expected.recovery_point,
+                    gapless_epoch=expected.gapless_epoch,
+                ),
                 *verify_view(disk, partition),
             ]
         except FileNotFoundError:

@@ -1,11 +1,12 @@
 """`stablelog repair`: cuts a damaged log behind its last whole batch, once its owner has agreed to the loss."""
 
 import sys
+import time
 from pathlib import Path
 
 import typer
 
-from stablelog.broker.catalog import read_catalog
+from stablelog.broker.catalog import CATALOG_FILE, read_catalog
 from stablelog.broker.checkpoints import (
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
@@ -14,9 +15,12 @@ from stablelog.broker.checkpoints import (
 from stablelog.cli.inspect import partitions_of, progress_of
 from stablelog.cli.output import fail
 from stablelog.env.disk import Disk, LocalDisk
-from stablelog.env.lock import DirectoryLock
-from stablelog.errors import Corrupt
-from stablelog.log.recovery.repair import Damage, cut, examine
+from stablelog.env.lock import LOCK_FILE, DirectoryLock
+from stablelog.errors import Corrupt, StablelogError
+from stablelog.log.names import is_log
+from stablelog.log.partition import LogConfig, Partition
+from stablelog.log.recovery.examine import Damage
+from stablelog.log.recovery.repair import cut, examine
 from stablelog.ops.commit_numbers import (
     Given,
     append_given,
@@ -26,41 +30,68 @@ from stablelog.ops.commit_numbers import (
     read_given,
     read_said,
 )
-from stablelog.ops.verify import partition_directories
+from stablelog.ops.verify import META_FILE, expectations, partition_directories
 from stablelog.wire.extension.transaction_groups import group_in_words
 
 
 def run_repair(directory: Path, *, yes: bool) -> None:
     """Examine each partition, show what a cut would lose, ask, and cut.
 
+    A directory that cannot be examined is named, and the others are repaired; the command ends with exit code 1 then.
+
     Args:
-        directory: of a partition, or a data directory.
+        directory: of a partition, or a data directory. Links are followed first.
         yes: whether to cut without a question.
     """
     disk = LocalDisk()
-    partitions = partitions_of(disk, directory)
-    lock = DirectoryLock(partitions[0].parent, create=False)
+    partitions = partitions_of(disk, directory.resolve())
+    data = _data_directory(disk, directory.resolve(), partitions)
+    lock = DirectoryLock(data)
     try:
-        found = []
+        expected = expectations(disk, data)
+        found, failed = [], 0
         with progress_of(len(partitions), as_json=False) as advance:
             for partition in partitions:
-                damage = examine(disk, partition)
-                if damage is not None:
-                    found.append((partition, damage))
+                try:
+                    damage = examine(disk, partition, expected.get(partition))
+                except (StablelogError, OSError) as error:
+                    sys.stdout.write(f"{partition.name}: cannot be repaired: {error}\n")
+                    failed += 1
+                else:
+                    found += [(partition, damage)] if damage is not None else []
                 advance()
         sys.stdout.write(f"{len(partitions)} partitions examined, {len(found)} with a damaged log\n")
-        # Read before the cuts, which take markers away, too.
-        data = partitions[0].parent
-        logs = commit_logs(partitions)
-        given = read_given(disk, partition_directories(disk, data)) if logs else Given()
-        for partition, damage in found:
-            if _repair(disk, partition, damage, yes=yes):
-                continue
-            logs.pop(group_of_directory(partition) or "", None)
-        for group, directories in logs.items():
-            _go_on(disk, data, group, directories, given, yes=yes)
+        _cut_all(disk, data, partitions, found, yes=yes)
     finally:
         lock.release()
+    if failed:
+        sys.exit(1)
+
+
+def _data_directory(disk: Disk, named: Path, partitions: list[Path]) -> Path:
+    """The data directory whose lock keeps a broker out."""
+    data = named.parent if partitions == [named] else named
+    if not any(disk.exists(data / name) for name in (CATALOG_FILE, META_FILE, LOCK_FILE)):
+        fail(
+            f"{data}, in which {named} lies, holds no {CATALOG_FILE}, {META_FILE} or {LOCK_FILE}: it is no data directory, and "
+            "whether a broker has the partition open is not known. Name the data directory, or the partition's directory "
+            "in it; a copy of one partition can be put into the data directory first"
+        )
+    return data
+
+
+def _cut_all(
+    disk: Disk, data: Path, partitions: list[Path], found: list[tuple[Path, Damage]], *, yes: bool
+) -> None:
+    # What was given out is read before the cuts, which take markers away, too.
+    logs = commit_logs(partitions)
+    given = read_given(disk, partition_directories(disk, data)) if logs else Given()
+    for partition, damage in found:
+        if not _repair(disk, partition, damage, yes=yes):
+            logs.pop(group_of_directory(partition) or "", None)
+    for group, directories in logs.items():
+        if all(any(is_log(name) for name in disk.list_dir(path)) for path in directories):
+            _go_on(disk, data, group, directories, given, yes=yes)
 
 
 def _repair(disk: Disk, partition: Path, damage: Damage, *, yes: bool) -> bool:
@@ -71,7 +102,33 @@ def _repair(disk: Disk, partition: Path, damage: Damage, *, yes: bool) -> bool:
     _lower_recovery_point(disk, partition, damage.end_offset)
     for done in cut(disk, partition, damage):
         sys.stdout.write(f"{done}\n")
+    if damage.has_gaps:
+        begin_segment(disk, partition, damage.end_offset)
     return True
+
+
+def begin_segment(disk: Disk, partition: Path, end_offset: int) -> None:
+    """Seal the last segment of a log and begin a new one. In the last one a start refuses gaps, as lost batches."""
+    topic, _, index = partition.name.rpartition("-")
+    now_ms = time.time_ns() // 1_000_000
+    opened = Partition.open(
+        disk,
+        partition,
+        LogConfig(),
+        topic=topic,
+        partition=int(index),
+        clean=False,
+        now_ms=now_ms,
+        recovery_point=end_offset,
+    )
+    try:
+        opened.roll(now_ms)
+        work = opened.unsynced()
+        if work is not None:
+            work.run()
+            opened.synced(work)
+    finally:
+        opened.close(clean=False)
 
 
 def _agreed(question: str, *, yes: bool) -> bool:
@@ -107,6 +164,10 @@ def describe(disk: Disk, partition: Path, damage: Damage) -> str:
         f"{partition.name}: {damage.path.name} is damaged at byte {damage.position}: {damage.why}",
         f"  A cut ends the log at offset {damage.end_offset} and takes {damage.size} bytes.",
     ]
+    if damage.durable_end > damage.end_offset:
+        lines.append(
+            f"  Lost are the offsets {damage.end_offset} to {damage.durable_end - 1}, which were durable."
+        )
     if damage.batch_count:
         lines.append(
             f"  Whole batches are among them: {damage.batch_count}, with {damage.record_count} records and "

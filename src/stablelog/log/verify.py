@@ -36,6 +36,7 @@ from stablelog.log.names import (
 )
 from stablelog.log.offset_index import OffsetIndex
 from stablelog.log.producers import NO_TXN, Producer, Producers
+from stablelog.log.recovery.plan import NEVER
 from stablelog.log.segment import RELATIVE_OFFSET_MAX
 from stablelog.log.snapshots import decode_producers, decode_snapshot
 from stablelog.log.summary import NOTHING, Summary
@@ -97,7 +98,12 @@ class _Seen:
 
 
 def verify_directory(
-    disk: Disk, directory: Path, progress: Progress | None = None, *, recovery_point: int = 0
+    disk: Disk,
+    directory: Path,
+    progress: Progress | None = None,
+    *,
+    recovery_point: int = 0,
+    gapless_epoch: int = NEVER,
 ) -> Iterator[Finding]:
     """Prove the files of a partition from its log.
 
@@ -106,13 +112,22 @@ def verify_directory(
         directory: the partition's own.
         progress: called with (bytes read, bytes in all).
         recovery_point: the synced end that the broker has recorded, read before this is called.
+        gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
     """
-    return _Verification(disk, directory, progress, recovery_point).run()
+    return _Verification(disk, directory, progress, recovery_point, gapless_epoch).run()
 
 
 class _Verification:
-    def __init__(self, disk: Disk, directory: Path, progress: Progress | None, recovery_point: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        progress: Progress | None,
+        recovery_point: int,
+        gapless_epoch: int,
+    ) -> None:
         self._recovery_point = recovery_point
+        self._gapless_epoch = gapless_epoch
         self._disk = disk
         self._directory = directory
         self._progress = progress
@@ -319,6 +334,15 @@ class _Verification:
                 if header.base_offset < seen.end_offset:
                     raise Corrupt(
                         f"the batch at byte {position + at} begins at offset {header.base_offset}, not past {seen.end_offset - 1}"
+                    )
+                if (
+                    seen.is_last
+                    and header.leader_epoch >= self._gapless_epoch
+                    and header.base_offset > seen.end_offset
+                ):
+                    raise Corrupt(
+                        f"the batch at byte {position + at} begins at offset {header.base_offset}; the offsets from "
+                        f"{seen.end_offset} on are gone, or its offset has changed"
                     )
                 yield position + at, header, memoryview(chunk)[at : at + header.size]
                 at += header.size

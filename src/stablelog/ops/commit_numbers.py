@@ -31,7 +31,7 @@ from stablelog.coordinators.transactions.records import (
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.log.names import CUT, is_log, offset_of
-from stablelog.log.recovery.repair import Damage
+from stablelog.log.recovery.examine import Damage
 from stablelog.log.recovery.tail import batches_behind
 
 

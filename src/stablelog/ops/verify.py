@@ -24,6 +24,7 @@ from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.log.log_start import LOG_START_FILE, read_log_start
 from stablelog.log.names import is_log
+from stablelog.log.recovery.examine import Expected
 from stablelog.log.verify import Finding
 from stablelog.views.commit_ordered import VIEW_START_FILE
 
@@ -126,6 +127,21 @@ def recovery_points(disk: Disk, directory: Path) -> dict[Path, int]:
         found = read_offset_checkpoint(disk, directory / RECOVERY_POINT_CHECKPOINT)
         return {directory / f"{topic}-{index}": offset for (topic, index), offset in found.items()}
     return {}
+
+
+def expectations(disk: Disk, directory: Path) -> dict[Path, Expected]:
+    """What a data directory says of its partitions, by partition directory; as far as its files can be read."""
+    ends = recovery_points(disk, directory)
+    catalog = None
+    with contextlib.suppress(Corrupt, NewerFormat):
+        catalog = read_catalog(disk, directory)
+    epochs = {}
+    if catalog is not None and catalog.established_epoch is not None:
+        epochs = {"leader_epoch": catalog.leader_epoch, "gapless_epoch": catalog.established_epoch}
+    return {
+        path: Expected(recovery_point=ends.get(path, 0), **epochs)
+        for path in partition_directories(disk, directory)
+    }
 
 
 def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:

@@ -352,7 +352,8 @@ class _Replay:
         if segment.end_offset < self._synced.offset:
             raise Corrupt(
                 f"{segment.path(LOG)} ends at offset {segment.end_offset - 1}; records up to offset "
-                f"{self._synced.offset - 1} were durable, so the disk has lost them. Restore the file"
+                f"{self._synced.offset - 1} were durable, so the disk has lost them. Restore the file, or run "
+                "`stablelog repair`, which names what is lost"
             )
         self._cut_segments(segment, later, damage)
         if self._disk.exists(segment.path(SUMMARY)):

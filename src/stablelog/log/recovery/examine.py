@@ -1,0 +1,344 @@
+"""Where is a partition's log damaged? The log is held against all that a start of the broker holds it against.
+
+That is its batches' CRCs and offsets, the summaries of sealed segments, the snapshots, and what the data directory says:
+up to where the log was durable, and since when batches follow each other without a gap.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
+from stablelog.env.disk import Disk, File
+from stablelog.errors import Corrupt
+from stablelog.log.log_start import LOG_START_FILE, read_log_start
+from stablelog.log.names import LOG, PRODUCERS, SUMMARY, first_segment_path, is_log, is_snapshot, offset_of
+from stablelog.log.proof import prove_headers
+from stablelog.log.recovery.plan import NEVER
+from stablelog.log.segment import RELATIVE_OFFSET_MAX
+from stablelog.log.snapshots import decode_producers
+from stablelog.log.summary import Summary
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a data directory says of a partition.
+
+    Attributes:
+        recovery_point: up to where the log was durable; 0 if that is not known.
+        leader_epoch: of the last start. No batch has a later one.
+        gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
+    """
+
+    recovery_point: int = 0
+    leader_epoch: int = NEVER
+    gapless_epoch: int = NEVER
+
+
+@dataclass(slots=True)
+class Damage:
+    """The first damage of a partition's log, and what lies behind it.
+
+    Attributes:
+        path: of the log file in which it is.
+        position: of the first damaged byte's batch.
+        end_offset: where the log would end.
+        why: what is wrong there.
+        size: bytes that a cut takes, of this file and of those behind it.
+        batch_count: whole batches among them.
+        record_count: their data records.
+        marker_count: their transaction markers. A transaction whose marker is cut is open again.
+        last_offset: the greatest offset among them, inclusive; -1 if there is none.
+        later: base offsets of the segments behind this one.
+        durable_end: up to where records were durable, exclusive; what was from `end_offset` on is lost.
+        has_gaps: whether compaction has left gaps in the segment that a cut makes the last one. It must not grow.
+    """
+
+    path: Path
+    position: int
+    end_offset: int
+    why: str
+    size: int = 0
+    batch_count: int = 0
+    record_count: int = 0
+    marker_count: int = 0
+    last_offset: int = -1
+    later: tuple[int, ...] = ()
+    durable_end: int = 0
+    has_gaps: bool = False
+
+    def lost_files(self) -> Iterator[tuple[Path, int, int]]:
+        """What a cut takes of each log file, as `batches_behind` is asked for it: (path, position, first offset)."""
+        yield self.path, self.position, self.end_offset
+        for base in self.later:
+            yield self.path.with_name(f"{base:020d}{LOG}"), -1, base
+
+    def count(self, header: BatchHeader) -> None:
+        """Count a whole batch that a cut takes."""
+        self.batch_count += 1
+        if header.is_control:
+            self.marker_count += 1
+        else:
+            self.record_count += header.record_count
+        self.last_offset = max(self.last_offset, header.last_offset)
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a batch stands, and what was before it."""
+
+    position: int
+    end_offset: int
+    leader_epoch: int
+    has_gap: bool
+    raises_epoch: bool
+
+
+class Examination:
+    """Finds the first damage of one partition.
+
+    Attributes:
+        durable_end: up to where the log was durable, as far as its files and the data directory tell; after `run`.
+    """
+
+    def __init__(
+        self, disk: Disk, directory: Path, expected: Expected, progress: Progress | None = None
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._expected = expected
+        self._progress = progress
+        self._names = disk.list_dir(directory)
+        self._marks: list[tuple[int, Summary]] = []  # what the snapshots say of the growing segment
+        self._snapshots: set[int] = set()
+        self._log_start = 0
+        self.durable_end = expected.recovery_point
+
+    def run(self) -> Damage | None:
+        """Read the log and return the first damage. Raises as `repair.examine` does."""
+        bases = self._first_bases()
+        summaries = {base: self._summary(base) for base in bases}
+        self._read_snapshots()
+        ends = [found.end_offset for found in summaries.values() if found is not None]
+        self.durable_end = max([self.durable_end, *ends])
+        sizes = [self._disk.size(self._path(base)) for base in bases]
+        end_offset, done = bases[0], 0
+        for place, base in enumerate(bases):
+            following = bases[place + 1] if place + 1 < len(bases) else None
+            damage, end_offset = self._examine_segment(base, following, summaries[base], end_offset)
+            if damage is not None:
+                damage.later = tuple(bases[place + 1 :])
+                return damage
+            done += sizes[place]
+            if self._progress is not None:
+                self._progress(done, sum(sizes))
+        if end_offset < self.durable_end:
+            why = f"the log ends here, and records up to offset {self.durable_end - 1} were durable"
+            return Damage(self._path(bases[-1]), sizes[-1], end_offset, why)
+        return None
+
+    def _first_bases(self) -> list[int]:
+        """The base offsets of the log files, without those that lie before the log's start."""
+        bases = sorted(offset_of(name) for name in self._names if is_log(name))
+        if not bases:
+            raise Corrupt(
+                f"{self._directory} holds no log file: there is nothing to cut. Restore its files from a backup"
+            )
+        start = read_log_start(self._disk, self._directory / LOG_START_FILE)
+        self._log_start = bases[0] if start is None else start
+        if bases[0] > self._log_start:
+            raise Corrupt(
+                f"{first_segment_path(self._directory, self._names, self._log_start)} is gone: the log begins at offset "
+                f"{self._log_start}, and the first segment that is there at {bases[0]}. No cut mends this. Restore its "
+                "files from a backup"
+            )
+        return bases[bisect_right(bases, self._log_start) - 1 :]
+
+    def _path(self, base_offset: int) -> Path:
+        return self._directory / f"{base_offset:020d}{LOG}"
+
+    def _summary(self, base_offset: int) -> Summary | None:
+        try:
+            found = Summary.decode(self._disk.read_bytes(self._path(base_offset).with_suffix(SUMMARY)))
+        except (FileNotFoundError, Corrupt):
+            return None
+        return found if found.base_offset == base_offset else None
+
+    def _read_snapshots(self) -> None:
+        for name in self._names:
+            if not is_snapshot(name):
+                continue
+            self._snapshots.add(offset_of(name))
+            if name.endswith(PRODUCERS):
+                try:
+                    _, progress = decode_producers(self._disk.read_bytes(self._directory / name))
+                except Corrupt:
+                    continue
+                self._marks.append((offset_of(name), progress))
+                self.durable_end = max(self.durable_end, offset_of(name))
+
+    def _examine_segment(
+        self, base: int, following: int | None, summary: Summary | None, end_offset: int
+    ) -> tuple[Damage | None, int]:
+        """The damage in one log file or behind it, if there is any, and where its batches end."""
+        path = self._path(base)
+        file = self._disk.open(path)
+        try:
+            walk = _Walk(file, path, self._expected, base, following, max(base, end_offset))
+            # A start does not read what lies before a snapshot, and nobody reads what lies before the log's start.
+            known_end = max(
+                [0, *(offset for offset, mark in self._marks if self._is_of(mark, base, file.size))]
+            )
+            walk.unread_end = self._log_start if summary is not None else min(self._log_start, known_end)
+            damage = walk.run()
+            if damage is None:
+                damage = self._prove(walk, base, following, summary)
+            if damage is not None:
+                was_sealed = following is not None or summary is not None
+                damage.has_gaps = was_sealed and walk.has_gaps and self._expected.gapless_epoch != NEVER
+            return damage, walk.end_offset
+        finally:
+            file.close()
+
+    @staticmethod
+    def _is_of(mark: Summary, base: int, size: int) -> bool:
+        return mark.base_offset == base and 0 < mark.log_size <= size
+
+    def _prove(
+        self, walk: "_Walk", base: int, following: int | None, summary: Summary | None
+    ) -> Damage | None:
+        """Hold a log file, whose batches are whole, against its summary, the snapshots and the next segment."""
+        size = walk.file.size
+        if summary is not None and size < summary.log_size:
+            return walk.at_end(f"the file has {size} bytes, and {summary.log_size} were durable")
+        marks = [summary] if summary is not None else []
+        marks += [mark for _, mark in self._marks if following is None and self._is_of(mark, base, size)]
+        for mark in marks:
+            try:
+                for _ in prove_headers(self._disk, walk.path, mark.log_size, mark.log_crc):
+                    pass
+            except Corrupt:
+                return walk.at_first_odd()
+        ends = walk.end_offset if summary is None else max(summary.end_offset, walk.end_offset)
+        if following is None:
+            if summary is not None:
+                return walk.at_end(f"{self._path(ends).name} is gone, and was durable")
+        elif ends < following and (summary is not None or following not in self._snapshots):
+            return walk.at_end(f"the offsets {ends} to {following - 1} are gone")
+        return None
+
+
+class _Walk:
+    """Reads one log file, batch by batch.
+
+    Attributes:
+        end_offset: behind the last batch that was read.
+        unread_end: damage of records before this offset is nobody's loss.
+        has_gaps: whether a batch that was read does not follow the one before it.
+    """
+
+    def __init__(
+        self, file: File, path: Path, expected: Expected, base: int, following: int | None, end_offset: int
+    ) -> None:
+        self.file = file
+        self.path = path
+        self.end_offset = end_offset
+        self.unread_end = 0
+        self.has_gaps = False
+        self._expected = expected
+        self._base = base
+        self._following = following
+        self._position = 0
+        self._leader_epoch = 0
+        self._last: _Place | None = None
+        self._first_odd: _Place | None = None
+        self._is_whole = True  # the batch at `_position`
+
+    def run(self) -> Damage | None:
+        """Read to the end of the file; returns the first damage."""
+        try:
+            while self._position < self.file.size:
+                header = read_header(self.file.read(self._position, HEADER.size))
+                damage = self._check(header)
+                if damage is not None:
+                    return damage
+                self._take(header)
+        except Corrupt as error:
+            return self.at_end(str(error))
+        return None
+
+    def at_end(self, why: str) -> Damage:
+        """Damage behind the last batch that was read."""
+        return Damage(self.path, self._position, self.end_offset, why)
+
+    def at_first_odd(self) -> Damage:
+        """Damage at the first batch whose offset or leader epoch may have changed."""
+        why = "the offset or the leader epoch of a batch has changed, and which one cannot be told"
+        odd = self._first_odd
+        if odd is None:
+            return Damage(self.path, 0, self._base, why)
+        return Damage(self.path, odd.position, odd.end_offset, why)
+
+    def _check(self, header: BatchHeader) -> Damage | None:
+        """Hold a batch against those before it. Raises Corrupt if it is damaged itself."""
+        last = self._last
+        if header.size > self.file.size - self._position:
+            raise Corrupt(f"the batch of offset {header.base_offset} is cut short")
+        if header.base_offset < self.end_offset:
+            why = f"a batch of offset {header.base_offset} follows offset {self.end_offset - 1}"
+            if last is not None and last.has_gap and header.base_offset >= last.end_offset:
+                # The earlier one has left a gap and the later one fits behind what is before that: it was moved up.
+                return Damage(self.path, last.position, last.end_offset, why)
+            raise Corrupt(why)
+        if header.last_offset - self._base > RELATIVE_OFFSET_MAX or (
+            self._following is not None and header.next_offset > self._following
+        ):
+            raise Corrupt(f"a batch of offset {header.base_offset} is past what this segment holds")
+        damage = self._check_epoch(header)
+        if damage is not None:
+            return damage
+        self._is_whole = crc_holds(self.file.read(self._position, header.size), 0, header)
+        if not self._is_whole and header.next_offset > self.unread_end:
+            raise Corrupt(f"the CRC of the batch of offset {header.base_offset} does not hold")
+        return None
+
+    def _check_epoch(self, header: BatchHeader) -> Damage | None:
+        last, expected = self._last, self._expected
+        is_gapless = self._following is None and header.leader_epoch >= expected.gapless_epoch
+        if is_gapless and header.base_offset != self.end_offset:
+            raise Corrupt(
+                f"the offsets {self.end_offset} to {header.base_offset - 1} are gone, or the offset of the batch has changed"
+            )
+        if expected.gapless_epoch == NEVER:
+            return None
+        if header.leader_epoch > expected.leader_epoch:
+            raise Corrupt(
+                f"the batch of offset {header.base_offset} says leader epoch {header.leader_epoch}, and the last start had "
+                f"{expected.leader_epoch}"
+            )
+        if header.leader_epoch < self._leader_epoch:
+            why = f"a batch of leader epoch {header.leader_epoch} follows one of {self._leader_epoch}"
+            if last is not None and last.raises_epoch and header.leader_epoch >= last.leader_epoch:
+                return Damage(self.path, last.position, last.end_offset, why)
+            raise Corrupt(why)
+        return None
+
+    def _take(self, header: BatchHeader) -> None:
+        place = _Place(
+            self._position,
+            self.end_offset,
+            self._leader_epoch,
+            has_gap=header.base_offset > self.end_offset,
+            raises_epoch=header.leader_epoch > self._leader_epoch,
+        )
+        has_new_epoch = self._last is not None and header.leader_epoch != self._leader_epoch
+        is_odd = place.has_gap or has_new_epoch or not self._is_whole
+        self.has_gaps = self.has_gaps or place.has_gap
+        if self._first_odd is None and is_odd:
+            self._first_odd = place
+        self._last = place
+        self._position += header.size
+        self.end_offset, self._leader_epoch = header.next_offset, header.leader_epoch
