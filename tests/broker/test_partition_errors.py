@@ -310,7 +310,8 @@ def test_a_partition_that_fails_in_an_administrators_marker_is_named_in_the_log_
         disk.fails_late = True
         answer = await desk.ask_with(27, 1, {"markers": [marker(topics=(marks("bad"), marks("good")))]})
         codes = [topic.partitions[0].error_code for topic in answer.markers[0].topics]
-        assert codes == [STORAGE, NONE]
+        # While the disk counts as full, a marker that ends nothing is refused.
+        assert codes == [STORAGE, STORAGE if number == errno.ENOSPC else NONE]
         assert len(offline_lines(caplog)) == 1
         disk.fault, disk.fails_late = None, False
         for _ in range(2):

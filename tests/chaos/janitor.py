@@ -16,24 +16,28 @@ from tests.chaos.writers import PATIENCE_S, QUIET, Worker, is_retriable
 ANSWER_S = 10
 
 
-def administered(ask, done_by=()):
+def administered(ask, done_by=(), renew=lambda: None):
     """Repeat an administrator's request until the broker answers it.
 
     Args:
         ask: makes the request, and returns its future.
         done_by: error codes that mean that the request was carried out before.
+        renew: called after a request without an answer. librdkafka's admin client may go on waiting for a connection
+            that it has given up, and tells its next requests so.
     """
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
             return ask().result(ANSWER_S)
         except TimeoutError:
-            pass
+            renew()
         except KafkaException as failure:
             error = failure.args[0]
             if error.code() in done_by:
                 return None
-            if not is_retriable(error):
+            if error.code() == KafkaError._DESTROY_BROKER:
+                renew()
+            elif not is_retriable(error):
                 raise
         assert time.monotonic() < deadline, "the broker does not answer the administrator"
         time.sleep(0.05)
@@ -76,6 +80,7 @@ class Deleter(Administrator):
         told = administered(
             lambda: next(iter(self.admin.delete_records([asked]).values())),
             done_by=(KafkaError.OFFSET_OUT_OF_RANGE,),
+            renew=self.begin,
         )
         if told is not None:
             self.deleted[place] = max(self.deleted[place], told.low_watermark)
@@ -100,7 +105,9 @@ class TopicChanger(Administrator):
         config = {"stablelog.order": self.chance.choice(("commit", "offset"))}
         topic = NewTopic(name, self.PARTITIONS, 1, config=config)
         administered(
-            lambda: self.admin.create_topics([topic])[name], done_by=(KafkaError.TOPIC_ALREADY_EXISTS,)
+            lambda: self.admin.create_topics([topic])[name],
+            done_by=(KafkaError.TOPIC_ALREADY_EXISTS,),
+            renew=self.begin,
         )
         self.made += 1
         written, told = self.write(name)
@@ -110,6 +117,7 @@ class TopicChanger(Administrator):
         administered(
             lambda: self.admin.delete_topics([name], operation_timeout=ANSWER_S)[name],
             done_by=(KafkaError.UNKNOWN_TOPIC_OR_PART,),
+            renew=self.begin,
         )
 
     def check(self, name, written, told, found):

@@ -20,12 +20,12 @@ class GoneConsumer:
         raise KafkaException(KafkaError(KafkaError._TRANSPORT))
 
 
-@pytest.mark.parametrize("commits", [False, True])
-def test_a_reader_whose_broker_goes_away_ends(monkeypatch, commits):
+@pytest.mark.parametrize("group", [None, "g"])
+def test_a_reader_whose_broker_goes_away_ends(monkeypatch, group):
     monkeypatch.setattr(records, "TIMEOUT_S", 0.0)
     with pytest.raises(Unavailable, match="no broker answers at here:1"):
         records._print_records(
-            GoneConsumer(), "here:1", "t", 1, None, commits=commits, follow=False, as_json=False
+            GoneConsumer(), "here:1", "t", 1, None, group=group, follow=False, as_json=False
         )
 
 
