@@ -1,4 +1,4 @@
-"""A broker on a file system without a free byte and 10,000 open transactions, where the machine lets a test mount one."""
+"""A broker on a file system without a free byte and thousands of open transactions, where the machine lets a test mount one."""
 
 import shutil
 import subprocess

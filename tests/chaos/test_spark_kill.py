@@ -24,7 +24,7 @@ from tests.client.test_producer import made
 from tests.scale import randomness
 from tests.waiting import until
 
-KILLS = int(os.environ.get("STABLELOG_SPARK_KILLS", "4"))
+KILLS = int(os.environ.get("STABLELOG_SPARK_KILLS", "3"))
 ROWS = int(os.environ.get("STABLELOG_SPARK_ROWS", "1200"))
 PARTITIONS = 3
 TIMEOUT_S, READ_TIMEOUT_S, TRIES = 300, 60, 5
