@@ -27,6 +27,8 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     for item in items:
+        if item.get_closest_marker("night") and "STABLELOG_NIGHT" not in os.environ:
+            item.add_marker(pytest.mark.skip(reason="runs by night: set STABLELOG_NIGHT=1"))
         if "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
             item.add_marker(pytest.mark.xdist_group("spark"))

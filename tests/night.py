@@ -73,7 +73,7 @@ PARTS = (
     Part("cut-histories", ("-m", "tests.cuts.history", "--seeds", "{seed}:{end}"), seeds=10_000),
     Part("programs", tests("tests/client/test_programs.py"), {"STABLELOG_PROGRAMS": "50"}, 50),
     Part("damage", tests("tests/damage"), {"STABLELOG_DAMAGED_POSITIONS": "3"}),
-    Part("full-disk", tests("tests/chaos/test_full_disk.py"), {"STABLELOG_FULL_DISK_TXNS": "10000"}),
+    Part("long", tests("tests", "-m", "night"), {"STABLELOG_NIGHT": "1"}),
     Part("hostile", tests("tests/chaos/test_hostile.py"), {"STABLELOG_HOSTILE": "1"}),
     Part(
         "properties",

@@ -54,6 +54,7 @@ def test_an_open_transaction_withholds_others_in_an_ordinary_topic_and_nothing_i
     assert withheld.reached
 
 
+@pytest.mark.night
 def test_a_long_transaction_is_written_committed_and_read_while_others_commit(section):
     with stablelog.serve() as broker:
         commit_open.measure_long(broker, 3, section)

@@ -26,6 +26,7 @@ def prepared(spark):
         yield spark
 
 
+@pytest.mark.night
 def test_reads_are_held_against_parquet_and_against_none_aborted(prepared, monkeypatch):
     monkeypatch.setattr(spark_session, "WARM_UP_COUNT", 0)
     by_parquet, by_none = spark_read.run(prepared, 1, 400, with_connector=False)
@@ -100,6 +101,7 @@ def test_the_processor_time_of_a_child_counts():
             child.communicate(b"\n")
 
 
+@pytest.mark.night
 def test_writes_and_micro_batches_have_a_limit_beside_them(prepared, monkeypatch):
     monkeypatch.setattr(spark_write, "TRIGGER_COUNT", 2)
     monkeypatch.setattr(spark_write, "FIRST_TRIGGERS", 1)
@@ -113,6 +115,7 @@ def test_writes_and_micro_batches_have_a_limit_beside_them(prepared, monkeypatch
     assert by_name["of that, addBatch, ms"].median(OURS) <= batch.median(OURS)
 
 
+@pytest.mark.night
 def test_the_first_readers_after_a_start_are_held_against_the_next(prepared):
     first, whole = after_start.run(prepared, 1, 4_000_000, segment_size=1 << 20)
     assert [row.what.split(" segment")[0] for row in first.rows] == [

@@ -1,4 +1,4 @@
-"""A broker on a small file system that is filled to the last byte, with 2,000 transactions open, or STABLELOG_FULL_DISK_TXNS.
+"""A broker on a small file system that is filled to the last byte, with 10,000 transactions open.
 
 Run in a mount namespace of its own: `unshare --user --map-root-user --mount python -m tests.chaos.full_disk_run DIR`.
 It mounts a tmpfs at DIR, prints what it has seen, and ends with 1 and a traceback if something is not as it should be.
@@ -26,7 +26,7 @@ from tests.waiting import until
 
 NONE = ErrorCode.none
 SIZE = "256m"
-TXN_COUNT = int(os.environ.get("STABLELOG_FULL_DISK_TXNS", "2000"))
+TXN_COUNT = int(os.environ.get("STABLELOG_FULL_DISK_TXNS", "10000"))
 PROBE_COUNT = 300  # transactions by which the pace of the machine is known
 PARTITION_COUNT = 4
 PIPELINED_COUNT = 100

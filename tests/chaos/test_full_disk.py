@@ -1,4 +1,4 @@
-"""A broker on a file system without a free byte and thousands of open transactions, where the machine lets a test mount one."""
+"""A broker on a file system without a free byte and 10,000 open transactions, where the machine lets a test mount one."""
 
 import shutil
 import subprocess
@@ -24,6 +24,7 @@ def namespace():
     return pytest.skip("no mount namespace to be had: neither user namespaces nor root")
 
 
+@pytest.mark.night
 def test_a_full_file_system_stops_producers_and_nothing_else(tmp_path):
     done = subprocess.run(
         [*namespace(), sys.executable, "-m", "tests.chaos.full_disk_run", str(tmp_path)],

@@ -84,7 +84,7 @@ def damages(kind, disk, rng):
 def rounds(found, place_number):
     """Damages that are made together: of different partitions, whose damage does not stop the broker.
 
-    Without STABLELOG_DAMAGED_POSITIONS, each directory gets a third of them, each another one; and
+    Without STABLELOG_DAMAGED_POSITIONS, each directory gets a fifth of them, each another one; and
     few of the coordinators, each of which needs a start of its own.
     """
     together, alone, counts = {}, [], Counter()
@@ -96,7 +96,7 @@ def rounds(found, place_number):
             is_own = at is None or kind in (COORDINATORS, COORDINATOR_LOG)
             if POSITIONS or (is_own and number < 2) or (not is_own and counts["coordinators"] % 16 == 0):
                 alone.append([(kind, damage)])
-        elif POSITIONS or kind in INTERRUPTED or (number + place_number) % 3 == 0:
+        elif POSITIONS or kind in INTERRUPTED or (number + place_number) % 5 == 0:
             together.setdefault(at, []).append((kind, damage))
     while any(together.values()):
         yield [rest.pop() for rest in together.values() if rest]

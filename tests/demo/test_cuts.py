@@ -174,6 +174,7 @@ def test_the_picture_is_drawn_of_whatever_was_seen(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.spark
+@pytest.mark.night
 def test_a_slice_of_the_scene_tears_nothing_by_cut(tmp_path):
     picture = tmp_path / "cuts.svg"
     command = [sys.executable, "-m", "demo", "cuts", "--rows", "1000", "--picture", str(picture)]

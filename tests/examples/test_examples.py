@@ -101,6 +101,7 @@ def test_a_job_moves_over_by_changing_the_format(spark, bootstrap, tmp_path):
     }
 
 
+@pytest.mark.night
 @pytest.mark.timeout(900)
 def test_a_declarative_pipeline_reads_and_writes_the_log(bootstrap, tmp_path):
     shutil.copytree(EXAMPLES / "declarative", tmp_path, dirs_exist_ok=True)
