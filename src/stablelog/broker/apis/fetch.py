@@ -110,7 +110,8 @@ def _read(
             read = partition.read(wanted.fetch_offset, size_max, isolation, at_least_one=at_least_one)
         except Unproven as unproven:
             broker.proofs.request(partition, unproven)
-            return answer, None
+            # An answer without records and without an error would say that compaction has left nothing here.
+            raise codes.refusal(PartitionState.OPENING, str(unproven)) from unproven
         ahead = partition.unproven_ahead(read.end_offset)
         if ahead is not None:
             broker.proofs.request(partition, ahead)
@@ -158,7 +159,7 @@ def _read_all(
             found.seen.append(
                 (partition, answer.last_stable_offset if is_committed else answer.high_watermark)
             )
-        elif answer.error in (codes.opening, codes.offline, ErrorCode.none):
+        elif answer.error in (codes.opening, codes.offline):
             found.closed.append(key)
         else:
             found.refused = True
