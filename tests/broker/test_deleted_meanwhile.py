@@ -220,7 +220,7 @@ def test_a_deleted_partition_that_fails_later_is_no_failure_of_the_next_one(capl
             await make(desk)
             caplog.clear()
             desk.broker.fail_partition(old, Unavailable("the file is gone"))
-            assert not caplog.records
+            assert not [one for one in caplog.records if one.name.startswith("stablelog")]
             assert desk.broker.topics.state("z", 0) is PartitionState.OPEN
             assert desk.broker.flush.durable(old, 0).exception() is not None
 

@@ -188,7 +188,7 @@ async def fetch(desk, topic, index, offset, isolation, size=EVERYTHING):
     while True:
         answer = read_fetched(b"".join(await desk.router.respond(desk._stranger, request)))
         proofs = [proof.done for proof in desk.broker.proofs._proofs.values()]
-        if answer.batches or answer.error or not proofs:
+        if answer.error != ErrorCode.not_leader_or_follower.value or not proofs:
             return answer
         await asyncio.gather(*proofs, return_exceptions=True)
 
