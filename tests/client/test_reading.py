@@ -14,7 +14,7 @@ import stablelog
 from stablelog.client import joint, reading
 from stablelog.client.cluster import Cluster
 from stablelog.client.cuts import describe_cut
-from stablelog.errors import InvalidConfig, OffsetOutOfRange, Refused
+from stablelog.errors import InvalidConfig, OffsetOutOfRange, Refused, Unavailable
 from tests.client.test_joint import Child
 from tests.client.transactions import create
 from tests.clients.drivers import Confluent, unique
@@ -135,6 +135,23 @@ def test_what_is_larger_than_a_fetch_is_whole(client, topics, monkeypatch):
         assert_whole(transaction, names, 400)
         names.pop(transaction.commit_sequence)
     assert names == {}
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_transaction_of_which_nothing_comes_is_not_read_without_its_records(
+    client, topics, monkeypatch, cut
+):
+    write(client, topics, "whole")
+    fetch = Cluster.fetch
+
+    def fetch_nothing(self, *arguments, **named):
+        return dataclasses.replace(fetch(self, *arguments, **named), records=memoryview(b""))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Cluster, "fetch", fetch_nothing)
+        with pytest.raises(Unavailable, match=r"hands out nothing at offset 3, .* that ends at 5"):
+            list(client.read(topics, cut=cut, wait=0))
+    assert sum(len(txn.records) for txn in client.read(topics, cut=cut, wait=0)) == 8
 
 
 def test_aborted_open_and_other_records_are_passed_over(stablelog_broker, client, topics):

@@ -20,7 +20,7 @@ from stablelog.batch.records import Header, Record, decode_records
 from stablelog.client.cluster import Cluster, Target
 from stablelog.client.commits import Commit, describe_commits
 from stablelog.client.cuts import Cut, describe_cut
-from stablelog.errors import OffsetOutOfRange
+from stablelog.errors import OffsetOutOfRange, Unavailable
 
 LISTED_MAX: Final = 200  # transactions that are asked for at once
 FETCH_SIZE_MAX: Final = 1 << 20
@@ -140,19 +140,23 @@ class _Stream:
         return records
 
     def _read(self, start: int, end: int) -> Iterator[Record]:
-        """The records at [start, end). Of a compacted topic some may be gone."""
+        """The records at [start, end)."""
         while self._fetched and self._fetched[0].offset < start:
             self._fetched.popleft()
         self._fetched_end = max(self._fetched_end, start)
-        while self._fetched_end < end and self._fetch():
-            pass
+        while self._fetched_end < end:
+            self._fetch(end)
         while self._fetched and self._fetched[0].offset < end:
             yield self._fetched.popleft()
 
-    def _fetch(self) -> bool:
-        """Fetch what comes next. Returns whether anything did."""
+    def _fetch(self, end: int) -> None:
+        """Fetch what comes next of a transaction that ends there.
+
+        Raises:
+            Unavailable: nothing comes, though a transaction that is listed can be read.
+        """
         before = self._fetched_end
-        fetched = self._cluster.fetch(*self._target, before, FETCH_SIZE_MAX, wait_ms=0)
+        fetched = self._cluster.fetch(*self._target, before, FETCH_SIZE_MAX)
         for position, header in headers_in(fetched.records):
             if header.next_offset > self._fetched_end:
                 if not header.is_control:
@@ -162,7 +166,11 @@ class _Stream:
                         if record.offset >= self._fetched_end
                     )
                 self._fetched_end = header.next_offset
-        return self._fetched_end > before
+        if self._fetched_end == before:
+            raise Unavailable(
+                f"{self._target[0]}-{self._target[1]}: the broker hands out nothing at offset {before}, where a committed "
+                f"transaction stands that ends at {end}"
+            )
 
 
 class _Patience:
