@@ -52,6 +52,8 @@ public final class StreamsApp {
         stopping = true;
         reader.join();
         streams.close(Duration.ofSeconds(30));
+        // The listener may be told after close has returned, and this process ends.
+        tell("state", streams.state().toString());
         System.exit(0);
     }
 
