@@ -462,6 +462,12 @@ def committed(desk):
     return full_disk_life.committed_values(desk.broker.topics.partition("t", 0))
 
 
+async def commit_x(desk):
+    """Commit a record b"x" of a transaction of "a"."""
+    who = await opened_transaction(desk, "a", b"x")
+    assert (await desk.end("a", who, COMMIT)).error_code is NONE
+
+
 def lose_markers(monkeypatch, disk, conversation):
     """Have a broker write no markers in a conversation, as if a crash had taken them."""
     with monkeypatch.context() as patched:
@@ -489,11 +495,7 @@ def test_markers_that_a_start_has_to_write_again_wait_for_room_too(monkeypatch):
     """A crash took them; the partition is settled, and its next transactions are not taken for the last ones."""
     disk = NoRoom()
 
-    async def before(desk):
-        who = await opened_transaction(desk, "a", b"x")
-        assert (await desk.end("a", who, COMMIT)).error_code is NONE
-
-    lose_markers(monkeypatch, disk, before)
+    lose_markers(monkeypatch, disk, commit_x)
     full = refuse_markers(monkeypatch, ("t", 0))
 
     async def after(desk):
@@ -513,11 +515,7 @@ def test_the_commit_log_keeps_a_decision_whose_marker_waits_for_room(monkeypatch
     disk = NoRoom()
     monkeypatch.setattr(journal, "CHECKPOINT_SIZE_MIN", 1)
 
-    async def before(desk):
-        who = await opened_transaction(desk, "a", b"x")
-        assert (await desk.end("a", who, COMMIT)).error_code is NONE
-
-    lose_markers(monkeypatch, disk, before)
+    lose_markers(monkeypatch, disk, commit_x)
 
     async def full_disk(desk):
         group = desk.broker.transactions.default
@@ -543,11 +541,7 @@ def test_a_deleted_topic_whose_markers_wait_keeps_no_log_from_being_trimmed(monk
     disk = NoRoom()
     monkeypatch.setattr(journal, "CHECKPOINT_SIZE_MIN", 1)
 
-    async def before(desk):
-        who = await opened_transaction(desk, "a", b"x")
-        assert (await desk.end("a", who, COMMIT)).error_code is NONE
-
-    lose_markers(monkeypatch, disk, before)
+    lose_markers(monkeypatch, disk, commit_x)
     refuse_markers(monkeypatch, ("t", 0))
 
     async def after(desk):
@@ -650,11 +644,7 @@ async def write_abort(desk, who):
 def test_the_disk_is_full_again_when_what_waits_finds_no_room(monkeypatch):
     disk = NoRoom()
 
-    async def before(desk):
-        who = await opened_transaction(desk, "a", b"x")
-        assert (await desk.end("a", who, COMMIT)).error_code is NONE
-
-    lose_markers(monkeypatch, disk, before)
+    lose_markers(monkeypatch, disk, commit_x)
     full = refuse_markers(monkeypatch, ("t", 0))
 
     async def after(desk):
@@ -730,11 +720,7 @@ def test_what_waits_is_written_also_when_the_reserve_was_made_whole_by_the_start
 def test_what_waits_is_written_also_while_the_disk_does_not_count_as_full(monkeypatch):
     disk = NoRoom()
 
-    async def before(desk):
-        who = await opened_transaction(desk, "a", b"x")
-        assert (await desk.end("a", who, COMMIT)).error_code is NONE
-
-    lose_markers(monkeypatch, disk, before)
+    lose_markers(monkeypatch, disk, commit_x)
     full = refuse_markers(monkeypatch, ("t", 0))
 
     async def after(desk):

@@ -6,9 +6,15 @@ from peers import apache_kafka
 from tests.clients.drivers import DRIVERS
 
 
+@pytest.fixture
+def target_broker(stablelog_broker):
+    """The broker that the clients talk to. A module may have another one."""
+    return stablelog_broker
+
+
 @pytest.fixture(params=DRIVERS, ids=lambda driver: driver.name)
-def client(request, stablelog_broker):
+def client(request, target_broker):
     try:
-        return request.param(stablelog_broker.bootstrap)
+        return request.param(target_broker.bootstrap)
     except apache_kafka.NotToBeHad as missing:
         pytest.skip(str(missing))

@@ -5,9 +5,8 @@ import threading
 
 import pytest
 
-from peers import apache_kafka
 from stablelog.errors import DiskError
-from tests.clients.drivers import DRIVERS, unique
+from tests.clients.drivers import unique
 from tests.full_disk import served
 from tests.waiting import until
 
@@ -27,12 +26,9 @@ def topic(broker):
     return name
 
 
-@pytest.fixture(params=DRIVERS, ids=lambda driver: driver.name)
-def client(request, broker):
-    try:
-        return request.param(broker.bootstrap)
-    except apache_kafka.NotToBeHad as missing:
-        pytest.skip(str(missing))
+@pytest.fixture
+def target_broker(broker):
+    return broker
 
 
 WRITES = (0, 22, 24, 25, 28)  # Produce, InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, TxnOffsetCommit

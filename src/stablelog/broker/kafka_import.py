@@ -20,13 +20,13 @@ from stablelog.broker.partition_metadata import read_partition_metadata
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, InvalidConfig
 from stablelog.log.log_start import LOG_START_FILE
-from stablelog.log.names import COMMIT_SUFFIXES, PRODUCERS, SUMMARY, is_partition_file
+from stablelog.log.names import COMMIT_SUFFIXES, PRODUCERS, SUMMARY, VIEW_START_FILE, is_partition_file
 
 log = logging.getLogger(__name__)
 
 PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<index>0|[1-9][0-9]{0,9})")
 OUR_SUFFIXES = (SUMMARY, PRODUCERS, *COMMIT_SUFFIXES)
-OUR_NAMES = (LOG_START_FILE, "view-start-offset")
+OUR_NAMES = (LOG_START_FILE, VIEW_START_FILE)
 NAMED_MAX = 3
 META_NAMES = {"version", "cluster.id", "node.id"}  # which, without a comment, is what stablelog writes
 

@@ -48,9 +48,10 @@ from stablelog.errors import Corrupt, InvalidConfig, NewerFormat, Refused, Stabl
 from stablelog.log.epoch_check import latest_epoch
 from stablelog.log.formats import check_formats
 from stablelog.log.log_start import LOG_START_FILE, write_missing_log_start
+from stablelog.log.names import VIEW_START_FILE
 from stablelog.log.partition import Partition
 from stablelog.log.recovery import NEVER
-from stablelog.views.commit_ordered import VIEW_START_FILE, CommitOrderedPartition
+from stablelog.views.commit_ordered import CommitOrderedPartition
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, is_group_name
 
 log = logging.getLogger(__name__)

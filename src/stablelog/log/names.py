@@ -18,8 +18,9 @@ SEGMENT_SUFFIXES = (LOG, INDEX, TIMEINDEX, TXNINDEX, SUMMARY, *COMMIT_SUFFIXES)
 SNAPSHOT, PRODUCERS = ".snapshot", ".producers"
 CUT = ".cut"  # what recovery or `stablelog repair` cut off the segment's log file
 DELETED = ".deleted"
+VIEW_START_FILE = "view-start-offset"  # where the view in commit order begins
 # What a partition has beside the files of segments and the snapshots.
-SINGLE_FILES = ("leader-epoch-checkpoint", "log-start-offset", "partition.metadata", "view-start-offset")
+SINGLE_FILES = ("leader-epoch-checkpoint", "log-start-offset", "partition.metadata", VIEW_START_FILE)
 
 OFFSET_DIGITS, OFFSET_MAX = 20, f"{2**63 - 1:020d}"
 _OFFSET = re.compile(r"[0-9]{20}\.")

@@ -136,13 +136,19 @@ def _batches(disk: Disk, directory: Path, *, with_cuts: bool) -> Iterator[tuple[
     for name in sorted(disk.list_dir(directory)):
         if not is_log(name) and not (with_cuts and CUT in name and name.partition(".")[0].isdigit()):
             continue
-        file = disk.open(directory / name)
-        try:
-            for position, header in batches_behind(file, -1, offset_of(name)):
-                is_needed = header.is_control or is_commit_log
-                yield header, file.read(position, header.size) if is_needed else b""
-        finally:
-            file.close()
+        yield from _batches_in(disk, directory / name, -1, offset_of(name), with_data=is_commit_log)
+
+
+def _batches_in(
+    disk: Disk, path: Path, position: int, base_offset: int, *, with_data: bool
+) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Every whole batch of a log file behind damage; see `batches_behind`. Without data only markers have bytes."""
+    file = disk.open(path)
+    try:
+        for at, header in batches_behind(file, position, base_offset):
+            yield header, file.read(at, header.size) if with_data or header.is_control else b""
+    finally:
+        file.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,19 +170,15 @@ def lost_decisions(disk: Disk, damage: Damage) -> LostDecisions:
     """Read what a cut takes out of a commit log, as far as whole batches tell."""
     ids, sequences = set(), set()
     for path, position, base_offset in damage.lost_files():
-        file = disk.open(path)
-        try:
-            for at, header in batches_behind(file, position, base_offset):
-                for record in () if header.is_control else decode_records(file.read(at, header.size)):
-                    with contextlib.suppress(Corrupt, NewerFormat):
-                        subject = None if record.key is None else read_key(record.key)
-                        if not isinstance(subject, TransactionKey):
-                            continue
-                        ids.add(subject.transactional_id)
-                        if record.value is not None:
-                            sequences.add(decode_transaction(record.value).commit_sequence)
-        finally:
-            file.close()
+        for header, batch in _batches_in(disk, path, position, base_offset, with_data=True):
+            for record in () if header.is_control else decode_records(batch):
+                with contextlib.suppress(Corrupt, NewerFormat):
+                    subject = None if record.key is None else read_key(record.key)
+                    if not isinstance(subject, TransactionKey):
+                        continue
+                    ids.add(subject.transactional_id)
+                    if record.value is not None:
+                        sequences.add(decode_transaction(record.value).commit_sequence)
     decided = [sequence for sequence in sequences if sequence > 0]
     return LostDecisions(frozenset(ids), min(decided, default=0), max(decided, default=0))
 

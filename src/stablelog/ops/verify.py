@@ -23,10 +23,9 @@ from stablelog.broker.partition_metadata import METADATA_FILE, read_partition_me
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.log.log_start import LOG_START_FILE, read_log_start
-from stablelog.log.names import is_log
+from stablelog.log.names import VIEW_START_FILE, is_log
 from stablelog.log.recovery.examine import Expected
 from stablelog.log.verify import Finding
-from stablelog.views.commit_ordered import VIEW_START_FILE
 
 META_FILE = "meta.properties"
 CHECKPOINTS = (

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange, naming
 from stablelog.log.log_start import encode_log_start, read_log_start
 from stablelog.log.model import Isolation, Slice
+from stablelog.log.names import VIEW_START_FILE
 from stablelog.log.partition import Partition
 from stablelog.log.read import Lookup
 from stablelog.log.recovery import Known
 from stablelog.views.commit_index import SUMMARY_SUFFIX, CommitSummary
 from stablelog.views.commit_order import CommitOrder
-
-VIEW_START_FILE = "view-start-offset"
 
 
 class CommitOrderedPartition(Partition):

@@ -12,7 +12,7 @@ from stablelog.errors import Corrupt
 from stablelog.log.formats import check_formats
 from stablelog.log.interrupted import finish_interrupted
 from stablelog.log.log_start import LOG_START_FILE, encode_log_start, read_log_start
-from stablelog.log.names import LOG, SEGMENT_SUFFIXES, is_log, is_snapshot, offset_of
+from stablelog.log.names import LOG, SEGMENT_SUFFIXES, VIEW_START_FILE, is_log, is_snapshot, offset_of
 from stablelog.log.recovery.examine import Damage, Examination, Expected, Progress
 from stablelog.log.recovery.tail import Cut, batches_behind, keep_segment, keep_tail
 
@@ -100,7 +100,7 @@ def cut(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
     disk.sync_dir(directory)
     for name in reversed(logs):
         disk.remove(directory / name)
-    for name in (LOG_START_FILE, "view-start-offset"):
+    for name in (LOG_START_FILE, VIEW_START_FILE):
         start = read_log_start(disk, directory / name)
         if start is not None and start > offset:
             disk.write_atomic(directory / name, encode_log_start(offset))
