@@ -26,8 +26,9 @@ demo: setup  ## a year of flights through the log, with crashes, and the proof t
 demo-cuts: setup  ## a transaction is left open: who waits for it, and what Spark sees of the others
 	$(BIN)/python -m demo cuts
 
+# Three workers for two cores: many tests wait for a child process or a client's back-off.
 test: setup  ## every test that needs nothing but this
-	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -q -n 3 --dist loadgroup
 
 night: setup  ## the long runs, each with a seed of its own; SEED=N for the same again, ONLY="kills programs" for some
 	$(BIN)/python -m tests.night $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))

@@ -169,11 +169,18 @@ def test_a_write_that_was_held_back_until_its_transaction_was_aborted_is_refused
     assert b"held back" not in [value for _, value in client.read(topic, committed=False)]
 
 
-def purged_after_its_answer_was_lost(proxy, producer, topic, queued):
+def purged_after_its_answer_was_lost(proxy, producer, topic, seen):
     """Abort a transaction whose only record is in the log and, its answer lost, in the client's queue of retries.
 
     The client may retry it before it aborts, on a slow machine: then nothing was purged, and it is done again.
+
+    Args:
+        seen: the client's newest statistics.
     """
+
+    def queued():
+        return seen.get("topics", {}).get(topic, {}).get("partitions", {}).get("0", {}).get("msgq_cnt")
+
     purged = False
     while not purged:
         written, delivery = [], []
@@ -191,10 +198,12 @@ def purged_after_its_answer_was_lost(proxy, producer, topic, queued):
             partition=0,
             on_delivery=lambda error, _message, delivery=delivery: delivery.append(error),
         )
-        until(lambda written=written: producer.poll(0) or written, "the record reaches the broker")
+        # What poll() itself answers is how many callbacks it served, those of statistics too.
+        until(lambda written=written: (producer.poll(0), written)[1], "the record reaches the broker")
         assert written[0] == {NONE}
+        seen.clear()  # what the client told before that
         until(
-            lambda delivery=delivery: producer.poll(0) or queued(topic) or delivery,
+            lambda delivery=delivery: (producer.poll(0), queued() or delivery)[1],
             "the client sees the loss",
         )
         proxy.answered = lambda _request: None
@@ -206,10 +215,6 @@ def test_a_record_with_the_sequence_of_an_aborted_one_is_not_taken_for_its_repet
     """librdkafka gives the sequence of a batch that its abort purged to the next record."""
     broker, proxy = proxied
     seen = {}
-
-    def queued(topic):
-        return seen.get("topics", {}).get(topic, {}).get("partitions", {}).get("0", {}).get("xmit_msgq_cnt")
-
     producer = producer_of(
         broker,
         unique("txn"),
@@ -223,7 +228,7 @@ def test_a_record_with_the_sequence_of_an_aborted_one_is_not_taken_for_its_repet
     producer.begin_transaction()
     assert delivered(producer, topic, b"first")
     producer.commit_transaction(30)
-    purged_after_its_answer_was_lost(proxy, producer, topic, queued)
+    purged_after_its_answer_was_lost(proxy, producer, topic, seen)
     committed = [b"first"]
     with contextlib.suppress(KafkaException):
         producer.begin_transaction()

@@ -32,6 +32,9 @@ QUICK_PLACES = ("stopped", "killed")
 INTERRUPTED = ("*.swap", "*.deleted", "*.cleaned")  # what a crash leaves of a compaction
 TABLE = read_table()
 
+# The directories take longer to make than the tests: one worker makes them, once.
+pytestmark = pytest.mark.xdist_group("damage")
+
 
 @pytest.fixture(scope="module")
 def directories():

@@ -19,7 +19,8 @@ from tests.java.load import (
     write_worked_example,
 )
 
-pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]
+# One worker makes the directory that all of them read.
+pytestmark = [pytest.mark.java, pytest.mark.xdist_group("dump"), pytest.mark.filterwarnings("ignore")]
 
 TOPIC, EXAMPLE, IN_COMMIT_ORDER, IN_A_GROUP = "everything", "worked-example", "in-commit-order", "in-a-group"
 TRANSACTION_STATUS = (
