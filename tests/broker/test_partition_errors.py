@@ -3,11 +3,12 @@
 import asyncio
 import errno
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.errors import Corrupt, Unavailable
+from stablelog.errors import Corrupt, DiskError, Unavailable
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.extension.commits import DESCRIBE_COMMITS
@@ -18,9 +19,10 @@ from tests.broker.test_partition_state import COMMIT_ORDER, SECOND, fail, in_top
 NONE, STORAGE = ErrorCode.none, ErrorCode.kafka_storage_error
 UNKNOWN = ErrorCode.unknown_topic_or_partition
 ERRORS = [
-    Unavailable("the disk fails"),
-    Corrupt("a file is damaged"),
-    OSError(errno.EMFILE, "too many open files"),
+    partial(Unavailable, "the disk fails"),
+    partial(Corrupt, "a file is damaged"),
+    partial(DiskError, "opening a file of it failed", errno.EMFILE),
+    partial(FileNotFoundError, errno.ENOENT, "a file of it is gone"),
 ]
 
 
@@ -115,12 +117,12 @@ REQUESTS = {
 
 def raising(error):
     def raises(*_arguments, **_more):
-        raise type(error)(*error.args)  # another one each time: it takes its traceback with it
+        raise error()  # another one each time: it takes its traceback with it
 
     return raises
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.func.__name__)
 @pytest.mark.parametrize("api", REQUESTS)
 def test_each_api_answers_for_the_partition_and_serves_the_other(api, error):
     key, version, method, values, codes = REQUESTS[api]
@@ -132,7 +134,7 @@ def test_each_api_answers_for_the_partition_and_serves_the_other(api, error):
     run(conversation)
 
 
-@pytest.mark.parametrize("error", [ERRORS[0], ERRORS[2]], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", [ERRORS[0], ERRORS[2]], ids=lambda error: error.func.__name__)
 def test_produce_answers_for_the_partition_and_appends_to_the_other(error):
     """(What is damaged is the client's batch there: CORRUPT_MESSAGE.)"""
 
@@ -146,7 +148,7 @@ def test_produce_answers_for_the_partition_and_appends_to_the_other(error):
     run(conversation)
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.func.__name__)
 @pytest.mark.parametrize(
     ("key", "method", "values"),
     [
@@ -158,7 +160,7 @@ def test_views_answer_too(key, method, values, error):
     async def conversation(desk):
         setattr(desk.broker.topics.partition("bad", 0).view, method, raising(error))
         answer = await desk.ask_with(key, 0, values)
-        assert (answer.error_code, answer.error_message) == (STORAGE, str(error))
+        assert (answer.error_code, answer.error_message) == (STORAGE, str(error()))
 
     run(conversation)
 
@@ -284,7 +286,7 @@ def test_a_commit_over_a_partition_that_has_failed_is_answered_and_marked_there_
 
 def test_a_topic_is_deleted_although_a_directory_of_it_cannot_be_renamed():
     async def conversation(desk):
-        desk.broker.disk.rename = raising(OSError(errno.EIO, "an error"))
+        desk.broker.disk.rename = raising(partial(DiskError, "renaming failed", errno.EIO))
         answer = await desk.ask_with(
             20, 6, {"topics": ({"name": "bad", "topic_id": None},), "timeout": timedelta(seconds=1)}
         )

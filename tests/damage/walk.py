@@ -304,7 +304,8 @@ class Place:
             yield from (f"restored: {why}" for why in self.differences.find(second.seen))
         else:
             shorter = {damage.partition for damage, outcome in outcomes.items() if outcome in (CUT, GONE)}
-            told = {at: first.seen.partitions[at] for at in shorter}
+            # Only topics: of a coordinator's log, what it says of groups and transactions is compared.
+            told = {at: seen for at, seen in first.seen.partitions.items() if at in shorter}
             expected = replace(self.truth, partitions=self.truth.partitions | told)
             found = [*goes_on(expected, second.seen), *written(second.seen, first.seen)]
             found += [f"{at} is offline: {why}" for at, why in second.seen.offline.items()]

@@ -78,8 +78,9 @@ class Codes(NamedTuple):
         return self.offline or ErrorCode.kafka_storage_error
 
 
-# What one partition may raise. A handler answers these for that partition, and serves the others.
-PARTITION_ERRORS: Final = (Refused, Corrupt, Unavailable, OSError)
+# What one partition may raise: FileNotFoundError where a file of it is gone, since the disk raises that and DiskError, which
+# is Unavailable. A handler answers these for that partition, and serves the others. Anything else is unexpected.
+PARTITION_ERRORS: Final = (Refused, Corrupt, Unavailable, FileNotFoundError)
 
 _STORAGE: Final = ErrorCode.kafka_storage_error
 _UNKNOWN: Final = ErrorCode.unknown_topic_or_partition

@@ -600,7 +600,7 @@ class Topics:
         try:
             if self._disk.is_dir(source):  # one that could not be opened may be gone
                 self._disk.rename(source, self._aside(topic, index, DELETED))
-        except (OSError, Unavailable) as error:
+        except (FileNotFoundError, Unavailable) as error:
             log.error("%s belongs to a deleted topic and cannot be renamed; remove it: %s", source, error)
 
     def remove_deleted(self) -> None:

@@ -58,7 +58,7 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Any) -
     )
     try:
         broker.topics.write_log_starts()
-    except (Unavailable, OSError) as error:
+    except (FileNotFoundError, Unavailable) as error:
         # Each partition keeps its start in a file of its own. This one is for Apache Kafka, and is written again later.
         log.warning("the checkpoint of log start offsets was not written: %s", error)
     return DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=topics)
