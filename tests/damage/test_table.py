@@ -146,8 +146,10 @@ def outcomes(directories):
             kind_of = {damage: kind for kind, damage in together}
             try:
                 walked = place.walk(list(kind_of))
-            except (AssertionError, TimeoutError) as error:
-                found.setdefault(None, []).append(f"{name}: {'; '.join(map(str, kind_of))}: {error}")
+            except Exception as error:  # a walk that fails does not keep the others from being made
+                found.setdefault(None, []).append(
+                    f"{name}: {'; '.join(map(str, kind_of))}: {type(error).__name__}: {error}"
+                )
                 continue
             for damage, outcome in walked.items():
                 if outcome is NO_START and is_coordinators(damage) and kind_of[damage] != COORDINATOR_LOG:

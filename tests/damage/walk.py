@@ -232,6 +232,7 @@ class Place:
         assert not any(refused for at in whole.seen.partitions.values() for refused in at.refused)
         self.truth = whole.seen
         self.differences = Differences(whole.seen, whole.epoch)
+        self._cut_anyway = set(cuts(whole))  # what a power cut left torn
         self.left = copy  # by a start without damage, and a stop
 
     def walk(self, damages, *, every=()):
@@ -280,8 +281,11 @@ class Place:
         for damage, outcome in outcomes.items():
             if outcome is CUT:
                 kept = [path for path in disk.files(damage.path.parent) if ".cut" in path.name]
-                content = self._damaged(damage)
-                if not any(content.endswith(disk.read_bytes(path)) for path in kept if disk.size(path)):
+                # A log that ends behind a whole batch loses nothing more itself, and the segments behind it are cut.
+                behind = [path for path in self.disk.files(damage.path.parent) if path.suffix == ".log"]
+                contents = [self._damaged(damage), *map(self.disk.read_bytes, behind)]
+                bytes_kept = [disk.read_bytes(path) for path in kept if disk.size(path)]
+                if not any(content.endswith(cut) for cut in bytes_kept for content in contents):
                     yield f"the bytes that were cut after {damage} are not kept"
 
     def _differences(self, outcomes, life):
@@ -330,8 +334,8 @@ class Place:
         seen, known = life.seen.partitions.get(at), self.truth.partitions.get(at)
         if seen is not None and any(seen.refused):
             return REFUSED
-        if at is not None and f"{DATA / f'{at[0]}-{at[1]}'}/" in "".join(
-            line for line in life.log.splitlines() if "were cut off" in line
+        if at is not None and any(
+            f"{DATA / f'{at[0]}-{at[1]}'}/" in line for line in cuts(life) if line not in self._cut_anyway
         ):
             return CUT
         if (
@@ -358,6 +362,11 @@ class Place:
 def named(damage, text):
     """Whether a text names the file."""
     return str(damage.path) in text
+
+
+def cuts(life):
+    """The log lines of a start that cut the end of a log."""
+    return [line for line in life.log.splitlines() if "were cut off" in line]
 
 
 def findings(disk, damage):

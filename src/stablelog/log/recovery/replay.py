@@ -372,7 +372,7 @@ class _Replay:
         Raises:
             Corrupt: they may have been durable.
         """
-        damage = f"a segment behind the cut in {last.path(LOG).name}: {damage}"
+        damage = f"a segment behind the cut in {last.path(LOG)}: {damage}"
         for segment in later:
             path = segment.path(LOG)
             if not self._disk.size(path):
