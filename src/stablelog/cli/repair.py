@@ -14,6 +14,7 @@ from stablelog.broker.checkpoints import (
 )
 from stablelog.cli.inspect import partitions_of, progress_of
 from stablelog.cli.output import fail
+from stablelog.coordinators.transactions.records import GroupState
 from stablelog.env.disk import Disk, LocalDisk
 from stablelog.env.lock import LOCK_FILE, DirectoryLock
 from stablelog.errors import Corrupt, StablelogError
@@ -27,6 +28,7 @@ from stablelog.ops.commit_numbers import (
     commit_logs,
     group_of_directory,
     lost_decisions,
+    next_numbers,
     read_given,
     read_said,
 )
@@ -83,15 +85,19 @@ def _data_directory(disk: Disk, named: Path, partitions: list[Path]) -> Path:
 def _cut_all(
     disk: Disk, data: Path, partitions: list[Path], found: list[tuple[Path, Damage]], *, yes: bool
 ) -> None:
-    # What was given out is read before the cuts, which take markers away, too.
+    # What was given out is read before the cuts, which take markers and snapshots away, too.
     logs = commit_logs(partitions)
     given = read_given(disk, partition_directories(disk, data)) if logs else Given()
+    if not disk.exists(data / CATALOG_FILE):
+        given.producer_ids_end = 0  # the controllers of Apache Kafka give them out, and not its commit log
+    cut_groups = set()
     for partition, damage in found:
+        group = group_of_directory(partition)
         if not _repair(disk, partition, damage, yes=yes):
-            logs.pop(group_of_directory(partition) or "", None)
-    for group, directories in logs.items():
-        if all(any(is_log(name) for name in disk.list_dir(path)) for path in directories):
-            _go_on(disk, data, group, directories, given, yes=yes)
+            logs.pop(group or "", None)
+        elif group is not None:
+            cut_groups.add(group)
+    _go_on(disk, data, logs, given, cut_groups, yes=yes)
 
 
 def _repair(disk: Disk, partition: Path, damage: Damage, *, yes: bool) -> bool:
@@ -142,20 +148,45 @@ def _agreed(question: str, *, yes: bool) -> bool:
     return False
 
 
-def _go_on(disk: Disk, data: Path, group: str, logs: list[Path], given: Given, *, yes: bool) -> None:
-    """Let a coordinator go on behind what was given out, if its commit log has lost that."""
-    said = read_said(disk, logs, group)
-    last, known = given.sequence_ends.get(group, 0) - 1, said.sequence_ends.get(group, 0) - 1
-    if last <= known:
-        return
-    sys.stdout.write(
-        f"{logs[0].name}: the commit log of {group_in_words(group)} knows of commits up to #{max(known, 0)}, and "
-        f"#{last} was given out.\n  A record is added, so that new commits go on behind #{last}.\n"
+def _go_on(
+    disk: Disk, data: Path, logs: dict[str, list[Path]], given: Given, cut_groups: set[str], *, yes: bool
+) -> None:
+    """Let each coordinator go on behind what was given out, if the commit logs have lost that."""
+    all_logs = commit_logs(partition_directories(disk, data))
+    said = {group: read_said(disk, directories, group) for group, directories in all_logs.items()}
+    for group, directories in logs.items():
+        if not all(any(is_log(name) for name in disk.list_dir(path)) for path in directories):
+            continue
+        state = next_numbers(given, said, group, is_cut=group in cut_groups)
+        if state is None:
+            continue
+        sys.stdout.write(_describe_numbers(directories[0].name, group, given, said, state))
+        if _agreed("Add it?", yes=yes):
+            catalog = read_catalog(disk, data)
+            epoch = 0 if catalog is None else catalog.leader_epoch
+            append_given(disk, directories[0], group, state, leader_epoch=epoch)
+            said[group].producer_ids_end = state.producer_ids_end
+
+
+def _describe_numbers(name: str, group: str, given: Given, said: dict[str, Given], state: GroupState) -> str:
+    """Why a record is added to a commit log, and what it says, for people."""
+    last, known = given.sequence_end(group) - 1, said[group].sequence_end(group) - 1
+    reserved_end = max(one.producer_ids_end for one in said.values())
+    log = f"{name}: the commit log of {group_in_words(group)}"
+    lines = []
+    if last > known:
+        lines.append(f"{log} knows of commits up to #{known}, and #{last} was given out.")
+    if given.producer_ids_end > reserved_end:
+        lines.append(
+            f"{log} knows of producer ids below {reserved_end}, and ids below {given.producer_ids_end} were given out."
+        )
+    if not lines:
+        lines.append(f"{log} was cut. It may have reserved producer ids that no partition shows.")
+    lines.append(
+        f"  A record is added, so that new commits go on behind #{state.commit_sequence_next - 1}, and new producer ids "
+        f"begin at {state.producer_ids_end}."
     )
-    if _agreed("Add it?", yes=yes):
-        catalog = read_catalog(disk, data)
-        epoch = 0 if catalog is None else catalog.leader_epoch
-        append_given(disk, logs[0], group, given, leader_epoch=epoch)
+    return "\n".join(lines) + "\n"
 
 
 def describe(disk: Disk, partition: Path, damage: Damage) -> str:
@@ -200,7 +231,10 @@ def _describe_commit_log(disk: Disk, group: str, damage: Damage) -> list[str]:
             "  Markers that stand in the partitions stay. A transaction whose marker is missing there is aborted at the next "
             "start, also if it was committed."
         ),
-        "  New commits go on behind the greatest commit sequence that any partition has.",
+        (
+            "  New commits go on behind the greatest commit sequence that any partition has. New producer ids begin behind "
+            "those that any partition has, and behind spare blocks, which clients may have ids of."
+        ),
     ]
 
 

@@ -1,22 +1,24 @@
 """The commit sequences and producer ids that were given out, read from all logs of a data directory.
 
 A commit log says which come next. Once its end is cut off, it says too little, and the coordinator would give out
-numbers that partitions already have in their markers. `stablelog repair` reads what was given out from the markers of
-all partitions and from what was cut, and appends a record to the commit log that says where to go on.
+numbers that partitions already have in their batches. `stablelog repair` reads what was given out from the batches and
+the producer snapshots of all partitions and from what was cut, and appends a record to the commit log that says where
+the coordinator goes on.
 """
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import read_marker
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.topics import group_of_log
 from stablelog.coordinators.joint.records import decode_joint
-from stablelog.coordinators.transactions.producer_ids import GIVEN_ID_MAX
+from stablelog.coordinators.transactions.producer_ids import BLOCK_SIZE, GIVEN_ID_MAX
 from stablelog.coordinators.transactions.records import (
     GroupKey,
     GroupState,
@@ -28,11 +30,15 @@ from stablelog.coordinators.transactions.records import (
     group_key,
     read_key,
 )
+from stablelog.coordinators.transactions.table import FIRST_SEQUENCE
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat
-from stablelog.log.names import CUT, is_log, offset_of
+from stablelog.log.names import CUT, PRODUCERS, has_offset, is_log, is_snapshot, offset_of
 from stablelog.log.recovery.examine import Damage
 from stablelog.log.recovery.tail import batches_behind
+from stablelog.log.snapshots import decode_producers, decode_snapshot
+
+SPARE_BLOCKS: Final = 1  # of producer ids, for each commit log
 
 
 @dataclass(slots=True)
@@ -47,15 +53,23 @@ class Given:
     sequence_ends: dict[str, int] = field(default_factory=dict)
     producer_ids_end: int = 0
 
+    def sequence_end(self, group: str) -> int:
+        """The number behind the greatest commit sequence of a group."""
+        return self.sequence_ends.get(group, FIRST_SEQUENCE)
+
     def take_marker(self, header: BatchHeader, batch: bytes) -> None:
         """Take in a batch of any partition; of one that is no marker only its producer id."""
-        if header.producer_id <= GIVEN_ID_MAX:
-            self.producer_ids_end = max(self.producer_ids_end, header.producer_id + 1)
+        self.take_producer_id(header.producer_id)
         if not header.is_control:
             return
         marker = read_marker(batch)
         if marker is not None and marker.group is not None:
             self._raise(marker.group, marker.commit_sequence + 1)
+
+    def take_producer_id(self, producer_id: int) -> None:
+        """Take in a producer id. One that no coordinator can have given out is passed over."""
+        if producer_id <= GIVEN_ID_MAX:
+            self.producer_ids_end = max(self.producer_ids_end, producer_id + 1)
 
     def take_records(self, group: str, header: BatchHeader, batch: bytes) -> None:
         """Take in a batch of a group's commit log. What cannot be read says nothing."""
@@ -72,9 +86,8 @@ class Given:
         if isinstance(subject, TransactionKey):
             txn = decode_transaction(record.value)
             self._raise(group, txn.commit_sequence + 1)
-            greatest = max(txn.producer_id, txn.next_producer_id, txn.client.producer_id)
-            if greatest <= GIVEN_ID_MAX:
-                self.producer_ids_end = max(self.producer_ids_end, greatest + 1)
+            for producer_id in (txn.producer_id, txn.next_producer_id, txn.client.producer_id):
+                self.take_producer_id(producer_id)
         elif isinstance(subject, GroupKey) and subject.group == group:
             state = decode_group(record.value)
             self._raise(group, state.commit_sequence_next)
@@ -102,7 +115,10 @@ def commit_logs(partitions: list[Path]) -> dict[str, list[Path]]:
 
 
 def read_given(disk: Disk, partitions: list[Path]) -> Given:
-    """Read what was given out from the markers of partitions, and from the commit logs with what was cut off them.
+    """Read what was given out, as far as partitions show it. What was cut off them counts, too.
+
+    The batches of all partitions are read, the producer snapshots, which know producers whose batches are deleted, and
+    the records of the commit logs.
 
     Args:
         disk: where they lie.
@@ -114,7 +130,9 @@ def read_given(disk: Disk, partitions: list[Path]) -> Given:
     given = Given()
     for directory in partitions:
         group = group_of_directory(directory)
-        for header, batch in _batches(disk, directory, with_cuts=group is not None):
+        for producer_id in _producer_ids_in_snapshots(disk, directory):
+            given.take_producer_id(producer_id)
+        for header, batch in _batches(disk, directory, with_cuts=True):
             given.take_marker(header, batch)
             if group is not None:
                 given.take_records(group, header, batch)
@@ -130,11 +148,47 @@ def read_said(disk: Disk, logs: list[Path], group: str) -> Given:
     return said
 
 
+def next_numbers(given: Given, said: Mapping[str, Given], group: str, *, is_cut: bool) -> GroupState | None:
+    """Where the coordinator of a group has to go on, if the commit logs do not say so.
+
+    The producer ids end at the end of a block, with spare blocks behind it: a client may hold an id that it has not
+    written with, and which blocks the lost records reserved is not known.
+
+    Args:
+        given: what was given out.
+        said: what each commit log says by itself, by transaction group. All groups take producer ids from one range.
+        group: the transaction group.
+        is_cut: whether the end of its commit log was cut off. It may have reserved producer ids that no partition shows.
+
+    Returns:
+        The content of the record that is to be added to its commit log; None if the commit logs say enough.
+    """
+    sequence_end, known_end = given.sequence_end(group), said[group].sequence_end(group)
+    reserved_end = max(one.producer_ids_end for one in said.values())
+    if not is_cut and sequence_end <= known_end and given.producer_ids_end <= reserved_end:
+        return None
+    block_count = -(-max(given.producer_ids_end, reserved_end) // BLOCK_SIZE) + SPARE_BLOCKS * len(said)
+    return GroupState(block_count * BLOCK_SIZE, max(sequence_end, known_end))
+
+
+def _producer_ids_in_snapshots(disk: Disk, directory: Path) -> Iterator[int]:
+    """The producer ids that a partition's snapshots name. A snapshot that cannot be read says nothing."""
+    for name in disk.list_dir(directory):
+        if not is_snapshot(name):
+            continue
+        with contextlib.suppress(Corrupt, NewerFormat):
+            content = disk.read_bytes(directory / name)
+            producers = (
+                decode_producers(content)[0] if name.endswith(PRODUCERS) else decode_snapshot(content, -1)
+            )
+            yield from (producer.producer_id for producer in producers)
+
+
 def _batches(disk: Disk, directory: Path, *, with_cuts: bool) -> Iterator[tuple[BatchHeader, bytes]]:
     """Every whole batch of a partition. Of data batches only the header is needed, and the bytes are empty."""
     is_commit_log = group_of_directory(directory) is not None
     for name in sorted(disk.list_dir(directory)):
-        if not is_log(name) and not (with_cuts and CUT in name and name.partition(".")[0].isdigit()):
+        if not is_log(name) and not (with_cuts and CUT in name and has_offset(name)):
             continue
         yield from _batches_in(disk, directory / name, -1, offset_of(name), with_data=is_commit_log)
 
@@ -183,14 +237,14 @@ def lost_decisions(disk: Disk, damage: Damage) -> LostDecisions:
     return LostDecisions(frozenset(ids), min(decided, default=0), max(decided, default=0))
 
 
-def append_given(disk: Disk, directory: Path, group: str, given: Given, *, leader_epoch: int) -> None:
+def append_given(disk: Disk, directory: Path, group: str, state: GroupState, *, leader_epoch: int) -> None:
     """Append a record to a commit log that says where its coordinator goes on. Durable on return.
 
     Args:
         disk: where it lies; no broker has it open.
         directory: of the commit log. Its log is whole.
         group: the transaction group.
-        given: what was given out.
+        state: what the record says, as `next_numbers` returns it.
         leader_epoch: of the last start.
     """
     name = max(name for name in disk.list_dir(directory) if is_log(name))
@@ -199,7 +253,6 @@ def append_given(disk: Disk, directory: Path, group: str, given: Given, *, leade
         end_offset = offset_of(name)
         for _, header in batches_behind(file, -1, end_offset):
             end_offset, leader_epoch = header.next_offset, max(leader_epoch, header.leader_epoch)
-        state = GroupState(given.producer_ids_end, given.sequence_ends[group])
         record = Record(end_offset, time.time_ns() // 1_000_000, group_key(group), encode_group(state), ())
         file.append(encode_batch([record], base_offset=end_offset, leader_epoch=leader_epoch))
         file.sync()

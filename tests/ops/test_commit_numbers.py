@@ -1,0 +1,62 @@
+"""Commit sequences and producer ids that were given out: what counts, and from where a coordinator goes on."""
+
+from pathlib import Path
+
+import pytest
+
+from stablelog.batch.records import Record, encode_batch
+from stablelog.coordinators.transactions.producer_ids import BLOCK_SIZE, GIVEN_ID_MAX
+from stablelog.coordinators.transactions.records import GroupState
+from stablelog.log.producers import Producer, Producers
+from stablelog.log.snapshots import encode_producers, encode_snapshot
+from stablelog.log.summary import Summary
+from stablelog.ops.commit_numbers import Given, next_numbers, read_given
+from stablelog.testing.sim_disk import SimDisk
+
+PARTITION = Path("/data/t-0")
+PRODUCERS = Producers.restored([Producer(7, 0), Producer(41, 0), Producer(GIVEN_ID_MAX + 1, 0)], 0)
+BATCH = encode_batch([Record(5, 0, None, b"v", ())], base_offset=5, producer_id=41, producer_epoch=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (f"{5:020d}.log", BATCH),
+        (f"{5:020d}.cut", BATCH),
+        (f"{5:020d}.cut.1", BATCH),
+        (f"{5:020d}.producers", encode_producers(PRODUCERS, Summary(0, 5))),
+        (f"{5:020d}.snapshot", encode_snapshot(PRODUCERS)),
+    ],
+)
+def test_a_producer_id_counts_wherever_a_partition_shows_it(name, content):
+    disk = SimDisk()
+    disk.make_dir(PARTITION.parent)
+    disk.make_dir(PARTITION)
+    disk.write_atomic(PARTITION / name, content)
+    for odd in (f"{9:020d}.producers", f"{9:020d}.snapshot", "notes.cut"):
+        disk.write_atomic(PARTITION / odd, b"x")
+    assert read_given(disk, [PARTITION]).producer_ids_end == 42
+
+
+@pytest.mark.parametrize(
+    ("given", "said", "is_cut", "expected"),
+    [
+        (Given(), Given(), False, None),
+        (Given({"": 5}, 1000), Given({"": 5}, 1000), False, None),
+        (Given({}, 7), Given({}, 1000), False, None),
+        (Given({}, 1), Given(), False, GroupState(2 * BLOCK_SIZE, 1)),
+        (Given({}, 1000), Given(), False, GroupState(2 * BLOCK_SIZE, 1)),
+        (Given({}, 1001), Given({"": 3}, 1000), False, GroupState(3 * BLOCK_SIZE, 3)),
+        (Given({"": 6}, 7), Given({"": 5}, 1000), False, GroupState(2 * BLOCK_SIZE, 6)),
+        (Given(), Given(), True, GroupState(BLOCK_SIZE, 1)),
+        (Given({"": 5}, 7), Given({"": 9}, 2000), True, GroupState(3 * BLOCK_SIZE, 9)),
+    ],
+)
+def test_a_record_is_added_where_the_commit_log_says_too_little(given, said, is_cut, expected):
+    assert next_numbers(given, {"": said}, "", is_cut=is_cut) == expected
+
+
+def test_all_commit_logs_tell_which_producer_ids_are_reserved_and_each_may_have_lost_a_block():
+    said = {"": Given({}, 1000), "a": Given({}, 3000)}
+    assert next_numbers(Given({}, 3000), said, "", is_cut=False) is None
+    assert next_numbers(Given({}, 3000), said, "", is_cut=True) == GroupState(5 * BLOCK_SIZE, 1)
