@@ -143,6 +143,32 @@ def test_verify_names_what_is_missing_or_damaged_in_a_data_directory(data, name,
     assert str(data / name) in result.output
 
 
+@pytest.mark.parametrize("served", ["data", "commits"])
+def test_repair_takes_the_leader_epoch_from_the_logs_where_the_list_of_topics_is_an_older_copy(
+    served, request, tmp_path
+):
+    from stablelog.batch.header import read_header
+
+    directory = request.getfixturevalue(served)
+    older = (directory / "cluster.json").read_bytes()
+    with stablelog.serve(directory) as broker:
+        commit(broker, 2, "z")
+    (directory / "cluster.json").write_bytes(older)
+    logs = {path: path.read_bytes() for path in directory.rglob("*.log")}
+    epochs = [
+        read_header(content, positions(path)[-1]).leader_epoch for path, content in logs.items() if content
+    ]
+    result = run("repair", directory, "--yes")
+    assert (result.exit_code, "0 with a damaged log" in result.output) == (0, True), result.output
+    assert {path: path.read_bytes() for path in directory.rglob("*.log")} == logs
+    assert run("verify", directory).exit_code == 0
+    # A record that is added to a commit log is of no earlier leader epoch than the batches before it.
+    path = directory / "__transaction_state-0" / LOG
+    flip(path, positions(path)[0] + 30)
+    assert "A record is added" in run("repair", directory, "--yes").output
+    assert read_header(path.read_bytes()).leader_epoch == max(epochs)
+
+
 # -- commit logs ----------------------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,6 @@
 The list of topics is `catalog`'s. A directory that Apache Kafka wrote has none: its topics are found by `kafka_import`.
 """
 
-import contextlib
 import logging
 import re
 import uuid
@@ -45,7 +44,7 @@ from stablelog.broker.partition_metadata import (
 from stablelog.broker.partition_state import COMMON, Codes, PartitionState
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, InvalidConfig, NewerFormat, Refused, StablelogError, Unavailable
-from stablelog.log.epoch_check import latest_epoch
+from stablelog.log.epoch_check import latest_epoch_of_all
 from stablelog.log.formats import check_formats
 from stablelog.log.log_start import LOG_START_FILE, write_missing_log_start
 from stablelog.log.names import VIEW_START_FILE
@@ -239,12 +238,13 @@ class Topics:
 
     def _latest_epoch(self) -> int:
         """The greatest leader epoch of the list and of the partitions' logs."""
-        latest = self.leader_epoch
-        for topic in self:
-            for index in range(topic.partition_count):
-                # What is gone or cannot be read is named when the partition is opened.
-                with contextlib.suppress(FileNotFoundError, Unavailable):
-                    latest = latest_epoch(self._disk, self._directory / f"{topic.name}-{index}", latest)
+        # A partition that is gone or cannot be read is named when it is opened.
+        directories = (
+            self._directory / f"{topic.name}-{index}"
+            for topic in self
+            for index in range(topic.partition_count)
+        )
+        latest = latest_epoch_of_all(self._disk, directories, self.leader_epoch)
         if latest > self.leader_epoch and not self.is_taking_over:
             log.warning(
                 "%s says leader epoch %d, and the logs have %d: it is an older copy. Topics that were created, deleted "

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from stablelog.broker.catalog import CATALOG_FILE, read_catalog
+from stablelog.broker.catalog import CATALOG_FILE
 from stablelog.broker.checkpoints import (
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
@@ -32,7 +32,7 @@ from stablelog.ops.commit_numbers import (
     read_given,
     read_said,
 )
-from stablelog.ops.verify import META_FILE, expectations, partition_directories
+from stablelog.ops.verify import META_FILE, expectations, last_leader_epoch, partition_directories
 from stablelog.wire.extension.transaction_groups import group_in_words
 
 
@@ -162,8 +162,7 @@ def _go_on(
             continue
         sys.stdout.write(_describe_numbers(directories[0].name, group, given, said, state))
         if _agreed("Add it?", yes=yes):
-            catalog = read_catalog(disk, data)
-            epoch = 0 if catalog is None else catalog.leader_epoch
+            epoch = last_leader_epoch(disk, data)
             append_given(disk, directories[0], group, state, leader_epoch=epoch)
             said[group].producer_ids_end = state.producer_ids_end
 

@@ -1,12 +1,12 @@
 """Leader epochs held against the log: no checksum covers Kafka's file of them."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import Corrupt, NewerFormat, Unavailable
 from stablelog.log.epochs import EPOCH_FILE, UNKNOWN, LeaderEpochs
 from stablelog.log.names import LOG, is_log, offset_of
 from stablelog.log.segments import Segments
@@ -47,6 +47,22 @@ def latest_epoch(disk: Disk, directory: Path, known: int) -> int:
     if entries is None:
         return max(known, *found)
     return max((epoch for epoch, start in later if epoch in found or start > last_offset), default=known)
+
+
+def latest_epoch_of_all(disk: Disk, directories: Iterable[Path], known: int) -> int:
+    """The greatest leader epoch of partitions that nobody has opened. A partition that cannot be read counts for nothing.
+
+    A list of topics that was restored from a backup names an earlier epoch than the logs.
+
+    Args:
+        disk: where the partitions lie.
+        directories: of the partitions.
+        known: as the list of topics says; returned if no partition has a greater one.
+    """
+    for directory in directories:
+        with contextlib.suppress(FileNotFoundError, Unavailable):
+            known = latest_epoch(disk, directory, known)
+    return known
 
 
 def _whole_batches(disk: Disk, path: Path) -> Iterator[BatchHeader]:

@@ -22,6 +22,7 @@ from stablelog.broker.kafka_metadata import METADATA_TOPIC
 from stablelog.broker.partition_metadata import METADATA_FILE, read_partition_metadata
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat
+from stablelog.log.epoch_check import latest_epoch_of_all
 from stablelog.log.log_start import LOG_START_FILE, read_log_start
 from stablelog.log.names import VIEW_START_FILE, is_log
 from stablelog.log.recovery.examine import Expected
@@ -128,19 +129,36 @@ def recovery_points(disk: Disk, directory: Path) -> dict[Path, int]:
     return {}
 
 
+def last_leader_epoch(disk: Disk, directory: Path) -> int:
+    """The leader epoch of the last start, as the next start finds it: the greatest of the list and of the logs.
+
+    Returns:
+        0 if neither names one.
+    """
+    catalog = _catalog_if_whole(disk, directory)
+    known = 0 if catalog is None else catalog.leader_epoch
+    return latest_epoch_of_all(disk, partition_directories(disk, directory), known)
+
+
 def expectations(disk: Disk, directory: Path) -> dict[Path, Expected]:
     """What a data directory says of its partitions, by partition directory; as far as its files can be read."""
     ends = recovery_points(disk, directory)
-    catalog = None
-    with contextlib.suppress(Corrupt, NewerFormat):
-        catalog = read_catalog(disk, directory)
+    catalog = _catalog_if_whole(disk, directory)
     epochs = {}
     if catalog is not None and catalog.established_epoch is not None:
-        epochs = {"leader_epoch": catalog.leader_epoch, "gapless_epoch": catalog.established_epoch}
+        leader_epoch = last_leader_epoch(disk, directory)
+        epochs = {"leader_epoch": leader_epoch, "gapless_epoch": catalog.established_epoch}
     return {
         path: Expected(recovery_point=ends.get(path, 0), **epochs)
         for path in partition_directories(disk, directory)
     }
+
+
+def _catalog_if_whole(disk: Disk, directory: Path) -> Catalog | None:
+    """The list of topics; None if there is none, or it cannot be read."""
+    with contextlib.suppress(Corrupt, NewerFormat):
+        return read_catalog(disk, directory)
+    return None
 
 
 def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:
