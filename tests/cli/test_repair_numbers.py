@@ -7,6 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.checkpoints import RECOVERY_POINT_CHECKPOINT
+from stablelog.cli import repair
 from stablelog.coordinators.transactions.producer_ids import BLOCK_SIZE
 from stablelog.env.disk import LocalDisk
 from tests.broker import desk
@@ -111,3 +112,54 @@ def test_a_commit_log_that_is_named_alone_is_held_against_all_commit_logs(data):
     for name in ("__transaction_state.a-0", COMMIT_LOG):
         result = run("repair", data / name, "--yes")
         assert (result.exit_code, "A record is added" in result.output) == (0, False), result.output
+
+
+def contents(directory):
+    return {path: path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_repair_writes_nothing_to_a_commit_log_that_it_cannot_examine(data, is_torn):
+    give_out(3, writing=3)
+    path = data / COMMIT_LOG / LOG
+    path.write_bytes(path.read_bytes()[:70] if is_torn else b"")
+    (data / COMMIT_LOG / "log-start-offset").write_text("garbage")
+    before = contents(data)
+    result = run("repair", data, "--yes")
+    assert result.exit_code == 1, result.output
+    assert f"{COMMIT_LOG}: cannot be repaired" in result.output
+    assert "A record is added" not in result.output
+    assert contents(data) == before
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_repair_writes_nothing_to_a_commit_log_of_which_it_cannot_examine_a_part(data, failing):
+    give_out(3, writing=3)
+    shutil.copytree(data / COMMIT_LOG, data / "__transaction_state-1")
+    for index in range(2):
+        (data / f"__transaction_state-{index}" / LOG).write_bytes(b"")
+    (data / f"__transaction_state-{failing}" / "log-start-offset").write_text("garbage")
+    result = run("repair", data, "--yes")
+    assert result.exit_code == 1, result.output
+    assert (
+        f"nothing is added to the commit log of the default transaction group, because __transaction_state-{failing}"
+        in (result.output)
+    )
+    assert "A record is added" not in result.output
+    for index in range(2):
+        assert (data / f"__transaction_state-{index}" / LOG).read_bytes() == b""
+
+
+@pytest.mark.parametrize("declined", ["t-0", COMMIT_LOG])
+def test_only_a_commit_log_whose_cut_is_declined_gets_no_record(data, monkeypatch, declined):
+    give_out(3, writing=3)
+    paths = {name: data / name / LOG for name in (COMMIT_LOG, "t-0")}
+    for path in paths.values():
+        flip(path, positions(path)[0] + 30)
+    before = paths[declined].read_bytes()
+    answers = iter([*(name != declined for name in paths), True])
+    monkeypatch.setattr(repair, "_agreed", lambda _question, *, yes: next(answers))
+    result = run("repair", data)
+    assert result.exit_code == 0, result.output
+    assert paths[declined].read_bytes() == before
+    assert ("A record is added" in result.output) == (declined != COMMIT_LOG)

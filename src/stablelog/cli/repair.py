@@ -18,7 +18,6 @@ from stablelog.coordinators.transactions.records import GroupState
 from stablelog.env.disk import Disk, LocalDisk
 from stablelog.env.lock import LOCK_FILE, DirectoryLock
 from stablelog.errors import Corrupt, StablelogError
-from stablelog.log.names import is_log
 from stablelog.log.partition import LogConfig, Partition
 from stablelog.log.recovery.examine import Damage
 from stablelog.log.recovery.repair import cut, examine
@@ -51,19 +50,20 @@ def run_repair(directory: Path, *, yes: bool) -> None:
     lock = DirectoryLock(data)
     try:
         expected = expectations(disk, data)
-        found, failed = [], 0
+        found, failed = [], set()
         with progress_of(len(partitions), as_json=False) as advance:
             for partition in partitions:
                 try:
                     damage = examine(disk, partition, expected.get(partition))
                 except (StablelogError, OSError) as error:
                     sys.stdout.write(f"{partition.name}: cannot be repaired: {error}\n")
-                    failed += 1
+                    failed.add(partition)
                 else:
                     found += [(partition, damage)] if damage is not None else []
                 advance()
         sys.stdout.write(f"{len(partitions)} partitions examined, {len(found)} with a damaged log\n")
-        _cut_all(disk, data, partitions, found, yes=yes)
+        whole = [partition for partition in partitions if partition not in failed]
+        _cut_all(disk, data, whole, found, failed, yes=yes)
     finally:
         lock.release()
     if failed:
@@ -83,21 +83,42 @@ def _data_directory(disk: Disk, named: Path, partitions: list[Path]) -> Path:
 
 
 def _cut_all(
-    disk: Disk, data: Path, partitions: list[Path], found: list[tuple[Path, Damage]], *, yes: bool
+    disk: Disk,
+    data: Path,
+    examined: list[Path],
+    found: list[tuple[Path, Damage]],
+    failed: set[Path],
+    *,
+    yes: bool,
 ) -> None:
+    """Cut the damaged logs, and add a record to each commit log whose coordinator would not go on behind what was given out.
+
+    Args:
+        disk: where they lie.
+        data: the data directory.
+        examined: the directories of partitions that could be examined.
+        found: those of them whose log is damaged.
+        failed: the directories of partitions that could not be examined. Nothing is written to them.
+        yes: whether to write without a question.
+    """
     # What was given out is read before the cuts, which take markers and snapshots away, too.
-    logs = commit_logs(partitions)
-    given = read_given(disk, partition_directories(disk, data)) if logs else Given()
+    is_any = any(group_of_directory(partition) is not None for partition in examined)
+    given = read_given(disk, partition_directories(disk, data)) if is_any else Given()
     if not disk.exists(data / CATALOG_FILE):
         given.producer_ids_end = 0  # the controllers of Apache Kafka give them out, and not its commit log
-    cut_groups = set()
-    for partition, damage in found:
-        group = group_of_directory(partition)
-        if not _repair(disk, partition, damage, yes=yes):
-            logs.pop(group or "", None)
-        elif group is not None:
-            cut_groups.add(group)
-    _go_on(disk, data, logs, given, cut_groups, yes=yes)
+    is_cut = {partition: _repair(disk, partition, damage, yes=yes) for partition, damage in found}
+    logs = commit_logs(partition_directories(disk, data))
+    said = {group: read_said(disk, directories, group) for group, directories in logs.items()}
+    for group, directories in commit_logs(examined).items():
+        unreadable = sorted(path.name for path in failed.intersection(logs[group]))
+        if unreadable:
+            sys.stdout.write(
+                f"{directories[0].name}: nothing is added to the commit log of {group_in_words(group)}, because "
+                f"{', '.join(unreadable)} cannot be repaired. Run `stablelog repair` again once it is restored\n"
+            )
+        elif all(is_cut.get(path, True) for path in directories):
+            was_cut = any(is_cut.get(path, False) for path in directories)
+            _go_on(disk, data, directories[0], given, said, is_cut=was_cut, yes=yes)
 
 
 def _repair(disk: Disk, partition: Path, damage: Damage, *, yes: bool) -> bool:
@@ -149,22 +170,19 @@ def _agreed(question: str, *, yes: bool) -> bool:
 
 
 def _go_on(
-    disk: Disk, data: Path, logs: dict[str, list[Path]], given: Given, cut_groups: set[str], *, yes: bool
+    disk: Disk, data: Path, directory: Path, given: Given, said: dict[str, Given], *, is_cut: bool, yes: bool
 ) -> None:
-    """Let each coordinator go on behind what was given out, if the commit logs have lost that."""
-    all_logs = commit_logs(partition_directories(disk, data))
-    said = {group: read_said(disk, directories, group) for group, directories in all_logs.items()}
-    for group, directories in logs.items():
-        if not all(any(is_log(name) for name in disk.list_dir(path)) for path in directories):
-            continue
-        state = next_numbers(given, said, group, is_cut=group in cut_groups)
-        if state is None:
-            continue
-        sys.stdout.write(_describe_numbers(directories[0].name, group, given, said, state))
-        if _agreed("Add it?", yes=yes):
-            epoch = last_leader_epoch(disk, data)
-            append_given(disk, directories[0], group, state, leader_epoch=epoch)
-            said[group].producer_ids_end = state.producer_ids_end
+    """Let a coordinator go on behind what was given out, if the commit logs have lost that."""
+    group = group_of_directory(directory)
+    assert group is not None, directory
+    state = next_numbers(given, said, group, is_cut=is_cut)
+    if state is None:
+        return
+    sys.stdout.write(_describe_numbers(directory.name, group, given, said, state))
+    if _agreed("Add it?", yes=yes):
+        epoch = last_leader_epoch(disk, data)
+        append_given(disk, directory, group, state, leader_epoch=epoch)
+        said[group].producer_ids_end = state.producer_ids_end
 
 
 def _describe_numbers(name: str, group: str, given: Given, said: dict[str, Given], state: GroupState) -> str:
