@@ -357,3 +357,14 @@ def watermarks(broker):
         return None
     finally:
         consumer.close()
+
+
+def test_a_damaged_start_of_a_view_is_named_before_anything_is_cut(commits):
+    path = commits / "o-0" / LOG
+    flip(path, positions(path)[2] + 30)
+    (commits / "o-0" / "view-start-offset").write_text("garbage")
+    before = {found: found.read_bytes() for found in commits.rglob("*") if found.is_file()}
+    result = run("repair", commits, "--yes")
+    assert result.exit_code == 1, result.output
+    assert f"o-0: cannot be repaired: {commits / 'o-0' / 'view-start-offset'} is damaged" in result.output
+    assert {found: found.read_bytes() for found in commits.rglob("*") if found.is_file()} == before

@@ -11,6 +11,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.dynamic_settings import decode_settings, encode_settings
 from stablelog.cli.inspect import run_inspect, run_verify
+from stablelog.cli.repair import run_repair
 from stablelog.client.cluster import Cluster
 from stablelog.coordinators.consumer_groups.records import encode_group_key, encode_offset_key
 from stablelog.coordinators.transactions.records import group_key, joint_key, string, transaction_key
@@ -220,6 +221,58 @@ def test_a_partition_stays_offline(tmp_path, name, kind, capsys):
     with broker, Cluster(broker.bootstrap, timeout_s=TIMEOUT_S) as cluster:
         served = fetched_to_end(cluster, topic, 0, seen["start"]["all"], ISOLATIONS["all"])
         assert served == seen["all"]
+
+
+def damage_log(directory):
+    """Flip a byte of the last batch of a partition that holds data, which is durable."""
+    path = next(path for path in sorted(directory.glob("*.log"), reverse=True) if path.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[[at for at, _ in headers_in(content)][-1] + 30] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("kind", OF_THE_BROKER)
+def test_repair_writes_nothing_to_such_a_directory(tmp_path, kind):
+    data = GENERATION.unpack("stopped", tmp_path)
+    place, version = OF_THE_BROKER[kind](data)
+    damage_log(data / "ordinary-0")
+    before = files_in(data)
+    with pytest.raises(NewerFormat) as refused:
+        run_repair(data, yes=True)
+    assert (refused.value.place, refused.value.found) == (str(place), version)
+    assert files_in(data) == before
+
+
+@pytest.mark.parametrize("kind", ["transactional id", "joint commit", "another kind"])
+def test_repair_refuses_a_commit_log_with_such_a_record_behind_damage(tmp_path, kind):
+    data = GENERATION.unpack("stopped", tmp_path)
+    damage_log(data / f"{COMMIT_LOG}-0")
+    place, version = OF_THE_BROKER[kind](data)
+    before = files_in(data)
+    with pytest.raises(NewerFormat) as refused:
+        run_repair(data, yes=True)
+    assert (refused.value.place, refused.value.found) == (str(place), version)
+    assert files_in(data) == before
+
+
+@pytest.mark.parametrize("kind", OF_A_PARTITION)
+def test_repair_writes_nothing_to_such_a_partition_and_repairs_the_others(tmp_path, kind, capsys):
+    data = GENERATION.unpack("stopped", tmp_path)
+    topic, write = OF_A_PARTITION[kind]
+    directory = data / f"{topic}-0"
+    path, version = write(directory)
+    for name in (f"{topic}-0", "append-time-0"):
+        damage_log(data / name)
+    before = files_in(directory)
+    with pytest.raises(SystemExit) as ended:
+        run_repair(data, yes=True)
+    assert ended.value.code == 1
+    assert files_in(directory) == before
+    told = capsys.readouterr().out
+    assert f"{topic}-0: cannot be repaired: {path}: " in told
+    assert f" of version {version}; this release reads versions up to {version - 1}" in told
+    assert "append-time-0: " in told
+    assert list((data / "append-time-0").glob("*.cut"))
 
 
 def check_tools(directory, path, version, capsys):

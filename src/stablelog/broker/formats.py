@@ -35,6 +35,7 @@ from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt, naming, refuse_newer
 from stablelog.log import formats as partition_formats
 from stablelog.log.names import is_log
+from stablelog.views import formats as view_formats
 
 META_FILE: Final = "meta.properties"
 META_VERSION: Final = 1
@@ -88,6 +89,19 @@ def check_formats(disk: Disk, directory: Path) -> None:
             _check_log(disk, directory / name, COMMIT_LOG_VALUES)
 
 
+def check_partition_formats(disk: Disk, directory: Path) -> None:
+    """Check the files of one partition. Writes nothing. Damage that a start puts right is passed over.
+
+    Raises:
+        NewerFormat: a later release has written one; names it.
+        Corrupt: the file that says where a commit-ordered view begins is damaged.
+    """
+    partition_formats.check_formats(disk, directory)
+    view_formats.check_formats(disk, directory)
+    with contextlib.suppress(Corrupt):
+        read_partition_metadata(disk, directory)
+
+
 def _check_meta(disk: Disk, path: Path) -> None:
     for line in disk.read_bytes(path).decode(errors="replace").splitlines():
         name, _, version = line.partition("=")
@@ -117,9 +131,7 @@ _CHECKS: Final[dict[str, Callable[[Disk, Path], object]]] = {
 
 
 def _check_log(disk: Disk, directory: Path, values: dict[int, tuple[str, int]]) -> None:
-    partition_formats.check_formats(disk, directory)
-    with contextlib.suppress(Corrupt):
-        read_partition_metadata(disk, directory)
+    check_partition_formats(disk, directory)
     checked: set[tuple[bytes, bytes]] = set()  # there are few kinds of records, and many records
     for name in disk.list_dir(directory):
         if is_log(name):

@@ -12,6 +12,7 @@ from stablelog.broker.checkpoints import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
+from stablelog.broker.formats import check_formats, check_partition_formats
 from stablelog.cli.inspect import partitions_of, progress_of
 from stablelog.cli.output import fail
 from stablelog.coordinators.transactions.records import GroupState
@@ -43,17 +44,23 @@ def run_repair(directory: Path, *, yes: bool) -> None:
     Args:
         directory: of a partition, or a data directory. Links are followed first.
         yes: whether to cut without a question.
+
+    Raises:
+        NewerFormat: a later release has written to the data directory or to a coordinator's log; nothing was changed.
+        Unavailable: it is no data directory, or a broker has it open; nothing was changed.
     """
     disk = LocalDisk()
     partitions = partitions_of(disk, directory.resolve())
     data = _data_directory(disk, directory.resolve(), partitions)
     lock = DirectoryLock(data)
     try:
+        check_formats(disk, data)
         expected = expectations(disk, data)
         found, failed = [], set()
         with progress_of(len(partitions), as_json=False) as advance:
             for partition in partitions:
                 try:
+                    check_partition_formats(disk, partition)
                     damage = examine(disk, partition, expected.get(partition))
                 except (StablelogError, OSError) as error:
                     sys.stdout.write(f"{partition.name}: cannot be repaired: {error}\n")

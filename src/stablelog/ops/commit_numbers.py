@@ -32,7 +32,7 @@ from stablelog.coordinators.transactions.records import (
 )
 from stablelog.coordinators.transactions.table import FIRST_SEQUENCE
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import Corrupt, NewerFormat, naming
 from stablelog.log.names import CUT, PRODUCERS, has_offset, is_log, is_snapshot, offset_of
 from stablelog.log.recovery.examine import Damage
 from stablelog.log.recovery.tail import batches_behind
@@ -72,12 +72,14 @@ class Given:
             self.producer_ids_end = max(self.producer_ids_end, producer_id + 1)
 
     def take_records(self, group: str, header: BatchHeader, batch: bytes) -> None:
-        """Take in a batch of a group's commit log. What cannot be read says nothing."""
+        """Take in a batch of a group's commit log. A damaged record is passed over.
+
+        Raises:
+            NewerFormat: a later release has written a record.
+        """
         for record in () if header.is_control else decode_records(batch):
-            try:
+            with contextlib.suppress(Corrupt):
                 self._take_record(group, record)
-            except (Corrupt, NewerFormat):
-                continue
 
     def _take_record(self, group: str, record: Record) -> None:
         if record.key is None or record.value is None:
@@ -125,6 +127,7 @@ def read_given(disk: Disk, partitions: list[Path]) -> Given:
         partitions: their directories. Damage is passed over: the batches behind it count.
 
     Raises:
+        NewerFormat: a later release has written a record of a commit log, which may stand behind damage; names it.
         DiskError: a file cannot be read.
     """
     given = Given()
@@ -132,10 +135,11 @@ def read_given(disk: Disk, partitions: list[Path]) -> Given:
         group = group_of_directory(directory)
         for producer_id in _producer_ids_in_snapshots(disk, directory):
             given.take_producer_id(producer_id)
-        for header, batch in _batches(disk, directory, with_cuts=True):
+        for path, header, batch in _batches(disk, directory, with_cuts=True):
             given.take_marker(header, batch)
             if group is not None:
-                given.take_records(group, header, batch)
+                with naming(f"{path}, offset {header.base_offset}"):
+                    given.take_records(group, header, batch)
     return given
 
 
@@ -143,7 +147,7 @@ def read_said(disk: Disk, logs: list[Path], group: str) -> Given:
     """Read what the commit log of a group says by itself, as its coordinator reads it."""
     said = Given()
     for directory in logs:
-        for header, batch in _batches(disk, directory, with_cuts=False):
+        for _, header, batch in _batches(disk, directory, with_cuts=False):
             said.take_records(group, header, batch)
     return said
 
@@ -184,13 +188,15 @@ def _producer_ids_in_snapshots(disk: Disk, directory: Path) -> Iterator[int]:
             yield from (producer.producer_id for producer in producers)
 
 
-def _batches(disk: Disk, directory: Path, *, with_cuts: bool) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Every whole batch of a partition. Of data batches only the header is needed, and the bytes are empty."""
+def _batches(disk: Disk, directory: Path, *, with_cuts: bool) -> Iterator[tuple[Path, BatchHeader, bytes]]:
+    """Every whole batch of a partition, with its file. Of data batches only the header is needed, and the bytes are empty."""
     is_commit_log = group_of_directory(directory) is not None
     for name in sorted(disk.list_dir(directory)):
         if not is_log(name) and not (with_cuts and CUT in name and has_offset(name)):
             continue
-        yield from _batches_in(disk, directory / name, -1, offset_of(name), with_data=is_commit_log)
+        path = directory / name
+        for header, batch in _batches_in(disk, path, -1, offset_of(name), with_data=is_commit_log):
+            yield path, header, batch
 
 
 def _batches_in(

@@ -4,18 +4,17 @@ A read-uncommitted reader gets append order, as ever. For a read-committed one n
 that is open: its last stable offset is the end of the view.
 """
 
-import contextlib
 from collections.abc import Callable
 
-from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange, naming
+from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange
 from stablelog.log.log_start import encode_log_start, read_log_start
 from stablelog.log.model import Isolation, Slice
 from stablelog.log.names import VIEW_START_FILE
 from stablelog.log.partition import Partition
 from stablelog.log.read import Lookup
 from stablelog.log.recovery import Known
-from stablelog.views.commit_index import SUMMARY_SUFFIX, CommitSummary
 from stablelog.views.commit_order import CommitOrder
+from stablelog.views.formats import check_formats
 
 
 class CommitOrderedPartition(Partition):
@@ -28,7 +27,7 @@ class CommitOrderedPartition(Partition):
     view: CommitOrder
 
     def _load(self, known: Known, progress: Callable[[int, int], None] | None) -> None:
-        self._check_formats()
+        check_formats(self._disk, self.directory)
         super()._load(known, progress)
         try:
             view_start = self._view_start(known)
@@ -39,15 +38,6 @@ class CommitOrderedPartition(Partition):
         self.view.begin_at(view_start)
         # Where state was made from a snapshot of Kafka's form, that does not say how long the open ones are.
         self._producers.set_open_record_counts(self.view.open_record_counts())
-
-    def _check_formats(self) -> None:
-        """Refuse a view that a later release has written to, before anything is changed."""
-        read_log_start(self._disk, self.directory / VIEW_START_FILE)
-        summaries = [name for name in self._disk.list_dir(self.directory) if name.endswith(SUMMARY_SUFFIX)]
-        if summaries:
-            path = self.directory / summaries[-1]
-            with contextlib.suppress(Corrupt), naming(path):
-                CommitSummary.decode(self._disk.read_bytes(path))
 
     def _view_start(self, known: Known) -> int:
         """Where the view begins.
