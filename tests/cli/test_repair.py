@@ -329,6 +329,20 @@ def shorter(path):
     path.write_bytes(path.read_bytes()[: positions(path)[2]])
 
 
+def with_another_epoch(path):
+    flip(path, positions(path)[2] + 15)
+
+
+@pytest.mark.parametrize("damage", [without_a_batch, with_another_epoch])
+def test_a_whole_batch_that_is_refused_where_the_cut_begins_is_counted(data, damage):
+    damage(data / "t-0" / LOG)
+    records = 3 if damage is without_a_batch else 4
+    told = run("repair", data, "--yes").output
+    assert (
+        f"Whole batches are among them: {records}, with {records} records and 0 transaction markers" in told
+    )
+
+
 @pytest.mark.parametrize(
     "damage", [shorter, without_a_batch, lambda path: flip(path, positions(path)[2] + 5)]
 )

@@ -35,7 +35,7 @@ from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat, naming
 from stablelog.log.names import CUT, PRODUCERS, has_offset, is_log, is_snapshot, offset_of
 from stablelog.log.recovery.examine import Damage
-from stablelog.log.recovery.tail import batches_behind
+from stablelog.log.recovery.tail import batches_behind, lost_batches
 from stablelog.log.snapshots import decode_producers, decode_snapshot
 
 SPARE_BLOCKS: Final = 1  # of producer ids, for each commit log
@@ -202,10 +202,10 @@ def _batches(disk: Disk, directory: Path, *, with_cuts: bool) -> Iterator[tuple[
 def _batches_in(
     disk: Disk, path: Path, position: int, base_offset: int, *, with_data: bool
 ) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Every whole batch of a log file behind damage; see `batches_behind`. Without data only markers have bytes."""
+    """Every whole batch of a log file from damage on; see `lost_batches`. Without data only markers have bytes."""
     file = disk.open(path)
     try:
-        for at, header in batches_behind(file, position, base_offset):
+        for at, header in lost_batches(file, position, base_offset):
             yield header, file.read(at, header.size) if with_data or header.is_control else b""
     finally:
         file.close()

@@ -14,7 +14,7 @@ from stablelog.log.interrupted import finish_interrupted
 from stablelog.log.log_start import LOG_START_FILE, encode_log_start, read_log_start
 from stablelog.log.names import LOG, SEGMENT_SUFFIXES, VIEW_START_FILE, is_log, is_snapshot, offset_of
 from stablelog.log.recovery.examine import Damage, Examination, Expected, Progress
-from stablelog.log.recovery.tail import Cut, batches_behind, keep_segment, keep_tail
+from stablelog.log.recovery.tail import Cut, keep_segment, keep_tail, lost_batches
 
 
 def examine(
@@ -52,7 +52,7 @@ def _count_lost(disk: Disk, damage: Damage) -> None:
             damage.size += lost.size - max(position, 0)
             if position == lost.size:
                 continue
-            for _, header in batches_behind(lost, position, base_offset):
+            for _, header in lost_batches(lost, position, base_offset):
                 damage.count(header)
         finally:
             lost.close()

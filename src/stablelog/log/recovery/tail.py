@@ -125,6 +125,23 @@ def batches_behind(file: File, position: int, end_offset: int) -> Iterator[tuple
         at, end_offset = at + header.size, header.next_offset
 
 
+def lost_batches(file: File, position: int, end_offset: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Whole batches that a cut takes of a log file, as (position, header). Arguments as of `batches_behind`.
+
+    The batch at `position` is one of them if its CRC holds and its offsets fit before the batch behind it: it was
+    refused because batches before it are gone, or because of its leader epoch, and its records are whole.
+    """
+    has_header = 0 <= position <= file.size - HEADER.size
+    first = _Search(file).whole_at(position, end_offset) if has_header else None
+    for at, header in batches_behind(file, position, end_offset):
+        if first is not None and first.next_offset <= header.base_offset:
+            yield position, first
+        first = None
+        yield at, header
+    if first is not None:
+        yield position, first
+
+
 class _Search:
     """Finds whole batches in a damaged log file. What it reads for the CRC of false ones is bounded."""
 
