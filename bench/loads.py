@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 
@@ -147,9 +148,14 @@ def receive(connection: socket.socket, into: memoryview) -> None:
 
 
 def end_of_records(answer: memoryview, name_size: int, offset: int) -> int:
-    """The offset after the records of a Fetch v4 answer for one partition in which nothing was aborted."""
+    """The offset after the records of a Fetch v4 answer for one partition in which nothing was aborted.
+
+    It is the asked offset where the broker wants to be asked again: the segment is not proven yet.
+    """
     at = 4 + 4 + 4 + 2 + name_size + 4  # correlation id, throttle, topics, name, partitions
     _, error, _, _, aborted_count = struct.unpack_from(">ihqqi", answer, at)
+    if error == ErrorCode.not_leader_or_follower:
+        return offset
     assert error == 0, f"the broker answered with error {error}"
     assert aborted_count <= 0
     at += struct.calcsize(">ihqqi") + 4  # and the size of the records

@@ -1,5 +1,7 @@
 """Every benchmark runs here in miniature, so that none rots, and its report says what was measured."""
 
+import struct
+
 import pytest
 
 from bench import aborts, limits, loads, report
@@ -110,3 +112,11 @@ def test_what_was_not_measured_again_stays_in_the_document(tmp_path):
 
 def test_the_document_has_a_place_for_its_figures():
     assert report.FIGURES.search(report.DOCUMENT.read_text())
+
+
+def test_a_segment_that_is_not_proven_in_time_is_asked_for_again():
+    name, not_leader_or_follower = b"t", 6
+    answer = (
+        bytes(4 + 4 + 4 + 2) + name + bytes(4) + struct.pack(">ihqqi", 0, not_leader_or_follower, -1, -1, -1)
+    )
+    assert loads.end_of_records(memoryview(answer + bytes(4)), len(name), 7) == 7

@@ -72,7 +72,7 @@ def damages(kind, disk, rng):
             size = 0 if disk.is_dir(path) else disk.size(path)
             if size:
                 at = {rng.randrange(size) for _ in range(POSITIONS or 1)}
-                cuts = at | ({0} if POSITIONS else set())
+                cuts = at | ({0, size - 1} if POSITIONS else set())
                 if path.suffix == ".log":  # behind a whole batch, where nothing in the file tells
                     cuts = cuts | {
                         rng.choice([begin for begin, _ in headers_in(disk.read_bytes(path))] or [0])

@@ -338,13 +338,22 @@ class Place:
             f"{DATA / f'{at[0]}-{at[1]}'}/" in line for line in cuts(life) if line not in self._cut_anyway
         ):
             return CUT
-        if (
-            seen is not None
-            and seen.high_watermark < known.high_watermark
-            and self._is_lost_in_a_crash(damage, seen.high_watermark)
-        ):
+        end, whole_end = self._ends(damage) if seen is None else (seen.high_watermark, known.high_watermark)
+        if end < whole_end and self._is_lost_in_a_crash(damage, end):
             return GONE
         return RIGHT
+
+    def _ends(self, damage):
+        """The offsets behind the last batches of a coordinator's log: with the damage, and without; (0, 0) of other files."""
+        if damage.partition is None or not damage.partition[0].startswith("__") or damage.what is MISSING:
+            return 0, 0
+        if damage.path.suffix != ".log":
+            return 0, 0
+        contents = self._damaged(damage), self.disk.read_bytes(damage.path)
+        return tuple(
+            max((header.last_offset + 1 for _, header in headers_in(content)), default=0)
+            for content in contents
+        )
 
     def _is_rebuilt(self, damage, disk):
         """Whether the file is whole again."""
