@@ -1,5 +1,6 @@
 """A crash at every operation of a random history: what was acknowledged is there, nothing aborted is seen."""
 
+import contextlib
 import random
 
 import pytest
@@ -182,3 +183,31 @@ def test_a_crash_while_a_crash_is_put_right_forgets_no_leader_epoch(power):
         assert log.partition.end_offset_for_epoch(0) == (0, 3)
         assert log.partition.end_offset_for_epoch(1) == (1, 23)
     assert crash_at > 20
+
+
+@pytest.mark.parametrize("rolls", [0, 1, 2])
+@pytest.mark.parametrize("under_way", [False, True], ids=["no sync under way", "a sync under way"])
+def test_where_the_operating_system_counts_a_log_start_is_durable_after_what_lies_before_it(rolls, under_way):
+    """DeleteRecords ahead of the synced end, in a log whose last segments are not synced, and a power loss at any time."""
+    for seed in range(60):
+        chance = random.Random(seed)
+        log = Log().write("- P1 P1c P3 -")
+        log.write("- - P2 P2c -", sync=False)
+        for _ in range(rolls):
+            log.partition.roll(log.now_ms)
+            if under_way:
+                log.partition.unsynced()
+            log.write("- P1 P1a", sync=False)
+        log.partition.assume_synced()
+        before = log.partition.synced_offset
+        start = chance.randint(before, log.partition.high_watermark)
+        whole = seed % 2  # the others crash on the way
+        log.disk.crash_at = log.disk.steps + (1000 if whole else chance.randint(1, 8))
+        with contextlib.suppress(SimulatedCrash):
+            log.partition.delete_records(start)
+        recovery_point = chance.choice((before, log.partition.synced_offset))
+        log.disk = log.disk.crash(chance)
+        log.partition = log.open(is_established=True, recovery_point=recovery_point, leader_epoch=1)
+        assert log.partition.start_offset in ((start,) if whole else (0, start))
+        assert log.partition.end_offset >= max(log.partition.start_offset, recovery_point)
+        assert list(verify_directory(log.disk, DIRECTORY)) == []

@@ -230,6 +230,24 @@ def test_every_alignment_hands_out_whole_batches_and_bounds_them():
             assert len(data) <= size_max or read_header(data).size == len(data)
 
 
+def test_a_log_start_within_what_is_synced_costs_no_sync():
+    log = write("- - -", segment_bytes=100)
+    log.disk.fault = lambda what, path: pytest.fail(f"{what} {path}") if what.startswith("syncing") else None
+    assert log.partition.delete_records(2) == 2
+
+
+def test_a_sync_that_fails_before_the_log_start_moves_fails_the_partition():
+    """No later sync can tell which bytes are durable."""
+    log = write("- - -").write("- -", sync=False)
+    log.partition.assume_synced()
+    log.disk.fault = lambda what, _path: errno.EIO if what == "syncing" else None
+    with pytest.raises(DiskError):
+        log.partition.delete_records(5)
+    assert log.partition.start_offset == 0
+    assert log.partition.synced_offset == 3
+    assert log.partition.failure is not None
+
+
 @pytest.mark.parametrize("isolation", EVERY)
 def test_a_read_outside_the_log_says_where_the_log_is(isolation):
     log = write("- - -")

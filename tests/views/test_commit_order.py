@@ -475,6 +475,27 @@ def test_retention_leaves_a_transaction_whole_whose_marker_a_crash_can_take():
     assert done.last_offset == done.first_offset + 2
 
 
+def test_where_the_operating_system_counts_the_view_begins_at_what_is_durable():
+    """DeleteRecords ahead of the synced end, in a log whose last segments are not synced, and a power loss behind it."""
+    for seed in range(40):
+        log = Log(file_delete_delay_ms=0)
+        log.append(1)
+        log.end(1)
+        log.append(2)  # which keeps the log's own start back
+        log.sync()
+        for _ in range(2):
+            log.append(1)
+            log.partition.roll(log.now_ms)
+            log.end(1)
+        log.partition.assume_synced()
+        start = log.partition.delete_records(log.partition.high_watermark)
+        assert start == log.partition.end_offset
+        assert log.partition.start_offset < start
+        log.disk = log.disk.crash(random.Random(seed))
+        log.partition = log.open(clean=False)
+        assert log.partition.visible_start(Isolation.READ_COMMITTED) == start
+
+
 def test_a_cut_of_which_only_deleted_segments_knew_is_where_the_view_begins():
     log = Log(segment_bytes=600, file_delete_delay_ms=0)
     for _ in range(3):

@@ -718,12 +718,25 @@ class Partition:
     def _begin_at(self, start_offset: int) -> None:
         """Move the log's start, which is durable then: what a crash leaves before it is removed by recovery."""
         if start_offset > self.start_offset:
-            if start_offset > self.synced_offset:
-                # What the operating system has counts as durable: a log start past the log's end would refuse it.
-                for file in self._active.files_to_sync(indexes=False):
-                    file.sync()
+            self._sync_up_to(start_offset)
             self._disk.write_atomic(self.directory / LOG_START_FILE, encode_log_start(start_offset))
             self.start_offset = start_offset
+
+    def _sync_up_to(self, offset: int) -> None:
+        """Sync the log, unless it is synced up to this offset: a start refuses a log that ends before its recorded start.
+
+        The high watermark is ahead of the synced end only where what the operating system has counts as durable.
+
+        Raises:
+            DiskError: which bytes are durable is not known, and the partition has failed.
+        """
+        if offset > self.synced_offset:
+            try:
+                self._unsynced.sync_log(self._segments)
+            except DiskError as error:
+                self.fail(error)
+                raise
+            self.synced_offset = self.end_offset
 
     def apply_retention(self, now_ms: int) -> int:
         """Delete the oldest segments while they are too old or too much. Returns how many."""
@@ -828,18 +841,11 @@ class Partition:
             raise OffsetOutOfRange(
                 f"{self.topic}-{self.index} begins at {self.start_offset}; it cannot end at {offset}"
             )
-        place = self._segments.place_of(offset)
-        segment = self._segments[place]
-        found = segment.find(offset)
-        # Where compaction has left nothing behind `offset`, the segment stays whole.
-        end_offset, position = (
-            (offset, segment.size) if found is None else (found.base_offset, found.position)
-        )
-        later = [self._segments[at] for at in range(place + 1, len(self._segments))]
+        end_offset, position, segment, later = self._segments.cut_at(offset)
         self._lower_starts(end_offset)
         self.synced_offset = min(self.synced_offset, end_offset)
         self._close_files()
-        self._forget_past(end_offset, [segment, *later])
+        self._snapshots.forget_past(end_offset)
         cut_files(self._disk, self.directory, segment, position, later)
         self._load(
             Known(
@@ -861,13 +867,6 @@ class Partition:
         if end_offset < self.start_offset:
             self.start_offset = end_offset
             self._disk.write_atomic(self.directory / LOG_START_FILE, encode_log_start(end_offset))
-
-    def _forget_past(self, end_offset: int, segments: list[Segment]) -> None:
-        """Remove, before anything is cut, whatever says that the log was durable past `end_offset`."""
-        for segment in segments:
-            self._disk.remove(segment.path(SUMMARY))
-        self._snapshots.forget_past(end_offset)
-        self._disk.sync_dir(self.directory)
 
     # -- close -------------------------------------------------------------------------------------------------
 

@@ -6,13 +6,13 @@ segment to segment, and the least first offset of the transactions aborted in it
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from stablelog.env.disk import Disk
 from stablelog.errors import Unproven
 from stablelog.log.minima import Minima
-from stablelog.log.names import LOG, SEGMENT_SUFFIXES
+from stablelog.log.names import LOG, SEGMENT_SUFFIXES, SUMMARY
 from stablelog.log.segment import Segment
 from stablelog.log.transaction_index import AbortedTxn
 
@@ -59,6 +59,20 @@ class Segments:
     def place_of(self, offset: int) -> int:
         """The place of the segment in which the offset lies, or of the first one if it lies before all."""
         return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def cut_at(self, offset: int) -> tuple[int, int, Segment, list[Segment]]:
+        """Where a log is cut that is to end at `offset`, or at the beginning of the batch in which that lies.
+
+        Returns:
+            The end of the log after the cut; the size that its last log file then has; that segment; and the segments
+            behind it, of which nothing is left. Raises as `Segment.find` does.
+        """
+        place = self.place_of(offset)
+        segment, later = self._row[place], self._row[place + 1 :]
+        found = segment.find(offset)
+        if found is None:  # compaction has left nothing behind `offset`: the segment stays whole
+            return offset, segment.size, segment, later
+        return found.base_offset, found.position, segment, later
 
     def from_base(self, base_offset: int) -> list[Segment]:
         """The segments that begin at this offset or after it."""
@@ -139,8 +153,15 @@ class Segments:
             yield NO_ABORT if least is None else least
 
 
-def cut_files(disk: Disk, directory: Path, segment: Segment, position: int, later: Iterable[Segment]) -> None:
-    """Cut the log file of a closed segment at `position`, and remove the files of later ones. Durable on return."""
+def cut_files(disk: Disk, directory: Path, segment: Segment, position: int, later: Sequence[Segment]) -> None:
+    """Cut the log file of a closed segment at `position`, and remove the files of later ones. Durable on return.
+
+    Their summaries go first, and what was removed from the directory before this call is durably gone then: none of it
+    says after a crash that the log was durable past the cut.
+    """
+    for sealed in (segment, *later):
+        disk.remove(sealed.path(SUMMARY))
+    disk.sync_dir(directory)
     for gone in later:
         for suffix in SEGMENT_SUFFIXES:
             disk.remove(gone.path(suffix))

@@ -117,6 +117,20 @@ class Unsynced:
         self._handed_out = work if self._handed_out is None else work.with_older(self._handed_out)
         return self._handed_out
 
+    def sync_log(self, segments: Segments) -> None:
+        """Make the log durable up to its end at once: its bytes, and the names of its files.
+
+        A work that is handed out stays what it is: it may be running in another thread meanwhile. Nor is any of the files
+        written that describe the log: recovery rebuilds them.
+
+        Raises:
+            DiskError: which bytes are durable is not known.
+        """
+        for segment in segments.from_base(self._from):
+            for file in segment.files_to_sync(indexes=False):
+                file.sync()
+        self._disk.sync_dir(self._directory)
+
     def done(self, work: SyncWork, segments: Segments) -> None:
         """Take note that a work was run. Sealed segments are released once all that describes them is written."""
         if work is self._handed_out:

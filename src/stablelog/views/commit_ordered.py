@@ -112,8 +112,7 @@ class CommitOrderedPartition(Partition):
                 f"records before {before_offset} of {self.topic}-{self.index} cannot be deleted: the high watermark is {self.high_watermark}"
             )
         start_offset = max(self.view.whole_from(before_offset), self.view.start_offset)
-        if start_offset > self.synced_offset:
-            self._active.log.sync()  # as for the log's own start
+        self._sync_up_to(start_offset)
         # Durable first: where the view begins never moves back.
         self._disk.write_atomic(self.directory / VIEW_START_FILE, encode_log_start(start_offset))
         self.view.begin_at(start_offset)
