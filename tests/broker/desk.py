@@ -127,6 +127,9 @@ def end_fields(transactional_id, producer, committed):
     }
 
 
+LOADING = ErrorCode.coordinator_load_in_progress
+
+
 class Gate:
     """Keeps one partition from being opened, as a long recovery does, until `open` is called."""
 
@@ -229,6 +232,12 @@ class Desk:
 
     async def end(self, transactional_id, producer, committed, *, version=3):
         return await self.ask(26, version, **end_fields(transactional_id, producer, committed))
+
+    async def commit(self, transactional_id, producer):
+        """Commit, and ask again while the last commits of partitions are being read after a start."""
+        while (answer := await self.end(transactional_id, producer, True)).error_code is LOADING:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        return answer
 
     async def opened(self, topic, index=0):
         """Wait until a partition is open."""

@@ -28,6 +28,7 @@ from stablelog.broker.formats import (
 )
 from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
+from stablelog.broker.last_commits import LastCommits
 from stablelog.broker.maintenance import Maintenance
 from stablelog.broker.metrics import Metrics
 from stablelog.broker.opening import Opening
@@ -147,7 +148,8 @@ class Broker:
             self.topics.taken_over()
         self._clean_shutdown_allowed = True
         self.tasks.start("flush", self.flush.run)
-        self.tasks.start("recovery", self._open_partitions)
+        last_commits = LastCommits(self.topics, self.transactions, self.tasks)
+        self.tasks.start("recovery", self._open_partitions, last_commits)
         self.maintenance.start()
         self.compactor.start()
         self.proofs.start()
@@ -309,7 +311,8 @@ class Broker:
     def _open_own(self, topic: Topic, index: int) -> None:
         self.reserve.attempt(lambda: self.topics.open_partition(topic, index), frees=True)
 
-    async def _open_partitions(self) -> None:
+    async def _open_partitions(self, last_commits: LastCommits) -> None:
+        await last_commits.read()
         try:
             await self._opening.open_all()
         except DiskError as error:

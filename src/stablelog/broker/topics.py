@@ -51,6 +51,7 @@ from stablelog.log.names import VIEW_START_FILE
 from stablelog.log.partition import Partition
 from stablelog.log.recovery import NEVER
 from stablelog.views.commit_ordered import CommitOrderedPartition
+from stablelog.views.last_commit import last_commit_sequence
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, is_group_name
 
 log = logging.getLogger(__name__)
@@ -145,6 +146,11 @@ class Topic:
     def group(self) -> str:
         """The transaction group that it belongs to; empty for the default one."""
         return group_of_topic(self.configs)
+
+    @property
+    def is_commit_ordered(self) -> bool:
+        """Whether read-committed readers get its records in commit order."""
+        return order_of(self.configs) == "commit"
 
 
 class Topics:
@@ -294,7 +300,7 @@ class Topics:
                     check_formats(self._disk, directory)
                     start_offset = self._log_starts.get((topic.name, index), 0)
                     self._write_missing_start(directory, start_offset)
-                    if order_of(topic.configs) == "commit":
+                    if topic.is_commit_ordered:
                         self._write_missing_start(directory, 0, VIEW_START_FILE)
                 except (Corrupt, NewerFormat):
                     self._is_complete = False  # it stays offline, and the log says why when it is opened
@@ -668,6 +674,13 @@ class Topics:
         """
         self.publish_partition(topic, self.recover_partition(topic, index, progress))
 
+    def last_commit_sequence(self, name: str, index: int) -> int:
+        """The last commit sequence of a commit-ordered partition that is not open; -1 if it has none. May run in a thread.
+
+        Raises as `views.last_commit` says.
+        """
+        return last_commit_sequence(self._disk, self._directory / f"{name}-{index}")
+
     # Recovering takes long: `open_partition` in steps, of which the first may run in a thread.
 
     def recover_partition(
@@ -737,7 +750,7 @@ class Topics:
         recovery_point: int | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Partition:
-        kind = CommitOrderedPartition if order_of(topic.configs) == "commit" else Partition
+        kind = CommitOrderedPartition if topic.is_commit_ordered else Partition
         at = (topic.name, index)
         if recovery_point is None:
             recovery_point = 0 if is_new else self._recovery_points.of(at)

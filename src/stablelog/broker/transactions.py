@@ -230,7 +230,7 @@ class Transactions:
         own_name = DEFAULT_GROUP if topic is None else topic.group
         own = self._groups.get(own_name, self.default)
         if isinstance(partition, CommitOrderedPartition):
-            self._meet_sequence(partition, own)
+            self.meet_sequence(own, partition.view.latest_sequence, partition.topic, partition.index)
         concerned = self._concerned(target, own_name)
         for group in concerned:
             if group is not own:
@@ -255,19 +255,20 @@ class Transactions:
         return not self._lacking
 
     @staticmethod
-    def _meet_sequence(partition: CommitOrderedPartition, group: TransactionGroup) -> None:
+    def meet_sequence(group: TransactionGroup, sequence: int, topic_name: str, index: int) -> None:
+        """Take note that a partition has this commit sequence in its markers; logged if the commit log does not know it."""
         last = group.coordinator.last_commit_sequence
-        if group.coordinator.met_sequence(partition.view.latest_sequence):
+        if group.coordinator.met_sequence(sequence):
             log.error(
                 "%s-%d has commit %d in its markers, and the commit log of %s ends at commit %d: the commit log has lost "
                 "its end, or is from an older backup. New commits go on behind %d; `stablelog repair` looks at all "
                 "partitions",
-                partition.topic,
-                partition.index,
-                partition.view.latest_sequence,
+                topic_name,
+                index,
+                sequence,
                 group_in_words(group.name),
                 last,
-                partition.view.latest_sequence,
+                sequence,
             )
 
     def retry(self) -> None:

@@ -348,7 +348,7 @@ def test_after_a_start_nobody_sees_a_partition_before_the_markers_that_wait_for_
         return partition
 
     async def commit_both(desk):
-        codes = [(await desk.end("first", who["first"], True)).error_code]
+        codes = [(await desk.commit("first", who["first"])).error_code]
         is_asked.set()
         assert await asyncio.to_thread(is_recovered.wait, 60)
         codes.append((await desk.end("second", who["second"], True)).error_code)

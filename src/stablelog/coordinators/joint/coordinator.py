@@ -175,6 +175,7 @@ class JointCommits:
                 return CommitAnswer(already=True, **_of_last(state, version))
             if run and state.open_version == version and run != state.run:
                 raise _superseded(name, version, run, state)
+            self._table.check_sequences()
         except Refused as refused:
             return CommitAnswer(refused.code, str(refused))
         return None

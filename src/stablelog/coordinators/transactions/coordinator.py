@@ -411,7 +411,7 @@ class TransactionCoordinator:
         and a request that was delayed until then is refused.
 
         With `open_only`, only the end of an open transaction adds records. Whatever else would add one is answered
-        COORDINATOR_LOAD_IN_PROGRESS, and changes nothing.
+        COORDINATOR_LOAD_IN_PROGRESS, and changes nothing. So is a commit between `await_sequences` and `sequences_met`.
         """
         version = SECOND_DIALECT if api_version >= END_TXN_SECOND_DIALECT else FIRST_DIALECT
         shown = Identity(producer_id, producer_epoch)
@@ -427,6 +427,8 @@ class TransactionCoordinator:
                 raise Refused(
                     ErrorCode.coordinator_load_in_progress, f"{transactional_id} has no open transaction"
                 )
+            if event is Event.COMMIT:
+                self._table.check_sequences()
         except Refused as refused:
             return Decision(EndAnswer(for_version(refused.code, api_version, TXN_KNOWS_FENCED)))
         assert state is not None
@@ -686,6 +688,14 @@ class TransactionCoordinator:
         """
         open_in_it = [OpenTransaction(*txn) for txn in found]
         return self._comparison.reconcile(target, open_in_it, held, now_ms=now_ms)
+
+    def await_sequences(self) -> None:
+        """Decide no commit until `sequences_met`: partitions may have sequences that the commit log does not know."""
+        self._table.are_sequences_known = False
+
+    def sequences_met(self) -> None:
+        """Decide commits again: `met_sequence` was called with the sequences that partitions have."""
+        self._table.are_sequences_known = True
 
     def met_sequence(self, sequence: int) -> bool:
         """A partition has this commit sequence in a marker: the next commit gets a greater one.

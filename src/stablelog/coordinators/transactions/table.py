@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Final
 
+from kio.schema.errors import ErrorCode
+
 from stablelog.coordinators.joint.table import JointTable
 from stablelog.coordinators.transactions.clock import Deadlines, OpenProducers
 from stablelog.coordinators.transactions.decisions import Description
@@ -35,6 +37,8 @@ from stablelog.coordinators.transactions.records import (
 )
 from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.states import Event, State, next_state
+from stablelog.errors import Refused
+from stablelog.wire.extension.transaction_groups import group_in_words
 
 FIRST_SEQUENCE: Final = 1  # so that 0 is the cut before the first commit
 
@@ -49,6 +53,7 @@ class TransactionTable:
 
     Attributes:
         turned_away: by id, the producer to whose transaction a partition was refused. In memory only.
+        are_sequences_known: False while partitions may have commit sequences that the commit log does not know.
     """
 
     def __init__(self, group: str, expiration_ms: int, producer_ids: ProducerIds) -> None:
@@ -64,6 +69,7 @@ class TransactionTable:
         self._expiries = Deadlines()
         self._next_sequence = FIRST_SEQUENCE
         self.turned_away: dict[str, Identity] = {}
+        self.are_sequences_known = True
         # Ids with a decision and markers to come, in the order of the decisions.
         self._decided: dict[str, None] = {}
         self._unmarked: dict[int, set[str]] = {}  # the same for commits, by sequence, rising
@@ -183,8 +189,21 @@ class TransactionTable:
             records.append(self._group_record())
         return self._producer_ids.take()
 
+    def check_sequences(self) -> None:
+        """Refuse a commit while the sequence that it gets may be another commit's.
+
+        Raises:
+            Refused: coordinator_load_in_progress.
+        """
+        if not self.are_sequences_known:
+            raise Refused(
+                ErrorCode.coordinator_load_in_progress,
+                f"the last commits in the partitions of {group_in_words(self._group)} are being read after a start",
+            )
+
     def take_sequence(self) -> int:
         """The number of the next commit. It must be decided: numbers have no gaps."""
+        assert self.are_sequences_known
         self._change_count += 1
         self._next_sequence += 1
         return self._next_sequence - 1
