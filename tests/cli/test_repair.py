@@ -317,6 +317,26 @@ def test_a_data_directory_without_partitions_is_whole(data, tmp_path, command):
     assert "0 partitions" in result.output
 
 
+def everything(directory):
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [(lose, "is gone, and"), (lambda path: flip(path, 40), "is not a list of topics")],
+    ids=["lost", "damaged"],
+)
+def test_without_the_list_of_topics_nothing_is_cut(data, damage, said):
+    flip(data / "t-0" / LOG, positions(data / "t-0" / LOG)[2] + 30)
+    damage(data / "cluster.json")
+    before = everything(data)
+    result = run("repair", data, "--yes")
+    assert isinstance(result.exception, Unavailable)
+    for words in ("cluster.json", said, "Nothing was changed", "an older copy will do"):
+        assert words in str(result.exception)
+    assert everything(data) == before
+
+
 # -- what the files of a partition do not show by themselves --------------------------------------------------------
 
 

@@ -2,12 +2,12 @@
 
 import copy
 import errno
+import random
 from dataclasses import replace
 
 import pytest
 
 from stablelog.batch.header import HEADER
-from stablelog.cli.repair import begin_segment
 from stablelog.errors import Corrupt, DiskError, Unavailable
 from stablelog.log import cleaner
 from stablelog.log.log_start import LOG_START_FILE, encode_log_start
@@ -269,7 +269,6 @@ def test_a_compacted_log_starts_after_a_cut_in_a_segment_with_gaps(place):
     damage = examine(log.disk, DIRECTORY, EXPECTED)
     assert (damage.position, damage.has_gaps) == (position, True)
     cut(log.disk, DIRECTORY, damage)
-    begin_segment(log.disk, DIRECTORY, damage.end_offset)
     partition = start(log, damage.end_offset)
     assert partition.end_offset == damage.end_offset
     partition.close(clean=False)
@@ -307,3 +306,109 @@ def test_damage_before_the_logs_start_in_the_growing_segment_is_nobodys_loss():
     changed(log, path, first + 62)
     log.disk.write_atomic(DIRECTORY / LOG_START_FILE, encode_log_start(second.base_offset))
     assert check_repair(log, clean=True) is None
+
+
+# -- a repair that a crash interrupts -------------------------------------------------------------------------------
+
+
+def compacted_segments():
+    """A compacted log of four segments: two sealed ones with gaps, a sealed one, and the growing one."""
+    log = KeyedLog().write("a=1 b=1 a=2 c=1 b=2 d=1").write("e=1 f=1 e=2 g=1").write("d=2 h=1")
+    log.compact()
+    log.write("x=1 y=1").write("p=1 q=1 p=2", roll=False)
+    log.end_offset = log.partition.end_offset
+    log.bases = [segment.base_offset for segment in log.partition.segments()]
+    log.partition.close(clean=False)
+    return log
+
+
+def rotted(log, base, place=-1, at=62):
+    changed(log, path_of(base), headers(log, path_of(base))[place][0] + at)
+
+
+def shorter(log, base):
+    path = path_of(base)
+    log.disk.damage(path, log.disk.read_bytes(path)[: headers(log, path)[-1][0]])
+
+
+def gone(log, base):
+    for suffix in SEGMENT_SUFFIXES:
+        log.disk.lose(path_of(base, suffix))
+
+
+def gone_without_a_summary_in_front(log, base):
+    gone(log, base)
+    log.disk.lose(path_of(max(one for one in log.bases if one < base), ".summary"))
+    for path in list(log.disk.files()):
+        if path.suffix in (".snapshot", ".producers"):
+            log.disk.lose(path)
+
+
+def rotted_without_a_summary(log, base):
+    rotted(log, base)
+    log.disk.lose(path_of(base, ".summary"))
+
+
+DAMAGES = {
+    "rotted": (rotted, 0),
+    "an offset has changed": (lambda log, base: rotted(log, base, place=2, at=7), 0),
+    "an odd offset": (lambda log, base: rotted(log, base, place=1, at=7), 0),
+    "rotted without a summary": (rotted_without_a_summary, 0),
+    "shorter": (shorter, 0),
+    "the next one is gone": (gone, 1),
+    "the next one is gone, without a summary": (gone_without_a_summary_in_front, 1),
+    "all behind it are gone": (lambda log, base: [gone(log, one) for one in log.bases if one >= base], 1),
+    "rotted, the growing one": (rotted, -1),
+    "rotted, before the growing one": (rotted, -2),
+}
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("is_tried", [True, False], ids=["started", "not started"])
+def test_a_repair_that_a_crash_interrupts_anywhere_is_finished_by_the_next_one(how, clean, is_tried):
+    log = compacted_segments()
+    damage, which = DAMAGES[how]
+    damage(log, log.bases[which])
+    expected = replace(EXPECTED, recovery_point=log.end_offset)
+    damaged_disk, wanted = log.disk, examine(log.disk, DIRECTORY, expected)
+    kept = damaged_disk.read_bytes(wanted.path)[: wanted.position]
+    crash_at, done = 0, False
+    while not done:
+        crash_at += 1
+        disk = copy.deepcopy(damaged_disk)
+        found = examine(disk, DIRECTORY, expected)
+        disk.crash_at = disk.steps + crash_at
+        try:
+            cut(disk, DIRECTORY, found)
+            done = True  # and the recovery point was not lowered
+        except SimulatedCrash:
+            pass
+        disk.crash_at = None
+        for seed in (None, 0, 1):
+            log.disk = copy.deepcopy(disk) if seed is None else disk.crash(random.Random(seed))
+            if is_tried and opens(log, log.end_offset, clean=clean):
+                continue  # nothing was cut, and a start has passed over the damage
+            again = examine(log.disk, DIRECTORY, expected)
+            assert again.end_offset == wanted.end_offset
+            cut(log.disk, DIRECTORY, again)
+            repaired = replace(expected, recovery_point=wanted.end_offset)
+            for was_clean in (clean, False):
+                assert examine(log.disk, DIRECTORY, repaired) is None
+                assert opens(log, wanted.end_offset, clean=was_clean), (
+                    f"after a crash at operation {crash_at}"
+                )
+            assert log.disk.read_bytes(wanted.path) == kept
+            assert list(verify_directory(log.disk, DIRECTORY, gapless_epoch=0)) == []
+    assert crash_at > 5
+
+
+def opens(log, end_offset, *, clean):
+    """Whether a start opens the log, which ends here."""
+    try:
+        partition = start(log, end_offset, clean=clean)
+    except Corrupt:
+        return False
+    assert partition.end_offset == end_offset
+    partition.close(clean=False)
+    return True

@@ -1,12 +1,11 @@
 """`stablelog repair`: cuts a damaged log behind its last whole batch, once its owner has agreed to the loss."""
 
 import sys
-import time
 from pathlib import Path
 
 import typer
 
-from stablelog.broker.catalog import CATALOG_FILE
+from stablelog.broker.catalog import CATALOG_FILE, read_catalog
 from stablelog.broker.checkpoints import (
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
@@ -19,7 +18,7 @@ from stablelog.coordinators.transactions.records import GroupState
 from stablelog.env.disk import Disk, LocalDisk
 from stablelog.env.lock import LOCK_FILE, DirectoryLock
 from stablelog.errors import Corrupt, StablelogError
-from stablelog.log.partition import LogConfig, Partition
+from stablelog.log.log_start import LOG_START_FILE
 from stablelog.log.recovery.examine import Damage
 from stablelog.log.recovery.repair import cut, examine
 from stablelog.ops.commit_numbers import (
@@ -55,6 +54,7 @@ def run_repair(directory: Path, *, yes: bool) -> None:
     lock = DirectoryLock(data)
     try:
         check_formats(disk, data)
+        _check_list(disk, data)
         expected = expectations(disk, data)
         found, failed = [], set()
         with progress_of(len(partitions), as_json=False) as advance:
@@ -87,6 +87,24 @@ def _data_directory(disk: Disk, named: Path, partitions: list[Path]) -> Path:
             "in it; a copy of one partition can be put into the data directory first"
         )
     return data
+
+
+def _check_list(disk: Disk, data: Path) -> None:
+    """Refuse to go on if the list of topics cannot be read: it says what a start holds the logs against."""
+    path, why = data / CATALOG_FILE, None
+    try:
+        if read_catalog(disk, data) is None:
+            ours = [one / LOG_START_FILE for one in partition_directories(disk, data)]
+            found = next((one for one in ours if disk.exists(one)), None)
+            why = None if found is None else f"{path} is gone, and {found} says that stablelog has written it"
+    except Corrupt as error:
+        why = str(error)
+    if why is not None:
+        fail(
+            f"{why}. Nothing was changed: without the list it is not known in which logs compaction leaves gaps and which "
+            "files must be there, and a cut could take too much or not mend the log. Restore the list first; an older copy "
+            "will do. Then run `stablelog repair` again"
+        )
 
 
 def _cut_all(
@@ -133,36 +151,10 @@ def _repair(disk: Disk, partition: Path, damage: Damage, *, yes: bool) -> bool:
     sys.stdout.write(describe(disk, partition, damage))
     if not _agreed("Cut?", yes=yes):
         return False
-    _lower_recovery_point(disk, partition, damage.end_offset)
     for done in cut(disk, partition, damage):
         sys.stdout.write(f"{done}\n")
-    if damage.has_gaps:
-        begin_segment(disk, partition, damage.end_offset)
+    _lower_recovery_point(disk, partition, damage.end_offset)
     return True
-
-
-def begin_segment(disk: Disk, partition: Path, end_offset: int) -> None:
-    """Seal the last segment of a log and begin a new one. In the last one a start refuses gaps, as lost batches."""
-    topic, _, index = partition.name.rpartition("-")
-    now_ms = time.time_ns() // 1_000_000
-    opened = Partition.open(
-        disk,
-        partition,
-        LogConfig(),
-        topic=topic,
-        partition=int(index),
-        clean=False,
-        now_ms=now_ms,
-        recovery_point=end_offset,
-    )
-    try:
-        opened.roll(now_ms)
-        work = opened.unsynced()
-        if work is not None:
-            work.run()
-            opened.synced(work)
-    finally:
-        opened.close(clean=False)
 
 
 def _agreed(question: str, *, yes: bool) -> bool:
@@ -263,7 +255,10 @@ def _describe_commit_log(disk: Disk, group: str, damage: Damage) -> list[str]:
 
 
 def _lower_recovery_point(disk: Disk, partition: Path, end_offset: int) -> None:
-    """Record that the log is no longer durable past its new end, before it is cut."""
+    """Record that the log is no longer durable past its new end.
+
+    It is done when the log is cut: until then, the old recovery point lets a start refuse what a crash has left of the cut.
+    """
     path = partition.parent / RECOVERY_POINT_CHECKPOINT
     try:
         offsets = read_offset_checkpoint(disk, path)

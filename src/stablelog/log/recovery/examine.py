@@ -188,6 +188,7 @@ class Examination:
         file = self._disk.open(path)
         try:
             walk = _Walk(file, path, self._expected, base, following, max(base, end_offset))
+            walk.is_growing = following is None and summary is None
             # A start does not read what lies before a snapshot, and nobody reads what lies before the log's start.
             known_end = max(
                 [0, *(offset for offset, mark in self._marks if self._is_of(mark, base, file.size))]
@@ -198,7 +199,8 @@ class Examination:
                 damage = self._prove(walk, base, following, summary)
             if damage is not None:
                 was_sealed = following is not None or summary is not None
-                damage.has_gaps = was_sealed and walk.has_gaps and self._expected.gapless_epoch != NEVER
+                has_gaps = walk.first_gap is not None and walk.first_gap < damage.position
+                damage.has_gaps = was_sealed and has_gaps and self._expected.gapless_epoch != NEVER
             return damage, walk.end_offset
         finally:
             file.close()
@@ -212,9 +214,7 @@ class Examination:
     ) -> Damage | None:
         """Hold a log file, whose batches are whole, against its summary, the snapshots and the next segment."""
         size = walk.file.size
-        if summary is not None and size < summary.log_size:
-            return walk.at_end(f"the file has {size} bytes, and {summary.log_size} were durable")
-        marks = [summary] if summary is not None else []
+        marks = [summary] if summary is not None and summary.log_size <= size else []
         marks += [mark for _, mark in self._marks if following is None and self._is_of(mark, base, size)]
         for mark in marks:
             try:
@@ -222,6 +222,8 @@ class Examination:
                     pass
             except Corrupt:
                 return walk.at_first_odd()
+        if summary is not None and size < summary.log_size:
+            return walk.at_end(f"the file has {size} bytes, and {summary.log_size} were durable")
         ends = walk.end_offset if summary is None else max(summary.end_offset, walk.end_offset)
         if following is None:
             if summary is not None:
@@ -237,7 +239,8 @@ class _Walk:
     Attributes:
         end_offset: behind the last batch that was read.
         unread_end: damage of records before this offset is nobody's loss.
-        has_gaps: whether a batch that was read does not follow the one before it.
+        first_gap: position of the first batch that does not follow the one before it; None if there is none.
+        is_growing: whether the segment was the one that records are appended to. Compaction leaves gaps in others.
     """
 
     def __init__(
@@ -247,7 +250,8 @@ class _Walk:
         self.path = path
         self.end_offset = end_offset
         self.unread_end = 0
-        self.has_gaps = False
+        self.first_gap: int | None = None
+        self.is_growing = False
         self._expected = expected
         self._base = base
         self._following = following
@@ -307,7 +311,7 @@ class _Walk:
 
     def _check_epoch(self, header: BatchHeader) -> Damage | None:
         last, expected = self._last, self._expected
-        is_gapless = self._following is None and header.leader_epoch >= expected.gapless_epoch
+        is_gapless = self.is_growing and header.leader_epoch >= expected.gapless_epoch
         if is_gapless and header.base_offset != self.end_offset:
             raise Corrupt(
                 f"the offsets {self.end_offset} to {header.base_offset - 1} are gone, or the offset of the batch has changed"
@@ -336,7 +340,8 @@ class _Walk:
         )
         has_new_epoch = self._last is not None and header.leader_epoch != self._leader_epoch
         is_odd = place.has_gap or has_new_epoch or not self._is_whole
-        self.has_gaps = self.has_gaps or place.has_gap
+        if self.first_gap is None and place.has_gap:
+            self.first_gap = place.position
         if self._first_odd is None and is_odd:
             self._first_odd = place
         self._last = place

@@ -297,8 +297,8 @@ class Planner:
             if summary is not None and (size := self._disk.size(path)) < summary.log_size:
                 raise Corrupt(
                     f"{path} has {size} bytes; {summary.log_size} were durable. Restore the file from a backup. To go on "
-                    "without these records, or if another program has compacted the log, remove "
-                    f"{segment.path(SUMMARY)}"
+                    "without these records, run `stablelog repair`, which says first what is lost; if another program has "
+                    f"compacted the log, remove {segment.path(SUMMARY)}"
                 )
 
     def _count_trusted(self, segments: list[Segment], summaries: list[Summary | None]) -> int:

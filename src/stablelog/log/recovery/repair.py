@@ -7,14 +7,28 @@ cut off is kept, as recovery keeps it.
 
 from pathlib import Path
 
+from crc32c import crc32c
+
+from stablelog.batch.header import HEADER, read_header
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt
 from stablelog.log.formats import check_formats
 from stablelog.log.interrupted import finish_interrupted
 from stablelog.log.log_start import LOG_START_FILE, encode_log_start, read_log_start
-from stablelog.log.names import LOG, SEGMENT_SUFFIXES, VIEW_START_FILE, is_log, is_snapshot, offset_of
+from stablelog.log.names import (
+    LOG,
+    OFFSET_DIGITS,
+    SEGMENT_SUFFIXES,
+    SUMMARY,
+    VIEW_START_FILE,
+    has_offset,
+    is_log,
+    is_snapshot,
+    offset_of,
+)
 from stablelog.log.recovery.examine import Damage, Examination, Expected, Progress
 from stablelog.log.recovery.tail import Cut, keep_segment, keep_tail, lost_batches
+from stablelog.log.summary import NOTHING, Summary
 
 
 def examine(
@@ -61,7 +75,11 @@ def _count_lost(disk: Disk, damage: Damage) -> None:
 def cut(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
     """Cut the log at the damage. What is cut off is kept in `.cut` files; durable on return.
 
-    The synced end that the broker has recorded must be lowered to `damage.end_offset` first.
+    From the first change to the last one the summary of the cut segment says more than its log file holds. So if a
+    crash or an error ends the cut, a start refuses the log, or opens it as it was or as it is to be; and `examine` finds
+    the same damage again, unless all is done.
+
+    The recovery point that the broker has recorded must be lowered to `damage.end_offset` after this.
 
     Args:
         disk: where the partition lies; no broker has it open.
@@ -72,46 +90,119 @@ def cut(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
         What was cut, in the order of the log.
     """
     _check_unchanged(disk, directory, damage)
-    path, offset = damage.path, damage.end_offset
-    size = disk.size(path) - damage.position
-    cuts = []
-    if size:
-        cuts.append(
-            Cut(path, damage.position, offset, size, keep_tail(disk, path, damage.position), damage.why)
-        )
-    for base in damage.later:
-        log_path = directory / f"{base:020d}{LOG}"
-        kept = keep_segment(disk, log_path, base, f"it lies behind the cut in {path.name}")
-        if kept is not None:
-            cuts.append(kept)
-    # First whatever says that the log was durable past the cut: a crash in between leaves a log that can be cut again.
-    logs = []
-    for name in disk.list_dir(directory):
-        stem, _, suffix = name.partition(".")
-        if not stem.isdigit():
-            continue
-        is_later = int(stem) > int(path.stem)
-        if is_log(name):
-            logs += [name] if is_later else []
-        elif (f".{suffix}" in SEGMENT_SUFFIXES and (is_later or stem == path.stem)) or (
-            is_snapshot(name) and offset_of(name) > offset
-        ):
-            disk.remove(directory / name)
-    disk.sync_dir(directory)
-    for name in reversed(logs):
-        disk.remove(directory / name)
-    for name in (LOG_START_FILE, VIEW_START_FILE):
-        start = read_log_start(disk, directory / name)
-        if start is not None and start > offset:
-            disk.write_atomic(directory / name, encode_log_start(offset))
-    disk.sync_dir(directory)
-    file = disk.open(path)
+    kept = _keep(disk, directory, damage)
+    _lower_log_starts(disk, directory, damage.end_offset)
+    _refuse_starts(disk, damage)
+    file = disk.open(damage.path)
     try:
         file.truncate(damage.position)
         file.sync()
     finally:
         file.close()
-    return cuts
+    _remove_behind(disk, directory, damage)
+    _settle(disk, damage)
+    return kept
+
+
+def _keep(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
+    """Copy what is to be cut off into files that stay."""
+    path = damage.path
+    size = disk.size(path) - damage.position
+    kept = []
+    if size:
+        copy = keep_tail(disk, path, damage.position)
+        kept.append(Cut(path, damage.position, damage.end_offset, size, copy, damage.why))
+    for base in damage.later:
+        segment = keep_segment(
+            disk, directory / f"{base:020d}{LOG}", base, f"it lies behind the cut in {path.name}"
+        )
+        if segment is not None:
+            kept.append(segment)
+    return kept
+
+
+def _lower_log_starts(disk: Disk, directory: Path, end_offset: int) -> None:
+    """Let the log, and its view in commit order, begin at the log's new end at the latest."""
+    for name in (LOG_START_FILE, VIEW_START_FILE):
+        start = read_log_start(disk, directory / name)
+        if start is not None and start > end_offset:
+            disk.write_atomic(directory / name, encode_log_start(end_offset))
+
+
+def _refuse_starts(disk: Disk, damage: Damage) -> None:
+    """See that the segment's summary says that the log file holds more than it will hold behind the cut.
+
+    A start refuses such a segment, and `examine` finds the damage behind its last batch. The growing segment needs no
+    such summary: no other one is cut with it, and it is whole as soon as the log file is cut.
+    """
+    path = damage.path.with_suffix(SUMMARY)
+    try:
+        summary = Summary.decode(disk.read_bytes(path))
+    except (FileNotFoundError, Corrupt):
+        if not damage.later:
+            return
+    else:
+        if summary.base_offset == offset_of(path.name) and summary.log_size > damage.position:
+            return  # and its CRC over the headers may be what tells where the damage is
+    size = disk.size(damage.path) + 1
+    summary = Summary(offset_of(path.name), max(damage.end_offset, damage.durable_end), log_size=size)
+    disk.write_atomic(path, summary.encode())
+
+
+def _remove_behind(disk: Disk, directory: Path, damage: Damage) -> None:
+    """Remove the segments behind the cut, and whatever tells of records that are cut, but for the cut segment's summary."""
+    base = offset_of(damage.path.name)
+    for name in disk.list_dir(directory):
+        if not has_offset(name):
+            continue
+        offset, suffix = offset_of(name), name[OFFSET_DIGITS:]
+        is_behind = suffix in SEGMENT_SUFFIXES and (
+            offset > base or (offset == base and suffix not in (LOG, SUMMARY))
+        )
+        if is_behind or (is_snapshot(name) and offset > damage.end_offset):
+            disk.remove(directory / name)
+    disk.sync_dir(directory)
+
+
+def _settle(disk: Disk, damage: Damage) -> None:
+    """Let the segment's summary say what is left of it, or remove it if the segment is to grow.
+
+    A segment in which compaction has left gaps does not grow: in a growing one a start takes gaps for lost batches. So a
+    new segment is begun behind it. The next start makes its indexes and a new summary with them.
+    """
+    path = damage.path.with_suffix(SUMMARY)
+    if not damage.has_gaps:
+        disk.remove(path)
+        disk.sync_dir(path.parent)
+        return
+    disk.open(path.with_name(f"{damage.end_offset:020d}{LOG}"), create=True).close()
+    disk.sync_dir(path.parent)
+    disk.write_atomic(path, _summary_of(disk, damage).encode())
+
+
+def _summary_of(disk: Disk, damage: Damage) -> Summary:
+    """What is left of the cut segment, all of whose batches are whole. Its indexes are not there."""
+    file = disk.open(damage.path)
+    try:
+        log_crc, record_count, times, position = 0, 0, [], 0
+        while position < file.size:
+            head = file.read(position, HEADER.size)
+            header = read_header(head)
+            log_crc, position = crc32c(head, log_crc), position + header.size
+            if header.record_count:
+                times.append(header.max_timestamp)
+            record_count += 0 if header.is_control else header.record_count
+    finally:
+        file.close()
+    return Summary(
+        offset_of(damage.path.name),
+        damage.end_offset,
+        max_timestamp=max(times, default=NOTHING),
+        log_size=damage.position,
+        log_crc=log_crc,
+        record_count=record_count,
+        stable_offset=damage.end_offset,
+    )
 
 
 def _check_unchanged(disk: Disk, directory: Path, damage: Damage) -> None:
