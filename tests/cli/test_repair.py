@@ -39,6 +39,10 @@ def flip(path, at):
     path.write_bytes(bytes(content))
 
 
+def everything(directory):
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
 def positions(path):
     from stablelog.batch.header import read_header
 
@@ -306,6 +310,33 @@ def test_one_directory_that_cannot_be_examined_does_not_keep_the_others_from_rep
     assert path.stat().st_size == positions(path)[1] * 2
 
 
+@pytest.mark.parametrize(
+    ("partition", "name"),
+    [("t-0", "log-start-offset"), ("o-0", "log-start-offset"), ("o-0", "view-start-offset")],
+)
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole log", "damaged log"])
+def test_a_lost_start_offset_is_named_and_nothing_is_cut(data, partition, name, is_whole):
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    if partition == "o-0":
+        with stablelog.serve(data) as broker:
+            admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+            topic = NewTopic("o", 1, 1, config={"stablelog.order": "commit"})
+            for made in admin.create_topics([topic]).values():
+                made.result(60)
+            commit(broker, 3)
+    path = data / partition / LOG
+    if not is_whole:
+        flip(path, positions(path)[2] + 30)
+    lose(data / partition / name)
+    before = everything(data / partition)
+    result = run("repair", data, "--yes")
+    assert result.exit_code == 1, result.output
+    assert f"{partition}: cannot be repaired: {data / partition / name} is gone" in result.output
+    assert "0 with a damaged log" in result.output
+    assert everything(data / partition) == before
+
+
 @pytest.mark.parametrize("command", ["repair", "verify"])
 def test_a_data_directory_without_partitions_is_whole(data, tmp_path, command):
     import shutil
@@ -315,10 +346,6 @@ def test_a_data_directory_without_partitions_is_whole(data, tmp_path, command):
     result = run(command, tmp_path / "bare")
     assert result.exit_code == 0, result.output
     assert "0 partitions" in result.output
-
-
-def everything(directory):
-    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from stablelog.batch.header import HEADER
 from stablelog.errors import Corrupt, DiskError, Unavailable
 from stablelog.log import cleaner
 from stablelog.log.log_start import LOG_START_FILE, encode_log_start
-from stablelog.log.names import SEGMENT_SUFFIXES
+from stablelog.log.names import SEGMENT_SUFFIXES, VIEW_START_FILE
 from stablelog.log.recovery.examine import Expected
 from stablelog.log.recovery.repair import cut, examine
 from stablelog.log.verify import verify_directory
@@ -119,6 +119,33 @@ def test_a_crash_at_any_operation_of_a_cut_leaves_a_log_that_can_be_cut(which):
         kept = b"".join(log.disk.read_bytes(path) for path in sorted(log.disk.files()) if ".cut" in path.name)
         assert len(kept) >= damage.size
     assert crash_at > 5
+
+
+@pytest.mark.parametrize("name", [LOG_START_FILE, VIEW_START_FILE])
+@pytest.mark.parametrize("content", [None, b"1\n0\nnonsense\n"], ids=["lost", "damaged"])
+@pytest.mark.parametrize("is_whole", [True, False], ids=["whole log", "damaged log"])
+def test_no_log_is_cut_that_a_lost_or_damaged_start_offset_keeps_closed(name, content, is_whole):
+    log = several_segments(clean=True) if is_whole else damaged(2)
+    log.disk.write_atomic(DIRECTORY / name, content or encode_log_start(0))
+    if content is None:
+        log.disk.lose(DIRECTORY / name)
+    before = state(log.disk)
+    with pytest.raises(Corrupt, match=rf"{name} is (gone|damaged)"):
+        examine(
+            log.disk, DIRECTORY, replace(EXPECTED, start_files=frozenset({LOG_START_FILE, VIEW_START_FILE}))
+        )
+    assert state(log.disk) == before
+
+
+@pytest.mark.parametrize("name", [LOG_START_FILE, VIEW_START_FILE])
+def test_a_log_that_ends_before_its_start_is_found(name):
+    log = several_segments(clean=True)
+    log.disk.write_atomic(DIRECTORY / name, encode_log_start(log.end_offset + 5))
+    damage = examine(log.disk, DIRECTORY, EXPECTED)
+    assert (damage.end_offset, damage.durable_end) == (log.end_offset, log.end_offset + 5)
+    cut(log.disk, DIRECTORY, damage)
+    assert examine(log.disk, DIRECTORY, EXPECTED) is None
+    assert start(log, log.end_offset).end_offset == log.end_offset
 
 
 def test_a_partition_without_a_log_file_has_nothing_to_cut():

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from stablelog.broker.catalog import CATALOG_FILE, Catalog, read_catalog
+from stablelog.broker.catalog import CATALOG_FILE, Catalog, ListedTopic, read_catalog
 from stablelog.broker.checkpoints import (
     FIRST_DIRTY_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
@@ -93,9 +93,6 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
     for topic in catalog.topics:
         for index in range(topic.partition_count):
             partition = directory / f"{topic.name}-{index}"
-            wanted = [LOG_START_FILE]
-            if order_of(topic.configs) == "commit":
-                wanted.append(VIEW_START_FILE)
             if not disk.is_dir(partition):
                 if _is_listed(disk, directory, topic.name, index):
                     yield Finding(partition, f"is gone; {CATALOG_FILE} names it")
@@ -111,7 +108,7 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
                 read_log_start(disk, partition / VIEW_START_FILE)  # the other file is proven with the log
             except (Corrupt, NewerFormat) as error:
                 yield _finding(partition / VIEW_START_FILE, error)
-            for name in wanted if catalog.established_epoch is not None else ():
+            for name in _start_files(topic) if catalog.established_epoch is not None else ():
                 if not disk.exists(partition / name) and _is_listed(disk, directory, topic.name, index):
                     yield Finding(partition / name, "is gone: where the log begins is not known")
 
@@ -145,11 +142,19 @@ def expectations(disk: Disk, directory: Path) -> dict[Path, Expected]:
     ends = recovery_points(disk, directory)
     catalog = _catalog_if_whole(disk, directory)
     epochs = {}
+    start_files: dict[Path, frozenset[str]] = {}
     if catalog is not None and catalog.established_epoch is not None:
         leader_epoch = last_leader_epoch(disk, directory)
         epochs = {"leader_epoch": leader_epoch, "gapless_epoch": catalog.established_epoch}
+        start_files = {
+            directory / f"{topic.name}-{index}": frozenset(_start_files(topic))
+            for topic in catalog.topics
+            for index in range(topic.partition_count)
+        }
     return {
-        path: Expected(recovery_point=ends.get(path, 0), **epochs)
+        path: Expected(
+            recovery_point=ends.get(path, 0), start_files=start_files.get(path, frozenset()), **epochs
+        )
         for path in partition_directories(disk, directory)
     }
 
@@ -159,6 +164,11 @@ def _catalog_if_whole(disk: Disk, directory: Path) -> Catalog | None:
     with contextlib.suppress(Corrupt, NewerFormat):
         return read_catalog(disk, directory)
     return None
+
+
+def _start_files(topic: ListedTopic) -> list[str]:
+    """The files that say where a log of the topic begins, and its view; each partition has them."""
+    return [LOG_START_FILE, VIEW_START_FILE] if order_of(topic.configs) == "commit" else [LOG_START_FILE]
 
 
 def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:

@@ -13,7 +13,16 @@ from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
 from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt
 from stablelog.log.log_start import LOG_START_FILE, read_log_start
-from stablelog.log.names import LOG, PRODUCERS, SUMMARY, first_segment_path, is_log, is_snapshot, offset_of
+from stablelog.log.names import (
+    LOG,
+    PRODUCERS,
+    SUMMARY,
+    VIEW_START_FILE,
+    first_segment_path,
+    is_log,
+    is_snapshot,
+    offset_of,
+)
 from stablelog.log.proof import prove_headers
 from stablelog.log.recovery.plan import NEVER
 from stablelog.log.segment import RELATIVE_OFFSET_MAX
@@ -31,11 +40,13 @@ class Expected:
         recovery_point: up to where the log was durable; 0 if that is not known.
         leader_epoch: of the last start. No batch has a later one.
         gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
+        start_files: names of the files that say where the log begins, or its view, and that must be there.
     """
 
     recovery_point: int = 0
     leader_epoch: int = NEVER
     gapless_epoch: int = NEVER
+    start_files: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
@@ -147,7 +158,10 @@ class Examination:
             raise Corrupt(
                 f"{self._directory} holds no log file: there is nothing to cut. Restore its files from a backup"
             )
-        start = read_log_start(self._disk, self._directory / LOG_START_FILE)
+        starts = {name: self._read_start(name) for name in (LOG_START_FILE, VIEW_START_FILE)}
+        # A log may have lost its end since its start moved.
+        self.durable_end = max([self.durable_end, *(start for start in starts.values() if start is not None)])
+        start = starts[LOG_START_FILE]
         self._log_start = bases[0] if start is None else start
         if bases[0] > self._log_start:
             raise Corrupt(
@@ -156,6 +170,20 @@ class Examination:
                 "files from a backup"
             )
         return bases[bisect_right(bases, self._log_start) - 1 :]
+
+    def _read_start(self, name: str) -> int | None:
+        """Where the log begins, or its view; None if the file is not there and need not be.
+
+        A start refuses the partition without the file, whatever is cut.
+        """
+        start = read_log_start(self._disk, self._directory / name)
+        if start is None and name in self._expected.start_files:
+            what = "log" if name == LOG_START_FILE else "view"
+            raise Corrupt(
+                f"{self._directory / name} is gone: where the {what} begins is not known, and records that were deleted "
+                "could be read again. No cut mends this. Restore the file from a backup"
+            )
+        return start
 
     def _path(self, base_offset: int) -> Path:
         return self._directory / f"{base_offset:020d}{LOG}"
