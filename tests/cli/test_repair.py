@@ -364,6 +364,87 @@ def test_without_the_list_of_topics_nothing_is_cut(data, damage, said):
     assert everything(data) == before
 
 
+# -- what a start serves --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sealed(tmp_path):
+    """A stopped broker's directory: topic t with several segments, and a rotted record in the second batch of the first."""
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    with stablelog.serve(tmp_path / "data") as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        topic = NewTopic("t", 1, 1, config={"segment.bytes": "1024"})
+        for made in admin.create_topics([topic]).values():
+            made.result(60)
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        for number in range(12):
+            producer.produce("t", b"%d" % number + bytes(400))
+            producer.flush()
+        del producer
+    path = tmp_path / "data" / "t-0" / LOG
+    assert len(positions(path)) < 6
+    flip(path, positions(path)[1] + 65)
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("name", [".", "t-0"])
+def test_what_a_start_serves_is_shown_and_not_cut(sealed, name):
+    from tests.waiting import until
+
+    before = everything(sealed)
+    result = run("repair", sealed / name, "--yes")
+    assert result.exit_code == 0, result.output
+    assert "1 with a damaged log" in result.output
+    assert "A start passes over this damage" in result.output
+    assert "A cut there would end the log at offset 1" in result.output
+    assert "with 10 records and 0 transaction markers" in result.output
+    assert f"{sealed / 't-0'} --at-first-damage" in result.output
+    assert everything(sealed) == before
+    with stablelog.serve(sealed) as broker:
+        until(lambda: watermarks(broker) == (0, 12), "t-0 is served")
+
+
+def test_what_a_start_serves_is_cut_if_that_is_asked_for_one_partition(sealed):
+    from tests.waiting import until
+
+    before = everything(sealed)
+    result = run("repair", sealed, "--yes", "--at-first-damage")
+    assert isinstance(result.exception, Unavailable)
+    assert "name the directory of one partition" in str(result.exception)
+    assert everything(sealed) == before
+    result = run("repair", sealed / "t-0", "--yes", "--at-first-damage")
+    assert result.exit_code == 0, result.output
+    assert "A cut ends the log at offset 1" in result.output
+    assert "0 with a damaged log" in run("repair", sealed).output
+    with stablelog.serve(sealed) as broker:
+        until(lambda: watermarks(broker) == (0, 1), "t-0 is served")
+
+
+def test_only_what_a_start_refuses_is_cut(sealed):
+    from tests.waiting import until
+
+    last = max((sealed / "t-0").glob("*.log"))
+    last.write_bytes(last.read_bytes()[:-1])
+    result = run("repair", sealed, "--yes")
+    assert result.exit_code == 0, result.output
+    assert "A start passes over this damage" in result.output
+    assert "A cut ends the log at offset 11" in result.output
+    with stablelog.serve(sealed) as broker:
+        until(lambda: watermarks(broker) == (0, 11), "t-0 is served")
+
+
+def test_damage_in_a_coordinators_log_is_not_passed_over(commits):
+    path = commits / "__transaction_state-0" / LOG
+    found = positions(path)
+    flip(path, found[len(found) // 2] + 65)
+    result = run("repair", commits, "--yes")
+    assert result.exit_code == 0, result.output
+    assert "passes over" not in result.output
+    assert "This is the commit log of" in result.output
+
+
 # -- what the files of a partition do not show by themselves --------------------------------------------------------
 
 

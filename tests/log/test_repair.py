@@ -10,6 +10,7 @@ import pytest
 from stablelog.batch.header import HEADER
 from stablelog.errors import Corrupt, DiskError, Unavailable
 from stablelog.log import cleaner
+from stablelog.log.epochs import EPOCH_FILE
 from stablelog.log.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.names import SEGMENT_SUFFIXES, VIEW_START_FILE
 from stablelog.log.recovery.examine import Expected
@@ -439,3 +440,113 @@ def opens(log, end_offset, *, clean):
     assert partition.end_offset == end_offset
     partition.close(clean=False)
     return True
+
+
+# -- what a start passes over ---------------------------------------------------------------------------------------
+
+
+def without_snapshots(log):
+    """Lose all snapshots, so that a start reads the log from its beginning."""
+    for path in list(log.disk.files()):
+        if path.suffix in (".snapshot", ".producers"):
+            log.disk.lose(path)
+
+
+def batch_in(log, base, *, is_control):
+    """The position and header of the second batch of a kind in a segment."""
+    return [found for found in headers(log, path_of(base)) if found[1].is_control is is_control][1]
+
+
+def is_opened(log, *, clean):
+    """Whether a start opens the log as it is. Nothing is read from it, and what the start writes is forgotten."""
+    disk, log.disk = log.disk, copy.deepcopy(log.disk)
+    known = {"is_established": True, "leader_epoch": 1, "gapless_epoch": 0, "recovery_point": log.end_offset}
+    try:
+        opened = log.open(clean=clean, prove=False, **known)
+        assert opened.end_offset == log.end_offset
+    except Corrupt:
+        return False
+    finally:
+        log.disk = disk
+    return True
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("which", [0, 2])
+@pytest.mark.parametrize("at", [5, 30, 65])
+@pytest.mark.parametrize("is_control", [False, True], ids=["records", "marker"])
+@pytest.mark.parametrize("is_read", [False, True], ids=["unread", "read"])
+def test_what_a_start_serves_is_not_refused(clean, which, at, is_control, is_read):
+    log = several_segments(clean=clean)
+    path = path_of(log.bases[which])
+    position, header = batch_in(log, log.bases[which], is_control=is_control)
+    changed(log, path, position + at)
+    if is_read:
+        without_snapshots(log)
+    damage = examine(log.disk, DIRECTORY, replace(EXPECTED, recovery_point=log.end_offset))
+    assert (damage.path, damage.position, damage.end_offset) == (path, position, header.base_offset)
+    assert damage.size
+    assert damage.refused is None
+    is_served = not is_read or (at == 65 and not is_control)
+    assert (damage.is_passed_over, is_opened(log, clean=clean)) == (is_served, is_served)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("at", [5, 30, 65])
+@pytest.mark.parametrize("is_read", [False, True], ids=["unread", "read"])
+def test_the_damage_that_a_start_refuses_is_found_behind_what_it_passes_over(clean, at, is_read):
+    log = several_segments(clean=clean)
+    first, last = log.bases[1], log.bases[-2]
+    changed(log, path_of(first), batch_in(log, first, is_control=False)[0] + at)
+    shorter(log, last)
+    if is_read:  # by the start behind the cut, because the only snapshot is cut
+        for base in log.bases[:-1]:
+            for suffix in (".snapshot", ".producers"):
+                log.disk.lose(path_of(base, suffix))
+    expected = replace(EXPECTED, recovery_point=log.end_offset)
+    damage = found = examine(log.disk, DIRECTORY, expected)
+    assert found.path == path_of(first)
+    assert found.is_passed_over == (not is_read or at == 65)
+    if found.is_passed_over:
+        damage = found.refused
+        assert damage.path == path_of(last)
+    assert damage.durable_end == log.end_offset
+    assert damage.size
+    cut(log.disk, DIRECTORY, damage)
+    log.end_offset = damage.end_offset
+    assert is_opened(log, clean=clean)
+    behind = examine(log.disk, DIRECTORY, replace(expected, recovery_point=damage.end_offset))
+    assert (behind is not None) == found.is_passed_over
+    assert behind is None or (behind.is_passed_over and behind.refused is None)
+
+
+@pytest.mark.parametrize("at", [5, 30, 65])
+def test_a_growing_segment_from_which_nothing_can_be_read_is_not_passed_over(at):
+    log = several_segments(clean=True)
+    path = path_of(log.bases[-1])
+    changed(log, path, headers(log, path)[1][0] + at)
+    assert is_opened(log, clean=True), "it begins at the snapshot of the stop"
+    damage = examine(log.disk, DIRECTORY, EXPECTED)
+    assert damage.is_passed_over == (at == 65)
+    log.disk.damage(path, log.disk.read_bytes(path)[:-1])
+    assert not examine(log.disk, DIRECTORY, EXPECTED).is_passed_over
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("seed", range(50))
+def test_a_start_opens_a_log_whose_damage_is_passed_over_and_no_other(clean, seed):
+    chance = random.Random(seed)
+    log = compacted_segments() if chance.random() < 0.5 else several_segments(clean=clean)
+    for _ in range(chance.choice([1, 1, 2])):
+        path = path_of(chance.choice(log.bases[:-1]))
+        changed(log, path, chance.choice(headers(log, path))[0] + chance.choice([5, 8, 30, 64, 65]))
+        if chance.random() < 0.3:
+            suffix = chance.choice([".summary", ".index", ".timeindex"])
+            log.disk.lose(path_of(chance.choice(log.bases), suffix))
+        if chance.random() < 0.3:
+            without_snapshots(log)
+        if chance.random() < 0.3:
+            log.disk.lose(DIRECTORY / EPOCH_FILE)
+    damage = examine(log.disk, DIRECTORY, replace(EXPECTED, recovery_point=log.end_offset))
+    is_served = damage is None or (damage.is_passed_over and damage.refused is None)
+    assert is_opened(log, clean=clean) == is_served

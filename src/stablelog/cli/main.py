@@ -279,11 +279,17 @@ def verify(
 def repair(
     directory: Annotated[Path, typer.Argument(help="A partition's directory, or a data directory.")],
     yes: Annotated[bool, typer.Option("--yes", help="Cut without a question.")] = False,
+    at_first_damage: Annotated[
+        bool,
+        typer.Option(
+            "--at-first-damage", help="Cut one partition also where a start would open it all the same."
+        ),
+    ] = False,
 ) -> None:
-    """Cut a damaged log behind its last whole batch. Shows what that loses, and asks. What is cut is kept."""
+    """Cut a damaged log where a start would refuse it. Shows what that loses, and asks. What is cut is kept."""
     from stablelog.cli.repair import run_repair
 
-    run_repair(directory, yes=yes)
+    run_repair(directory, yes=yes, at_first_damage=at_first_damage)
 
 
 def run() -> None:

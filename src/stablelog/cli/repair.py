@@ -35,14 +35,16 @@ from stablelog.ops.verify import META_FILE, expectations, last_leader_epoch, par
 from stablelog.wire.extension.transaction_groups import group_in_words
 
 
-def run_repair(directory: Path, *, yes: bool) -> None:
+def run_repair(directory: Path, *, yes: bool, at_first_damage: bool = False) -> None:
     """Examine each partition, show what a cut would lose, ask, and cut.
 
-    A directory that cannot be examined is named, and the others are repaired; the command ends with exit code 1 then.
+    A log is cut where a start would refuse it. Damage that a start passes over is shown and left alone. A directory that
+    cannot be examined is named, and the others are repaired; the command ends with exit code 1 then.
 
     Args:
         directory: of a partition, or a data directory. Links are followed first.
         yes: whether to cut without a question.
+        at_first_damage: whether to cut also where a start passes over the damage; `directory` is that of a partition.
 
     Raises:
         NewerFormat: a later release has written to the data directory or to a coordinator's log; nothing was changed.
@@ -51,12 +53,14 @@ def run_repair(directory: Path, *, yes: bool) -> None:
     disk = LocalDisk()
     partitions = partitions_of(disk, directory.resolve())
     data = _data_directory(disk, directory.resolve(), partitions)
+    if at_first_damage and partitions != [directory.resolve()]:
+        fail("nothing was changed: with --at-first-damage, name the directory of one partition")
     lock = DirectoryLock(data)
     try:
         check_formats(disk, data)
         _check_list(disk, data)
         expected = expectations(disk, data)
-        found, failed = [], set()
+        found, passed, failed, damaged_count = [], [], set(), 0
         with progress_of(len(partitions), as_json=False) as advance:
             for partition in partitions:
                 try:
@@ -66,9 +70,15 @@ def run_repair(directory: Path, *, yes: bool) -> None:
                     sys.stdout.write(f"{partition.name}: cannot be repaired: {error}\n")
                     failed.add(partition)
                 else:
+                    damaged_count += damage is not None
+                    if damage is not None and damage.is_passed_over and not at_first_damage:
+                        passed.append((partition, damage))
+                        damage = damage.refused
                     found += [(partition, damage)] if damage is not None else []
                 advance()
-        sys.stdout.write(f"{len(partitions)} partitions examined, {len(found)} with a damaged log\n")
+        sys.stdout.write(f"{len(partitions)} partitions examined, {damaged_count} with a damaged log\n")
+        for partition, damage in passed:
+            sys.stdout.write(describe_passed(partition, damage))
         whole = [partition for partition in partitions if partition not in failed]
         _cut_all(disk, data, whole, found, failed, yes=yes)
     finally:
@@ -203,6 +213,18 @@ def _describe_numbers(name: str, group: str, given: Given, said: dict[str, Given
         f"begin at {state.producer_ids_end}."
     )
     return "\n".join(lines) + "\n"
+
+
+def describe_passed(partition: Path, damage: Damage) -> str:
+    """What becomes of damage that a start passes over, and what a cut there would lose, for people."""
+    return (
+        f"{partition.name}: {damage.path.name} is damaged at byte {damage.position}: {damage.why}\n"
+        "  A start passes over this damage: the broker answers reads of it KAFKA_STORAGE_ERROR, and serves the rest. "
+        "It is not cut.\n"
+        f"  A cut there would end the log at offset {damage.end_offset} and take {damage.size} bytes; whole batches among "
+        f"them: {damage.batch_count}, with {damage.record_count} records and {damage.marker_count} transaction markers.\n"
+        f"  To cut there: stablelog repair {partition} --at-first-damage\n"
+    )
 
 
 def describe(disk: Disk, partition: Path, damage: Damage) -> str:

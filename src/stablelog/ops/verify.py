@@ -20,6 +20,7 @@ from stablelog.broker.dynamic_settings import SETTINGS_FILE, DynamicSettings
 from stablelog.broker.kafka_import import PARTITION_DIRECTORY, find_topics
 from stablelog.broker.kafka_metadata import METADATA_TOPIC
 from stablelog.broker.partition_metadata import METADATA_FILE, read_partition_metadata
+from stablelog.broker.topics import is_internal
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.log.epoch_check import latest_epoch_of_all
@@ -153,7 +154,10 @@ def expectations(disk: Disk, directory: Path) -> dict[Path, Expected]:
         }
     return {
         path: Expected(
-            recovery_point=ends.get(path, 0), start_files=start_files.get(path, frozenset()), **epochs
+            recovery_point=ends.get(path, 0),
+            start_files=start_files.get(path, frozenset()),
+            is_read_whole=is_internal(path.name.rpartition("-")[0]),
+            **epochs,
         )
         for path in partition_directories(disk, directory)
     }

@@ -23,8 +23,9 @@ from stablelog.log.names import (
     is_snapshot,
     offset_of,
 )
-from stablelog.log.proof import prove_headers
+from stablelog.log.proof import DamagedBatch, prove_headers, scrub
 from stablelog.log.recovery.plan import NEVER
+from stablelog.log.recovery.trust import Trust
 from stablelog.log.segment import RELATIVE_OFFSET_MAX
 from stablelog.log.snapshots import decode_producers
 from stablelog.log.summary import Summary
@@ -41,12 +42,14 @@ class Expected:
         leader_epoch: of the last start. No batch has a later one.
         gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
         start_files: names of the files that say where the log begins, or its view, and that must be there.
+        is_read_whole: whether a start reads every batch, as it does of the coordinators' logs. It passes over no damage.
     """
 
     recovery_point: int = 0
     leader_epoch: int = NEVER
     gapless_epoch: int = NEVER
     start_files: frozenset[str] = frozenset()
+    is_read_whole: bool = False
 
 
 @dataclass(slots=True)
@@ -66,6 +69,9 @@ class Damage:
         later: base offsets of the segments behind this one.
         durable_end: up to where records were durable, exclusive; what was from `end_offset` on is lost.
         has_gaps: whether compaction has left gaps in the segment that a cut makes the last one. It must not grow.
+        is_passed_over: whether a start opens the log all the same, or refuses it for another damage alone. It does not
+            read what is damaged here; reads of it are refused.
+        refused: of one that is passed over, the first damage that a start refuses; None if a start opens the log.
     """
 
     path: Path
@@ -80,6 +86,8 @@ class Damage:
     later: tuple[int, ...] = ()
     durable_end: int = 0
     has_gaps: bool = False
+    is_passed_over: bool = False
+    refused: "Damage | None" = None
 
     def lost_files(self) -> Iterator[tuple[Path, int, int]]:
         """What a cut takes of each log file, as `batches_behind` is asked for it: (path, position, first offset)."""
@@ -135,21 +143,85 @@ class Examination:
         self._read_snapshots()
         ends = [found.end_offset for found in summaries.values() if found is not None]
         self.durable_end = max([self.durable_end, *ends])
+        trust = Trust(self._disk, self._directory, bases, summaries, self._marks, self._expected.leader_epoch)
+        passed, refused = self._walk(bases, summaries, trust)
+        if self._expected.is_read_whole:
+            return passed[0] if passed else refused
+        while True:
+            # A cut takes snapshots away, and a start reads more then.
+            begin = trust.replay_start(None if refused is None else offset_of(refused.path.name))
+            read = (
+                one
+                for one in passed
+                if trust.reads(offset_of(one.path.name), begin)
+                and not self._is_body_only(one, bases, summaries)
+            )
+            refused_now = next(read, None)
+            if refused_now is None:
+                break
+            passed, refused = passed[: passed.index(refused_now)], refused_now
+        if not passed:
+            return refused
+        passed[0].is_passed_over, passed[0].refused = True, refused
+        return passed[0]
+
+    def _walk(
+        self, bases: list[int], summaries: dict[int, Summary | None], trust: Trust
+    ) -> tuple[list[Damage], Damage | None]:
+        """Read the log: the damage that a start passes over as far as segments go, and the first other one."""
+        passed: list[Damage] = []
         sizes = [self._disk.size(self._path(base)) for base in bases]
-        end_offset, done = bases[0], 0
+        begin, done = bases[0], 0
         for place, base in enumerate(bases):
-            following = bases[place + 1] if place + 1 < len(bases) else None
-            damage, end_offset = self._examine_segment(base, following, summaries[base], end_offset)
+            following, summary = (*bases, None)[place + 1], summaries[base]
+            end_offset: int | None
+            damage, end_offset = self._examine_segment(base, following, summary, begin)
             if damage is not None:
                 damage.later = tuple(bases[place + 1 :])
-                return damage
+                if summary is not None and trust.is_sealed(base):
+                    passed.append(damage)
+                    end_offset = summary.end_offset
+                else:
+                    end_offset = self._end_of_vouched(base, begin, trust) if following is None else None
+                    if end_offset is None or end_offset < self.durable_end:
+                        return passed, damage
+                    passed.append(damage)
+            begin = end_offset
             done += sizes[place]
             if self._progress is not None:
                 self._progress(done, sum(sizes))
-        if end_offset < self.durable_end:
+        if begin < self.durable_end:
             why = f"the log ends here, and records up to offset {self.durable_end - 1} were durable"
-            return Damage(self._path(bases[-1]), sizes[-1], end_offset, why)
-        return None
+            return passed, Damage(self._path(bases[-1]), sizes[-1], begin, why)
+        return passed, None
+
+    def _end_of_vouched(self, base: int, begin: int, trust: Trust) -> int | None:
+        """Where the growing segment ends if a start skips all that is damaged in it; None if it does not.
+
+        With damage behind that, or in headers, the segment is of no use: what is appended to it could not be read either.
+        """
+        if trust.vouched_end is None:
+            return None
+        behind, end_offset = self._examine_segment(base, None, None, begin, vouched_end=trust.vouched_end)
+        return end_offset if behind is None else None
+
+    def _is_body_only(self, damage: Damage, bases: list[int], summaries: dict[int, Summary | None]) -> bool:
+        """Whether nothing of a sealed segment is damaged but what data batches hold. A start does not read that."""
+        base = offset_of(damage.path.name)
+        summary, following = summaries[base], next(one for one in bases if one > base)
+        assert summary is not None
+        behind, _ = self._examine_segment(base, following, summary, base, vouched_end=following)
+        return behind is None and not any(
+            isinstance(one, DamagedBatch) and self._is_control(damage.path, one.position)
+            for one in scrub(self._disk, damage.path, summary.log_size)
+        )
+
+    def _is_control(self, path: Path, position: int) -> bool:
+        file = self._disk.open(path)
+        try:
+            return read_header(file.read(position, HEADER.size)).is_control
+        finally:
+            file.close()
 
     def _first_bases(self) -> list[int]:
         """The base offsets of the log files, without those that lie before the log's start."""
@@ -209,9 +281,18 @@ class Examination:
                 self.durable_end = max(self.durable_end, offset_of(name))
 
     def _examine_segment(
-        self, base: int, following: int | None, summary: Summary | None, end_offset: int
+        self,
+        base: int,
+        following: int | None,
+        summary: Summary | None,
+        end_offset: int,
+        *,
+        vouched_end: int = 0,
     ) -> tuple[Damage | None, int]:
-        """The damage in one log file or behind it, if there is any, and where its batches end."""
+        """The damage in one log file or behind it, if there is any, and where its batches end.
+
+        Records before `vouched_end` are passed over if the headers of their batches are whole.
+        """
         path = self._path(base)
         file = self._disk.open(path)
         try:
@@ -222,6 +303,7 @@ class Examination:
                 [0, *(offset for offset, mark in self._marks if self._is_of(mark, base, file.size))]
             )
             walk.unread_end = self._log_start if summary is not None else min(self._log_start, known_end)
+            walk.unread_end = max(walk.unread_end, vouched_end)
             damage = walk.run()
             if damage is None:
                 damage = self._prove(walk, base, following, summary)

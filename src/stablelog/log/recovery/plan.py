@@ -365,19 +365,20 @@ class Planner:
         producers, progress = known
         if offset <= unknown_from:
             return Start(offset, producers, None)
-        if progress.base_offset == unknown_from and self._indexes_hold(progress):
+        if progress.base_offset == unknown_from and indexes_hold(self._disk, self._directory, progress):
             return Start(offset, producers, progress)
         return None
 
-    def _indexes_hold(self, progress: Summary) -> bool:
-        """Whether the indexes of the growing segment are those of the snapshot, or have gone on from them."""
-        segment = self.segment(progress.base_offset)
-        sizes = (progress.index_size, progress.timeindex_size, progress.txnindex_size)
-        crcs = (progress.index_crc, progress.timeindex_crc, progress.txnindex_crc)
-        with contextlib.suppress(FileNotFoundError):
-            return self._disk.size(segment.path(LOG)) >= progress.log_size and all(
-                crc32c(self._disk.read_bytes(segment.path(suffix))[:size]) == crc
-                for suffix, size, crc in zip(INDEX_SUFFIXES, sizes, crcs, strict=True)
-                if size
-            )
-        return False
+
+def indexes_hold(disk: Disk, directory: Path, progress: Summary) -> bool:
+    """Whether the indexes of the growing segment are those of a snapshot, or have gone on from them."""
+    path = directory / f"{progress.base_offset:020d}{LOG}"
+    sizes = (progress.index_size, progress.timeindex_size, progress.txnindex_size)
+    crcs = (progress.index_crc, progress.timeindex_crc, progress.txnindex_crc)
+    with contextlib.suppress(FileNotFoundError):
+        return disk.size(path) >= progress.log_size and all(
+            crc32c(disk.read_bytes(path.with_suffix(suffix))[:size]) == crc
+            for suffix, size, crc in zip(INDEX_SUFFIXES, sizes, crcs, strict=True)
+            if size
+        )
+    return False

@@ -34,9 +34,9 @@ from stablelog.log.summary import NOTHING, Summary
 def examine(
     disk: Disk, directory: Path, expected: Expected | None = None, progress: Progress | None = None
 ) -> Damage | None:
-    """Read a partition's log and find the first damage; None if a start of the broker finds nothing to refuse.
+    """Read a partition's log and find the first damage; None if there is none.
 
-    First it finishes what a crash interrupted, as each start does. It writes nothing else.
+    A start of the broker may pass over it, `Damage.is_passed_over`; `Damage.refused` is then the one it refuses. First it finishes what a crash interrupted, as each start does. It writes nothing else.
 
     Args:
         disk: where the partition lies; no broker has it open.
@@ -53,9 +53,10 @@ def examine(
     finish_interrupted(disk, directory)
     examination = Examination(disk, directory, expected or Expected(), progress)
     damage = examination.run()
-    if damage is not None:
-        damage.durable_end = max(examination.durable_end, damage.end_offset)
-        _count_lost(disk, damage)
+    for found in () if damage is None else (damage, damage.refused):
+        if found is not None:
+            found.durable_end = max(examination.durable_end, found.end_offset)
+            _count_lost(disk, found)
     return damage
 
 
