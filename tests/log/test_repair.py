@@ -254,6 +254,22 @@ def test_a_segment_that_is_gone_is_found_and_its_offsets_are_named(which, clean,
     assert damage.end_offset == base
 
 
+@pytest.mark.parametrize(
+    "make", [several_segments, lambda clean: compacted_segments()], ids=["plain", "compacted"]
+)
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("damage", ["the next one", "all behind"])
+def test_a_log_file_is_missed_whose_summary_is_there_and_the_one_in_front_has_none(make, clean, damage):
+    log = make(clean=clean)
+    first, second = log.bases[:2]
+    end_offset = headers(log, path_of(first))[-1][1].next_offset
+    (gone_but_for_its_summary if damage == "the next one" else all_gone_but_for_a_summary)(log, second)
+    found = check_repair(log, clean=clean)
+    assert (found.path, found.end_offset) == (path_of(first), end_offset)
+    assert found.why == f"{path_of(second).name} is gone, and was durable"
+    assert found.later == (tuple(log.bases[2:]) if damage == "the next one" else ())
+
+
 def test_damage_before_the_logs_start_is_nobodys_loss():
     log = several_segments(clean=True)
     path = path_of(log.bases[2])
@@ -372,6 +388,18 @@ def gone_without_a_summary_in_front(log, base):
             log.disk.lose(path)
 
 
+def gone_but_for_its_summary(log, base):
+    log.disk.lose(path_of(base))
+    log.disk.damage(path_of(max(one for one in log.bases if one < base), ".summary"), b"rotted")
+
+
+def all_gone_but_for_a_summary(log, base):
+    gone_but_for_its_summary(log, base)
+    for one in log.bases:
+        if one > base:
+            gone(log, one)
+
+
 def rotted_without_a_summary(log, base):
     rotted(log, base)
     log.disk.lose(path_of(base, ".summary"))
@@ -386,6 +414,8 @@ DAMAGES = {
     "the next one is gone": (gone, 1),
     "the next one is gone, without a summary": (gone_without_a_summary_in_front, 1),
     "all behind it are gone": (lambda log, base: [gone(log, one) for one in log.bases if one >= base], 1),
+    "the next one is gone but for its summary": (gone_but_for_its_summary, 1),
+    "all behind it are gone but for a summary": (all_gone_but_for_a_summary, 1),
     "rotted, the growing one": (rotted, -1),
     "rotted, before the growing one": (rotted, -2),
 }

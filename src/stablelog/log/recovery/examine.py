@@ -21,6 +21,7 @@ from stablelog.log.names import (
     first_segment_path,
     is_log,
     is_snapshot,
+    is_summary,
     offset_of,
 )
 from stablelog.log.proof import DamagedBatch, prove_headers, scrub
@@ -297,7 +298,8 @@ class Examination:
         file = self._disk.open(path)
         try:
             walk = _Walk(file, path, self._expected, base, following, max(base, end_offset))
-            walk.is_growing = following is None and summary is None
+            gone = self._next_gone(base, following)
+            walk.is_growing = following is None and summary is None and gone is None
             # A start does not read what lies before a snapshot, and nobody reads what lies before the log's start.
             known_end = max(
                 [0, *(offset for offset, mark in self._marks if self._is_of(mark, base, file.size))]
@@ -308,12 +310,18 @@ class Examination:
             if damage is None:
                 damage = self._prove(walk, base, following, summary)
             if damage is not None:
-                was_sealed = following is not None or summary is not None
+                was_sealed = not walk.is_growing
                 has_gaps = walk.first_gap is not None and walk.first_gap < damage.position
                 damage.has_gaps = was_sealed and has_gaps and self._expected.gapless_epoch != NEVER
             return damage, walk.end_offset
         finally:
             file.close()
+
+    def _next_gone(self, base: int, following: int | None) -> int | None:
+        """The next segment whose summary is there and whose log file is gone; None if there is none before `following`."""
+        gone = (offset_of(name) for name in self._names if is_summary(name))
+        behind = (one for one in gone if one > base and (following is None or one < following))
+        return min((one for one in behind if self._summary(one) is not None), default=None)
 
     @staticmethod
     def _is_of(mark: Summary, base: int, size: int) -> bool:
@@ -334,6 +342,9 @@ class Examination:
                 return walk.at_first_odd()
         if summary is not None and size < summary.log_size:
             return walk.at_end(f"the file has {size} bytes, and {summary.log_size} were durable")
+        gone = self._next_gone(base, following)
+        if gone is not None:
+            return walk.at_end(f"{self._path(gone).name} is gone, and was durable")
         ends = walk.end_offset if summary is None else max(summary.end_offset, walk.end_offset)
         if following is None:
             if summary is not None:

@@ -234,8 +234,9 @@ class Planner:
             deleted = base < (bases[first_place] if bases else self._log_start)
             if suffix == SUMMARY and not deleted and self._read_summary(self.segment(base)) is not None:
                 raise Corrupt(
-                    f"{path.with_suffix(LOG)} is gone, and was durable. Restore it; or if another program has compacted "
-                    f"the log, remove {path}"
+                    f"{path.with_suffix(LOG)} is gone, and was durable. Restore it; or, to go on without its records, run "
+                    "`stablelog repair`, which says first what is lost. Only if another program has compacted the log, "
+                    f"remove {path}"
                 )
             self._disk.remove(path)
 

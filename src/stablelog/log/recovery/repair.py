@@ -133,14 +133,14 @@ def _lower_log_starts(disk: Disk, directory: Path, end_offset: int) -> None:
 def _refuse_starts(disk: Disk, damage: Damage) -> None:
     """See that the segment's summary says that the log file holds more than it will hold behind the cut.
 
-    A start refuses such a segment, and `examine` finds the damage behind its last batch. The growing segment needs no
-    such summary: no other one is cut with it, and it is whole as soon as the log file is cut.
+    A start refuses such a segment, and `examine` finds the damage behind its last batch. A last segment without
+    gaps needs no such summary: no other log file is cut with it, and it is whole as soon as its own is cut.
     """
     path = damage.path.with_suffix(SUMMARY)
     try:
         summary = Summary.decode(disk.read_bytes(path))
     except (FileNotFoundError, Corrupt):
-        if not damage.later:
+        if not damage.later and not damage.has_gaps:
             return
     else:
         if summary.base_offset == offset_of(path.name) and summary.log_size > damage.position:
