@@ -113,12 +113,14 @@ class DiskError(Unavailable):
         what: the call and its path, such as "writing 12 bytes to /log/t-0/x.log failed".
         number: the operating system's error number (`errno`).
         undone: whether the file or directory is as it was before the call.
+        size: bytes that the call was to write; 0 where it writes none, or their number is not known.
     """
 
-    def __init__(self, what: str, number: int, *, undone: bool = True) -> None:
+    def __init__(self, what: str, number: int, *, undone: bool = True, size: int = 0) -> None:
         super().__init__(f"{what}: {os.strerror(number)} ({errno.errorcode.get(number, number)})")
         self.number = number
         self.undone = undone
+        self.size = size
 
     @property
     def is_full(self) -> bool:

@@ -94,6 +94,69 @@ def test_it_is_taken_back_whole_and_with_a_margin_before_writes_are_taken():
     assert disk.size(PATH) == SIZE
 
 
+def full_of(disk, reserve, *sizes):
+    """Have writes of these sizes fail, for lack of room."""
+    file = disk.open(HERE / "log", create=True)
+    for size in sizes:
+        with pytest.raises(DiskError) as raised:
+            file.append(bytes(size))
+        assert reserve.note(raised.value)
+    file.close()
+
+
+def test_the_margin_is_larger_by_the_largest_write_that_failed_until_there_is_room_for_it():
+    disk, reserve = made(capacity=SIZE + MARGIN_SIZE_MIN)
+    assert not reserve.is_full
+    full_of(disk, reserve, 3_000_000, MARGIN_SIZE_MIN + 1)
+    needed = 3_000_000 + MARGIN_SIZE_MIN
+    assert f"{needed} bytes can be written" in reserve.state()
+    disk.capacity = SIZE + needed - 1
+    assert not restored(reserve)
+    assert disk.size(PATH) == SIZE
+    disk.capacity += 1
+    assert restored(reserve)
+    assert disk.size(PATH) == SIZE
+    # That write is forgotten: a small one that fails later has its own margin.
+    disk.capacity = SIZE + MARGIN_SIZE_MIN
+    full_of(disk, reserve, MARGIN_SIZE_MIN + 1)
+    disk.capacity += MARGIN_SIZE_MIN
+    assert not restored(reserve)
+    disk.capacity += 1
+    assert restored(reserve)
+
+
+def test_work_that_must_go_on_gets_the_room_of_a_margin_that_is_being_written():
+    disk, reserve = made(capacity=SIZE + MARGIN_SIZE_MIN)
+    full_of(disk, reserve, 3_000_000)
+    disk.capacity = SIZE + MARGIN_SIZE_MIN + 3_000_000
+
+    async def life():
+        restoring = asyncio.create_task(reserve.restore())
+        async with asyncio.timeout(60):
+            while disk.size(PATH) <= SIZE:  # noqa: ASYNC110 - nobody tells of it
+                await asyncio.sleep(0)
+        reserve.attempt(lambda: disk.write_atomic(HERE / "decision", bytes(2_500_000)))
+        return await restoring
+
+    assert not asyncio.run(life())
+    assert disk.size(PATH) == SIZE
+    disk.capacity += 2_500_000
+    assert restored(reserve)
+
+
+def test_a_margin_that_a_quota_does_not_give_leaves_the_reserve_as_large_as_it_was():
+    disk, reserve = made()
+    disk.fault = lambda what, _path: errno.EDQUOT if what == "writing" else None
+    full_of(disk, reserve, 3_000_000)
+    disk.fault = lambda what, _path: (
+        errno.EDQUOT if what == "writing" and disk.size(PATH) > SIZE + 2_000_000 else None
+    )
+    assert not restored(reserve)
+    assert disk.size(PATH) == SIZE
+    disk.fault = None
+    assert restored(reserve)
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 def test_a_call_without_room_is_noted_also_as_the_cause_of_another_error(number):
     _, reserve = made()

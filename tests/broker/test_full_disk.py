@@ -312,6 +312,27 @@ def test_the_log_says_once_that_the_disk_is_full_and_once_that_it_has_room(caplo
     assert caplog.text.count("the disk of /data has room") == 1
 
 
+def test_room_is_not_declared_before_the_write_that_failed_would_fit(caplog):
+    caplog.set_level("INFO")
+    disk = NoRoom()
+    large = batch(bytes(1_000_000))
+
+    async def conversation(desk):
+        disk.fill()
+        disk.capacity += 480_000  # more than the margin, and less than the write
+        for _ in range(5):
+            assert (await desk.produce(large)).error_code is ErrorCode.kafka_storage_error
+            await tend(desk)
+            assert desk.broker.reserve.is_full
+        disk.capacity += 1_000_000
+        await tend(desk)
+        assert (await desk.produce(large)).error_code is NONE
+
+    assert run(disk, conversation, size=SIZE) == []
+    assert caplog.text.count("the disk of /data is full") == 1
+    assert caplog.text.count("the disk of /data has room") == 1
+
+
 def test_a_quota_is_a_full_disk():
     disk = NoRoom()
     disk.code = errno.EDQUOT

@@ -46,7 +46,7 @@ def test_produce_says_that_the_disk_is_full_and_goes_on_when_it_has_room(
     producing.start()
     until(lambda: told.lines, "the command says what it waits for")
     assert told.lines == [
-        f"waiting: the disk of {broker.bootstrap} is full (/data has 0 bytes free); records are sent when there is room"
+        f"waiting: the disk of {broker.bootstrap} is full (data directory /data); records are sent when there is room"
     ]
     broker.grow()
     producing.join(60)
@@ -106,7 +106,7 @@ def test_consume_says_that_its_group_takes_no_members_and_goes_on_when_it_does(
     consuming = threading.Thread(target=consume, args=(broker,))
     consuming.start()
     until(lambda: told.lines, "the command says what it waits for")
-    assert told.lines == [f"waiting: the disk of {broker.bootstrap} is full (/data has 0 bytes free); {text}"]
+    assert told.lines == [f"waiting: the disk of {broker.bootstrap} is full (data directory /data); {text}"]
     broker.grow()
     consuming.join(60)
     assert not consuming.is_alive()

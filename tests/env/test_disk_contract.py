@@ -143,11 +143,27 @@ def test_each_call_raises_one_error_that_names_the_path_and_changes_nothing(ther
         assert there.file.read(0, 99) == CONTENT + b"more"
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda on: on.file.append(b"ab" * 100, b"c" * 200),
+        lambda on: on.disk.write_atomic(on.path, b"x" * 400),
+        lambda on: on.disk.write_unsynced(on.path, b"x" * 400),
+    ],
+    ids=["append", "write_atomic", "write_unsynced"],
+)
+def test_a_failed_write_says_how_many_bytes_it_was_to_write(there, write):
+    there.place.fail(["pwritev", "write"], errno.ENOSPC)
+    with pytest.raises(DiskError) as raised:
+        write(there)
+    assert raised.value.size == 400
+
+
 def test_a_write_that_cannot_be_undone_closes_the_file_for_more(there):
     there.place.fail(["pwritev", "ftruncate"], errno.ENOSPC)
     with pytest.raises(DiskError) as raised:
         there.file.append(b"lost" * 100)
-    assert not raised.value.undone
+    assert (raised.value.undone, raised.value.size) == (False, 400)
     there.place.heal()
     with pytest.raises(DiskError, match="takes no writes after a failed one") as raised:
         there.file.append(b"more")

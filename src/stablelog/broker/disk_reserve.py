@@ -2,6 +2,8 @@
 
 A file of zeros in the data directory takes up the room. The disk counts as *full* from the first write that finds no
 room until the file is whole again and a margin beside it is free; whatever filled it, the broker or another program.
+The margin has room for the largest write that has failed since, so that this write succeeds when a client sends it
+again.
 While it is full, clients' writes are refused with codes that their libraries retry, and the file is cut, step by step,
 for the writes that must go on: ends of open transactions, retention, deletions, checkpoints, and, as long as half of
 it is left, consumer groups and their offsets. The last quarter of it is kept for what frees room: deletions, retention,
@@ -33,7 +35,7 @@ STEP_COUNT: Final = 16  # the file is cut in so many steps
 FLOOR_COUNT: Final = 4  # steps that are kept for what frees room
 MARGIN_SIZE_MIN: Final = 64 << 10
 CALL_SIZE_MAX: Final = 16 << 20  # no call that the reserve gives room to needs as many bytes
-CHUNK_SIZE: Final = 1 << 20  # bytes of it that are written in one turn of the loop
+CHUNK_SIZE: Final = 1 << 20  # bytes of it, or of the margin, that are written in one turn of the loop
 
 # The code with which an API refuses while the disk is full: one that clients retry, with the same broker. The Java client
 # retries COORDINATOR_LOAD_IN_PROGRESS without another FindCoordinator, for which an idempotent producer has no key.
@@ -77,7 +79,7 @@ class DiskReserve:
         self._disk = disk
         self._directory = directory
         self._size = size
-        self._margin = max(MARGIN_SIZE_MIN, min(size // STEP_COUNT, 4 << 20))
+        self._failed_size = 0  # of the largest write that has failed since the disk counts as full
         self._file: File | None = None
         self._trouble = ""
         self._lacks_room = False
@@ -94,8 +96,14 @@ class DiskReserve:
         return 0 if self._file is None else self._file.size
 
     @property
-    def _missing(self) -> int:
-        return self._size - self._held
+    def _margin(self) -> int:
+        """Bytes that must be free beside the whole file before clients' writes are taken."""
+        return max(MARGIN_SIZE_MIN, min(self._size // STEP_COUNT, 4 << 20)) + self._failed_size
+
+    @property
+    def _lacking(self) -> int:
+        """Bytes that the file and the margin lack. The margin is written to the end of the file, and then cut off."""
+        return self._size + self._margin - self._held
 
     def free_size(self) -> int:
         """Bytes that may be written to the disk, whoever writes them; 0 if that cannot be found out."""
@@ -115,7 +123,7 @@ class DiskReserve:
         except DiskError as error:
             self._note_trouble(error)
         self._open_file()
-        self._lacks_room = self._missing > 0
+        self._lacks_room = self._held < self._size
 
     def _open_file(self) -> None:
         self.close()
@@ -144,6 +152,7 @@ class DiskReserve:
         """Take note that a call failed. Returns whether it, or what caused it, was for lack of room."""
         full = _lack_of_room(error)
         if full is not None:
+            self._failed_size = max(self._failed_size, full.size)
             self._set_full(full)
         return full is not None
 
@@ -163,7 +172,7 @@ class DiskReserve:
         """A sentence about the disk while it is full."""
         return (
             f"the disk of {self._directory} is full: {self.free_size()} bytes are free, and clients' writes are refused "
-            f"until {self._missing + self._margin} bytes can be written and files can be made"
+            f"until {self._lacking} bytes can be written and files can be made"
         )
 
     def check(self, api: str) -> None:
@@ -191,8 +200,10 @@ class DiskReserve:
             try:
                 return work()
             except DiskError as error:
-                self.note(error)
-                if not error.undone or not self.make_room(error, frees=frees):
+                if not error.undone:
+                    self.note(error)
+                    raise
+                if not self.make_room(error, frees=frees):
                     raise
 
     def make_room(self, error: BaseException, *, frees: bool = False) -> bool:
@@ -206,7 +217,10 @@ class DiskReserve:
         if full is None:
             return False
         self._set_full(full)
-        return self._lacks_bytes(full) and self.release(frees=frees)
+        if self._lacks_bytes(full) and self.release(frees=frees):
+            return True
+        self._failed_size = max(self._failed_size, full.size)
+        return False
 
     def _lacks_bytes(self, error: DiskError) -> bool:
         """Whether a call that found no room lacked bytes, as far as can be told; else it lacked an inode.
@@ -222,7 +236,8 @@ class DiskReserve:
         if self._file is None or self._held <= floor:
             return False
         try:
-            self._file.truncate(max(floor, self._held - step))
+            # A margin that is being written is given up first.
+            self._file.truncate(max(floor, min(self._size, self._held - step)))
         except DiskError as error:
             log.error("the disk reserve cannot be released: %s", error)
             return False
@@ -242,7 +257,7 @@ class DiskReserve:
         It returns in the turn of the loop in which it is, so that the caller first writes what waits for room.
         """
         is_probed = False
-        while self._lacks_room and self.free_size() >= self._missing + self._margin:
+        while self._lacks_room and self.free_size() >= self._lacking:
             if self._file is None:
                 self._open_file()
             try:
@@ -256,6 +271,8 @@ class DiskReserve:
                 break
             if self._lacks_room:
                 await asyncio.sleep(0)
+        if self._held > self._size:
+            self._open_file()  # without the part of the margin that was written
         return not self._lacks_room
 
     def _probe(self) -> None:
@@ -269,7 +286,7 @@ class DiskReserve:
         self._disk.remove(path)
 
     def _take_back(self) -> None:
-        """Write a chunk of what is missing; with nothing missing, write the margin and remove it again.
+        """Write a chunk of what is lacking. When nothing is lacking any more, cut the margin off.
 
         Only a write tells that there is room: a quota of the user is not in the free size.
 
@@ -278,12 +295,10 @@ class DiskReserve:
         """
         if self._file is None:
             raise DiskError(f"opening {self._directory / RESERVE_FILE} failed", errno.EIO)
-        if self._missing:
-            self._file.append(bytes(min(self._missing, CHUNK_SIZE)))
-        else:
-            self._file.append(bytes(self._margin))
+        self._file.append(bytes(min(self._lacking, CHUNK_SIZE)))
+        if not self._lacking:
             self._file.truncate(self._size)
-            self._lacks_room, self._trouble = False, ""
+            self._lacks_room, self._failed_size, self._trouble = False, 0, ""
             log.info("the disk of %s has room: clients' writes are taken", self._directory)
 
 

@@ -20,7 +20,10 @@ SILENCE_S = 2.0  # without progress, after which the broker is asked; and betwee
 
 
 def full_disk(bootstrap: str) -> str | None:
-    """The broker's data directory whose disk is full, in words; None if there is none, or the broker does not say."""
+    """The broker's data directory whose disk is full; None if there is none, or the broker does not say.
+
+    The usable bytes are 0 while the disk counts as full, whatever is free: they say nothing else.
+    """
     try:
         with Connection(bootstrap) as connection:
             if not connection.speaks(DESCRIBE_LOG_DIRS, USABLE_SINCE):
@@ -28,8 +31,8 @@ def full_disk(bootstrap: str) -> str | None:
             answer = connection.call(connection.request_class(DESCRIBE_LOG_DIRS)(topics=()))
     except (Unavailable, Refused):
         return None
-    full = [result for result in answer.results if result.usable_bytes == 0]
-    return f"{full[0].log_dir} has {full[0].usable_bytes} bytes free" if full else None
+    full: list[str] = [result.log_dir for result in answer.results if result.usable_bytes == 0]
+    return full[0] if full else None
 
 
 class DiskWatch:
@@ -95,7 +98,7 @@ class DiskWatch:
             return
         self._told = full is not None
         if self._told:
-            say(f"waiting: the disk of {self._bootstrap} is full ({full}); {self._what}")
+            say(f"waiting: the disk of {self._bootstrap} is full (data directory {full}); {self._what}")
         else:
             say(f"going on: {self._going_on}")
 

@@ -187,8 +187,8 @@ def _disk_call(what: str, *, undone: bool = True, writes: bool = False) -> Calla
     return decorate
 
 
-def _disk_error(what: str, error: OSError, *, undone: bool = True) -> DiskError:
-    return DiskError(f"{what} failed", error.errno or errno.EIO, undone=undone)
+def _disk_error(what: str, error: OSError, *, undone: bool = True, size: int = 0) -> DiskError:
+    return DiskError(f"{what} failed", error.errno or errno.EIO, undone=undone, size=size)
 
 
 class LocalFile:
@@ -224,10 +224,10 @@ class LocalFile:
                 os.ftruncate(self._fd, position)
             except OSError:
                 self._failed = _disk_error(
-                    f"{what}, and removing what was written in part,", error, undone=False
+                    f"{what}, and removing what was written in part,", error, undone=False, size=wanted
                 )
                 raise self._failed from error
-            raise _disk_error(what, error) from error
+            raise _disk_error(what, error, size=wanted) from error
         self._size = position + wanted
         return position
 
@@ -382,10 +382,12 @@ class LocalDisk:
             finally:
                 os.close(fd)
             os.replace(beside, path)
-        except OSError:
+        except OSError as error:
             with contextlib.suppress(OSError):
                 os.unlink(beside)  # it would take room on a full disk
-            raise
+            if isinstance(error, FileNotFoundError):
+                raise
+            raise _disk_error(f"writing {path}", error, size=len(content)) from error
 
     @_disk_call("listing")
     def list_dir(self, path: Path) -> list[str]:

@@ -78,10 +78,13 @@ class SimFile:
             self._disk.take_room(len(joined), "writing", self._path)
             self._disk.step(f"append {self._path.name}", torn=(self.inode, joined), path=self._path)
         except DiskError as error:
+            error.size = len(joined)
             if not self._disk.fails_late or self._closed:
                 raise
             content[self._size :] = joined[: len(joined) // 2]  # and the truncation fails as well
-            self._failed = DiskError(f"writing {self._path} failed", error.number, undone=False)
+            self._failed = DiskError(
+                f"writing {self._path} failed", error.number, undone=False, size=len(joined)
+            )
             raise self._failed from error
         position = self._size
         content[position:] = joined
@@ -208,7 +211,7 @@ class SimDisk:
     def take_room(self, size: int, what: str, path: Path) -> None:
         """Fail with ENOSPC if this many more bytes do not fit into the capacity."""
         if size and self.capacity is not None and size > self.free_size(Path("/")):
-            raise DiskError(f"{what} {path} failed", errno.ENOSPC)
+            raise DiskError(f"{what} {path} failed", errno.ENOSPC, size=size)
 
     # -- crash -------------------------------------------------------------------------------------------------
 
@@ -359,7 +362,11 @@ class SimDisk:
             home.names[path.name] = _Inode(bytearray(content))
 
     def _replaceable(self, path: Path, content: bytes) -> _Directory:
-        self.call("writing", path)
+        try:
+            self.call("writing", path)
+        except DiskError as error:
+            error.size = len(content)
+            raise
         home = self._home(path.with_name(path.name + ".tmp"), "writing")
         if isinstance(home.names.get(path.name), _Directory):
             raise DiskError(f"writing {path} failed", errno.EISDIR)
