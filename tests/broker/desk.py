@@ -33,7 +33,8 @@ from stablelog.wire.versions import entity_in
 
 DATA = Path("/data")
 COMMIT, ABORT = True, False
-WITHOUT_RESERVE = {"stablelog.disk.reserve.bytes": "0"}  # which would be most of a simulated disk
+# A reserve would be most of a simulated disk, and a scrub would prove what a test wants to find unproven.
+SIMULATED = {"stablelog.disk.reserve.bytes": "0", "stablelog.scrub.bytes.per.second": "0"}
 NO_RESERVE = DiskReserve(SimDisk(), DATA, 0)
 ROUND_TRIP_TURNS = 3  # of the loop, until a client's next request: markers become durable meanwhile
 
@@ -295,7 +296,7 @@ async def opened(disk=None, *, topics=("t",), partitions=2, gate=None, now_ms=No
         prove: whether the logs are proven, so that a test may read them directly.
         settings: the broker's, with `_` for each `.`.
     """
-    given = WITHOUT_RESERVE | {name.replace("_", "."): str(value) for name, value in settings.items()}
+    given = SIMULATED | {name.replace("_", "."): str(value) for name, value in settings.items()}
     failures = []
     clock = SimClock() if now_ms is None else SimClock(now_ms)
     broker = Broker(

@@ -40,6 +40,7 @@ AGAIN = {
     ErrorCode.operation_not_attempted,
 }
 SETTINGS = {
+    "stablelog.scrub.bytes.per.second": "0",
     "log.segment.bytes": "1500",
     "log.segment.delete.delay.ms": "0",
     "log.retention.ms": "-1",

@@ -51,8 +51,14 @@ def every_pass(desk):
     }
 
 
+@pytest.fixture
+def one_pass(monkeypatch):
+    """The broker scrubs at its rate, and only when the test asks for it."""
+    monkeypatch.setattr(scrub.Scrub, "start", lambda _scrub: None)
+
+
 @pytest.mark.parametrize("name", ["retention", "removal", "expiry", "compaction", "scrub"])
-def test_a_pass_leaves_a_topic_alone_that_was_deleted_and_made_again_since_it_began(name, caplog):
+def test_a_pass_leaves_a_topic_alone_that_was_deleted_and_made_again_since_it_began(name, caplog, one_pass):
     disk = SimDisk()
     topics = [f"a{number}" for number in range(OTHERS)]
 
@@ -86,7 +92,7 @@ def test_a_pass_leaves_a_topic_alone_that_was_deleted_and_made_again_since_it_be
     run(conversation)
 
 
-def test_a_scrub_that_reads_a_segment_of_a_deleted_topic_ends_without_a_word(monkeypatch, caplog):
+def test_a_scrub_that_reads_a_segment_of_a_deleted_topic_ends_without_a_word(monkeypatch, caplog, one_pass):
     """The file is another one by then, or none."""
     there, go_on = threading.Event(), threading.Event()
     plain = scrub._next

@@ -23,7 +23,7 @@ from stablelog.wire.extension.joint import ABORT_JOINT, BEGIN_JOINT, COMMIT_JOIN
 from tests.broker import full_disk_life
 from tests.broker.apis.test_txn_offset_commit import add_offsets
 from tests.broker.apis.test_txn_offset_commit import commit as commit_offsets
-from tests.broker.desk import ABORT, COMMIT, DATA, Desk, batch, init_fields, part
+from tests.broker.desk import ABORT, COMMIT, DATA, SIMULATED, Desk, batch, init_fields, part
 
 NONE = ErrorCode.none
 SIZE = 64 << 10
@@ -66,7 +66,7 @@ def run(disk, conversation, *, clock=None, size=0, **settings):
 
     What is done while the disk is full is done by `tend`, and not by a task.
     """
-    given = {name.replace("_", "."): str(value) for name, value in settings.items()}
+    given = SIMULATED | {name.replace("_", "."): str(value) for name, value in settings.items()}
     given["stablelog.disk.reserve.bytes"] = str(size)
     maintenance.RESERVE_S, before = 1e6, maintenance.RESERVE_S
 

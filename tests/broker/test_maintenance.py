@@ -14,9 +14,9 @@ from stablelog.errors import Unavailable
 from stablelog.log.partition import Partition
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
-from tests.broker.desk import COMMIT, DATA, WITHOUT_RESERVE, Desk, batch
+from tests.broker.desk import COMMIT, DATA, SIMULATED, Desk, batch
 
-OFTEN = WITHOUT_RESERVE | {
+OFTEN = SIMULATED | {
     "log.retention.ms": "-1",
     "log.retention.check.interval.ms": "5",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "5",

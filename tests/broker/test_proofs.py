@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 from kio.schema.errors import ErrorCode
 
+from stablelog.batch.header import crc_holds, headers_in
 from stablelog.broker.proofs import Proofs
 from stablelog.broker.scrub import Scrub
 from stablelog.broker.tasks import Tasks
@@ -258,6 +259,68 @@ def test_the_scrub_finds_a_changed_body_names_it_and_nothing_is_read_from_it(dis
 
     run(conversation)
     assert caplog.text.count(f"scrub: {path}: the CRC of the batch of offset") == 1
+
+
+def test_a_changed_body_is_handed_out_with_a_crc_that_does_not_hold_until_the_scrub_has_read_it(disk):
+    flip(disk, log_files(disk)[1], 100)
+
+    async def conversation():
+        async with opened(disk, topics=()) as desk:
+            begin = desk.broker.topics.partition("t", 0).segments()[1].base_offset
+            for isolation in (0, 1):
+                records = (await answered(desk, begin, isolation)).records
+                at, header = next(headers_in(records))
+                assert header.base_offset == begin
+                assert not crc_holds(records, at, header), "clients that check CRCs refuse it"
+            scrub = Scrub(desk.broker.topics, desk.broker.tasks, lambda: 1 << 40)
+            await scrub.scrub_all()
+            scrub.close()
+            for isolation in (0, 1):
+                assert (await answered(desk, begin, isolation)).error_code is ErrorCode.kafka_storage_error
+
+    run(conversation)
+
+
+def test_the_first_pass_of_the_scrub_begins_when_the_partitions_are_open(disk):
+    flip(disk, log_files(disk)[1], 100)
+
+    async def conversation():
+        async with opened(disk, topics=(), stablelog_scrub_bytes_per_second=1 << 40) as desk:
+            log = desk.broker.topics.partition("t", 0)
+            async with asyncio.timeout(30):
+                while not log.damaged_count:  # noqa: ASYNC110 - nobody tells of it
+                    await asyncio.sleep(0.002)
+
+    run(conversation)
+
+
+def test_a_pass_of_the_scrub_is_logged_if_it_read_something_and_found_it_other_than_before(disk, caplog):
+    caplog.set_level("INFO", "stablelog.broker.scrub")
+
+    def lines():
+        return [record for record in caplog.records if record.getMessage().startswith("scrub: read")]
+
+    async def conversation():
+        async with opened(topics=()) as desk:
+            scrub = Scrub(desk.broker.topics, desk.broker.tasks, lambda: 1 << 40)
+            await scrub.scrub_all()
+            assert scrub.read_size == 0
+            assert lines() == [], "there was nothing to read"
+            scrub.close()
+        async with opened(disk, topics=()) as desk:
+            scrub = Scrub(desk.broker.topics, desk.broker.tasks, lambda: 1 << 40)
+            for _ in range(3):
+                await scrub.scrub_all()
+            assert len(lines()) == 1
+            flip(disk, log_files(disk)[1], 100)
+            await scrub.scrub_all()
+            assert len(lines()) == 2
+            await desk.produce(batch(b"more"))
+            await scrub.scrub_all()
+            assert len(lines()) == 3
+            scrub.close()
+
+    run(conversation)
 
 
 def test_the_scrub_proves_headers_too(disk, caplog):

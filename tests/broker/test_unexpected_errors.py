@@ -31,7 +31,7 @@ from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.views.commit_order import CommitOrder
 from stablelog.wire.messages import API_VERSIONS, api_name, message_class
-from tests.broker.desk import ABORT, COMMIT, DATA, WITHOUT_RESERVE, Desk, batch, frame, part
+from tests.broker.desk import ABORT, COMMIT, DATA, SIMULATED, Desk, batch, frame, part
 from tests.broker.jump import LENGTH, settle
 from tests.broker.test_any_request import made
 
@@ -96,7 +96,7 @@ def fails_once(monkeypatch, owner, name, exception=RuntimeError):
 @contextlib.asynccontextmanager
 async def serving():
     """A broker with a socket, on a simulated disk. Gives the server and its port."""
-    config = load_settings(WITHOUT_RESERVE | {"listeners": "PLAINTEXT://127.0.0.1:0"})
+    config = load_settings(SIMULATED | {"listeners": "PLAINTEXT://127.0.0.1:0"})
     server = Server(config, DATA, disk=SimDisk(), clock=SimClock())
     _, port = await server.start()
     try:
@@ -198,7 +198,7 @@ def test_a_long_poll_that_fails_when_it_is_woken_fails_alone(monkeypatch, caplog
 async def two_partitions(disk=None, **settings):
     """A broker with a topic of two partitions, and how it failed, if it did."""
     failures = []
-    given = WITHOUT_RESERVE | {name.replace("_", "."): str(value) for name, value in settings.items()}
+    given = SIMULATED | {name.replace("_", "."): str(value) for name, value in settings.items()}
     broker = Broker(
         load_settings(given), DATA, disk=disk or SimDisk(), clock=SimClock(), on_failure=failures.append
     )

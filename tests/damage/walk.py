@@ -1,6 +1,7 @@
 """One walk: a damaged directory is opened, read, written to, opened again, and restored.
 
-Whatever is damaged, what clients are told is right, or it is refused and the refusal names the file.
+What clients are told is right, or it is refused and the refusal names the file, once the scrub has read all segments:
+until then a batch whose body has changed can be handed out. So the scrub reads everything before clients are answered.
 """
 
 import contextlib
@@ -242,7 +243,7 @@ class Place:
             The outcome of each.
 
         Raises:
-            AssertionError: something wrong was told, or a refusal does not name its file.
+            AssertionError: something wrong was told after a pass of the scrub, or a refusal does not name its file.
         """
         disk = copied(self.disk)
         for damage in damages:

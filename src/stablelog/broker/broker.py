@@ -153,7 +153,6 @@ class Broker:
         self.maintenance.start()
         self.compactor.start()
         self.proofs.start()
-        self.scrub.start()
 
     def open_directory(self) -> None:
         """Open what can be opened at once: the broker's own logs, and what coordinates them. Raises as `start` does."""
@@ -317,6 +316,7 @@ class Broker:
             await self._opening.open_all()
         except DiskError as error:
             log.error("the next start has more to recover: %s", error)
+        self.scrub.start()
 
     def _on_open(self, partition: Partition, failed: Partition | None) -> None:
         """A partition was opened after the start, or again in the place of one that had failed for lack of room."""

@@ -1,7 +1,8 @@
 """The scrub: reads all segments in the background and checks the CRC of every batch.
 
 The proof at the first read after a start covers headers; the scrub finds what a disk has changed in bodies, and in
-segments that no reader has asked for. A damaged batch is logged with its file and offset, counted, and no longer handed out.
+segments that no reader has asked for. A damaged batch can be handed out until the scrub has read it. From then on it is
+not; it is logged with its file and offset, and counted.
 """
 
 import asyncio
@@ -40,15 +41,19 @@ class Scrub:
         self._tasks = tasks
         self._rate = rate
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="scrub")
+        self._told = (0, 0)  # bytes read and damaged batches of the last pass
         self.read_size = 0
 
     def start(self) -> None:
-        """Scrub, pass after pass, if there is a rate."""
+        """Scrub, pass after pass, if there is a rate. The first pass begins at once."""
         if self._rate():
-            self._tasks.every("scrub", PASS_PAUSE_S, self.scrub_all)
+            self._tasks.every("scrub", PASS_PAUSE_S, self.scrub_all, first_at_once=True)
 
     async def scrub_all(self) -> None:
-        """Read every segment once, the growing ones as far as they have grown."""
+        """Read every segment once, the growing ones as far as they have grown.
+
+        A pass that reads nothing, or finds the same as the pass before, is logged at DEBUG.
+        """
         loop = asyncio.get_running_loop()
         began_s, before = loop.time(), self.read_size
         count = 0
@@ -57,14 +62,18 @@ class Scrub:
                 if partition.failure is None:  # a closed one has one: it was deleted since the last await
                     await self._scrub(partition, segment)
                     count += 1
-        if count:
-            log.info(
-                "scrub: read %d segments, %d bytes, in %d s; %d batches or segments are damaged",
-                count,
-                self.read_size - before,
-                loop.time() - began_s,
-                sum(partition.damaged_count for partition in self._topics.open_partitions()),
-            )
+        size = self.read_size - before
+        damaged_count = sum(partition.damaged_count for partition in self._topics.open_partitions())
+        is_told = size > 0 and (size, damaged_count) != self._told
+        self._told = size, damaged_count
+        log.log(
+            logging.INFO if is_told else logging.DEBUG,
+            "scrub: read %d segments, %d bytes, in %d s; %d batches or segments are damaged",
+            count,
+            size,
+            loop.time() - began_s,
+            damaged_count,
+        )
 
     async def _scrub(self, partition: Partition, segment: Segment) -> None:
         """Read one segment. An error of the disk is logged; the next pass tries again."""

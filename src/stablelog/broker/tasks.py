@@ -146,16 +146,31 @@ class Tasks:
         task.add_done_callback(on_end)
         return task
 
-    def every(self, name: str, interval_s: float, step: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+    def every(
+        self,
+        name: str,
+        interval_s: float,
+        step: Callable[[], Awaitable[None]],
+        *,
+        first_at_once: bool = False,
+    ) -> asyncio.Task[None]:
         """Run `step` again and again, with pauses, until `stop`. Unexpected exceptions stop the broker.
 
         A StablelogError is logged once until a step succeeds, and the step is tried again.
+
+        Args:
+            name: of the work, in the log and in the metric.
+            interval_s: the pause before each step.
+            step: the work.
+            first_at_once: whether there is no pause before the first step.
         """
 
         async def steps() -> None:
             failed = False
+            pause_s = 0.0 if first_at_once else interval_s
             while True:
-                await asyncio.sleep(min(interval_s, INTERVAL_S_MAX))
+                await asyncio.sleep(min(pause_s, INTERVAL_S_MAX))
+                pause_s = interval_s
                 try:
                     await step()
                 except StablelogError as error:
