@@ -2,14 +2,17 @@
 
 import asyncio
 import contextlib
+import errno
 import socket
 from datetime import timedelta
 
 import pytest
 
 from stablelog.broker import server as server_module
+from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE
 from stablelog.broker.config import load_settings
 from stablelog.broker.server import Server
+from stablelog.errors import Unavailable
 from tests.broker.desk import batch, frame, part, read_answer
 from tests.clients.proxy import LENGTH, receive
 from tests.waiting import until
@@ -126,3 +129,23 @@ def test_a_client_that_does_not_read_does_not_keep_the_broker_from_ending(
 
     run(conversation, new_loop)
     assert "within 0.2 s of the stop" in caplog.text
+
+
+@pytest.mark.parametrize("fails", ["create_server", "serve"])
+def test_an_address_that_is_lost_while_the_directory_is_opened_stops_the_broker_in_order(
+    tmp_path, monkeypatch, fails
+):
+    """Another process may take a port after it was looked at."""
+
+    async def start():
+        def lost(*_arguments, **_named):
+            raise OSError(errno.EADDRINUSE, "Address already in use")
+
+        server = Server(load_settings({"listeners": "PLAINTEXT://127.0.0.1:0"}), tmp_path)
+        owner = asyncio.get_running_loop() if fails == "create_server" else server.broker.metrics
+        monkeypatch.setattr(owner, fails, lost)
+        with pytest.raises(Unavailable, match="Address already in use"):
+            await server.start()
+
+    asyncio.run(start())
+    assert (tmp_path / CLEAN_SHUTDOWN_FILE).exists()

@@ -18,7 +18,6 @@ import pytest
 from confluent_kafka import Consumer, Producer
 
 import stablelog
-from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.client.cuts import describe_cut
@@ -422,15 +421,22 @@ def test_metrics_are_served_where_the_log_says(tmp_path):
     assert 'stablelog_high_watermark{partition="0",topic="t"} 2.0' in told
 
 
-def test_a_port_that_is_taken_is_named(stablelog_broker, tmp_path):
-    taken = str(stablelog_broker.port)
-    done = run("serve", "--data", str(tmp_path), "--port", taken)
+def test_an_address_that_cannot_be_used_is_named_before_the_data_directory_is_made(
+    stablelog_broker, tmp_path
+):
+    taken, data = str(stablelog_broker.port), tmp_path / "data"
+    done = run("serve", "--data", str(data), "--port", taken)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert f"cannot listen on 127.0.0.1:{taken}" in done.stderr
-    done = run("serve", "--data", str(tmp_path), "--port", "0", "--set", f"stablelog.metrics.port={taken}")
+    assert f"cannot listen on 127.0.0.1:{taken}: Address already in use" in done.stderr
+    assert not data.exists()
+    done = run("serve", "--data", str(data), "--port", "0", "--set", f"stablelog.metrics.port={taken}")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert f"cannot serve metrics on 127.0.0.1:{taken}" in done.stderr
-    assert (tmp_path / CLEAN_SHUTDOWN_FILE).exists()
+    assert f"cannot serve metrics on 127.0.0.1:{taken}: Address already in use" in done.stderr
+    assert not data.exists()
+    done = run("serve", "--data", str(data), "--host", "192.0.2.1", "--port", "0")  # of no machine
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "cannot listen on 192.0.2.1:0: Cannot assign requested address" in done.stderr
+    assert not data.exists()
 
 
 def test_a_wrong_setting_is_refused_before_a_process_is_started():

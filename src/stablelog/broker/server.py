@@ -6,6 +6,7 @@ import gc
 import logging
 import resource
 import signal
+import socket
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -52,10 +53,22 @@ class Server:
         """Open the data directory and listen. Returns the address.
 
         Raises:
-            Unavailable: the address, or that of the metrics, cannot be had; or as the broker's own `start`.
+            Unavailable: the address, or that of the metrics, cannot be had: then a data directory that did not exist
+                was not made, unless another process took the address meanwhile. Or as the broker's own `start`.
         """
-        await self.broker.start()
         config = self._config
+        host, port = config["listeners"]
+        metrics_port: int = config["stablelog.metrics.port"]
+        try:
+            await _check_address(host, port)
+        except OSError as error:
+            raise _cannot_listen(host, port, error) from error
+        try:
+            if metrics_port >= 0:
+                await _check_address(host, metrics_port)
+        except OSError as error:
+            raise _cannot_serve_metrics(host, metrics_port, error) from error
+        await self.broker.start()
         in_flight_size_max: int = config["queued.max.request.bytes"]
         limits = Limits(
             request_size_max=min(config["socket.request.max.bytes"], in_flight_size_max),
@@ -72,7 +85,6 @@ class Server:
             in_flight_size_max, limits.receive_ms_max / 1000, loop.time, partial(tasks.later, "memory budget")
         )
         router = Router(self.broker)
-        host, port = config["listeners"]
         try:
             self._listener = await loop.create_server(
                 lambda: Connection(router.respond, limits, budget, self._connections, tasks),
@@ -82,13 +94,12 @@ class Server:
             )
         except OSError as error:
             await self.broker.stop()
-            raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+            raise _cannot_listen(host, port, error) from error
         try:
             self.broker.metrics.serve(host)
         except OSError as error:
             await self.stop()
-            at = f"{host}:{config['stablelog.metrics.port']}"
-            raise Unavailable(f"cannot serve metrics on {at}: {error.strerror or error}") from error
+            raise _cannot_serve_metrics(host, metrics_port, error) from error
         if self.broker.metrics.port >= 0:
             log.info("metrics are served at http://%s:%d/metrics", host, self.broker.metrics.port)
         address: tuple[str, int] = self._listener.sockets[0].getsockname()[:2]
@@ -120,6 +131,32 @@ class Server:
             connection.close()
         self.broker.metrics.close()
         await self.broker.stop()
+
+
+async def _check_address(host: str, port: int) -> None:
+    """See that a listener can be bound to an address.
+
+    Raises:
+        OSError: it cannot.
+    """
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    for family, kind, protocol, _name, address in found:
+        try:
+            probe = socket.socket(family, kind, protocol)
+        except OSError:
+            continue  # the machine does not have this family of addresses
+        with probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> Unavailable:
+    return Unavailable(f"cannot listen on {host}:{port}: {error.strerror or error}")
+
+
+def _cannot_serve_metrics(host: str, port: int, error: OSError) -> Unavailable:
+    return Unavailable(f"cannot serve metrics on {host}:{port}: {error.strerror or error}")
 
 
 def _reachable(host: str) -> str:
