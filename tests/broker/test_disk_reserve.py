@@ -250,6 +250,27 @@ def test_a_smaller_setting_gives_back_what_is_too_much_and_a_larger_one_takes_mo
         reserve.close()
 
 
+def test_room_is_logged_only_after_the_log_has_said_that_the_disk_is_full(caplog):
+    caplog.set_level("INFO")
+    disk, reserve = made()
+    reserve.close()
+    larger = DiskReserve(disk, HERE, SIZE * 2)
+    larger.open()
+    assert restored(larger)
+    larger.close()
+    assert "has room" not in caplog.text
+    disk.capacity = SIZE * 3
+    largest = DiskReserve(disk, HERE, SIZE * 4)
+    largest.open()
+    assert not restored(largest)
+    for _ in range(2):
+        largest.tell_full()
+    assert caplog.text.count("the disk of /data is full") == 1
+    disk.capacity = None
+    assert restored(largest)
+    assert caplog.text.count("the disk of /data has room") == 1
+
+
 def test_a_reserve_that_cannot_be_written_for_another_reason_says_so_once(caplog):
     disk = SimDisk()
     disk.fault = lambda what, path: errno.EIO if path == PATH and what != "looking for" else None

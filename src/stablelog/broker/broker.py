@@ -141,7 +141,7 @@ class Broker:
         """
         self.open_directory()
         if not await self.maintenance.restore_reserve():
-            log.error("%s", self.reserve.state())
+            self.reserve.tell_full()
         if self.topics.is_taking_over:
             # Which producer ids Kafka has given out is not in the directory: its partitions say which are in use.
             await self._opening.open_all()

@@ -83,6 +83,7 @@ class DiskReserve:
         self._file: File | None = None
         self._trouble = ""
         self._lacks_room = False
+        self._is_told = False  # whether the log says last that the disk is full
         self._waiting: set[Hashable] = set()
 
     @property
@@ -157,9 +158,18 @@ class DiskReserve:
         return full is not None
 
     def _set_full(self, error: DiskError) -> None:
-        if not self._lacks_room:
-            self._lacks_room = True
-            log.error("%s; %s", self.state(), error)
+        self._lacks_room = True
+        self.tell_full(error)
+
+    def tell_full(self, error: DiskError | None = None) -> None:
+        """Log that the disk is full, once until there is room.
+
+        Args:
+            error: of the call that found no room, if there was one.
+        """
+        if not self._is_told:
+            self._is_told = True
+            log.error("%s%s", self.state(), "" if error is None else f"; {error}")
 
     def set_waiting(self, who: Hashable, *, waits: bool) -> None:
         """Somebody has records that wait for room, or has none any more. Until then the disk counts as full."""
@@ -299,7 +309,9 @@ class DiskReserve:
         if not self._lacking:
             self._file.truncate(self._size)
             self._lacks_room, self._failed_size, self._trouble = False, 0, ""
-            log.info("the disk of %s has room: clients' writes are taken", self._directory)
+            if self._is_told:
+                self._is_told = False
+                log.info("the disk of %s has room: clients' writes are taken", self._directory)
 
 
 def _lack_of_room(error: BaseException | None) -> DiskError | None:
