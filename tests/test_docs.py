@@ -24,6 +24,15 @@ PROTOCOL = (ROOT / "docs" / "protocol.md").read_text()
 SPARK = (ROOT / "docs" / "spark.md").read_text()
 
 
+def test_each_heading_begins_a_line_and_each_section_that_is_named_is_there():
+    texts = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
+    for name, text in texts.items():
+        assert re.findall(r"^.*\S #{2,} .*$", text, re.M) == [], name
+        for named, heading in re.findall(r"\]\((\w+\.md)\),\s\"([^\"]+)\"", text):
+            line = f"^#+ {re.escape(' '.join(heading.split()))}$"
+            assert re.search(line, texts[named], re.M), (name, named, heading)
+
+
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_every_setting_has_its_row(setting):
     default = setting.default or "(empty)"

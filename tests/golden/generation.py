@@ -4,7 +4,7 @@
 was killed with -9 while it was written to, `spark` a directory beside the checkpoints of two queries that were stopped in
 mid-stream. A directory is kept as `<name>.tar.xz`, what clients were told as `<name>.json`. A change of a format adds one:
 
-    python -m tests.golden.generation 2
+    python -m tests.golden.generation NUMBER
 """
 
 import argparse
