@@ -57,7 +57,10 @@ def run(spark: Any, run_count: int, size: int, segment_size: int = SEGMENT_SIZE)
     with (
         tempfile.TemporaryDirectory() as directory,
         stablelog.serve(
-            Path(directory) / "data", stablelog_flush="os", log_segment_bytes=segment_size
+            Path(directory) / "data",
+            stablelog_flush="os",
+            log_segment_bytes=segment_size,
+            stablelog_scrub_bytes_per_second=0,  # its first pass would prove segments before the reader does
         ) as broker,
     ):
         written(broker, topic)
