@@ -68,7 +68,14 @@ def test_the_example_of_broker_json_is_read():
 
 
 def test_the_table_of_versions_is_the_codes():
-    from stablelog.broker import catalog, checkpoints, dynamic_settings, formats, partition_metadata
+    from stablelog.broker import (
+        catalog,
+        checkpoints,
+        directory_signs,
+        dynamic_settings,
+        formats,
+        partition_metadata,
+    )
     from stablelog.coordinators.transactions import records as commit_log
     from stablelog.log import epochs, log_start, snapshots, summary, transaction_index
     from stablelog.views import commit_index
@@ -78,9 +85,9 @@ def test_the_table_of_versions_is_the_codes():
     by_kind = {**formats.COMMIT_LOG_VALUES, "offset": formats.OFFSETS_LOG_VALUES[1]}
     assert told == {
         "`cluster.json`": catalog.VERSION,
-        "`meta.properties`": formats.META_VERSION,
+        "`meta.properties`": directory_signs.META_VERSION,
         "`broker.json`": dynamic_settings.SETTINGS_VERSION,
-        "`.kafka_cleanshutdown`": formats.CLEAN_SHUTDOWN_VERSION,
+        "`.kafka_cleanshutdown`": directory_signs.CLEAN_SHUTDOWN_VERSION,
         "offset checkpoints": checkpoints.CHECKPOINT_VERSION,
         "`partition.metadata`": partition_metadata.METADATA_VERSION,
         "`leader-epoch-checkpoint`": epochs.VERSION,

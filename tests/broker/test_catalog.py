@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.broker.broker import META_FILE
+from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE, META_FILE
 from stablelog.broker.catalog import CATALOG_FILE, Catalog, ListedTopic, encode_catalog, read_catalog
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.log.log_start import LOG_START_FILE
@@ -105,7 +105,7 @@ def test_a_lost_meta_properties_is_written_again_with_the_clusters_id(caplog):
     disk.lose(DATA / META_FILE)
     conversation(disk, topics=())
     assert disk.read_bytes(DATA / META_FILE) == before
-    assert "does not name the cluster" in caplog.text
+    assert "meta.properties is gone; it is written again" in caplog.text
 
 
 def test_a_meta_properties_of_another_cluster_is_refused():
@@ -159,3 +159,23 @@ def as_version_1(disk):
         if path.name in (LOG_START_FILE, "view-start-offset"):
             copy.lose(Path(path))
     return copy
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "told"),
+    [
+        (META_FILE, b"version=1", b"version=0", "meta.properties says version=0; it is written again"),
+        (META_FILE, b"version=1\n", b"", "meta.properties does not say its version; it is written again"),
+        (META_FILE, b"node.id=1\n", b"", "meta.properties does not name the node; it is written again"),
+        (CLEAN_SHUTDOWN_FILE, b"brokerEpoch", b"brokerEpoci", "cleanshutdown is damaged"),
+        (CLEAN_SHUTDOWN_FILE, b"}", b"", "cleanshutdown is damaged"),
+    ],
+)
+def test_a_sign_of_the_directory_that_has_changed_is_named_and_written_again(name, old, new, told, caplog):
+    disk = SimDisk()
+    conversation(disk)
+    before = disk.read_bytes(DATA / name)
+    disk.damage(DATA / name, before.replace(old, new))
+    conversation(disk, topics=())
+    assert told in caplog.text
+    assert disk.read_bytes(DATA / name) == before

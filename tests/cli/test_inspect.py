@@ -25,8 +25,8 @@ def data(tmp_path):
         log.append(batch(b"x"), now_ms=1)
         log.close(clean=True)
     topics = [ListedTopic(name, uuid.UUID(int=at), 1, {}) for at, name in enumerate("ab")]
-    (tmp_path / "cluster.json").write_bytes(encode_catalog("", 0, 0, topics))
-    (tmp_path / "meta.properties").write_text("cluster.id=")
+    (tmp_path / "cluster.json").write_bytes(encode_catalog("x", 0, 0, topics))
+    (tmp_path / "meta.properties").write_text("version=1\ncluster.id=x\nnode.id=1\n")
     return tmp_path
 
 

@@ -7,10 +7,12 @@ from typer.testing import CliRunner
 
 import stablelog
 from stablelog.broker.checkpoints import RECOVERY_POINT_CHECKPOINT
+from stablelog.broker.dynamic_settings import encode_settings
 from stablelog.cli.main import app
 from stablelog.env.lock import DirectoryLock
 from stablelog.errors import Unavailable
 
+SETTINGS_OF_ANOTHER = encode_settings({"no.setting": "1"}).decode()
 LOG = f"{0:020d}.log"
 
 
@@ -113,6 +115,14 @@ def test_a_directory_of_something_else_is_named(tmp_path, command):
     assert "is neither a data directory" in str(result.exception)
 
 
+def write(text):
+    return lambda path: path.write_text(text)
+
+
+def change(old, new):
+    return lambda path: path.write_text(path.read_text().replace(old, new))
+
+
 def lose(path):
     path.unlink()
 
@@ -129,6 +139,18 @@ def lose_directory(path):
         ("cluster.json", lose, "says that stablelog has written this directory"),
         ("cluster.json", lambda path: flip(path, 40), "is not a list of topics"),
         ("meta.properties", lose, "is gone; the next start writes it again"),
+        ("meta.properties", change("version=1", "version=2"), "of version 2; this release reads"),
+        (
+            "meta.properties",
+            change("version=1", "version=0"),
+            "says version=0; the next start writes it again",
+        ),
+        ("meta.properties", change("node.id=1", "node.id=q"), "says node.id=q, which is no number"),
+        ("meta.properties", change("node.id=1\n", ""), "does not name the node"),
+        (".kafka_cleanshutdown", change(":0", ":9"), "of version 9; this release reads versions up to 0"),
+        (".kafka_cleanshutdown", write('{"version":0,"bro'), "is damaged"),
+        (".kafka_cleanshutdown", change("version", "vershon"), "is damaged"),
+        ("broker.json", write(SETTINGS_OF_ANOTHER), "cannot be taken: there is no broker setting"),
         ("t-0", lose_directory, "is gone; cluster.json names it"),
         ("t-0/log-start-offset", lose, "where the log begins is not known"),
         ("t-0/log-start-offset", lambda path: flip(path, 2), "is damaged"),

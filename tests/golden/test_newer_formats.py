@@ -176,7 +176,7 @@ OF_A_PARTITION = {
         ("killed", "transactional id"),
     ],
 )
-def test_the_broker_does_not_start_on_it(tmp_path, name, kind):
+def test_the_broker_does_not_start_on_it_and_verify_names_it(tmp_path, name, kind, capsys):
     """What it cannot serve without. The file that says that the last stop was clean is still there, too."""
     data = GENERATION.unpack(name, tmp_path)
     place, version = OF_THE_BROKER[kind](data)
@@ -187,7 +187,13 @@ def test_the_broker_does_not_start_on_it(tmp_path, name, kind):
     assert refused.value.found == version
     message = str(refused.value)
     assert message.startswith(f"{place}: ")
-    assert f" of version {version}; this release reads versions up to {refused.value.known}" in message
+    told = f" of version {version}; this release reads versions up to {refused.value.known}"
+    assert told in message
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        run_verify(data, as_json=False)
+    (named,) = [line for line in capsys.readouterr().out.splitlines() if told in line]
+    assert named.replace(": offset", ", offset").startswith(str(place))
     assert files_in(data) == before
 
 

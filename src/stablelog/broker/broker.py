@@ -11,21 +11,23 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from stablelog.broker.catalog import CATALOG_FILE, Catalog, read_catalog
+from stablelog.broker.catalog import Catalog, read_catalog
 from stablelog.broker.compaction import Compactor
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.damage_log import DamageLog
+from stablelog.broker.directory_signs import (
+    CLEAN_SHUTDOWN,
+    CLEAN_SHUTDOWN_FILE,
+    META_FILE,
+    encode_meta,
+    read_meta,
+    was_stopped_cleanly,
+)
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.dynamic_settings import META_LINE, DynamicSettings
 from stablelog.broker.fetch_sessions import FetchSessions
 from stablelog.broker.flush import GroupFlush
-from stablelog.broker.formats import (
-    CLEAN_SHUTDOWN_FILE,
-    CLEAN_SHUTDOWN_VERSION,
-    META_FILE,
-    META_VERSION,
-    check_formats,
-)
+from stablelog.broker.formats import check_formats
 from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
 from stablelog.broker.last_commits import LastCommits
@@ -50,7 +52,7 @@ from stablelog.coordinators.transactions.coordinator import TransactionConfig
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk, LocalDisk
 from stablelog.env.lock import DirectoryLock
-from stablelog.errors import Corrupt, DiskError, InvalidConfig, Refused, Unavailable
+from stablelog.errors import DiskError, InvalidConfig, Refused, Unavailable
 from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, group_in_words
 
@@ -162,9 +164,9 @@ class Broker:
         catalog = read_catalog(self.disk, self.directory)
         is_meta_written = self._read_meta(catalog)
         self.reserve.open()  # the first that is written
-        self._load_dynamic_settings()
+        self._dynamic_settings.load_into(self.config)
         clean_path = self.directory / CLEAN_SHUTDOWN_FILE
-        self.topics.load(clean=self.disk.exists(clean_path), cluster_id=self.cluster_id)
+        self.topics.load(clean=was_stopped_cleanly(self.disk, clean_path), cluster_id=self.cluster_id)
         if not is_meta_written:
             self._write_meta()
         self.disk.remove(clean_path)
@@ -177,46 +179,29 @@ class Broker:
         self._lock = DirectoryLock(self.directory)
 
     def _read_meta(self, catalog: Catalog | None) -> bool:
-        """Learn the cluster's id and the node's. Returns whether `meta.properties` says them.
+        """Learn the cluster's id and the node's. Returns whether `meta.properties` is whole.
 
         Raises:
-            Corrupt: the file names another cluster than the list of topics.
+            Corrupt: the file names another cluster than the list of topics, or no node.
             InvalidConfig: the file names another node than the configuration.
         """
         path = self.directory / META_FILE
-        content = self.disk.read_bytes(path) if self.disk.exists(path) else b""
-        lines = content.decode(errors="replace").splitlines()
-        pairs = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
-        listed, said = catalog.cluster_id if catalog is not None else "", pairs.get("cluster.id", "")
-        if listed and said and listed != said:
-            raise Corrupt(
-                f"{path} says cluster.id={said}, and {CATALOG_FILE} {listed}: they are of two directories, or damaged. "
-                "Restore the one that is wrong"
-            )
-        if listed and not said:
-            log.warning("%s does not name the cluster; it is written again", path)
-        self.cluster_id = listed or said or _new_cluster_id()
-        node_id = pairs.get("node.id", pairs.get("broker.id", str(self.node_id)))
-        if node_id != str(self.node_id):
-            if "node.id" in self.config.given or not node_id.isdigit():
-                raise InvalidConfig(f"{path} says node.id={node_id}, the configuration says {self.node_id}")
-            self.node_id = int(node_id)
-        return bool(said)
+        meta = read_meta(self.disk, self.directory, catalog)
+        if meta.fault is not None and (catalog is not None or self.disk.exists(path)):
+            log.warning("%s %s; it is written again", path, meta.fault)
+        self.cluster_id = (catalog.cluster_id if catalog else "") or meta.cluster_id or _new_cluster_id()
+        if meta.node_id is not None and meta.node_id != self.node_id:
+            if "node.id" in self.config.given:
+                raise InvalidConfig(
+                    f"{path} says node.id={meta.node_id}, the configuration says {self.node_id}"
+                )
+            self.node_id = meta.node_id
+        return meta.fault is None
 
     def _write_meta(self) -> None:
-        lines = [f"version={META_VERSION}", f"cluster.id={self.cluster_id}", f"node.id={self.node_id}"]
-        if self.disk.exists(self._dynamic_settings.path):
-            lines.append(META_LINE)
-        self.reserve.write_atomic(self.directory / META_FILE, "\n".join([*lines, ""]).encode())
-
-    def _load_dynamic_settings(self) -> None:
-        try:
-            self.config.set_dynamic(self._dynamic_settings.load())
-        except InvalidConfig as invalid:
-            raise InvalidConfig(
-                f"{self._dynamic_settings.path} cannot be taken: {invalid}; start the release that wrote it and delete "
-                "this dynamic setting of the broker there"
-            ) from invalid
+        noted = [META_LINE] if self.disk.exists(self._dynamic_settings.path) else []
+        content = encode_meta(self.cluster_id, self.node_id, noted)
+        self.reserve.write_atomic(self.directory / META_FILE, content)
 
     def change_settings(self, settings: Mapping[str, str]) -> None:
         """Replace the broker's dynamic settings. Durable on return.
@@ -498,9 +483,8 @@ class Broker:
             self._lock = None
 
     def _write_clean_shutdown(self) -> None:
-        content = f'{{"version":{CLEAN_SHUTDOWN_VERSION},"brokerEpoch":-1}}'
         try:
-            self.reserve.write_atomic(self.directory / CLEAN_SHUTDOWN_FILE, content.encode())
+            self.reserve.write_atomic(self.directory / CLEAN_SHUTDOWN_FILE, CLEAN_SHUTDOWN)
         except DiskError as error:
             log.error("the next start recovers all logs, as after a crash: %s", error)
 

@@ -14,9 +14,10 @@ from pathlib import Path
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker.config import BrokerConfig
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, DiskError, Refused, naming, refuse_newer
+from stablelog.errors import Corrupt, DiskError, InvalidConfig, Refused, naming, refuse_newer
 
 log = logging.getLogger(__name__)
 
@@ -90,6 +91,21 @@ class DynamicSettings:
             f"{self.path}, which holds the settings that were changed while the broker ran, cannot be read: {why}; "
             f"restore it, or remove it and the line {META_LINE} of {self._meta.name} to start without them"
         )
+
+    def load_into(self, config: BrokerConfig) -> None:
+        """Give the settings to a configuration. Nothing is written.
+
+        Raises:
+            NewerFormat, Corrupt: as `load`.
+            InvalidConfig: this release does not take one of them; the configuration has not changed.
+        """
+        try:
+            config.set_dynamic(self.load())
+        except InvalidConfig as invalid:
+            raise InvalidConfig(
+                f"{self.path} cannot be taken: {invalid}; start the release that wrote it and delete "
+                "this dynamic setting of the broker there"
+            ) from invalid
 
     def store(self, settings: Mapping[str, str]) -> None:
         """Replace the settings. Durable on return.

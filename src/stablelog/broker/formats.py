@@ -24,6 +24,12 @@ from stablelog.broker.checkpoints import (
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
 )
+from stablelog.broker.directory_signs import (
+    CLEAN_SHUTDOWN_FILE,
+    META_FILE,
+    check_clean_shutdown,
+    read_meta,
+)
 from stablelog.broker.dynamic_settings import SETTINGS_FILE, decode_settings
 from stablelog.broker.kafka_import import PARTITION_DIRECTORY
 from stablelog.broker.partition_metadata import read_partition_metadata
@@ -32,15 +38,11 @@ from stablelog.coordinators.consumer_groups import records as group_records
 from stablelog.coordinators.joint import records as joint_records
 from stablelog.coordinators.transactions import records as transaction_records
 from stablelog.env.disk import Disk, File
-from stablelog.errors import Corrupt, naming, refuse_newer
+from stablelog.errors import Corrupt, NewerFormat, naming, refuse_newer
 from stablelog.log import formats as partition_formats
 from stablelog.log.names import is_log
 from stablelog.views import formats as view_formats
 
-META_FILE: Final = "meta.properties"
-META_VERSION: Final = 1
-CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
-CLEAN_SHUTDOWN_VERSION: Final = 0
 CHECKPOINTS: Final = (
     LOG_START_CHECKPOINT,
     FIRST_DIRTY_CHECKPOINT,
@@ -74,19 +76,35 @@ def check_formats(disk: Disk, directory: Path) -> None:
     Raises:
         NewerFormat: a later release has written to it; names the file, and the offset of a record.
     """
+    for _, newer in newer_formats(disk, directory):
+        raise newer
+
+
+def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, NewerFormat]]:
+    """Find what a later release has written to a data directory and the broker cannot serve without.
+
+    Nothing is written. Of each log of a coordinator, only the first such file or record is found.
+
+    Returns:
+        For each, the file and the error that names it.
+    """
     for name, check in _CHECKS.items():
         path = directory / name
         if disk.exists(path):
-            with contextlib.suppress(Corrupt, ValueError, KeyError, TypeError), naming(path):
-                check(disk, path)
+            with contextlib.suppress(Corrupt, ValueError, KeyError, TypeError, FileNotFoundError):
+                try:
+                    with naming(path):
+                        check(disk, path)
+                except NewerFormat as newer:
+                    yield path, newer
     for name in disk.list_dir(directory):
         match = PARTITION_DIRECTORY.fullmatch(name)
         if match is None or not disk.is_dir(directory / name):
             continue
         if match["topic"] == CONSUMER_OFFSETS_TOPIC:
-            _check_log(disk, directory / name, OFFSETS_LOG_VALUES)
+            yield from _newer_in_log(disk, directory / name, OFFSETS_LOG_VALUES)
         elif group_of_log(match["topic"]) is not None:
-            _check_log(disk, directory / name, COMMIT_LOG_VALUES)
+            yield from _newer_in_log(disk, directory / name, COMMIT_LOG_VALUES)
 
 
 def check_partition_formats(disk: Disk, directory: Path) -> None:
@@ -102,13 +120,6 @@ def check_partition_formats(disk: Disk, directory: Path) -> None:
         read_partition_metadata(disk, directory)
 
 
-def _check_meta(disk: Disk, path: Path) -> None:
-    for line in disk.read_bytes(path).decode(errors="replace").splitlines():
-        name, _, version = line.partition("=")
-        if name.strip() == "version":
-            refuse_newer("the directory's properties", int(version), META_VERSION)
-
-
 def _by_json(what: str, known: int) -> Callable[[Disk, Path], None]:
     """A check of a file that is a JSON object with its version in it."""
 
@@ -120,9 +131,9 @@ def _by_json(what: str, known: int) -> Callable[[Disk, Path], None]:
 
 _CHECKS: Final[dict[str, Callable[[Disk, Path], object]]] = {
     CATALOG_FILE: _by_json("the list of topics", CATALOG_VERSION),
-    META_FILE: _check_meta,
+    META_FILE: lambda disk, path: read_meta(disk, path.parent, None),
     SETTINGS_FILE: lambda disk, path: decode_settings(disk.read_bytes(path)),
-    CLEAN_SHUTDOWN_FILE: _by_json("the sign of a clean stop", CLEAN_SHUTDOWN_VERSION),
+    CLEAN_SHUTDOWN_FILE: check_clean_shutdown,
     **dict.fromkeys(CHECKPOINTS, read_offset_checkpoint),
 }
 
@@ -130,20 +141,40 @@ _CHECKS: Final[dict[str, Callable[[Disk, Path], object]]] = {
 # -- the coordinators' logs ----------------------------------------------------------------------------------------
 
 
-def _check_log(disk: Disk, directory: Path, values: dict[int, tuple[str, int]]) -> None:
-    check_partition_formats(disk, directory)
+def _newer_in_log(
+    disk: Disk, directory: Path, values: dict[int, tuple[str, int]]
+) -> Iterator[tuple[Path, NewerFormat]]:
+    try:
+        check_partition_formats(disk, directory)
+    except NewerFormat as newer:
+        yield Path(newer.place), newer
+        return
     checked: set[tuple[bytes, bytes]] = set()  # there are few kinds of records, and many records
     for name in disk.list_dir(directory):
         if is_log(name):
-            file = disk.open(directory / name)
             try:
-                for offset, key, value in _heads_in(file):
-                    if (key, value) not in checked:
-                        with naming(f"{directory / name}, offset {offset}"):
-                            _check_record(key, value, values)
-                        checked.add((key, value))
-            finally:
-                file.close()
+                _check_records(disk, directory / name, values, checked)
+            except NewerFormat as newer:
+                yield directory / name, newer
+                return
+
+
+def _check_records(
+    disk: Disk, path: Path, values: dict[int, tuple[str, int]], checked: set[tuple[bytes, bytes]]
+) -> None:
+    """Check the records of a log file whose beginnings are not among those checked before."""
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return  # a broker that runs has deleted it meanwhile
+    try:
+        for offset, key, value in _heads_in(file):
+            if (key, value) not in checked:
+                with naming(f"{path}, offset {offset}"):
+                    _check_record(key, value, values)
+                checked.add((key, value))
+    finally:
+        file.close()
 
 
 def _check_record(key: bytes, value: bytes, values: dict[int, tuple[str, int]]) -> None:

@@ -88,6 +88,7 @@ def run_verify(directory: Path, *, as_json: bool) -> None:
         for partition in partitions:
             findings += _findings(disk, partition, expected.get(partition, Expected()))
             advance()
+    findings = list(dict.fromkeys(findings))  # the directory and its partition may name the same file
     if as_json:
         print_json([{"file": str(finding.path), "problem": finding.message} for finding in findings])
     else:

@@ -11,6 +11,7 @@ from stablelog.broker.checkpoints import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
+from stablelog.broker.directory_signs import META_FILE
 from stablelog.broker.formats import check_formats, check_partition_formats
 from stablelog.cli.inspect import partitions_of, progress_of
 from stablelog.cli.output import fail
@@ -31,7 +32,7 @@ from stablelog.ops.commit_numbers import (
     read_given,
     read_said,
 )
-from stablelog.ops.verify import META_FILE, expectations, last_leader_epoch, partition_directories
+from stablelog.ops.verify import expectations, last_leader_epoch, partition_directories
 from stablelog.wire.extension.transaction_groups import group_in_words
 
 

@@ -15,21 +15,27 @@ from stablelog.broker.checkpoints import (
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
 )
-from stablelog.broker.config import order_of
+from stablelog.broker.config import BrokerConfig, order_of
+from stablelog.broker.directory_signs import (
+    CLEAN_SHUTDOWN_FILE,
+    META_FILE,
+    check_clean_shutdown,
+    read_meta,
+)
 from stablelog.broker.dynamic_settings import SETTINGS_FILE, DynamicSettings
+from stablelog.broker.formats import newer_formats
 from stablelog.broker.kafka_import import PARTITION_DIRECTORY, find_topics
 from stablelog.broker.kafka_metadata import METADATA_TOPIC
 from stablelog.broker.partition_metadata import METADATA_FILE, read_partition_metadata
 from stablelog.broker.topics import is_internal
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import Corrupt, InvalidConfig, NewerFormat
 from stablelog.log.epoch_check import latest_epoch_of_all
 from stablelog.log.log_start import LOG_START_FILE, read_log_start
 from stablelog.log.names import VIEW_START_FILE, is_log
 from stablelog.log.recovery.examine import Expected
 from stablelog.log.verify import Finding
 
-META_FILE = "meta.properties"
 CHECKPOINTS = (
     LOG_START_CHECKPOINT,
     FIRST_DIRTY_CHECKPOINT,
@@ -67,10 +73,13 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
         disk: where the directory lies.
         directory: the data directory.
     """
+    for refused, newer in newer_formats(disk, directory):
+        yield _finding(refused, newer)
     path = directory / CATALOG_FILE
     try:
         catalog = read_catalog(disk, directory)
         if catalog is None:
+            yield from _verify_signs(disk, directory, None)
             for topic in find_topics(disk, directory):  # refuses a directory that has lost its list
                 for index in range(topic.partition_count):
                     if not disk.is_dir(directory / f"{topic.name}-{index}"):
@@ -81,10 +90,10 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
     except (Corrupt, NewerFormat) as error:
         yield _finding(path, error)
         return
-    yield from _verify_meta(disk, directory, catalog)
+    yield from _verify_signs(disk, directory, catalog)
     try:
-        DynamicSettings(disk, directory, directory / META_FILE).load()
-    except (Corrupt, NewerFormat) as error:
+        DynamicSettings(disk, directory, directory / META_FILE).load_into(BrokerConfig({}))
+    except (Corrupt, InvalidConfig, NewerFormat) as error:
         yield _finding(directory / SETTINGS_FILE, error)
     for name in CHECKPOINTS:
         try:
@@ -114,9 +123,9 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
                     yield Finding(partition / name, "is gone: where the log begins is not known")
 
 
-def _finding(path: Path, error: Corrupt | NewerFormat) -> Finding:
+def _finding(path: Path, error: Corrupt | InvalidConfig | NewerFormat) -> Finding:
     """A finding from an error, whose message begins with the path."""
-    return Finding(path, str(error).removeprefix(f"{path}").lstrip(": "))
+    return Finding(path, str(error).removeprefix(f"{path}").lstrip(",: "))
 
 
 def recovery_points(disk: Disk, directory: Path) -> dict[Path, int]:
@@ -186,13 +195,19 @@ def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:
     )
 
 
-def _verify_meta(disk: Disk, directory: Path, catalog: Catalog) -> Iterator[Finding]:
+def _verify_signs(disk: Disk, directory: Path, catalog: Catalog | None) -> Iterator[Finding]:
+    """Find what is wrong with the files that the start reads first. Those of a later release are found elsewhere."""
     path = directory / META_FILE
-    try:
-        lines = disk.read_bytes(path).decode(errors="replace").splitlines()
-    except FileNotFoundError:
-        yield Finding(path, "is gone; the next start writes it again")
-        return
-    said = dict(line.split("=", 1) for line in lines if "=" in line).get("cluster.id")
-    if catalog.cluster_id and said != catalog.cluster_id:
-        yield Finding(path, f"says cluster.id={said}, and {CATALOG_FILE} {catalog.cluster_id}")
+    with contextlib.suppress(NewerFormat):
+        try:
+            meta = read_meta(disk, directory, catalog)
+            if meta.fault is not None and catalog is not None:
+                yield Finding(path, f"{meta.fault}; the next start writes it again")
+        except Corrupt as error:
+            yield _finding(path, error)
+    path = directory / CLEAN_SHUTDOWN_FILE
+    with contextlib.suppress(NewerFormat, FileNotFoundError):
+        try:
+            check_clean_shutdown(disk, path)
+        except Corrupt as error:
+            yield _finding(path, error)
