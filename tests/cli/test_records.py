@@ -4,6 +4,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from stablelog.cli import records
+from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.errors import Unavailable
 
 
@@ -25,7 +26,15 @@ def test_a_reader_whose_broker_goes_away_ends(monkeypatch, group):
     monkeypatch.setattr(records, "TIMEOUT_S", 0.0)
     with pytest.raises(Unavailable, match="no broker answers at here:1"):
         records._print_records(
-            GoneConsumer(), "here:1", "t", 1, None, group=group, follow=False, as_json=False
+            GoneConsumer(),
+            "here:1",
+            "t",
+            1,
+            None,
+            watch=PartitionWatch("here:1", "t", [0], {}, "read_committed"),
+            group=group,
+            follow=False,
+            as_json=False,
         )
 
 

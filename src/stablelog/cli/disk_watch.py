@@ -35,31 +35,27 @@ def full_disk(bootstrap: str) -> str | None:
     return full[0] if full else None
 
 
-class DiskWatch:
-    """Says on stderr that the broker's disk is full while something waits for that, and when it goes on.
+class Watch:
+    """Says on stderr what a command waits for, and when it goes on. A thread asks after each silence.
+
+    A subclass says in `state` what is waited for, in words; None if nothing is. It is called in the thread.
 
     Args:
-        bootstrap: the broker's address.
         pending: whether something waits.
-        what: what happens when there is room.
-        going_on: what is so when it goes on; that the disk has room, unless given.
+        going_on: what is so when it goes on.
     """
 
-    def __init__(
-        self,
-        bootstrap: str,
-        pending: Callable[[], bool],
-        what: str = "records are sent when there is room",
-        going_on: str | None = None,
-    ) -> None:
-        self._bootstrap = bootstrap
+    def __init__(self, pending: Callable[[], bool], going_on: str) -> None:
         self._pending = pending
-        self._what = what
-        self._going_on = going_on or f"the disk of {bootstrap} has room"
+        self._going_on = going_on
         self._progress_s = time.monotonic()
-        self._told = False
+        self._told: str | None = None
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="disk watch", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
+
+    def state(self) -> str | None:
+        """What is waited for."""
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -90,17 +86,43 @@ class DiskWatch:
         if not self._is_silent:
             self._tell(None)
         elif self._pending():
-            self._tell(full_disk(self._bootstrap))
+            self._tell(self.state())
 
-    def _tell(self, full: str | None) -> None:
-        """Say that the disk is full, and once that it is not any more."""
-        if (full is not None) is self._told:
+    def _tell(self, state: str | None) -> None:
+        """Say what is waited for, once, and once that it is not any more."""
+        if state == self._told:
             return
-        self._told = full is not None
-        if self._told:
-            say(f"waiting: the disk of {self._bootstrap} is full (data directory {full}); {self._what}")
-        else:
-            say(f"going on: {self._going_on}")
+        self._told = state
+        say(f"waiting: {state}" if state is not None else f"going on: {self._going_on}")
+
+
+class DiskWatch(Watch):
+    """Says on stderr that the broker's disk is full while something waits for that, and when it goes on.
+
+    Args:
+        bootstrap: the broker's address.
+        pending: whether something waits.
+        what: what happens when there is room.
+        going_on: what is so when it goes on; that the disk has room, unless given.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        pending: Callable[[], bool],
+        what: str = "records are sent when there is room",
+        going_on: str | None = None,
+    ) -> None:
+        super().__init__(pending, going_on or f"the disk of {bootstrap} has room")
+        self._bootstrap = bootstrap
+        self._what = what
+
+    def state(self) -> str | None:
+        """That the disk is full."""
+        full = full_disk(self._bootstrap)
+        if full is None:
+            return None
+        return f"the disk of {self._bootstrap} is full (data directory {full}); {self._what}"
 
 
 def say(line: str) -> None:

@@ -23,6 +23,7 @@ from confluent_kafka import (
 from stablelog.cli.admin import TIMEOUT_S, ask, end_offsets, known_topic, quiet
 from stablelog.cli.disk_watch import DiskWatch, full_disk
 from stablelog.cli.output import done, fail, print_json
+from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.errors import Unavailable
 
 POLL_S = 0.5
@@ -30,6 +31,7 @@ PROGRESS_COUNT = 1000
 DELIVERY_TIMEOUT_MS = 60_000  # how long a record is sent again; librdkafka takes no more in a transaction
 FLUSH_MARGIN_S = 5  # in which librdkafka says of what it has given up why
 INTERRUPTED_S = 2.0  # what a command that is interrupted waits for a broker that may not answer
+UNREADABLE_S = 30.0  # after which a reader that does not follow gives up partitions that cannot be read
 OFFSET_MAX = (1 << 63) - 1
 WORDS = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
 
@@ -258,6 +260,7 @@ def run_consume(
                 "isolation.level": isolation,
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
+                "check.crcs": True,
                 "auto.offset.reset": "latest" if start == "latest" else "earliest",
             },
         )
@@ -267,14 +270,19 @@ def run_consume(
         membership: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     else:
         membership = _joined(bootstrap, consumer, topic, group, follow=follow)
+    begin = {at.partition: at.offset for at in places if at.offset >= 0 or at.offset == OFFSET_BEGINNING}
+    watch = PartitionWatch(
+        bootstrap, topic, partitions if group is None else (), begin if group is None else {}, isolation
+    )
     try:
-        with _interrupts(), membership:
+        with _interrupts(), membership, watch:
             _print_records(
                 consumer,
                 bootstrap,
                 topic,
                 len(partitions),
                 count_max,
+                watch=watch,
                 group=group,
                 follow=follow,
                 as_json=as_json,
@@ -334,6 +342,7 @@ def _print_records(
     partition_count: int,
     count_max: int | None,
     *,
+    watch: PartitionWatch,
     group: str | None,
     follow: bool,
     as_json: bool,
@@ -345,14 +354,14 @@ def _print_records(
     while (count_max is None or count < count_max) and (follow or len(ended) < partition_count):
         message = consumer.poll(POLL_S)
         if message is None:
-            if (
-                commits
-                and not follow
-                and consumer.assignment()
-                and ended >= {at.partition for at in consumer.assignment()}
-            ):
+            assigned = _assigned(consumer, watch) if commits else set()
+            if assigned and not follow and ended >= assigned:
                 return
             sys.stdout.flush()
+            if not follow and (why := watch.given_up(UNREADABLE_S)) is not None:
+                if group is not None and count:
+                    _commit(consumer, bootstrap, group)
+                fail(f"{topic} cannot be read to its end: {why}. With --follow, consume waits for it")
             if not follow and time.monotonic() > heard_s + TIMEOUT_S:
                 ask(bootstrap, lambda: consumer.list_topics(timeout=TIMEOUT_S), f"reading {topic}")
                 heard_s = time.monotonic()
@@ -362,15 +371,31 @@ def _print_records(
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its name in the library
                 ended.add(message.partition())
+                watch.ended(message.partition())
                 continue
-            fail(f"reading from {bootstrap}: {error.str()}")
+            where = f"{topic}-{message.partition()}" if message.partition() >= 0 else topic
+            fail(f"reading {where} from {bootstrap}: {error.str()}")
         ended.discard(message.partition())
+        watch.heard(message.partition(), message.offset() + 1)
         _print_record(message, as_json=as_json)
         count += 1
         if commits:
             consumer.commit(message=message, asynchronous=True)
     if group is not None and count:
         _commit(consumer, bootstrap, group)
+
+
+def _assigned(consumer: Consumer, watch: PartitionWatch) -> set[int]:
+    """The partitions that a member of a group has. The watch learns of new ones, and where they are read from."""
+    assignment = consumer.assignment()
+    assigned = {at.partition for at in assignment}
+    if assigned != watch.partitions:
+        committed: list[TopicPartition] = []
+        with contextlib.suppress(KafkaException):
+            committed = consumer.committed(assignment, timeout=TIMEOUT_S) if assignment else []
+        places = {at.partition: max(at.offset, -1) for at in committed}
+        watch.assigned(assigned, places)
+    return assigned
 
 
 def _commit(consumer: Consumer, bootstrap: str, group: str) -> None:

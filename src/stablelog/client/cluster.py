@@ -60,10 +60,17 @@ class Again(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition of a topic: its leader's node id (-1 while there is none) and that leader's epoch."""
+    """One partition of a topic.
+
+    Attributes:
+        leader_id: the leader's node id; -1 while there is none.
+        leader_epoch: of that leader; -1 if the broker tells none.
+        is_offline: whether it has no leader and a replica of it is offline.
+    """
 
     leader_id: int
     leader_epoch: int
+    is_offline: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +359,11 @@ class Cluster:
                 topic.name,
                 getattr(topic, "topic_id", None),
                 {
-                    p.partition_index: Partition(p.leader_id, getattr(p, "leader_epoch", -1))
+                    p.partition_index: Partition(
+                        p.leader_id,
+                        getattr(p, "leader_epoch", -1),
+                        p.leader_id < 0 and bool(getattr(p, "offline_replicas", ())),
+                    )
                     for p in sorted(topic.partitions, key=lambda p: p.partition_index)
                 },
                 topic.is_internal,

@@ -1,0 +1,165 @@
+"""Which partitions cannot be read, and why: for `stablelog consume`, and for the commands that list partitions.
+
+librdkafka retries in silence when a partition has no leader or when the broker answers a fetch with an error. So the
+commands ask the broker themselves.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.header import headers_in
+from stablelog.cli import disk_watch
+from stablelog.client.cluster import EARLIEST, Cluster, Target
+from stablelog.errors import OffsetOutOfRange, Refused, StablelogError, Unavailable
+
+OFFLINE: Final = "offline: the broker's log says why"
+OPENING: Final = "without a leader: the broker is opening it"
+FETCHES_MAX: Final = 20  # of one partition in one look, in which damage is looked for
+FETCH_SIZE: Final = 1 << 20
+
+
+def without_leader(cluster: Cluster, topics: Iterable[str]) -> dict[Target, str]:
+    """The partitions of these topics that have no leader, and why. Topics that are not there are left out.
+
+    Raises:
+        Unavailable: the broker does not answer.
+    """
+    found = {}
+    known = cluster.metadata()
+    for name in topics:
+        for index, partition in known[name].partitions.items() if name in known else ():
+            if partition.leader_id < 0:
+                found[name, index] = OFFLINE if partition.is_offline else OPENING
+    return found
+
+
+def read_fault(cluster: Cluster, target: Target, position: int, isolation: str) -> str | None:
+    """Why a reader does not get the records from an offset on; None if it gets them.
+
+    Args:
+        cluster: with a deadline of 0: each request is made once.
+        target: topic and partition.
+        position: the offset that is read next; negative for the first one.
+        isolation: read_committed or read_uncommitted.
+    """
+    try:
+        if position < 0:
+            position = cluster.list_offsets({target: EARLIEST}, isolation)[target].offset
+        for _ in range(FETCHES_MAX):
+            records = cluster.fetch(*target, position, FETCH_SIZE, isolation).records
+            ends = [header.next_offset for _, header in headers_in(records)]
+            if not ends or ends[-1] <= position:
+                return None
+            position = ends[-1]
+    except OffsetOutOfRange:
+        return None  # the reader resets its position
+    except (Refused, Unavailable) as error:
+        reason = error.__cause__ if isinstance(error.__cause__, Refused) else error
+        if not isinstance(reason, Refused):
+            return None  # the broker does not answer, which the caller finds by itself
+        if reason.code is ErrorCode.kafka_storage_error:
+            return f"damaged at offset {position} or behind it: the broker's log names the file"
+        return f"not readable at offset {position} now: {reason.code.name.upper()}"
+    return None
+
+
+class PartitionWatch(disk_watch.Watch):
+    """Says on stderr which partitions of a topic a reader waits for, and why.
+
+    Args:
+        bootstrap: the broker's address.
+        topic: that is read.
+        partitions: that the reader has; `assigned` changes them.
+        places: where it begins, by partition; negative for the first offset, absent if it is not known.
+        isolation: read_committed or read_uncommitted.
+
+    Attributes:
+        partitions: that the reader has.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topic: str,
+        partitions: Iterable[int],
+        places: Mapping[int, int],
+        isolation: str,
+    ) -> None:
+        super().__init__(lambda: True, f"{topic} can be read")
+        self._bootstrap = bootstrap
+        self._topic = topic
+        self.partitions = frozenset(partitions)
+        self._positions = dict(places)
+        self._isolation = isolation
+        self._heard_s: dict[int, float] = {}
+        self._at_end: frozenset[int] = frozenset()
+        self._since_s: dict[int, float] = {}  # when each partition that cannot be read was found so
+        self._faults: dict[int, str] = {}
+        self._asked_s = 0.0
+
+    def assigned(self, partitions: Iterable[int], places: Mapping[int, int]) -> None:
+        """The reader has these partitions, and begins at these places."""
+        self.partitions = frozenset(partitions)
+        self._positions = {**places, **self._positions}
+
+    def heard(self, partition: int, next_offset: int) -> None:
+        """The reader has a record of a partition."""
+        self._positions[partition] = next_offset
+        self._heard_s[partition] = time.monotonic()
+        self._at_end -= {partition}
+
+    def ended(self, partition: int) -> None:
+        """The reader is at the end of a partition."""
+        self._at_end |= {partition}
+
+    def given_up(self, wait_s: float) -> str | None:
+        """Why the reader cannot come to the end of the partitions at whose end it is not, in words.
+
+        None while one of them can be read, or has not been unreadable for so long.
+        """
+        left = self.partitions - self._at_end
+        since_s, faults, now_s = self._since_s, self._faults, time.monotonic()
+        if left and all(index in since_s and now_s - since_s[index] >= wait_s for index in left):
+            return self._text({index: why for index, why in faults.items() if index in left})
+        return None
+
+    def state(self) -> str | None:
+        """Ask which partitions cannot be read now."""
+        if time.monotonic() - self._asked_s < disk_watch.SILENCE_S:
+            return self._told
+        faults = self._ask()
+        self._asked_s = now_s = time.monotonic()
+        self._faults = faults
+        self._since_s = {index: self._since_s.get(index, now_s) for index in faults}
+        return self._text(faults) if faults else None
+
+    def _ask(self) -> dict[int, str]:
+        faults: dict[int, str] = {}
+        try:
+            with Cluster(self._bootstrap, deadline_s=0) as cluster:
+                leaderless = without_leader(cluster, [self._topic])
+                for index in sorted(self.partitions):
+                    fault = leaderless.get((self._topic, index))
+                    if fault is None and self._is_due(index):
+                        target = (self._topic, index)
+                        fault = read_fault(cluster, target, self._positions[index], self._isolation)
+                    if fault is not None:
+                        faults[index] = fault
+        except StablelogError:
+            return {}  # the reader finds by itself that the broker does not answer
+        return faults
+
+    def _is_due(self, index: int) -> bool:
+        """Whether nothing was heard of a partition for a while that is not at its end."""
+        heard_s = self._heard_s.get(index, 0.0)
+        return (
+            index in self._positions
+            and index not in self._at_end
+            and time.monotonic() - heard_s >= disk_watch.SILENCE_S
+        )
+
+    def _text(self, faults: Mapping[int, str]) -> str:
+        return "; ".join(f"{self._topic}-{index} is {why}" for index, why in sorted(faults.items()))

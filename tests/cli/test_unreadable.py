@@ -1,0 +1,136 @@
+"""Commands on a topic of which a partition is offline or damaged."""
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+import stablelog
+from stablelog.batch.header import headers_in
+from stablelog.cli import disk_watch, records
+from stablelog.cli.partition_watch import PartitionWatch
+from stablelog.errors import Unavailable
+from tests.cli.test_cli import run
+from tests.clients.drivers import unique
+from tests.waiting import until
+
+LEADER_EPOCH_AT = 12  # in the header of a batch
+OFFLINE = "offline: the broker's log says why"
+
+
+def fill(at, topic, partition, count=60):
+    producer = Producer({"bootstrap.servers": at, "log_level": 0})
+    for number in range(count):
+        producer.produce(topic, b"%04d" % number * 16, partition=partition)
+        assert producer.flush(60) == 0
+
+
+def flip(directory, place):
+    """Change a bit in the first batch of the second segment."""
+    path = sorted(directory.glob("*.log"))[1]
+    content = bytearray(path.read_bytes())
+    content[place(*next(iter(headers_in(content))))] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    """Half has a whole and an offline partition. A sealed segment of changed has a changed record, of damaged a header."""
+    data = tmp_path_factory.mktemp("unreadable") / "data"
+    with stablelog.serve(data, stablelog_scrub_bytes_per_second=0) as made:
+        admin = AdminClient({"bootstrap.servers": made.bootstrap, "log_level": 0})
+        topics = [
+            NewTopic("half", 2, 1),
+            *(NewTopic(name, 1, 1, config={"segment.bytes": "2000"}) for name in ("changed", "damaged")),
+        ]
+        for future in admin.create_topics(topics).values():
+            future.result(60)
+        for topic, partition in (("half", 0), ("half", 1), ("changed", 0), ("damaged", 0)):
+            fill(made.bootstrap, topic, partition)
+        assert run("consume", "half", "--group", "lags", bootstrap=made.bootstrap).returncode == 0
+        del admin
+        made.stop()
+        shutil.rmtree(data / "half-1")
+        flip(data / "changed-0", lambda at, header: at + header.size - 8)
+        flip(data / "damaged-0", lambda at, _header: at + LEADER_EPOCH_AT)
+        made.start()
+        yield made
+
+
+@pytest.fixture
+def told(monkeypatch):
+    lines = []
+    monkeypatch.setattr(disk_watch, "SILENCE_S", 0.2)
+    monkeypatch.setattr(records, "UNREADABLE_S", 1.0)
+    monkeypatch.setattr(disk_watch, "say", lines.append)
+    return lines
+
+
+def consume(broker, topic, group=None, isolation="read_committed"):
+    records.run_consume(
+        broker.bootstrap, topic, isolation, "earliest", None, group, follow=False, as_json=False
+    )
+
+
+@pytest.mark.parametrize("group", [None, "new"])
+def test_consume_names_the_offline_partition_and_ends(broker, told, capsys, group):
+    with pytest.raises(Unavailable, match=rf"half cannot be read to its end: half-1 is {OFFLINE}"):
+        consume(broker, "half", group and unique(group))
+    assert told[0] == f"waiting: half-1 is {OFFLINE}"
+    assert len(capsys.readouterr().out.splitlines()) == 60, "the other partition is read"
+
+
+def test_consume_ends_with_one_line_and_exit_code_2(broker):
+    done = run("consume", "half", bootstrap=broker.bootstrap)
+    assert done.returncode == 2
+    assert len(done.stdout.splitlines()) == 60
+    waiting, end = done.stderr.splitlines()
+    assert waiting == f"waiting: half-1 is {OFFLINE}"
+    assert end.startswith("stablelog: half cannot be read to its end: half-1 is offline")
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_consume_prints_no_changed_record(broker, told, capsys, isolation):
+    """The broker hands out what it has not read; the consumer checks the CRC."""
+    with pytest.raises(Unavailable, match="changed"):
+        consume(broker, "changed", isolation=isolation)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [f"{number:04d}" * 16 for number in range(len(printed))]
+
+
+@pytest.mark.parametrize("group", [None, "new"])
+def test_consume_names_the_partition_with_a_damaged_batch_and_ends(broker, told, capsys, group):
+    why = "damaged-0 is damaged at offset [0-9]+ or behind it: the broker's log names the file"
+    with pytest.raises(Unavailable, match=f"damaged cannot be read to its end: {why}"):
+        consume(broker, "damaged", group and unique(group))
+    assert re.fullmatch(f"waiting: {why}", told[0])
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [f"{number:04d}" * 16 for number in range(len(printed))]
+
+
+def test_consume_that_follows_says_what_it_waits_for_and_goes_on_waiting(broker):
+    command = [sys.executable, "-m", "stablelog.cli.main", "consume", "half", "--follow"]
+    with subprocess.Popen(
+        [*command, "--bootstrap", broker.bootstrap],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as following:
+        assert following.stderr.readline() == f"waiting: half-1 is {OFFLINE}\n"
+        assert following.poll() is None
+        following.send_signal(signal.SIGINT)
+        following.wait(60)
+
+
+def test_a_watch_says_that_a_partition_can_be_read_again(monkeypatch, told):
+    faults = [{1: OFFLINE}, {1: OFFLINE}, {}]
+    with PartitionWatch("here:1", "t", [0, 1], {}, "read_committed") as watch:
+        monkeypatch.setattr(watch, "_ask", lambda: faults.pop(0) if len(faults) > 1 else {})
+        until(lambda: len(told) == 2, "it is told")
+        assert watch.given_up(0.0) is None
+    assert told == [f"waiting: t-1 is {OFFLINE}", "going on: t can be read"]
