@@ -15,7 +15,7 @@ from stablelog.batch.header import headers_in
 from stablelog.cli import disk_watch, records
 from stablelog.cli.partition_watch import PartitionWatch
 from stablelog.errors import Unavailable
-from tests.cli.test_cli import run
+from tests.cli.test_cli import answer, run
 from tests.clients.drivers import unique
 from tests.waiting import until
 
@@ -134,3 +134,36 @@ def test_a_watch_says_that_a_partition_can_be_read_again(monkeypatch, told):
         until(lambda: len(told) == 2, "it is told")
         assert watch.given_up(0.0) is None
     assert told == [f"waiting: t-1 is {OFFLINE}", "going on: t can be read"]
+
+
+# -- commands that list partitions -----------------------------------------------------------------------------------
+
+
+def test_a_topic_with_an_offline_partition_is_described(broker):
+    (found,) = answer("topics", "describe", "half", bootstrap=broker.bootstrap)
+    whole, offline = found["partitions"]
+    assert (whole["high_watermark"], whole["unavailable"]) == (60, None)
+    assert offline == {**dict.fromkeys(whole), "partition": 1, "unavailable": OFFLINE}
+    assert OFFLINE in run("topics", "describe", "half", bootstrap=broker.bootstrap).stdout
+
+
+def test_a_group_of_an_offline_partition_is_described(broker):
+    (found,) = answer("groups", "describe", "lags", bootstrap=broker.bootstrap)
+    whole, offline = found["partitions"]
+    assert (whole["end"], whole["lag"], whole["unavailable"]) == (60, 0, None)
+    assert (offline["offset"], offline["end"], offline["lag"]) == (60, None, None)
+    assert offline["unavailable"] == OFFLINE
+
+
+def test_hanging_transactions_are_found_beside_an_offline_partition(broker):
+    done = run("transactions", "find-hanging", bootstrap=broker.bootstrap)
+    assert done.returncode == 0
+    assert done.stderr == f"half-1 is left out: it is {OFFLINE}\n"
+
+
+def test_consume_from_an_offset_reads_beside_an_offline_partition(broker, told, capsys):
+    with pytest.raises(Unavailable, match="half-1 is offline"):
+        records.run_consume(
+            broker.bootstrap, "half", "read_committed", "50", None, None, follow=False, as_json=False
+        )
+    assert len(capsys.readouterr().out.splitlines()) == 10

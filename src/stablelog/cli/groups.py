@@ -4,6 +4,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 
 from stablelog.cli.admin import admin_client, ask, end_offsets
 from stablelog.cli.output import done, fail, print_json, print_table, show
+from stablelog.cli.partition_watch import unavailable_partitions
 
 
 def list_groups(bootstrap: str, *, as_json: bool) -> None:
@@ -32,13 +33,15 @@ def describe(bootstrap: str, group: str, *, as_json: bool) -> None:
     }
     targets = sorted({(at.topic, at.partition) for at in committed} | set(owners))
     offsets = {(at.topic, at.partition): at.offset for at in committed}
-    ends = end_offsets(bootstrap, targets, "read_committed")
+    unavailable = unavailable_partitions(bootstrap, {topic for topic, _ in targets})
+    served = [target for target in targets if target not in unavailable]
+    ends = end_offsets(bootstrap, served, "read_committed")
     rows = []
     for target in targets:
         offset = offsets.get(target, -1)
-        start, end = ends[target]
+        start, end = ends.get(target, (None, None))
         member = owners.get(target)
-        lag = max(end - (offset if offset >= 0 else start), 0)
+        lag = None if start is None or end is None else max(end - (offset if offset >= 0 else start), 0)
         rows.append(
             (
                 *target,
@@ -47,9 +50,10 @@ def describe(bootstrap: str, group: str, *, as_json: bool) -> None:
                 lag,
                 member.client_id if member else "",
                 member.host if member else "",
+                unavailable.get(target),
             )
         )
-    columns = ("topic", "partition", "offset", "end", "lag", "client", "host")
+    columns = ("topic", "partition", "offset", "end", "lag", "client", "host", "unavailable")
     if as_json:
         print_json(
             {

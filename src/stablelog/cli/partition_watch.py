@@ -36,6 +36,16 @@ def without_leader(cluster: Cluster, topics: Iterable[str]) -> dict[Target, str]
     return found
 
 
+def unavailable_partitions(bootstrap: str, topics: Iterable[str]) -> dict[Target, str]:
+    """The partitions of these topics that have no leader, and why; for commands that leave them out.
+
+    Raises:
+        Unavailable: the broker does not answer.
+    """
+    with Cluster(bootstrap, deadline_s=0) as cluster:
+        return without_leader(cluster, topics)
+
+
 def read_fault(cluster: Cluster, target: Target, position: int, isolation: str) -> str | None:
     """Why a reader does not get the records from an offset on; None if it gets them.
 

@@ -23,7 +23,7 @@ from confluent_kafka import (
 from stablelog.cli.admin import TIMEOUT_S, ask, end_offsets, known_topic, quiet
 from stablelog.cli.disk_watch import DiskWatch, full_disk
 from stablelog.cli.output import done, fail, print_json
-from stablelog.cli.partition_watch import PartitionWatch
+from stablelog.cli.partition_watch import PartitionWatch, unavailable_partitions
 from stablelog.errors import Unavailable
 
 POLL_S = 0.5
@@ -320,14 +320,19 @@ def _joined(bootstrap: str, consumer: Consumer, topic: str, group: str, *, follo
 def _places(
     bootstrap: str, topic: str, partitions: list[int], start: str, isolation: str
 ) -> list[TopicPartition]:
-    """Where to begin in each partition; at its end where it has no such offset yet."""
+    """Where to begin in each partition; at its end where it has no such offset yet, and its end is known."""
     if start in WORDS:
         return [TopicPartition(topic, index, WORDS[start]) for index in partitions]
-    marks = end_offsets(bootstrap, [(topic, index) for index in partitions], isolation)
-    end_max = max(end for _, end in marks.values())
-    if int(start) > end_max:
+    unavailable = unavailable_partitions(bootstrap, [topic])
+    served = [(topic, index) for index in partitions if (topic, index) not in unavailable]
+    ends = {target: end for target, (_, end) in end_offsets(bootstrap, served, isolation).items()}
+    end_max = max(ends.values(), default=OFFSET_MAX)
+    if int(start) > end_max and not unavailable:
         fail(f"--from {start}: {topic} ends at offset {end_max}")
-    return [TopicPartition(topic, index, min(int(start), marks[topic, index][1])) for index in partitions]
+    return [
+        TopicPartition(topic, index, min(int(start), ends.get((topic, index), int(start))))
+        for index in partitions
+    ]
 
 
 def _say_if_nothing_is_left(group: str, assigned: list[TopicPartition], *, follow: bool) -> None:

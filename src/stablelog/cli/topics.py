@@ -13,6 +13,7 @@ from confluent_kafka.admin import (
 
 from stablelog.cli.admin import admin_client, ask, cluster, end_offsets, known_topic
 from stablelog.cli.output import done, fail, print_json, print_table, show
+from stablelog.cli.partition_watch import unavailable_partitions
 from stablelog.cli.serve import pair
 from stablelog.cli.transactions import open_in_topic
 from stablelog.client.connection import Connection
@@ -39,13 +40,18 @@ def list_topics(bootstrap: str, *, internal: bool, as_json: bool) -> None:
 def describe(bootstrap: str, name: str, *, as_json: bool) -> None:
     """Show a topic's settings and partitions."""
     partitions = [(name, index) for index in sorted(known_topic(bootstrap, name).partitions)]
-    marks = end_offsets(bootstrap, partitions, "read_uncommitted")
-    stable = end_offsets(bootstrap, partitions, "read_committed")
+    unavailable = unavailable_partitions(bootstrap, [name])
+    served = [target for target in partitions if target not in unavailable]
+    marks = end_offsets(bootstrap, served, "read_uncommitted")
+    stable = end_offsets(bootstrap, served, "read_committed")
     with Connection(bootstrap) as client:
-        open_txns = open_in_topic(client, name, [index for _, index in partitions])
+        open_txns = open_in_topic(client, name, [index for _, index in served])
     oldest = {index: next(iter(open_txns.get(index, ())), None) for _, index in partitions}
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for target in partitions:
+        if target in unavailable:
+            rows.append((target[1], None, None, None, None, None, unavailable[target]))
+            continue
         txn = oldest[target[1]]
         start, high_watermark = marks[target]
         waits = stable[target][1]
@@ -54,9 +60,9 @@ def describe(bootstrap: str, name: str, *, as_json: bool) -> None:
             if txn is None
             else f"{txn.transactional_id or f'producer {txn.producer_id}'} since offset {txn.start_offset}"
         )
-        rows.append((target[1], start, waits, high_watermark, high_watermark - waits, held_by))
+        rows.append((target[1], start, waits, high_watermark, high_watermark - waits, held_by, None))
     configs = _configs(bootstrap, name)
-    columns = ("partition", "start", "last stable", "high watermark", "held back", "held by")
+    columns = ("partition", "start", "last stable", "high watermark", "held back", "held by", "unavailable")
     if as_json:
         keys = [column.replace(" ", "_") for column in columns]
         print_json(

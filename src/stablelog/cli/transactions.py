@@ -13,7 +13,9 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
 from stablelog.cli.admin import cluster, known_topic
+from stablelog.cli.disk_watch import say
 from stablelog.cli.output import done, fail, show
+from stablelog.cli.partition_watch import unavailable_partitions
 from stablelog.client.connection import Connection, check
 from stablelog.wire.extension.children import child_of
 from stablelog.wire.extension.transaction_groups import group_of
@@ -188,10 +190,14 @@ def open_in_topic(client: Connection, topic: str, partitions: list[int]) -> dict
 def find_hanging(bootstrap: str, topic: str | None, older_than_ms: int, *, as_json: bool) -> None:
     """Find transactions that are open in a partition and that their coordinator does not hold open there."""
     topics = cluster(bootstrap).topics if topic is None else {topic: known_topic(bootstrap, topic)}
+    unavailable = unavailable_partitions(bootstrap, topics)
+    for (name, index), why in unavailable.items():
+        say(f"{name}-{index} is left out: it is {why}")
     rows = []
     with Connection(bootstrap) as client:
         for name, metadata in topics.items():
-            for transactions in open_in_topic(client, name, list(metadata.partitions)).values():
+            served = [index for index in metadata.partitions if (name, index) not in unavailable]
+            for transactions in open_in_topic(client, name, served).values():
                 rows += [
                     (
                         txn.topic,
