@@ -1,6 +1,15 @@
 """Tables show what is there: whole where they are piped, and obeyed by no terminal."""
 
+import os
+import subprocess
+import sys
+
+import pytest
+from confluent_kafka import Producer
+
+import stablelog
 from stablelog.cli.output import print_table, printable
+from tests.cli.test_cli import run
 
 
 def test_a_piped_table_keeps_each_row_on_one_line(capsys):
@@ -18,3 +27,76 @@ def test_what_a_client_has_chosen_is_shown_and_not_obeyed(capsys):
     assert "[red]pay[/red] :smile: \\x1b[2J\\x07 bell\\nnext \\u202eleft" in shown
     assert "\x1b" not in shown
     assert printable("Zürich 東京") == "Zürich 東京"
+
+
+# -- output that cannot be written -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """The directory of a stopped broker, whose files fill more than a pipe."""
+    directory = tmp_path_factory.mktemp("output") / "data"
+    with stablelog.serve(directory) as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": 0})
+        for number in range(2000):
+            producer.produce("t", b"%04d" % number * 16)
+        assert producer.flush(60) == 0
+        del producer
+    return directory
+
+
+COMMAND = [sys.executable, "-m", "stablelog.cli.main"]
+FULL = "stablelog: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["topics", "create", "--help"], ["verify"], ["inspect", "--records"]]
+)
+def test_a_full_output_is_one_line_and_exit_code_2(data, words):
+    where = [] if "--help" in words else [str(data)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, *words, *where],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (2, FULL)
+
+
+@pytest.mark.parametrize("words", [["topics", "list"], ["consume", "t"]])
+def test_a_full_output_ends_a_command_that_talks_to_a_broker(stablelog_broker, words):
+    assert run("produce", "t", bootstrap=stablelog_broker.bootstrap, given="x\n").returncode == 0
+    with open("/dev/full", "w") as full:
+        command = [*COMMAND, *words, "--bootstrap", stablelog_broker.bootstrap]
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False
+        )
+    assert (done.returncode, done.stderr) == (2, FULL)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["verify"], ["inspect", "--records"]])
+def test_a_command_whose_reader_has_gone_ends_as_by_sigpipe_and_without_a_word(data, words):
+    where = [] if "--help" in words else [str(data)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [*COMMAND, *words, *where],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_a_command_without_standard_output_works(data):
+    with (data.parent / "stderr").open("w+") as stderr:
+        closed = ["sh", "-c", '"$@" >&-', "sh", *COMMAND, "verify", str(data)]
+        done = subprocess.run(closed, stderr=stderr, timeout=300, check=False)
+        stderr.seek(0)
+        assert (done.returncode, stderr.read()) == (0, "")

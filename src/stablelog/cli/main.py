@@ -1,18 +1,22 @@
 """Which commands there are. Each lives in a module of its own, which is imported when it is run.
 
-Errors are one line on stderr: exit code 1 where the answer is no (verify found something), 2 where the command
-could not be done. Typer itself ends with 1 where nobody reads the output any more, and with 130 after Ctrl-C.
+Errors are one line on stderr. Exit codes: 1 if verify finds something or repair leaves something, 2 if the command
+cannot be done, 130 after Ctrl-C, 141 if standard output is a pipe that nobody reads any more.
 """
 
+import contextlib
+import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
+from stablelog.cli.output import Output, OutputError
 from stablelog.errors import StablelogError
 
 BOOTSTRAP = "127.0.0.1:9092"
+READER_GONE = 128 + signal.SIGPIPE
 PAIR = "NAME=VALUE"
 PARTITIONS_MAX = 100_000  # librdkafka asks for no more
 
@@ -294,11 +298,29 @@ def repair(
 
 def run() -> None:
     """The entry point."""
+    Output.install()
+    try:
+        _run_and_flush()
+    except OutputError as failed:
+        Output.discard()
+        if failed.is_closed:
+            sys.exit(READER_GONE)  # without a word, as a program that SIGPIPE ends
+        _end(failed)
+
+
+def _run_and_flush() -> None:
     try:
         app()
     except StablelogError as error:
+        _end(error)
+    finally:
+        sys.stdout.flush()
+
+
+def _end(error: Exception) -> NoReturn:
+    with contextlib.suppress(OSError):  # stderr may be closed, too
         sys.stderr.write(f"stablelog: {error}\n")
-        sys.exit(2)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,78 @@
 """How commands speak: tables for people, JSON for programs, one line for errors."""
 
+import errno
 import json
+import os
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn, TextIO, TypeVar, cast
 
 from stablelog.errors import Unavailable
 
 PIPED_WIDTH = 10_000
+Result = TypeVar("Result")
+
+
+class OutputError(Exception):
+    """Standard output could not be written. It is no OSError: click and rich treat those in ways of their own.
+
+    Args:
+        error: of the operating system.
+    """
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"standard output cannot be written: {error.strerror}")
+        self.is_closed = error.errno == errno.EPIPE
+
+
+class Output:
+    """Standard output, whose failures are an OutputError. All else is that of the stream.
+
+    Args:
+        stream: to write to.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    @classmethod
+    def install(cls) -> None:
+        """Put one in the place of `sys.stdout`. A process that was started without a standard output gets one."""
+        stream = sys.stdout if sys.stdout is not None else open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - stays open
+        sys.stdout = cast("TextIO", cls(stream))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write text.
+
+        Raises:
+            OutputError: it could not be written.
+        """
+        return self._try(lambda: self._stream.write(text))
+
+    def flush(self) -> None:
+        """Write what is buffered.
+
+        Raises:
+            OutputError: it could not be written.
+        """
+        self._try(self._stream.flush)
+
+    @staticmethod
+    def discard() -> None:
+        """Lose what is buffered: the interpreter would try to write it again when it ends."""
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, 1)
+        os.close(devnull)
+
+    @staticmethod
+    def _try(call: Callable[[], Result]) -> Result:
+        try:
+            return call()
+        except OSError as error:
+            raise OutputError(error) from error
 
 
 def print_json(value: Any) -> None:
