@@ -1,5 +1,6 @@
 """A directory is verified while its broker runs, which may delete what is looked at."""
 
+import errno
 import shutil
 import uuid
 
@@ -8,6 +9,7 @@ import pytest
 from stablelog.broker.catalog import ListedTopic, encode_catalog
 from stablelog.cli import inspect
 from stablelog.env.disk import LocalDisk
+from stablelog.errors import DiskError
 from stablelog.log.partition import LogConfig, Partition
 from stablelog.log.verify import Finding, verify_directory
 from tests.broker.desk import batch
@@ -81,3 +83,41 @@ def test_a_file_that_is_never_there_is_no_reason_to_go_on_for_ever(data, monkeyp
     monkeypatch.setattr(inspect, "verify_directory", missing)
     with pytest.raises(FileNotFoundError):
         inspect.run_verify(data, as_json=False)
+
+
+class BarredDisk(LocalDisk):
+    """A disk on which one directory cannot be looked into, as one without the right to."""
+
+    barred = "a-0"
+
+    def _check(self, path):
+        if self.barred in (path.name, path.parent.name):
+            raise DiskError(f"reading {path} failed", errno.EACCES)
+
+    def open(self, path, **more):
+        self._check(path)
+        return super().open(path, **more)
+
+    def read_bytes(self, path):
+        self._check(path)
+        return super().read_bytes(path)
+
+    def list_dir(self, path):
+        self._check(path)
+        return super().list_dir(path)
+
+
+@pytest.mark.parametrize("barred", ["a-0", "partition.metadata", "log-start-offset", LOG])
+def test_verify_goes_on_behind_a_file_that_cannot_be_read(data, capsys, monkeypatch, barred):
+    (data / "b-0" / LOG).write_bytes(bytes(100))
+    monkeypatch.setattr(BarredDisk, "barred", barred)
+    monkeypatch.setattr(inspect, "LocalDisk", BarredDisk)
+    with pytest.raises(SystemExit) as ended:
+        verified(data, capsys)
+    assert ended.value.code == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith(f"{data / 'a-0'}: cannot be verified") and barred in line for line in lines), (
+        lines
+    )
+    if barred == "a-0":
+        assert any(line.startswith(str(data / "b-0" / LOG)) for line in lines), lines

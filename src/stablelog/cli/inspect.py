@@ -8,6 +8,7 @@ from typing import Final
 
 from stablelog.cli.output import done, fail, print_json, print_table
 from stablelog.env.disk import Disk, LocalDisk
+from stablelog.errors import DiskError
 from stablelog.log.recovery.examine import Expected
 from stablelog.log.verify import Finding, verify_directory
 from stablelog.ops.inspect import Table, files_of, inspect_file
@@ -16,6 +17,7 @@ from stablelog.ops.verify import (
     is_data_directory,
     is_partition_directory,
     partition_directories,
+    until_unreadable,
     verify_data_directory,
 )
 from stablelog.views.verify import verify_view
@@ -83,7 +85,11 @@ def run_verify(directory: Path, *, as_json: bool) -> None:
     is_partition = partitions == [directory]
     findings = [] if is_partition else list(verify_data_directory(disk, directory))
     # Read before the logs, which only grow: a broker that runs records more meanwhile.
-    expected = expectations(disk, directory.parent if is_partition else directory)
+    expected = {}
+    try:
+        expected = expectations(disk, directory.parent if is_partition else directory)
+    except DiskError as error:
+        findings.append(Finding(directory, f"cannot be verified against what it says of its logs: {error}"))
     with progress_of(len(partitions), as_json=as_json) as advance:
         for partition in partitions:
             findings += _findings(disk, partition, expected.get(partition, Expected()))
@@ -108,13 +114,16 @@ def _findings(disk: LocalDisk, partition: Path, expected: Expected) -> list[Find
     while True:
         try:
             found = [
-                *verify_directory(
-                    disk,
+                *until_unreadable(
                     partition,
-                    recovery_point=expected.recovery_point,
-                    gapless_epoch=expected.gapless_epoch,
+                    verify_directory(
+                        disk,
+                        partition,
+                        recovery_point=expected.recovery_point,
+                        gapless_epoch=expected.gapless_epoch,
+                    ),
                 ),
-                *verify_view(disk, partition),
+                *until_unreadable(partition, verify_view(disk, partition)),
             ]
         except FileNotFoundError:
             tries += 1

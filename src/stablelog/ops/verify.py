@@ -29,7 +29,7 @@ from stablelog.broker.kafka_metadata import METADATA_TOPIC
 from stablelog.broker.partition_metadata import METADATA_FILE, read_partition_metadata
 from stablelog.broker.topics import is_internal
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, InvalidConfig, NewerFormat
+from stablelog.errors import Corrupt, DiskError, InvalidConfig, NewerFormat
 from stablelog.log.epoch_check import latest_epoch_of_all
 from stablelog.log.log_start import LOG_START_FILE, read_log_start
 from stablelog.log.names import VIEW_START_FILE, is_log
@@ -73,57 +73,84 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
         disk: where the directory lies.
         directory: the data directory.
     """
-    for refused, newer in newer_formats(disk, directory):
-        yield _finding(refused, newer)
+    yield from until_unreadable(directory, _verify_formats(disk, directory))
     path = directory / CATALOG_FILE
     try:
         catalog = read_catalog(disk, directory)
-        if catalog is None:
-            yield from _verify_signs(disk, directory, None)
-            for topic in find_topics(disk, directory):  # refuses a directory that has lost its list
-                for index in range(topic.partition_count):
-                    if not disk.is_dir(directory / f"{topic.name}-{index}"):
-                        yield Finding(
-                            directory / f"{topic.name}-{index}", f"is gone; {METADATA_TOPIC}-0 names it"
-                        )
-            return
-    except (Corrupt, NewerFormat) as error:
+    except (Corrupt, DiskError, NewerFormat) as error:
         yield _finding(path, error)
         return
-    yield from _verify_signs(disk, directory, catalog)
+    yield from until_unreadable(directory, _verify_signs(disk, directory, catalog))
+    if catalog is None:
+        yield from until_unreadable(directory, _verify_kafkas(disk, directory))
+        return
     try:
         DynamicSettings(disk, directory, directory / META_FILE).load_into(BrokerConfig({}))
-    except (Corrupt, InvalidConfig, NewerFormat) as error:
+    except (Corrupt, DiskError, InvalidConfig, NewerFormat) as error:
         yield _finding(directory / SETTINGS_FILE, error)
     for name in CHECKPOINTS:
         try:
             read_offset_checkpoint(disk, directory / name)
-        except (Corrupt, NewerFormat) as error:
+        except (Corrupt, DiskError, NewerFormat) as error:
             yield _finding(directory / name, error)
     for topic in catalog.topics:
         for index in range(topic.partition_count):
             partition = directory / f"{topic.name}-{index}"
-            if not disk.is_dir(partition):
-                if _is_listed(disk, directory, topic.name, index):
-                    yield Finding(partition, f"is gone; {CATALOG_FILE} names it")
-                continue
-            try:
-                found = read_partition_metadata(disk, partition)
-                if found is not None and found != topic.topic_id:
-                    message = f"names the topic id {found}; {topic.name} has {topic.topic_id}"
-                    yield Finding(partition / METADATA_FILE, message)
-            except (Corrupt, NewerFormat) as error:
-                yield _finding(partition / METADATA_FILE, error)
-            try:
-                read_log_start(disk, partition / VIEW_START_FILE)  # the other file is proven with the log
-            except (Corrupt, NewerFormat) as error:
-                yield _finding(partition / VIEW_START_FILE, error)
-            for name in _start_files(topic) if catalog.established_epoch is not None else ():
-                if not disk.exists(partition / name) and _is_listed(disk, directory, topic.name, index):
-                    yield Finding(partition / name, "is gone: where the log begins is not known")
+            yield from until_unreadable(partition, _verify_partition(disk, partition, catalog, topic, index))
 
 
-def _finding(path: Path, error: Corrupt | InvalidConfig | NewerFormat) -> Finding:
+def until_unreadable(path: Path, findings: Iterator[Finding]) -> Iterator[Finding]:
+    """Findings, up to the first file of a directory that cannot be read, which is one more."""
+    try:
+        yield from findings
+    except DiskError as error:
+        yield Finding(path, f"cannot be verified: {error}")
+
+
+def _verify_formats(disk: Disk, directory: Path) -> Iterator[Finding]:
+    for path, newer in newer_formats(disk, directory):
+        yield _finding(path, newer)
+
+
+def _verify_kafkas(disk: Disk, directory: Path) -> Iterator[Finding]:
+    """Find what is missing from a directory without a list of topics."""
+    try:
+        for topic in find_topics(disk, directory):  # refuses a directory that has lost its list
+            for index in range(topic.partition_count):
+                if not disk.is_dir(directory / f"{topic.name}-{index}"):
+                    yield Finding(
+                        directory / f"{topic.name}-{index}", f"is gone; {METADATA_TOPIC}-0 names it"
+                    )
+    except (Corrupt, NewerFormat) as error:
+        yield _finding(directory / CATALOG_FILE, error)
+
+
+def _verify_partition(
+    disk: Disk, partition: Path, catalog: Catalog, topic: ListedTopic, index: int
+) -> Iterator[Finding]:
+    """Find what is missing from a partition, or damaged in it beside its log and its view."""
+    directory = partition.parent
+    if not disk.is_dir(partition):
+        if _is_listed(disk, directory, topic.name, index):
+            yield Finding(partition, f"is gone; {CATALOG_FILE} names it")
+        return
+    try:
+        found = read_partition_metadata(disk, partition)
+        if found is not None and found != topic.topic_id:
+            message = f"names the topic id {found}; {topic.name} has {topic.topic_id}"
+            yield Finding(partition / METADATA_FILE, message)
+    except (Corrupt, NewerFormat) as error:
+        yield _finding(partition / METADATA_FILE, error)
+    try:
+        read_log_start(disk, partition / VIEW_START_FILE)  # the other file is proven with the log
+    except (Corrupt, NewerFormat) as error:
+        yield _finding(partition / VIEW_START_FILE, error)
+    for name in _start_files(topic) if catalog.established_epoch is not None else ():
+        if not disk.exists(partition / name) and _is_listed(disk, directory, topic.name, index):
+            yield Finding(partition / name, "is gone: where the log begins is not known")
+
+
+def _finding(path: Path, error: Corrupt | DiskError | InvalidConfig | NewerFormat) -> Finding:
     """A finding from an error, whose message begins with the path."""
     return Finding(path, str(error).removeprefix(f"{path}").lstrip(",: "))
 
