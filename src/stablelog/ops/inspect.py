@@ -1,17 +1,32 @@
 """What stands in a file, as rows. Damaged and torn files are described as far as they can be read."""
 
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
 from stablelog.batch.markers import read_marker
 from stablelog.batch.records import decode_records
+from stablelog.broker.partition_metadata import METADATA_FILE, read_partition_metadata
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat
-from stablelog.log.epochs import LeaderEpochs
-from stablelog.log.names import has_offset
+from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.log_start import LOG_START_FILE, decode_log_start
+from stablelog.log.names import (
+    INDEX,
+    LOG,
+    OFFSET_DIGITS,
+    PRODUCERS,
+    SNAPSHOT,
+    SUMMARY,
+    TIMEINDEX,
+    TXNINDEX,
+    VIEW_START_FILE,
+    has_offset,
+    offset_of,
+)
 from stablelog.log.offset_index import OffsetIndex
 from stablelog.log.producers import Producer
 from stablelog.log.snapshots import decode_producers, decode_snapshot
@@ -19,6 +34,15 @@ from stablelog.log.summary import Summary
 from stablelog.log.time_index import TimeIndex
 from stablelog.log.transaction_index import TransactionIndex
 from stablelog.ops.coordinator_records import Describe, describer_of
+from stablelog.views.commit_index import (
+    ENTRIES_SUFFIX,
+    ENTRY,
+    EXTENTS_SUFFIX,
+    SUMMARY_SUFFIX,
+    CommitSummary,
+    Entry,
+)
+from stablelog.views.extents import EXTENT, Extent
 
 TEXT_SIZE_MAX = 80
 
@@ -36,33 +60,26 @@ class Table:
     problem: str | None = None
 
 
+Reader = Callable[[Disk, Path], Table]
+
+
 def inspect_file(disk: Disk, path: Path, *, records: bool) -> Table:
     """Describe one file of a partition. Records of the coordinators' logs are decoded.
 
     Raises:
-        Corrupt: it is of no kind that a partition has.
+        Corrupt: it is of no kind that can be described.
     """
-    stem, _, suffix = path.name.partition(".")
-    if path.name == "leader-epoch-checkpoint":
-        return _epochs(disk, path)
-    if not has_offset(path.name):
+    suffix = path.name[OFFSET_DIGITS:]
+    if has_offset(path.name) and suffix == LOG:
+        return _log(disk, path, records=records)
+    reader = _BY_NAME.get(path.name) or (_BY_SUFFIX.get(suffix) if has_offset(path.name) else None)
+    if reader is None:
         raise Corrupt(
-            f"{path} is no file of a partition: <offset>.log .index .timeindex .txnindex .snapshot .producers .summary"
+            f"{path} is of no kind that can be shown. Name a partition's directory, a data directory, or a file of a "
+            f"partition: <offset> in {OFFSET_DIGITS} digits with {' '.join((LOG, *_BY_SUFFIX))}, or {', '.join(_BY_NAME)}"
         )
-    base = int(stem)
-    readers = {
-        "log": lambda: _log(disk, path, records=records),
-        "index": lambda: _index(path, OffsetIndex(base, disk.read_bytes(path)), ("offset", "position")),
-        "timeindex": lambda: _index(path, TimeIndex(base, disk.read_bytes(path)), ("timestamp", "offset")),
-        "txnindex": lambda: _txn_index(disk, path),
-        "snapshot": lambda: _producers(path, decode_snapshot(disk.read_bytes(path), -1)),
-        "producers": lambda: _producers(path, decode_producers(disk.read_bytes(path))[0]),
-        "summary": lambda: _summary(disk, path),
-    }
-    if suffix not in readers:
-        raise Corrupt(f"{path}: no kind of file that a partition has")
     try:
-        return readers[suffix]()
+        return reader(disk, path)
     except (Corrupt, NewerFormat) as error:
         return Table(str(path), ("problem",), [], str(error))
 
@@ -70,9 +87,7 @@ def inspect_file(disk: Disk, path: Path, *, records: bool) -> Table:
 def files_of(disk: Disk, directory: Path) -> Iterator[Path]:
     """The files of a partition's directory that can be described, in their order."""
     for name in disk.list_dir(directory):
-        suffix = name.partition(".")[2]
-        known = suffix in ("log", "index", "timeindex", "txnindex", "snapshot", "producers", "summary")
-        if (has_offset(name) and known) or name == "leader-epoch-checkpoint":
+        if name in _BY_NAME or (has_offset(name) and name[OFFSET_DIGITS:] in (LOG, *_BY_SUFFIX)):
             yield directory / name
 
 
@@ -169,14 +184,28 @@ def _text(content: bytes | None) -> str | None:
     return text if len(text) <= TEXT_SIZE_MAX else text[: TEXT_SIZE_MAX - 1] + "…"
 
 
-def _index(path: Path, index: OffsetIndex | TimeIndex, columns: tuple[str, ...]) -> Table:
-    return Table(str(path), columns, [index[place] for place in range(len(index))])
+def _offset_index(disk: Disk, path: Path) -> Table:
+    index = OffsetIndex(offset_of(path.name), disk.read_bytes(path))
+    return Table(str(path), ("offset", "position"), [index[place] for place in range(len(index))])
+
+
+def _time_index(disk: Disk, path: Path) -> Table:
+    index = TimeIndex(offset_of(path.name), disk.read_bytes(path))
+    return Table(str(path), ("timestamp", "offset"), [index[place] for place in range(len(index))])
 
 
 def _txn_index(disk: Disk, path: Path) -> Table:
     index = TransactionIndex(disk.read_bytes(path))
     columns = ("producer", "first offset", "last offset", "stable offset")
     return Table(str(path), columns, [tuple(index[place]) for place in range(len(index))])
+
+
+def _snapshot(disk: Disk, path: Path) -> Table:
+    return _producers(path, decode_snapshot(disk.read_bytes(path), -1))
+
+
+def _kept_producers(disk: Disk, path: Path) -> Table:
+    return _producers(path, decode_producers(disk.read_bytes(path))[0])
 
 
 def _producers(path: Path, producers: list[Producer]) -> Table:
@@ -212,3 +241,53 @@ def _epochs(disk: Disk, path: Path) -> Table:
     return Table(
         str(path), ("epoch", "start offset"), list(LeaderEpochs.decode(disk.read_bytes(path)).entries)
     )
+
+
+def _rows_of(row: struct.Struct, columns: tuple[str, ...]) -> Reader:
+    """A reader of a file that is nothing but rows."""
+
+    def read(disk: Disk, path: Path) -> Table:
+        content = disk.read_bytes(path)
+        torn = len(content) % row.size
+        whole = memoryview(content)[: len(content) - torn]
+        problem = f"a torn row at byte {len(whole)}: {torn} of {row.size} bytes" if torn else None
+        return Table(str(path), columns, list(row.iter_unpack(whole)), problem)
+
+    return read
+
+
+def _commit_summary(disk: Disk, path: Path) -> Table:
+    fields = asdict(CommitSummary.decode(disk.read_bytes(path)))
+    rows = [(name, list(value) if isinstance(value, tuple) else value) for name, value in fields.items()]
+    return Table(str(path), ("field", "value"), rows)
+
+
+def _start(disk: Disk, path: Path) -> Table:
+    return Table(str(path), ("start offset",), [(decode_log_start(disk.read_bytes(path), path),)])
+
+
+def _metadata(disk: Disk, path: Path) -> Table:
+    return Table(str(path), ("topic id",), [(str(read_partition_metadata(disk, path.parent)),)])
+
+
+def _named(fields: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name.replace("_", " ") for name in fields)
+
+
+_BY_SUFFIX: Final[dict[str, Reader]] = {
+    INDEX: _offset_index,
+    TIMEINDEX: _time_index,
+    TXNINDEX: _txn_index,
+    SUMMARY: _summary,
+    SNAPSHOT: _snapshot,
+    PRODUCERS: _kept_producers,
+    ENTRIES_SUFFIX: _rows_of(ENTRY, _named(Entry._fields)),
+    EXTENTS_SUFFIX: _rows_of(EXTENT, _named(Extent._fields)),
+    SUMMARY_SUFFIX: _commit_summary,
+}
+_BY_NAME: Final[dict[str, Reader]] = {
+    EPOCH_FILE: _epochs,
+    LOG_START_FILE: _start,
+    VIEW_START_FILE: _start,
+    METADATA_FILE: _metadata,
+}

@@ -1,0 +1,66 @@
+"""Every kind of file that a partition has can be shown."""
+
+import pytest
+
+from stablelog.env.disk import LocalDisk
+from stablelog.errors import Corrupt
+from stablelog.log.names import SEGMENT_SUFFIXES, SINGLE_FILES, is_partition_file
+from stablelog.ops.inspect import files_of, inspect_file
+from stablelog.views.commit_index import ENTRY
+from tests.golden.generation import generations
+
+
+@pytest.fixture(scope="module")
+def ordered(tmp_path_factory):
+    """The directory of a partition in commit order."""
+    return generations()[-1].unpack("stopped", tmp_path_factory.mktemp("inspect")) / "ordered-0"
+
+
+def test_all_files_of_a_partition_are_shown(ordered):
+    disk = LocalDisk(read_only=True)
+    names = {path.name for path in ordered.iterdir() if is_partition_file(path.name)}
+    assert {path.name for path in files_of(disk, ordered)} == names
+    shown = {name: inspect_file(disk, ordered / name, records=False) for name in names}
+    assert {name: table.problem for name, table in shown.items() if table.problem} == {}
+    suffixes = {name[name.index(".") :] for name in names if name[0].isdigit()}
+    assert suffixes >= set(SEGMENT_SUFFIXES), "each kind is among them"
+    assert names >= set(SINGLE_FILES)
+
+
+def test_entries_of_the_commit_index_are_rows_with_the_names_of_their_fields(ordered):
+    disk = LocalDisk(read_only=True)
+    path = sorted(ordered.glob("*.commitindex"))[0]
+    table = inspect_file(disk, path, records=False)
+    assert table.columns[:3] == ("start", "record count", "latest ms")
+    assert len(table.rows) == path.stat().st_size // ENTRY.size > 0
+    extents = inspect_file(disk, path.with_suffix(".commitextents"), records=False)
+    assert len(extents.rows) == table.rows[-1][6] + table.rows[-1][7], "those of the last entry are the last"
+
+
+def test_a_torn_row_is_named_behind_the_whole_ones(ordered, tmp_path):
+    path = sorted(ordered.glob("*.commitindex"))[0]
+    torn = tmp_path / path.name
+    torn.write_bytes(path.read_bytes()[:-1])
+    table = inspect_file(LocalDisk(), torn, records=False)
+    assert len(table.rows) == path.stat().st_size // ENTRY.size - 1
+    assert (
+        table.problem
+        == f"a torn row at byte {len(table.rows) * ENTRY.size}: {ENTRY.size - 1} of {ENTRY.size} bytes"
+    )
+
+
+@pytest.mark.parametrize("name", ["x.commitindex", "cluster.json", f"{0:020d}.cut"])
+def test_a_file_that_cannot_be_shown_is_refused_with_the_kinds_that_can(tmp_path, name):
+    (tmp_path / name).write_bytes(b"x")
+    with pytest.raises(
+        Corrupt, match=r"is of no kind that can be shown. Name a partition's directory"
+    ) as refused:
+        inspect_file(LocalDisk(), tmp_path / name, records=False)
+    for kind in (*SEGMENT_SUFFIXES, *SINGLE_FILES):
+        assert kind in str(refused.value)
+
+
+def test_a_damaged_start_is_a_problem_and_no_traceback(tmp_path):
+    (tmp_path / "log-start-offset").write_text("x")
+    table = inspect_file(LocalDisk(), tmp_path / "log-start-offset", records=False)
+    assert "is damaged" in table.problem
