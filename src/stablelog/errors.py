@@ -144,3 +144,16 @@ class Unproven(StablelogError):
 
 class InvalidConfig(StablelogError):
     """A setting that is unknown, or whose value lies outside the valid range; says which and what is valid."""
+
+
+def in_words(error: Exception) -> str:
+    """Why content could not be read or a file not be found, for people: the message of an error without Python's names."""
+    if isinstance(error, KeyError):
+        return f"it has no {error.args[0]}"
+    if isinstance(error, (TypeError, AttributeError)):
+        return "a value in it is of another type than expected"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is not UTF-8"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    return str(error)

@@ -270,6 +270,19 @@ def test_what_cannot_be_done_is_one_line_on_stderr(words, message):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
+def test_a_group_that_is_not_there_cannot_be_deleted_and_the_line_says_so(stablelog_broker):
+    name = unique("gone")
+    done = run("groups", "delete", name, bootstrap=stablelog_broker.bootstrap)
+    assert (done.returncode, done.stderr) == (2, f"stablelog: there is no group '{name}'\n")
+
+
+def test_a_directory_that_cannot_be_made_is_one_line_without_pythons_names():
+    done = run("serve", "--data", "/proc/x", "--port", "0")
+    assert done.returncode == 2
+    assert "cannot be used: " in done.stderr
+    assert "Errno" not in done.stderr
+
+
 # In the background of a shell Ctrl-C is nobody's, and who is started there inherits that: with tests that run so, too.
 IN_THE_FOREGROUND = """
 import signal

@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from crc32c import crc32c
 from typer.testing import CliRunner
 
 import stablelog
@@ -138,6 +139,14 @@ def lose_directory(path):
     [
         ("cluster.json", lose, "says that stablelog has written this directory"),
         ("cluster.json", lambda path: flip(path, 40), "is not a list of topics"),
+        ("cluster.json", write("x"), "is not a list of topics: Expecting value"),
+        ("cluster.json", change('"crc"', '"crd"'), "is not a list of topics: it has no crc. Restore it"),
+        (
+            "broker.json",
+            write(f"[]\n{crc32c(b'[]'):08x}\n"),
+            "a value in it is of another type than expected",
+        ),
+        ("t-0/partition.metadata", write("version: 0\n"), "names no topic id: it has no topic_id"),
         ("meta.properties", lose, "is gone; the next start writes it again"),
         ("meta.properties", change("version=1", "version=2"), "of version 2; this release reads"),
         (
@@ -166,7 +175,14 @@ def test_verify_names_what_is_missing_or_damaged_in_a_data_directory(data, name,
     result = run("verify", data)
     assert result.exit_code == 1, result.output
     assert said.replace("no checkpoint", "is not a checkpoint of offsets") in result.output
-    assert str(data / name) in result.output
+    named = [line for line in result.output.splitlines() if str(data / name) in line]
+    assert named
+    assert all(line.count(f"{data / name}") == 1 or name == "t-0" for line in named), named
+    assert "Error" not in result.output, "messages are without Python's names"
+
+
+def test_one_partition_is_told_in_the_singular(data):
+    assert "1 partition, 0 findings" in run("verify", data / "t-0").output
 
 
 @pytest.mark.parametrize("served", ["data", "commits"])

@@ -16,7 +16,7 @@ from typing import Any
 from crc32c import crc32c
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, naming, refuse_newer
+from stablelog.errors import Corrupt, in_words, naming, refuse_newer
 
 CATALOG_FILE = "cluster.json"
 VERSION = 2
@@ -110,4 +110,6 @@ def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
             topics,
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Corrupt(f"{path} is not a list of topics: {error!r}. Restore it from a backup") from error
+        raise Corrupt(
+            f"{path} is not a list of topics: {in_words(error)}. Restore it from a backup"
+        ) from error

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, DiskError, InvalidConfig, Refused, naming, refuse_newer
+from stablelog.errors import Corrupt, DiskError, InvalidConfig, Refused, in_words, naming, refuse_newer
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ def decode_settings(content: bytes) -> dict[str, str]:
             raise Corrupt(f"it is of version {version}, and this release reads version {SETTINGS_VERSION}")
         return {str(name): str(value) for name, value in read["settings"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Corrupt(f"it does not hold settings: {error!r}") from error
+        raise Corrupt(f"it does not hold settings: {in_words(error)}") from error
 
 
 class DynamicSettings:

@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, naming, refuse_newer
+from stablelog.errors import Corrupt, in_words, naming, refuse_newer
 
 METADATA_FILE = "partition.metadata"
 METADATA_VERSION = 0
@@ -27,14 +27,14 @@ def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID | None:
     except FileNotFoundError:
         return None
     except ValueError as error:
-        raise Corrupt(f"{path} names no topic id: {error!r}") from error
+        raise Corrupt(f"{path} names no topic id: {in_words(error)}") from error
     try:
         lines = dict(line.split(": ", 1) for line in content.splitlines() if line)
         with naming(path):
             refuse_newer("the partition's metadata", int(lines["version"]), METADATA_VERSION)
         return uuid.UUID(bytes=base64.b64decode(lines["topic_id"] + "==", altchars=b"-_", validate=True))
     except (ValueError, KeyError) as error:
-        raise Corrupt(f"{path} names no topic id: {error!r}") from error
+        raise Corrupt(f"{path} names no topic id: {in_words(error)}") from error
 
 
 def write_partition_metadata(disk: Disk, directory: Path, topic_id: uuid.UUID) -> None:

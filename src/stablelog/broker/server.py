@@ -19,7 +19,7 @@ from stablelog.broker.connection import Connection, Limits
 from stablelog.broker.router import Router
 from stablelog.env.clock import Clock, SystemClock
 from stablelog.env.disk import Disk, LocalDisk
-from stablelog.errors import DiskError, Unavailable
+from stablelog.errors import DiskError, Unavailable, in_words
 
 log = logging.getLogger(__name__)
 
@@ -172,7 +172,7 @@ async def _serve(config: BrokerConfig, directory: Path, ready: Callable[[str, in
     try:
         host, port = await server.start()
     except (DiskError, FileNotFoundError) as error:  # read-only, full, of another user, or a file
-        raise Unavailable(f"the data directory {directory} cannot be used: {error}") from error
+        raise Unavailable(f"the data directory {directory} cannot be used: {in_words(error)}") from error
     # What is alive now stays so: the collector need not look at it again and again.
     gc.collect()
     gc.freeze()

@@ -1,7 +1,7 @@
 """What several commands ask a broker through confluent-kafka."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -19,8 +19,14 @@ def quiet(bootstrap: str, **settings: Any) -> dict[str, Any]:
     return {"bootstrap.servers": bootstrap, "log_level": 0, "error_cb": lambda _error: None, **settings}
 
 
-def ask(bootstrap: str, call: Callable[[], Any], what: str) -> Any:
+def ask(bootstrap: str, call: Callable[[], Any], what: str, messages: Mapping[int, str] | None = None) -> Any:
     """Make a call, and turn its failure into one line.
+
+    Args:
+        bootstrap: the broker's address.
+        call: returns the result or a future of it.
+        what: is done, for the line.
+        messages: the lines for some of Kafka's error codes; any other is told in the words of the client library.
 
     Raises:
         Unavailable: with what was wrong.
@@ -32,7 +38,9 @@ def ask(bootstrap: str, call: Callable[[], Any], what: str) -> Any:
         kafka_error = error.args[0]
         if kafka_error.name() in ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN"):
             fail(f"{what}: no broker answers at {bootstrap}")
-        fail(f"{what}: {kafka_error.str()}")
+        if messages is not None and kafka_error.code() in messages:
+            fail(messages[kafka_error.code()])
+        fail(f"{what}: {kafka_error.str().removeprefix('Broker: ')}")
     except TimeoutError:
         fail(f"{what}: {bootstrap} did not answer within {TIMEOUT_S:g} s")
 

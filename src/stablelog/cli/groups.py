@@ -1,9 +1,9 @@
 """`stablelog groups`."""
 
-from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError
 
 from stablelog.cli.admin import admin_client, ask, end_offsets
-from stablelog.cli.output import done, fail, print_json, print_table, show
+from stablelog.cli.output import counted, done, fail, print_json, print_table, show
 from stablelog.cli.partition_watch import unavailable_partitions
 
 
@@ -65,12 +65,22 @@ def describe(bootstrap: str, group: str, *, as_json: bool) -> None:
         )
         return
     print_table(
-        f"group {group}, {described.state.name.lower()}, {len(described.members)} members", columns, rows
+        f"group {group}, {described.state.name.lower()}, {counted(len(described.members), 'member')}",
+        columns,
+        rows,
     )
 
 
 def delete(bootstrap: str, group: str, *, as_json: bool) -> None:
     """Delete a group."""
     admin = admin_client(bootstrap)
-    ask(bootstrap, lambda: admin.delete_consumer_groups([group])[group], f"deleting {group}")
+    ask(
+        bootstrap,
+        lambda: admin.delete_consumer_groups([group])[group],
+        f"deleting {group}",
+        {
+            KafkaError.GROUP_ID_NOT_FOUND: f"there is no group {group!r}",
+            KafkaError.NON_EMPTY_GROUP: f"group {group!r} has members: stop them first",
+        },
+    )
     done(f"deleted {group}", as_json=as_json, group=group)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from stablelog.cli.output import done, fail, print_json, print_table
+from stablelog.cli.output import counted, done, fail, print_json, print_table
 from stablelog.env.disk import Disk, LocalDisk
 from stablelog.errors import DiskError
 from stablelog.log.recovery.examine import Expected
@@ -100,7 +100,7 @@ def run_verify(directory: Path, *, as_json: bool) -> None:
     else:
         for finding in findings:
             sys.stdout.write(f"{finding.path}: {finding.message}\n")
-        done(f"{len(partitions)} partitions, {len(findings)} findings", as_json=False)
+        done(f"{counted(len(partitions), 'partition')}, {counted(len(findings), 'finding')}", as_json=False)
     if findings:
         sys.exit(1)
 

@@ -117,6 +117,11 @@ def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *
         print_table(title, columns, rows)
 
 
+def counted(count: int, what: str) -> str:
+    """A count with a noun in singular or plural: "1 partition", "2 partitions"."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def done(message: str, *, as_json: bool, **facts: object) -> None:
     """What was done."""
     if as_json:

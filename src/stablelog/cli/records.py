@@ -22,7 +22,7 @@ from confluent_kafka import (
 
 from stablelog.cli.admin import TIMEOUT_S, ask, end_offsets, known_topic, quiet
 from stablelog.cli.disk_watch import DiskWatch, full_disk
-from stablelog.cli.output import done, fail, print_json
+from stablelog.cli.output import counted, done, fail, print_json
 from stablelog.cli.partition_watch import PartitionWatch, unavailable_partitions
 from stablelog.errors import Unavailable
 
@@ -102,7 +102,7 @@ def run_produce(
                     producer.abort_transaction(TIMEOUT_S if isinstance(error, Unavailable) else INTERRUPTED_S)
                 raise
             call(lambda: producer.commit_transaction(TIMEOUT_S), "committing")
-    done(f"wrote {count} records to {topic}", as_json=as_json, topic=topic, records=count)
+    done(f"wrote {counted(count, 'record')} to {topic}", as_json=as_json, topic=topic, records=count)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from confluent_kafka.admin import (
 )
 
 from stablelog.cli.admin import admin_client, ask, cluster, end_offsets, known_topic
-from stablelog.cli.output import done, fail, print_json, print_table, show
+from stablelog.cli.output import counted, done, fail, print_json, print_table, show
 from stablelog.cli.partition_watch import unavailable_partitions
 from stablelog.cli.serve import pair
 from stablelog.cli.transactions import open_in_topic
@@ -27,7 +27,7 @@ def create(bootstrap: str, name: str, partitions: int, configs: Sequence[str], *
     admin = admin_client(bootstrap)
     ask(bootstrap, lambda: admin.create_topics([topic])[name], f"creating {name}")
     count = len(known_topic(bootstrap, name).partitions)
-    done(f"created {name} with {count} partitions", as_json=as_json, topic=name, partitions=count)
+    done(f"created {name} with {counted(count, 'partition')}", as_json=as_json, topic=name, partitions=count)
 
 
 def list_topics(bootstrap: str, *, internal: bool, as_json: bool) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from crc32c import crc32c
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, DiskError, refuse_newer
+from stablelog.errors import Corrupt, DiskError, in_words, refuse_newer
 from stablelog.log.names import is_snapshot, offset_of
 from stablelog.log.producers import BATCHES_KEPT, NO_TXN, KeptBatch, Producer, Producers
 from stablelog.log.summary import Summary
@@ -225,7 +225,7 @@ def decode_producers(content: bytes) -> tuple[list[Producer], Summary]:
             found[producer_id].last_timestamp_ms = timestamp_ms
         return list(found.values()), Summary.decode(bytes.fromhex(read["segment"]))
     except (ValueError, KeyError, TypeError) as error:
-        raise Corrupt(f"not a file of producers: {error!r}") from error
+        raise Corrupt(f"not a file of producers: {in_words(error)}") from error
 
 
 def _producers(rows: Iterable[Sequence[Any]]) -> Iterator[Producer]:

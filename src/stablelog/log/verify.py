@@ -201,7 +201,7 @@ class _Verification:
         try:
             start = read_log_start(self._disk, path)
         except Corrupt as error:
-            return None, [Finding(path, str(error))]
+            return None, [Finding(path, str(error).removeprefix(f"{path} "))]
         if start is None:
             return (
                 None,
