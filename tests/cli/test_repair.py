@@ -1,6 +1,10 @@
 """`stablelog repair` and `stablelog verify` on a data directory."""
 
+import os
+import pty
 import re
+import subprocess
+import sys
 
 import pytest
 from crc32c import crc32c
@@ -74,6 +78,25 @@ def test_repair_shows_what_a_cut_loses_and_changes_nothing_without_consent(data)
     assert "3, with 3 records and 0 transaction markers, up to offset 5" in result.output
     assert path.read_bytes() == before
     assert sorted(found.name for found in (data / "t-0").glob("*.cut")) == []
+
+
+@pytest.mark.parametrize(("typed", "code"), [(b"n\n", 1), (b"\n", 1), (b"\x04", 1), (b"y\n", 0)])
+def test_repair_ends_with_1_if_its_question_is_answered_with_no(data, typed, code):
+    """Also with the end of the input (Ctrl-D): the damage stays."""
+    path = data / "t-0" / LOG
+    flip(path, positions(path)[2] + 30)
+    before = path.read_bytes()
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-m", "stablelog.cli.main", "repair", str(data)]
+    with subprocess.Popen(command, stdin=end, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as asking:
+        os.close(end)
+        os.write(terminal, typed)
+        output, _ = asking.communicate(timeout=300)
+    os.close(terminal)
+    assert asking.returncode == code, output
+    assert (b"Nothing was changed." in output) is (code == 1)
+    assert b"Traceback" not in output
+    assert (path.read_bytes() == before) is (code == 1)
 
 
 def test_repair_cuts_with_consent_and_the_broker_serves_what_is_left(data):

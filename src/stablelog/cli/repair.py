@@ -81,10 +81,10 @@ def run_repair(directory: Path, *, yes: bool, at_first_damage: bool = False) -> 
         for partition, damage in passed:
             sys.stdout.write(describe_passed(partition, damage))
         whole = [partition for partition in partitions if partition not in failed]
-        _cut_all(disk, data, whole, found, failed, yes=yes)
+        is_done = _cut_all(disk, data, whole, found, failed, yes=yes)
     finally:
         lock.release()
-    if failed:
+    if failed or not is_done:
         sys.exit(1)
 
 
@@ -126,7 +126,7 @@ def _cut_all(
     failed: set[Path],
     *,
     yes: bool,
-) -> None:
+) -> bool:
     """Cut the damaged logs, and add a record to each commit log whose coordinator would not go on behind what was given out.
 
     Args:
@@ -136,6 +136,9 @@ def _cut_all(
         found: those of them whose log is damaged.
         failed: the directories of partitions that could not be examined. Nothing is written to them.
         yes: whether to write without a question.
+
+    Returns:
+        Whether the user agreed to all of it.
     """
     # What was given out is read before the cuts, which take markers and snapshots away, too.
     is_any = any(group_of_directory(partition) is not None for partition in examined)
@@ -145,6 +148,7 @@ def _cut_all(
     is_cut = {partition: _repair(disk, partition, damage, yes=yes) for partition, damage in found}
     logs = commit_logs(partition_directories(disk, data))
     said = {group: read_said(disk, directories, group) for group, directories in logs.items()}
+    is_done = all(is_cut.values())
     for group, directories in commit_logs(examined).items():
         unreadable = sorted(path.name for path in failed.intersection(logs[group]))
         if unreadable:
@@ -154,7 +158,8 @@ def _cut_all(
             )
         elif all(is_cut.get(path, True) for path in directories):
             was_cut = any(is_cut.get(path, False) for path in directories)
-            _go_on(disk, data, directories[0], given, said, is_cut=was_cut, yes=yes)
+            is_done &= _go_on(disk, data, directories[0], given, said, is_cut=was_cut, yes=yes)
+    return is_done
 
 
 def _repair(disk: Disk, partition: Path, damage: Damage, *, yes: bool) -> bool:
@@ -173,26 +178,37 @@ def _agreed(question: str, *, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         fail("nothing was changed: answer on a terminal, or agree with --yes")
-    if typer.confirm(question, default=False):
-        return True
+    try:
+        if typer.confirm(question, default=False):
+            return True
+    except typer.Abort as abort:
+        if isinstance(abort.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        sys.stdout.write("\n")  # the end of the input is a no
     sys.stdout.write("Nothing was changed.\n")
     return False
 
 
 def _go_on(
     disk: Disk, data: Path, directory: Path, given: Given, said: dict[str, Given], *, is_cut: bool, yes: bool
-) -> None:
-    """Let a coordinator go on behind what was given out, if the commit logs have lost that."""
+) -> bool:
+    """Let a coordinator go on behind what was given out, if the commit logs have lost that.
+
+    Returns:
+        Whether nothing is left to do.
+    """
     group = group_of_directory(directory)
     assert group is not None, directory
     state = next_numbers(given, said, group, is_cut=is_cut)
     if state is None:
-        return
+        return True
     sys.stdout.write(_describe_numbers(directory.name, group, given, said, state))
-    if _agreed("Add it?", yes=yes):
-        epoch = last_leader_epoch(disk, data)
-        append_given(disk, directory, group, state, leader_epoch=epoch)
-        said[group].producer_ids_end = state.producer_ids_end
+    if not _agreed("Add it?", yes=yes):
+        return False
+    epoch = last_leader_epoch(disk, data)
+    append_given(disk, directory, group, state, leader_epoch=epoch)
+    said[group].producer_ids_end = state.producer_ids_end
+    return True
 
 
 def _describe_numbers(name: str, group: str, given: Given, said: dict[str, Given], state: GroupState) -> str:
