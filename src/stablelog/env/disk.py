@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
+from stablelog.env.pages import populate
 from stablelog.errors import DiskError
 
 Buffer = bytes | bytearray | memoryview
@@ -63,6 +64,17 @@ class File(Protocol):
 
     def will_need(self, position: int, size: int) -> None:
         """Announce that these bytes are read next. Returns at once and never fails."""
+        ...
+
+    def populate(self, view: memoryview) -> bool:
+        """Make the bytes of a view of this file ready to be read at once. Safe to call from any thread.
+
+        Returns:
+            False where the system cannot; nothing was done.
+
+        Raises:
+            DiskError: they cannot be read. Reading the view may end the process.
+        """
         ...
 
     def truncate(self, size: int) -> None:
@@ -278,6 +290,13 @@ class LocalFile:
         if hasattr(os, "posix_fadvise"):
             with contextlib.suppress(OSError):
                 os.posix_fadvise(self._fd, position, size, os.POSIX_FADV_WILLNEED)
+
+    def populate(self, view: memoryview) -> bool:
+        """Bring the pages into memory and into the map; see `env.pages`."""
+        try:
+            return populate(view)
+        except OSError as error:
+            raise _disk_error(f"reading {self._path}", error) from error
 
     def truncate(self, size: int) -> None:
         """Cut or extend."""

@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, BatchHeader, crc_holds, read_header
 from stablelog.env.disk import Disk, File
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, DiskError
 
 SCRUB_SIZE = 1 << 20  # bytes that the scrub reads at a time, about
 PIECE_SIZE = 8 << 20  # bytes that are walked over between two yields, about
@@ -85,7 +85,9 @@ def bad_crc(path: Path, header: BatchHeader, position: int) -> str:
     return f"{path}: the CRC of the batch at offset {header.base_offset}, byte {position}, does not hold. Restore the file"
 
 
-def prove_headers(disk: Disk, path: Path, size: int, crc: int) -> Iterator[None]:
+def prove_headers(
+    disk: Disk, path: Path, size: int, crc: int, mapped: memoryview | None = None
+) -> Iterator[None]:
     """Prove the first `size` bytes of a log file, a piece at a time. May run in any thread.
 
     Args:
@@ -93,6 +95,7 @@ def prove_headers(disk: Disk, path: Path, size: int, crc: int) -> Iterator[None]
         path: of the log file.
         size: bytes; they end with a whole batch.
         crc: CRC-32C over the headers of these batches.
+        mapped: these bytes, as readers have the file mapped: its pages are there for them when the proof is done.
 
     Raises:
         Corrupt: they are not those batches. Names the first batch that is damaged, where that can be told.
@@ -105,13 +108,13 @@ def prove_headers(disk: Disk, path: Path, size: int, crc: int) -> Iterator[None]
     try:
         if file.size < size:
             raise Corrupt(f"{path} holds {file.size} bytes; {size} were durable. Restore it")
-        yield from _walk(file, path, size, crc)
+        yield from _walk(file, path, size, crc, mapped)
     finally:
         file.close()
 
 
-def _walk(file: File, path: Path, size: int, crc: int) -> Iterator[None]:
-    position = found = count = piece_end = 0
+def _walk(file: File, path: Path, size: int, crc: int, mapped: memoryview | None) -> Iterator[None]:
+    position = found = count = piece_end = ready_end = 0
     unpack, header_size = LENGTH.unpack_from, HEADER.size
     while position < size:
         average = position // count if count else 0
@@ -122,9 +125,16 @@ def _walk(file: File, path: Path, size: int, crc: int) -> Iterator[None]:
             if average < LARGE_SIZE:
                 # Headers alone, read one by one, would each wait for the disk.
                 file.will_need(position, min(2 * PIECE_SIZE, size - position))
-        chunk_size = CHUNK_SIZE if average < SKIPPED_SIZE else header_size
-        # A copy, because a sector that cannot be read would end the process if it were mapped.
-        chunk = file.read(position, min(chunk_size, size - position))
+                ready_end = min(piece_end, size) if _is_ready(file, mapped, position, piece_end) else 0
+        chunk: bytes | memoryview
+        if mapped is not None and position + header_size <= ready_end:
+            chunk = mapped[position:ready_end]
+            if average < SKIPPED_SIZE:  # slices of bytes cost less than slices of a view
+                chunk = bytes(chunk[:CHUNK_SIZE])
+        else:
+            chunk_size = CHUNK_SIZE if average < SKIPPED_SIZE else header_size
+            # A copy, because a sector that cannot be read would end the process if it were mapped.
+            chunk = file.read(position, min(chunk_size, size - position))
         at, last = 0, len(chunk) - header_size
         if last < 0:
             raise _damaged(file, path, size)
@@ -140,6 +150,16 @@ def _walk(file: File, path: Path, size: int, crc: int) -> Iterator[None]:
         position += at
     if position != size or found != crc:
         raise _damaged(file, path, size)
+
+
+def _is_ready(file: File, mapped: memoryview | None, begin: int, end: int) -> bool:
+    """Whether a piece of the mapped file is in memory now. If not, it is read otherwise, which also says why."""
+    if mapped is None:
+        return False
+    try:
+        return file.populate(mapped[begin:end])
+    except DiskError:
+        return False
 
 
 def _damaged(file: File, path: Path, size: int) -> Corrupt:

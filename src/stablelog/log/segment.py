@@ -9,6 +9,7 @@ import contextlib
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -503,8 +504,11 @@ class Segment:
         """Whether the log file may be handed out: it is what this process wrote, or `prove` has found it whole."""
         return self._unproven is None
 
-    def prove(self) -> Iterator[None]:
+    def prove(self, mapped: memoryview | None = None) -> Iterator[None]:
         """Prove the log file that was taken on trust, a piece at a time. May run in any thread.
+
+        Args:
+            mapped: what is proven, as readers will have it mapped.
 
         Raises:
             Corrupt: it is not what was sealed; nothing of it is handed out any more.
@@ -513,7 +517,7 @@ class Segment:
         if self._unproven is None:
             return
         try:
-            yield from prove_headers(self._disk, self.path(LOG), *self._unproven)
+            yield from prove_headers(self._disk, self.path(LOG), *self._unproven, mapped)
         except Corrupt as error:
             self.damage = str(error)
             raise
@@ -547,7 +551,13 @@ class Segment:
 
     def unproven(self) -> Unproven:
         """What a read raises that needs the proof first."""
-        return Unproven(self.path(LOG), self.prove)
+        mapped = None
+        if self._unproven is not None:
+            with contextlib.suppress(Corrupt, DiskError):  # the proof says what is wrong
+                log = self._opened_log()
+                if log.size >= self._unproven[0]:
+                    mapped = log.view(0, self._unproven[0])
+        return Unproven(self.path(LOG), partial(self.prove, mapped))
 
     @property
     def log(self) -> File:

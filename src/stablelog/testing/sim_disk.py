@@ -109,6 +109,11 @@ class SimFile:
     def will_need(self, position: int, size: int) -> None:
         """Nothing to do: all of it is in memory."""
 
+    def populate(self, view: memoryview) -> bool:
+        """Nothing to do, but what cannot be read is told."""
+        self._call("reading")
+        return True
+
     def truncate(self, size: int) -> None:
         """Cut or extend."""
         self._call("truncating")
