@@ -66,7 +66,7 @@ PARTS = (
     Part(
         "spark",
         tests("tests/chaos/test_spark_kill.py"),
-        {"STABLELOG_SPARK_KILLS": "110", "STABLELOG_SPARK_ROWS": "100000"},
+        {"STABLELOG_NIGHT": "1", "STABLELOG_SPARK_KILLS": "110", "STABLELOG_SPARK_ROWS": "100000"},
     ),
     Part("spark-cuts", tests("tests/spark/test_cuts.py", "-k", "sum_to_zero"), {"STABLELOG_SEEDS": "20"}, 20),
     Part("histories", tests("tests/log/test_model.py"), {"STABLELOG_HISTORIES": "5000"}),

@@ -8,6 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.disk_reserve import (
+    CALL_SIZE_MAX,
     MARGIN_SIZE_MIN,
     REFUSED_WHILE_FULL,
     RESERVE_FILE,
@@ -122,6 +123,13 @@ def test_the_margin_is_larger_by_the_largest_write_that_failed_until_there_is_ro
     disk.capacity += MARGIN_SIZE_MIN
     assert not restored(reserve)
     disk.capacity += 1
+    assert restored(reserve)
+
+
+def test_a_write_that_can_never_succeed_does_not_keep_the_disk_full():
+    disk, reserve = made(capacity=SIZE + MARGIN_SIZE_MIN)
+    full_of(disk, reserve, 2 * CALL_SIZE_MAX)
+    disk.capacity += CALL_SIZE_MAX
     assert restored(reserve)
 
 

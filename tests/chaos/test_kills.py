@@ -20,6 +20,7 @@ from tests.scale import SEED
 A, B, ORDERED, KEYED = ("a", 0), ("b", 0), ("o", 0), ("k", 0)
 
 
+@pytest.mark.night
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_slice_of_the_long_run_finds_nothing():

@@ -260,6 +260,7 @@ def by_step(kills):
     return {name: {target: kills[name, target] for target in TARGETS} for name in STEPS}
 
 
+@pytest.mark.night
 def test_each_row_once_whatever_is_killed(tmp_path):
     chance = randomness(KILLS)
     with stablelog.serve(tmp_path / "data") as broker:

@@ -160,6 +160,6 @@ def test_only_a_commit_log_whose_cut_is_declined_gets_no_record(data, monkeypatc
     answers = iter([*(name != declined for name in paths), True])
     monkeypatch.setattr(repair, "_agreed", lambda _question, *, yes: next(answers))
     result = run("repair", data)
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == 1, result.output  # damage is left
     assert paths[declined].read_bytes() == before
     assert ("A record is added" in result.output) == (declined != COMMIT_LOG)

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import stablelog
 from stablelog.batch.header import headers_in
 from stablelog.cli import disk_watch, records
-from stablelog.cli.partition_watch import PartitionWatch
+from stablelog.cli.partition_watch import OPENING, PartitionWatch
 from stablelog.errors import Unavailable
 from tests.cli.test_cli import answer, run
 from tests.clients.drivers import unique
@@ -85,6 +85,18 @@ def test_consume_names_the_offline_partition_and_ends(broker, told, capsys, grou
     assert len(capsys.readouterr().out.splitlines()) == 60, "the other partition is read"
 
 
+@pytest.mark.parametrize(
+    ("why", "is_lasting"), [(OFFLINE, True), ("damaged at offset 7 or behind it", True), (OPENING, False)]
+)
+def test_only_an_offline_or_damaged_partition_is_given_up(monkeypatch, why, is_lasting):
+    """A recovery, and the proof of large segments, may take longer than a reader waits."""
+    watch = PartitionWatch("nowhere:1", "t", [0], {0: 0}, "read_committed")
+    monkeypatch.setattr(watch, "_ask", lambda: {0: why})
+    assert watch.state() == f"t-0 is {why}"
+    assert (watch.given_up(0) is not None) == is_lasting
+
+
+@pytest.mark.night  # it takes as long as the command waits
 def test_consume_ends_with_one_line_and_exit_code_2(broker):
     done = run("consume", "half", bootstrap=broker.bootstrap)
     assert done.returncode == 2

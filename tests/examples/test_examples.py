@@ -69,6 +69,7 @@ def test_every_order_gets_its_customers_name(spark, bootstrap, tmp_path):
     ]
 
 
+@pytest.mark.night
 def test_every_window_that_is_over_is_counted_once(spark, bootstrap, tmp_path):
     in_time(lambda: windowed_counts.run(spark, bootstrap, str(tmp_path)))
     counts = read(bootstrap, "order-counts")

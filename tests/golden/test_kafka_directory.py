@@ -154,7 +154,15 @@ def test_verify_and_inspect_work_on_it():
     tables = [json.loads(line) for line in command("inspect", str(GOLDEN / "data"), "--json").splitlines()]
     assert {table["problem"] for table in tables} == {None}
     kinds = {table["file"].rpartition(".")[2].rpartition("/")[2] for table in tables}
-    assert kinds == {"log", "index", "timeindex", "txnindex", "snapshot", "leader-epoch-checkpoint"}
+    assert kinds == {
+        "log",
+        "index",
+        "timeindex",
+        "txnindex",
+        "snapshot",
+        "leader-epoch-checkpoint",
+        "metadata",
+    }
     records = command("inspect", str(GOLDEN / "data" / "everything-0"), "--records", "--json")
     rows = [row for line in records.splitlines() for row in json.loads(line)["rows"] if "key" in row]
     assert len([row for row in rows if row["kind"] in ("plain", "transactional")]) == len(

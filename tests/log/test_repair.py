@@ -201,7 +201,7 @@ def check_repair(log, *, clean=False):
 
 @pytest.mark.parametrize("which", [0, 2, -1], ids=["first", "middle", "growing"])
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-@pytest.mark.parametrize("bits", [0x01, 0x80])
+@pytest.mark.parametrize("bits", [0x01, pytest.param(0x80, marks=pytest.mark.night)])
 def test_after_a_repair_of_any_changed_byte_a_start_opens_the_log(which, clean, bits):
     for place in (0, 1, -1):
         for at in range(HEADER.size + 2):

@@ -153,9 +153,13 @@ class DiskReserve:
         """Take note that a call failed. Returns whether it, or what caused it, was for lack of room."""
         full = _lack_of_room(error)
         if full is not None:
-            self._failed_size = max(self._failed_size, full.size)
+            self._failed(full)
             self._set_full(full)
         return full is not None
+
+    def _failed(self, error: DiskError) -> None:
+        """Take note how much room a call lacked: capped, since one that can never succeed must not keep the disk full."""
+        self._failed_size = max(self._failed_size, min(error.size, CALL_SIZE_MAX))
 
     def _set_full(self, error: DiskError) -> None:
         self._lacks_room = True
@@ -229,7 +233,7 @@ class DiskReserve:
         self._set_full(full)
         if self._lacks_bytes(full) and self.release(frees=frees):
             return True
-        self._failed_size = max(self._failed_size, full.size)
+        self._failed(full)
         return False
 
     def _lacks_bytes(self, error: DiskError) -> bool:

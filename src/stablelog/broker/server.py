@@ -148,6 +148,8 @@ async def _check_address(host: str, port: int) -> None:
             continue  # the machine does not have this family of addresses
         with probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:  # as the listener: IPv4 has an address of its own
+                probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             probe.bind(address)
 
 

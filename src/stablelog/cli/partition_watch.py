@@ -16,6 +16,7 @@ from stablelog.client.cluster import EARLIEST, Cluster, Target
 from stablelog.errors import OffsetOutOfRange, Refused, StablelogError, Unavailable
 
 OFFLINE: Final = "offline: the broker's log says why"
+DAMAGED: Final = "damaged"
 OPENING: Final = "without a leader: the broker is opening it"
 FETCHES_MAX: Final = 20  # of one partition in one look, in which damage is looked for
 FETCH_SIZE: Final = 1 << 20
@@ -71,7 +72,7 @@ def read_fault(cluster: Cluster, target: Target, position: int, isolation: str) 
         if not isinstance(reason, Refused):
             return None  # the broker does not answer, which the caller finds by itself
         if reason.code is ErrorCode.kafka_storage_error:
-            return f"damaged at offset {position} or behind it: the broker's log names the file"
+            return f"{DAMAGED} at offset {position} or behind it: the broker's log names the file"
         return f"not readable at offset {position} now: {reason.code.name.upper()}"
     return None
 
@@ -106,7 +107,7 @@ class PartitionWatch(disk_watch.Watch):
         self._isolation = isolation
         self._heard_s: dict[int, float] = {}
         self._at_end: frozenset[int] = frozenset()
-        self._since_s: dict[int, float] = {}  # when each partition that cannot be read was found so
+        self._since_s: dict[int, float] = {}  # when each offline or damaged partition was found so
         self._faults: dict[int, str] = {}
         self._asked_s = 0.0
 
@@ -128,7 +129,8 @@ class PartitionWatch(disk_watch.Watch):
     def given_up(self, wait_s: float) -> str | None:
         """Why the reader cannot come to the end of the partitions at whose end it is not, in words.
 
-        None while one of them can be read, or has not been unreadable for so long.
+        None while one of them can be read, or will be: the broker opens it, or proves a segment of it. None, too, while
+        one has not been offline or damaged for so long.
         """
         left = self.partitions - self._at_end
         since_s, faults, now_s = self._since_s, self._faults, time.monotonic()
@@ -143,7 +145,11 @@ class PartitionWatch(disk_watch.Watch):
         faults = self._ask()
         self._asked_s = now_s = time.monotonic()
         self._faults = faults
-        self._since_s = {index: self._since_s.get(index, now_s) for index in faults}
+        self._since_s = {
+            index: self._since_s.get(index, now_s)
+            for index, why in faults.items()
+            if why == OFFLINE or why.startswith(DAMAGED)
+        }
         return self._text(faults) if faults else None
 
     def _ask(self) -> dict[int, str]:

@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, BatchHeader, crc_holds, read_header
 from stablelog.env.disk import Disk, File
-from stablelog.errors import Corrupt, DiskError
+from stablelog.errors import Corrupt
 
 SCRUB_SIZE = 1 << 20  # bytes that the scrub reads at a time, about
 PIECE_SIZE = 8 << 20  # bytes that are walked over between two yields, about
@@ -153,13 +153,8 @@ def _walk(file: File, path: Path, size: int, crc: int, mapped: memoryview | None
 
 
 def _is_ready(file: File, mapped: memoryview | None, begin: int, end: int) -> bool:
-    """Whether a piece of the mapped file is in memory now. If not, it is read otherwise, which also says why."""
-    if mapped is None:
-        return False
-    try:
-        return file.populate(mapped[begin:end])
-    except DiskError:
-        return False
+    """Whether a piece of the mapped file is in memory now: bodies, too, since readers get them from there."""
+    return mapped is not None and file.populate(mapped[begin:end])
 
 
 def _damaged(file: File, path: Path, size: int) -> Corrupt:

@@ -514,10 +514,11 @@ class Segment:
             Corrupt: it is not what was sealed; nothing of it is handed out any more.
             DiskError: it cannot be read.
         """
-        if self._unproven is None:
+        unproven = self._unproven  # once: another thread may have proven it meanwhile
+        if unproven is None:
             return
         try:
-            yield from prove_headers(self._disk, self.path(LOG), *self._unproven, mapped)
+            yield from prove_headers(self._disk, self.path(LOG), *unproven, mapped)
         except Corrupt as error:
             self.damage = str(error)
             raise
@@ -551,12 +552,12 @@ class Segment:
 
     def unproven(self) -> Unproven:
         """What a read raises that needs the proof first."""
-        mapped = None
-        if self._unproven is not None:
+        mapped, unproven = None, self._unproven
+        if unproven is not None:
             with contextlib.suppress(Corrupt, DiskError):  # the proof says what is wrong
                 log = self._opened_log()
-                if log.size >= self._unproven[0]:
-                    mapped = log.view(0, self._unproven[0])
+                if log.size >= unproven[0]:
+                    mapped = log.view(0, unproven[0])
         return Unproven(self.path(LOG), partial(self.prove, mapped))
 
     @property
