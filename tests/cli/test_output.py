@@ -49,49 +49,36 @@ COMMAND = [sys.executable, "-m", "stablelog.cli.main"]
 FULL = "stablelog: standard output cannot be written: No space left on device\n"
 
 
+def ended(stdout, *words):
+    """How a command ends whose standard output this is: exit code, and what it says on stderr."""
+    done = subprocess.run(
+        [*COMMAND, *words], stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=300, check=False
+    )
+    return done.returncode, done.stderr
+
+
 @pytest.mark.parametrize(
     "words", [["--help"], ["topics", "create", "--help"], ["verify"], ["inspect", "--records"]]
 )
 def test_a_full_output_is_one_line_and_exit_code_2(data, words):
-    where = [] if "--help" in words else [str(data)]
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
-            [*COMMAND, *words, *where],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-    assert (done.returncode, done.stderr) == (2, FULL)
+        assert ended(full, *words, *([] if "--help" in words else [str(data)])) == (2, FULL)
 
 
 @pytest.mark.parametrize("words", [["topics", "list"], ["consume", "t"]])
 def test_a_full_output_ends_a_command_that_talks_to_a_broker(stablelog_broker, words):
     assert run("produce", "t", bootstrap=stablelog_broker.bootstrap, given="x\n").returncode == 0
     with open("/dev/full", "w") as full:
-        command = [*COMMAND, *words, "--bootstrap", stablelog_broker.bootstrap]
-        done = subprocess.run(
-            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300, check=False
-        )
-    assert (done.returncode, done.stderr) == (2, FULL)
+        assert ended(full, *words, "--bootstrap", stablelog_broker.bootstrap) == (2, FULL)
 
 
 @pytest.mark.parametrize("words", [["--help"], ["verify"], ["inspect", "--records"]])
 def test_a_command_whose_reader_has_gone_ends_as_by_sigpipe_and_without_a_word(data, words):
-    where = [] if "--help" in words else [str(data)]
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(
-        [*COMMAND, *words, *where],
-        stdout=writing,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    found = ended(writing, *words, *([] if "--help" in words else [str(data)]))
     os.close(writing)
-    assert (done.returncode, done.stderr) == (141, "")
+    assert found == (141, "")
 
 
 def test_a_command_without_standard_output_works(data):

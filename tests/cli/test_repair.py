@@ -237,6 +237,15 @@ def test_repair_takes_the_leader_epoch_from_the_logs_where_the_list_of_topics_is
 # -- commit logs ----------------------------------------------------------------------------------------------------
 
 
+def create(broker, topic, configs):
+    """Create a topic of one partition."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for made in admin.create_topics([NewTopic(topic, 1, 1, config=configs)]).values():
+        made.result(60)
+
+
 def commit(broker, count, transactional_id="y"):
     from confluent_kafka import Producer
 
@@ -256,13 +265,8 @@ def commits(tmp_path):
     """A stopped broker's directory: ten commits to the commit-ordered topic o, and a copy of the commit log after two."""
     import shutil
 
-    from confluent_kafka.admin import AdminClient, NewTopic
-
     with stablelog.serve(tmp_path / "data") as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        topic = NewTopic("o", 1, 1, config={"stablelog.order": "commit"})
-        for made in admin.create_topics([topic]).values():
-            made.result(60)
+        create(broker, "o", {"stablelog.order": "commit"})
         commit(broker, 2, "x")
     shutil.copytree(tmp_path / "data" / "__transaction_state-0", tmp_path / "older")
     with stablelog.serve(tmp_path / "data") as broker:
@@ -377,14 +381,9 @@ def test_one_directory_that_cannot_be_examined_does_not_keep_the_others_from_rep
 )
 @pytest.mark.parametrize("is_whole", [True, False], ids=["whole log", "damaged log"])
 def test_a_lost_start_offset_is_named_and_nothing_is_cut(data, partition, name, is_whole):
-    from confluent_kafka.admin import AdminClient, NewTopic
-
     if partition == "o-0":
         with stablelog.serve(data) as broker:
-            admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-            topic = NewTopic("o", 1, 1, config={"stablelog.order": "commit"})
-            for made in admin.create_topics([topic]).values():
-                made.result(60)
+            create(broker, "o", {"stablelog.order": "commit"})
             commit(broker, 3)
     path = data / partition / LOG
     if not is_whole:
@@ -432,13 +431,9 @@ def test_without_the_list_of_topics_nothing_is_cut(data, damage, said):
 def sealed(tmp_path):
     """A stopped broker's directory: topic t with several segments, and a rotted record in the second batch of the first."""
     from confluent_kafka import Producer
-    from confluent_kafka.admin import AdminClient, NewTopic
 
     with stablelog.serve(tmp_path / "data") as broker:
-        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-        topic = NewTopic("t", 1, 1, config={"segment.bytes": "1024"})
-        for made in admin.create_topics([topic]).values():
-            made.result(60)
+        create(broker, "t", {"segment.bytes": "1024"})
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         for number in range(12):
             producer.produce("t", b"%d" % number + bytes(400))

@@ -159,6 +159,24 @@ def test_a_failed_write_says_how_many_bytes_it_was_to_write(there, write):
     assert raised.value.size == 400
 
 
+def test_only_a_call_that_writes_content_says_how_many_bytes_lack_room_on_the_simulated_disk():
+    """The real disk says no size of a file that it extends or allocates."""
+    disk, path = SimDisk(), Path("/d/f")
+    disk.make_dir(path.parent)
+    file = disk.open(path, create=True)
+    disk.capacity = 100
+    for call, size in (
+        (lambda: file.append(bytes(200)), 200),
+        (lambda: disk.write_atomic(path, bytes(200)), 200),
+        (lambda: disk.write_unsynced(path, bytes(200)), 200),
+        (lambda: file.truncate(200), 0),
+        (lambda: disk.allocate(path.with_name("g"), 200), 0),
+    ):
+        with pytest.raises(DiskError) as raised:
+            call()
+        assert (raised.value.number, raised.value.size) == (errno.ENOSPC, size)
+
+
 def test_a_write_that_cannot_be_undone_closes_the_file_for_more(there):
     there.place.fail(["pwritev", "ftruncate"], errno.ENOSPC)
     with pytest.raises(DiskError) as raised:

@@ -1,4 +1,4 @@
-"""`stablelog repair`: cuts a damaged log behind its last whole batch, once its owner has agreed to the loss."""
+"""`stablelog repair`: cuts a damaged log where a start would refuse it, once its owner has agreed to the loss."""
 
 import sys
 from pathlib import Path

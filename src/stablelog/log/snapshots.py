@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, DiskError, in_words, refuse_newer
-from stablelog.log.names import is_snapshot, offset_of
+from stablelog.log.names import PRODUCERS, is_snapshot, offset_of
 from stablelog.log.producers import BATCHES_KEPT, NO_TXN, KeptBatch, Producer, Producers
 from stablelog.log.summary import Summary
 
@@ -226,6 +226,15 @@ def decode_producers(content: bytes) -> tuple[list[Producer], Summary]:
         return list(found.values()), Summary.decode(bytes.fromhex(read["segment"]))
     except (ValueError, KeyError, TypeError) as error:
         raise Corrupt(f"not a file of producers: {in_words(error)}") from error
+
+
+def decode_either(name: str, content: bytes) -> list[Producer]:
+    """The producers in a file of either form, which its name tells. How long they have been idle does not matter.
+
+    Raises:
+        NewerFormat, Corrupt: as `decode_producers` and `decode_snapshot`.
+    """
+    return decode_producers(content)[0] if name.endswith(PRODUCERS) else decode_snapshot(content, -1)
 
 
 def _producers(rows: Iterable[Sequence[Any]]) -> Iterator[Producer]:

@@ -33,10 +33,10 @@ from stablelog.coordinators.transactions.records import (
 from stablelog.coordinators.transactions.table import FIRST_SEQUENCE
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat, naming
-from stablelog.log.names import CUT, PRODUCERS, has_offset, is_log, is_snapshot, offset_of
+from stablelog.log.names import CUT, has_offset, is_log, is_snapshot, offset_of
 from stablelog.log.recovery.examine import Damage
 from stablelog.log.recovery.tail import batches_behind, lost_batches
-from stablelog.log.snapshots import decode_producers, decode_snapshot
+from stablelog.log.snapshots import decode_either
 
 SPARE_BLOCKS: Final = 1  # of producer ids, for each commit log
 
@@ -181,10 +181,7 @@ def _producer_ids_in_snapshots(disk: Disk, directory: Path) -> Iterator[int]:
         if not is_snapshot(name):
             continue
         with contextlib.suppress(Corrupt, NewerFormat):
-            content = disk.read_bytes(directory / name)
-            producers = (
-                decode_producers(content)[0] if name.endswith(PRODUCERS) else decode_snapshot(content, -1)
-            )
+            producers = decode_either(name, disk.read_bytes(directory / name))
             yield from (producer.producer_id for producer in producers)
 
 

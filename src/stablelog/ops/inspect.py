@@ -28,8 +28,7 @@ from stablelog.log.names import (
     offset_of,
 )
 from stablelog.log.offset_index import OffsetIndex
-from stablelog.log.producers import Producer
-from stablelog.log.snapshots import decode_producers, decode_snapshot
+from stablelog.log.snapshots import decode_either
 from stablelog.log.summary import Summary
 from stablelog.log.time_index import TimeIndex
 from stablelog.log.transaction_index import TransactionIndex
@@ -200,15 +199,7 @@ def _txn_index(disk: Disk, path: Path) -> Table:
     return Table(str(path), columns, [tuple(index[place]) for place in range(len(index))])
 
 
-def _snapshot(disk: Disk, path: Path) -> Table:
-    return _producers(path, decode_snapshot(disk.read_bytes(path), -1))
-
-
-def _kept_producers(disk: Disk, path: Path) -> Table:
-    return _producers(path, decode_producers(disk.read_bytes(path))[0])
-
-
-def _producers(path: Path, producers: list[Producer]) -> Table:
+def _producers(disk: Disk, path: Path) -> Table:
     columns = (
         "producer",
         "epoch",
@@ -228,7 +219,7 @@ def _producers(path: Path, producers: list[Producer]) -> Table:
             producer.txn_first_offset,
             len(producer.batches),
         )
-        for producer in producers
+        for producer in decode_either(path.name, disk.read_bytes(path))
     ]
     return Table(str(path), columns, rows)
 
@@ -279,8 +270,8 @@ _BY_SUFFIX: Final[dict[str, Reader]] = {
     TIMEINDEX: _time_index,
     TXNINDEX: _txn_index,
     SUMMARY: _summary,
-    SNAPSHOT: _snapshot,
-    PRODUCERS: _kept_producers,
+    SNAPSHOT: _producers,
+    PRODUCERS: _producers,
     ENTRIES_SUFFIX: _rows_of(ENTRY, _named(Entry._fields)),
     EXTENTS_SUFFIX: _rows_of(EXTENT, _named(Extent._fields)),
     SUMMARY_SUFFIX: _commit_summary,

@@ -216,7 +216,7 @@ class SimDisk:
     def take_room(self, size: int, what: str, path: Path) -> None:
         """Fail with ENOSPC if this many more bytes do not fit into the capacity."""
         if size and self.capacity is not None and size > self.free_size(Path("/")):
-            raise DiskError(f"{what} {path} failed", errno.ENOSPC, size=size)
+            raise DiskError(f"{what} {path} failed", errno.ENOSPC)
 
     # -- crash -------------------------------------------------------------------------------------------------
 
@@ -369,13 +369,13 @@ class SimDisk:
     def _replaceable(self, path: Path, content: bytes) -> _Directory:
         try:
             self.call("writing", path)
+            home = self._home(path.with_name(path.name + ".tmp"), "writing")
+            if isinstance(home.names.get(path.name), _Directory):
+                raise DiskError(f"writing {path} failed", errno.EISDIR)
+            self.take_room(len(content), "writing", path)
         except DiskError as error:
             error.size = len(content)
             raise
-        home = self._home(path.with_name(path.name + ".tmp"), "writing")
-        if isinstance(home.names.get(path.name), _Directory):
-            raise DiskError(f"writing {path} failed", errno.EISDIR)
-        self.take_room(len(content), "writing", path)
         return home
 
     def list_dir(self, path: Path) -> list[str]:

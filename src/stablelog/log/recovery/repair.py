@@ -36,7 +36,8 @@ def examine(
 ) -> Damage | None:
     """Read a partition's log and find the first damage; None if there is none.
 
-    A start of the broker may pass over it, `Damage.is_passed_over`; `Damage.refused` is then the one it refuses. First it finishes what a crash interrupted, as each start does. It writes nothing else.
+    A start of the broker may pass over it: `Damage.is_passed_over` says so, and `Damage.refused` is the damage that the
+    start refuses. What a crash has interrupted is finished first, as each start does. Nothing else is written.
 
     Args:
         disk: where the partition lies; no broker has it open.

@@ -11,10 +11,10 @@ from pathlib import Path
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
-from stablelog.log.names import PRODUCERS, is_snapshot, offset_of
+from stablelog.log.names import is_snapshot, offset_of
 from stablelog.log.recovery.plan import indexes_hold
 from stablelog.log.segment import OpenFiles, Segment
-from stablelog.log.snapshots import decode_producers, decode_snapshot
+from stablelog.log.snapshots import decode_either
 from stablelog.log.summary import Summary
 
 
@@ -76,12 +76,8 @@ class Trust:
         found = set()
         for name in self._disk.list_dir(self._directory):
             if is_snapshot(name):
-                content = self._disk.read_bytes(self._directory / name)
                 with contextlib.suppress(Corrupt, NewerFormat):
-                    if name.endswith(PRODUCERS):
-                        decode_producers(content)
-                    else:
-                        decode_snapshot(content, -1)
+                    decode_either(name, self._disk.read_bytes(self._directory / name))
                     found.add(offset_of(name))
         return found
 
