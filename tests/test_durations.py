@@ -1,6 +1,8 @@
-"""The report of minutes for each folder adds up what pytest says of each test."""
+"""The report of minutes for each folder adds up what pytest says of each test. Workers keep groups together."""
 
 from types import SimpleNamespace
+
+import pytest
 
 from tests.durations import Durations, folder_of
 
@@ -38,3 +40,11 @@ def test_without_workers_there_is_one_process():
 def test_what_lies_in_tests_itself_is_a_folder_too():
     assert folder_of("tests/test_docs.py::test_one") == "tests"
     assert folder_of("tests/broker/apis/test_fetch.py::TestOne::test_two") == "tests/broker"
+
+
+@pytest.mark.xdist_group("together")
+def test_a_group_of_tests_runs_on_one_worker(request):
+    """Otherwise each worker starts a Spark session of its own. xdist puts a group's name behind the ids of its tests."""
+    if not hasattr(request.config, "workerinput"):
+        pytest.skip("there is one process")
+    assert request.node.nodeid.endswith("@together"), "this pytest-xdist groups no tests under this pytest"
