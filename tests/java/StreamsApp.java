@@ -1,5 +1,7 @@
 import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.PrintWriter;
+import java.io.StringWriter;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -14,14 +16,16 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 import org.apache.kafka.common.utils.Bytes;
 import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
+import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler;
 import org.apache.kafka.streams.kstream.Materialized;
 import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.state.Stores;
 
 /**
- * Kafka Streams with its default exception handler, and a consumer of what it writes. Streams counts the records of `in` by
- * key, exactly once, and writes each count to `out`. Each line on standard output is a JSON object: a state of Streams, the
- * records of a poll as [key, count], or what poll() has thrown. Runs until standard input ends.
+ * Kafka Streams, which shuts down after an uncaught exception as it does by default, and a consumer of what it writes. Streams
+ * counts the records of `in` by key, exactly once, and writes each count to `out`. Each line on standard output is a JSON
+ * object: a state of Streams, the records of a poll as [key, count], what poll() has thrown, or the trace of what a thread of
+ * Streams has died of. Runs until standard input ends.
  */
 public final class StreamsApp {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -42,6 +46,10 @@ public final class StreamsApp {
             .count(Materialized.<String, Long>as(Stores.inMemoryKeyValueStore("counts")))
             .toStream().to("out", Produced.with(Serdes.String(), Serdes.Long()));
         KafkaStreams streams = new KafkaStreams(builder.build(), settings);
+        streams.setUncaughtExceptionHandler(thrown -> {
+            tell("died", trace(thrown));
+            return StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse.SHUTDOWN_CLIENT; // as without a handler
+        });
         streams.setStateListener((now, before) -> tell("state", now.toString()));
         Thread reader = new Thread(() -> read(arguments[0]));
         reader.start();
@@ -79,6 +87,12 @@ public final class StreamsApp {
                 }
             }
         }
+    }
+
+    private static String trace(Throwable thrown) {
+        StringWriter text = new StringWriter();
+        thrown.printStackTrace(new PrintWriter(text));
+        return text.toString();
     }
 
     private static synchronized void tell(String what, Object value) {

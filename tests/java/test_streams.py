@@ -40,7 +40,7 @@ class App:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self.states, self.thrown, self.counts, self.polled_count = [], [], defaultdict(list), 0
+        self.states, self.thrown, self.deaths, self.counts, self.polled_count = [], [], [], defaultdict(list), 0
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -51,6 +51,8 @@ class App:
                 self.states.append(told["state"])
             elif "thrown" in told:
                 self.thrown.append(told["thrown"])
+            elif "died" in told:
+                self.deaths.append(told["died"])
             else:
                 for key, count in told["polled"]:
                     self.counts[key].append(count)
@@ -59,6 +61,7 @@ class App:
     def is_well(self):
         """Fails as soon as Streams has given up, or a poll has thrown."""
         assert self._process.poll() is None, "the Java process has ended"
+        assert not self.deaths, "\n".join(self.deaths)
         assert not {"ERROR", "PENDING_ERROR"} & set(self.states), self.states
         assert self.thrown == []
         return True
