@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 from rich.console import Console
 
-from bench import aborts, against, commit_order, limits, loads
+from bench import aborts, against, commit_order, limits, loads, loop_holds
 from bench.contestants import (
     KAFKA,
     OURS,
@@ -35,6 +35,7 @@ PARTS = (
     "aborts",
     "commit-order",
     "columns",
+    "loop",
     *SPARK_PARTS,
 )
 THROUGHPUT = ((100, 500_000), (1_000, 300_000))  # size of a record, records
@@ -290,6 +291,9 @@ def main() -> None:
     if "commit-order" in plan.parts:
         with console.status("commit order") as status:
             sections += commit_order.run(plan.run_count, plan.divisor, best, status.update)
+    if "loop" in plan.parts:
+        with console.status("holds of the event loop") as status:
+            sections += loop_holds.run(plan.run_count, plan.divisor, status.update)
     if plan.parts & {"columns", *SPARK_PARTS}:
         sections += measure_columns_and_spark(plan)
     if asked.json:

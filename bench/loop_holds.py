@@ -1,0 +1,324 @@
+"""Which single callback holds the broker's event loop for longest, under loads that were made to hold it?
+
+While a callback runs, nobody else is served. None may take more than 20 ms of the loop thread's processor time, whatever one
+client or one step of housekeeping does. The time by the clock is told beside it: it also has what the thread waits for, as
+pages of a cold file, other threads of the broker, and other processes.
+
+    python -m bench --only loop
+"""
+
+import os
+import socket
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
+from crc32c import crc32c
+
+from bench import loop_watch
+from bench.commit_fetch import drop_pages
+from bench.contestants import OURS
+from bench.loads import PATIENCE_S, QUIET, Topic, fetch_request, fill, receive
+from bench.loop_watch import LoopWatch
+from bench.report import Section, Wanted
+from stablelog.batch.header import CRC_START, Codec
+from stablelog.batch.records import Record, encode_batch
+from stablelog.client.cluster import LATEST, MAX_TIMESTAMP, Cluster, module_of
+from stablelog.client.connection import Connection
+
+HOLD_MS_MAX = 20.0
+PRODUCE, DELETE_RECORDS, INIT_PRODUCER_ID = 0, 21, 22
+FETCH_SIZE = 50 << 20
+SEGMENT_SIZE = 1 << 30
+RECORD_SIZE = 100_000
+BOMB_SIZE = 1 << 30  # bytes of records that a gzip bomb becomes
+IN_FLIGHT = 50
+
+Held = Callable[[str, Callable[[], object]], None]
+
+
+def run(run_count: int, divisor: int, tell: Callable[[str], object]) -> list[Section]:
+    """All figures.
+
+    Args:
+        run_count: runs that are counted.
+        divisor: of every count and size.
+        tell: told what is being done.
+    """
+    section = Section("The longest hold of the event loop by one callback", beside="")
+    for number in range(run_count):
+        for load in (records, producers, ids, segments, partitions):
+            tell(f"{load.__name__}, run {number + 1} of {run_count}")
+            with tempfile.TemporaryDirectory(prefix="loop-") as directory:
+                load(Path(directory) / "data", divisor, section)
+    return [section]
+
+
+def noted(watch: LoopWatch, section: Section) -> Held:
+    """A function that runs a load and notes the longest hold meanwhile."""
+
+    def held(what: str, work: Callable[[], object]) -> None:
+        holds = watch.during(work)
+        processor_ms = max((hold.processor_ms for hold in holds), default=0.0)
+        wall_ms = max((hold.wall_ms for hold in holds), default=0.0)
+        longest = max(holds, key=lambda hold: hold.processor_ms, default=None)
+        callback = f", in {longest.callback}" if longest and longest.processor_ms > HOLD_MS_MAX else ""
+        row = section.row(f"{what}, ms", wanted=Wanted(HOLD_MS_MAX, at_most=True, of_figure=True))
+        row.add(OURS, processor_ms)
+        section.row(f"the same by the clock, {what}").add(OURS, wall_ms)
+        if callback:
+            print(f"{what}: {processor_ms:.0f} ms{callback}")
+
+    return held
+
+
+# -- what one batch holds ------------------------------------------------------------------------------------------
+
+
+def records(data: Path, divisor: int, section: Section) -> None:
+    """One batch into a compacted topic: of many records, and of few bytes that become many."""
+    many = encode_batch([Record(0, 1, b"k", None)] * (1_000_000 // divisor), codec=Codec.ZSTD)
+    few = encode_batch([Record(0, 1, b"k", bytes(BOMB_SIZE // divisor // 100))] * 100, codec=Codec.GZIP)
+    with loop_watch.serve(data, message_max_bytes=100 << 20) as watch, cluster_of(watch) as cluster:
+        create(watch, "compacted", 1, {"cleanup.policy": "compact"})
+        held = noted(watch, section)
+        connection = cluster.any_connection()
+        held("batch of 1M records into a compacted topic", lambda: produce(connection, "compacted", many))
+        held("gzip bomb into a compacted topic", lambda: produce(connection, "compacted", few))
+
+
+# -- a log of many producers and batches ---------------------------------------------------------------------------
+
+
+def producers(data: Path, divisor: int, section: Section) -> None:
+    """A partition with many producers, each of which has written one batch."""
+    count = 1_000_000 // divisor
+    with loop_watch.serve(data, log_retention_ms=-1) as watch:
+        create(watch, "many", 1, {})
+        watch.broker.kill()
+        log = data / "many-0" / f"{0:020d}.log"
+        with log.open("wb") as file:
+            for batch in batches_of_producers(count):
+                file.write(batch)
+        watch.broker.start()
+        with cluster_of(watch) as cluster:
+            assert offset_of(cluster, LATEST) == count
+            held = noted(watch, section)
+            connection = cluster.any_connection()
+            configure(watch, "many", {"segment.bytes": str(1 << 20)})
+            one = encode_batch([Record(0, now_ms(), b"k", b"v")])
+            held("snapshot with 1M producers", lambda: snapshot(connection, log, one))
+            held("ListOffsets by time", lambda: offset_of(cluster, now_ms()))
+            held("ListOffsets of the greatest timestamp", lambda: offset_of(cluster, MAX_TIMESTAMP))
+            delete_records(connection, "many", count // 2)
+            held(
+                "ListOffsets of the greatest timestamp after DeleteRecords",
+                lambda: offset_of(cluster, MAX_TIMESTAMP),
+            )
+
+
+def batches_of_producers(count: int) -> Iterator[bytes]:
+    """Batches as they stand in a log, each of a producer of its own, from offset 0 on."""
+    template = bytearray(
+        encode_batch(
+            [Record(0, 0, b"k", b"v")], producer_id=0, producer_epoch=0, base_sequence=0, leader_epoch=0
+        )
+    )
+    begun_ms = now_ms()
+    for number in range(count):
+        struct.pack_into(">q", template, 0, number)
+        # Times that fall: the greatest is not that of the last batch.
+        struct.pack_into(">qqq", template, 27, begun_ms - number, begun_ms - number, number)
+        struct.pack_into(">I", template, CRC_START - 4, crc32c(memoryview(template)[CRC_START:]))
+        yield bytes(template)
+
+
+def snapshot(connection: Connection, log: Path, batch: bytes) -> None:
+    """Have the next segment begin, before which the producers are written, and wait for the file."""
+    produce(connection, "many", batch)
+    wait_until(lambda: any(log.parent.glob("*.producers")))
+    produce(connection, "many", batch)
+
+
+# -- coordinators --------------------------------------------------------------------------------------------------
+
+
+def ids(data: Path, divisor: int, section: Section) -> None:
+    """A commit log of many transactional ids that is trimmed to what they are now."""
+    often = {"transaction_abort_timed_out_transaction_cleanup_interval_ms": 1_000}
+    with loop_watch.serve(data, **often) as watch, cluster_of(watch) as cluster:
+        connection = cluster.coordinator("id-0")
+        first = data / "__transaction_state-0" / f"{0:020d}.log"
+
+        def work() -> None:
+            for _ in range(3):
+                init_producer_ids(connection, 100_000 // divisor)
+            if divisor == 1:  # a smaller log is not trimmed
+                wait_until(lambda: not first.exists())
+
+        noted(watch, section)("checkpoint of a commit log with 100,000 ids", work)
+
+
+def init_producer_ids(connection: Connection, count: int) -> None:
+    """InitProducerId for so many transactional ids, many on their way at a time."""
+    flexible_version = 4
+    for number in range(count + IN_FLIGHT):
+        if number < count:
+            name = f"id-{number}".encode()
+            body = bytes((len(name) + 1,)) + name + struct.pack(">iqhb", 60_000, -1, -1, 0)
+            connection.send(INIT_PRODUCER_ID, flexible_version, [body], flexible=True)
+        if number >= IN_FLIGHT:
+            connection.receive(flexible=True)
+
+
+# -- a log of many bytes -------------------------------------------------------------------------------------------
+
+
+def segments(data: Path, divisor: int, section: Section) -> None:
+    """Large fetches from segments that are not in the page cache, and the deletion of all segments."""
+    topic = Topic("large", RECORD_SIZE, 10_500_000_000 // divisor // RECORD_SIZE)
+    settings = {
+        "log_segment_bytes": SEGMENT_SIZE // divisor,
+        "log_retention_check_interval_ms": 1_000,
+        "log_segment_delete_delay_ms": 1_000,
+        "stablelog_flush": "os",
+    }
+    with loop_watch.serve(data, **settings) as watch:
+        create(watch, topic.name, 1, {})
+        producer = Producer({"bootstrap.servers": watch.broker.bootstrap, "batch.size": 1_000_000, **QUIET})
+        fill(producer, topic)
+        os.sync()
+        held = noted(watch, section)
+        for log in (data / "large-0").glob("*.log"):
+            drop_pages(log)
+        held("fetch of 50 MiB from a segment outside the page cache", lambda: fetch(watch, topic))
+        watch.broker.stop()
+        for log in (data / "large-0").glob("*.log"):
+            drop_pages(log)
+        watch.broker.start()
+        held("first fetch of a cold segment after a start", lambda: fetch(watch, topic))
+        held("deletion of 10 GB of segments", lambda: delete_all(watch, topic))
+
+
+def fetch(watch: LoopWatch, topic: Topic) -> None:
+    """Fetch 50 MiB from the log's beginning; while the segment is being proven, the answer is empty."""
+    answer = memoryview(bytearray(FETCH_SIZE * 2))
+    size = 0
+    with socket.create_connection((watch.broker.host, watch.broker.port), timeout=PATIENCE_S) as connection:
+        while size < RECORD_SIZE:
+            connection.sendall(fetch_request(topic.name.encode(), 0, FETCH_SIZE))
+            receive(connection, answer[:4])
+            size = int.from_bytes(answer[:4], "big")
+            receive(connection, answer[:size])
+
+
+def delete_all(watch: LoopWatch, topic: Topic) -> None:
+    """Let retention delete all sealed segments, and wait until the files are gone."""
+    configure(watch, topic.name, {"retention.bytes": "1"})
+    directory = watch.broker.data / f"{topic.name}-0"
+    wait_until(lambda: sum(file.stat().st_size for file in _files(directory)) < SEGMENT_SIZE)
+
+
+def _files(directory: Path) -> list[Path]:
+    return [file for file in directory.iterdir() if file.is_file()]
+
+
+# -- many partitions -----------------------------------------------------------------------------------------------
+
+
+def partitions(data: Path, divisor: int, section: Section) -> None:
+    """A transaction in many partitions, for whose end a consumer of all of them waits."""
+    count = 10_000 // divisor
+    with loop_watch.serve(data, stablelog_max_partitions=count + 200) as watch:
+        create(watch, "wide", count, {})
+        address = {"bootstrap.servers": watch.broker.bootstrap, **QUIET}
+        consumer = Consumer({**address, "group.id": "bench", "isolation.level": "read_committed"})
+        consumer.assign([TopicPartition("wide", number, 0) for number in range(count)])
+        assert consumer.poll(1.0) is None
+        producer = Producer({**address, "transactional.id": "wide"})
+        producer.init_transactions(PATIENCE_S)
+        producer.begin_transaction()
+        for number in range(count):
+            producer.produce("wide", b"value", partition=number)
+        producer.flush(PATIENCE_S)
+
+        def commit() -> None:
+            producer.commit_transaction(PATIENCE_S)
+            got = 0
+            while got < count:
+                got += len(consumer.consume(count - got, PATIENCE_S))
+
+        noted(watch, section)("commit that releases 10,000 partitions", commit)
+        consumer.close()
+
+
+# -- requests ------------------------------------------------------------------------------------------------------
+
+
+def now_ms() -> int:
+    """The machine's clock."""
+    return time.time_ns() // 1_000_000
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Wait for something in the broker's files."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.02)
+
+
+def cluster_of(watch: LoopWatch) -> Cluster:
+    """A client of the broker that is watched."""
+    return Cluster(watch.broker.bootstrap, timeout_s=PATIENCE_S)
+
+
+def create(watch: LoopWatch, name: str, partition_count: int, config: dict[str, str]) -> None:
+    """Create a topic."""
+    admin = AdminClient({"bootstrap.servers": watch.broker.bootstrap, **QUIET})
+    made = admin.create_topics(
+        [NewTopic(name, partition_count, 1, config=config)], request_timeout=PATIENCE_S
+    )
+    made[name].result()
+
+
+def configure(watch: LoopWatch, name: str, config: dict[str, str]) -> None:
+    """Change settings of a topic."""
+    admin = AdminClient({"bootstrap.servers": watch.broker.bootstrap, **QUIET})
+    entries = [
+        ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+        for setting, value in config.items()
+    ]
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries)
+    admin.incremental_alter_configs([resource])[resource].result()
+
+
+def offset_of(cluster: Cluster, spec: int) -> int:
+    """What ListOffsets answers for the partition of many producers."""
+    return cluster.list_offsets({("many", 0): spec}, "read_uncommitted")["many", 0].offset
+
+
+def produce(connection: Connection, name: str, batch: bytes) -> None:
+    """Produce a batch as it is; it may be refused."""
+    request: Any = connection.request_class(PRODUCE, 8)
+    module = module_of(request)
+    part = module.PartitionProduceData(index=0, records=batch)
+    topic = module.TopicProduceData(name=name, partition_data=(part,))
+    connection.call(
+        request(transactional_id=None, acks=-1, timeout=timedelta(seconds=60), topic_data=(topic,))
+    )
+
+
+def delete_records(connection: Connection, name: str, offset: int) -> None:
+    """Move a log's start."""
+    request: Any = connection.request_class(DELETE_RECORDS, 2)
+    module = module_of(request)
+    part = module.DeleteRecordsPartition(partition_index=0, offset=offset)
+    topic = module.DeleteRecordsTopic(name=name, partitions=(part,))
+    connection.call(request(topics=(topic,), timeout=timedelta(seconds=60)))
