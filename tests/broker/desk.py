@@ -161,7 +161,7 @@ class Desk:
     def __init__(self, broker):
         self.broker = broker
         self.router = Router(broker)
-        self._stranger = SimpleNamespace(host="nowhere")
+        self._stranger = SimpleNamespace(host="nowhere", appending=asyncio.Lock())
 
     async def ask(self, api_key, version, /, **fields):
         buffers = await self.router.respond(self._stranger, frame(api_key, version, **fields))

@@ -12,7 +12,7 @@ from stablelog.errors import Refused
 from stablelog.wire.messages import API_VERSIONS, PREFIX, api_name
 from tests.broker.desk import batch, frame, opened, produce_fields, read_answer
 
-STRANGER = SimpleNamespace(host="nowhere")
+STRANGER = SimpleNamespace(host="nowhere", appending=asyncio.Lock())
 
 
 def at_desk(conversation):

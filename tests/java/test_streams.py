@@ -40,7 +40,13 @@ class App:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self.states, self.thrown, self.deaths, self.counts, self.polled_count = [], [], [], defaultdict(list), 0
+        self.states, self.thrown, self.deaths, self.counts, self.polled_count = (
+            [],
+            [],
+            [],
+            defaultdict(list),
+            0,
+        )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 

@@ -6,7 +6,7 @@ last offset, its sequences and its leader epoch, so that nobody has to know what
 Format: docs/formats.md, "Record batch", "Record".  Source: Kafka's MemoryRecords.filterTo, KIP-534.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -56,10 +56,14 @@ def raw_records(batch: Buffer, header: BatchHeader) -> list[RawRecord]:
     Raises:
         Corrupt: the records are not what the header says.
     """
+    return list(walk_records(batch, header))
+
+
+def walk_records(batch: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
+    """Yield what `raw_records` returns, so that not all records are in memory. Raises as that, also after some records."""
     data = decompress(header.codec, memoryview(batch)[HEADER.size : header.size])
     if header.record_count > len(data):
         raise Corrupt(f"{header.record_count} records in {len(data)} bytes")
-    found = []
     at = 0
     last_delta = -1
     for _ in range(header.record_count):
@@ -81,20 +85,17 @@ def raw_records(batch: Buffer, header: BatchHeader) -> list[RawRecord]:
         value_size, headers_at = read_varint(data, value_at)
         if value_size < -1 or headers_at + max(value_size, 0) >= end:
             raise Corrupt(f"a value of {value_size} bytes where {end - headers_at} are left")
-        found.append(
-            RawRecord(
-                header.base_offset + offset_delta,
-                header.base_timestamp + timestamp_delta,
-                None if key_size < 0 else data[key_at:value_at],
-                value_size < 0,
-                data[at],
-                data[rest_at:end],
-            )
+        yield RawRecord(
+            header.base_offset + offset_delta,
+            header.base_timestamp + timestamp_delta,
+            None if key_size < 0 else data[key_at:value_at],
+            value_size < 0,
+            data[at],
+            data[rest_at:end],
         )
         at = end
     if at != len(data):
         raise Corrupt(f"{len(data) - at} bytes after the last record")
-    return found
 
 
 def with_records(header: BatchHeader, records: Sequence[RawRecord], horizon_ms: int | None) -> bytes:

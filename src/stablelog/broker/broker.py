@@ -107,6 +107,7 @@ class Broker:
         self.fetch_sessions = FetchSessions(config["max.incremental.fetch.session.cache.slots"])
         self.compactor = Compactor(self.topics, config, self.reserve, self.tasks, self.now_ms)
         self.proofs = Proofs(self.tasks, self.waiters.wake)
+        self.batch_threads = ThreadPoolExecutor(1, thread_name_prefix="batches")  # look into large batches
         self.damage_log = DamageLog()
         self.scrub = Scrub(self.topics, self.tasks, lambda: config["stablelog.scrub.bytes.per.second"])
         self.metrics = Metrics(self)
@@ -471,6 +472,7 @@ class Broker:
             self.maintenance.close()
         self.flush.close()
         self.compactor.close()
+        self.batch_threads.shutdown(wait=True, cancel_futures=True)
         self.proofs.close()
         self.scrub.close()
         if self._clean_shutdown_allowed and not failed:

@@ -91,6 +91,8 @@ class Connection(asyncio.BufferedProtocol):
         host: the client's address.
         scope: what an unexpected exception in the connection fails.
         background: starts the work on requests, and timers.
+        appending: held by the Produce request whose batches are being appended: those of one client are appended in the
+            order in which it sent them.
     """
 
     def __init__(
@@ -119,6 +121,7 @@ class Connection(asyncio.BufferedProtocol):
         self._tasks: set[asyncio.Task[None]] = set()
         self._unsent: deque[list[Buffer]] = deque()  # of an answer that was begun to be sent
         self._asking = asyncio.Lock()
+        self.appending = asyncio.Lock()
         self._reading = True
         self._writable = asyncio.Event()
         self._writable.set()

@@ -4,6 +4,7 @@ A frame is decoded into the newest shape of its request, whatever version it cam
 newest shape, and the answer is encoded in the version that was asked for.
 """
 
+import asyncio
 import importlib
 import logging
 import struct
@@ -79,6 +80,7 @@ class Context:
     correlation_id: int
     client_id: str | None
     client_host: str
+    appending: asyncio.Lock  # of the connection: see `Connection.appending`
 
 
 class Router:
@@ -118,7 +120,9 @@ class Router:
                 f"API {api_key} is spoken in versions {versions[0]} to {versions[1]}, not {api_version}",
             )
         client_id, request = decode_request(api_key, api_version, frame)
-        context = Context(api_key, api_version, correlation_id, client_id, connection.host)
+        context = Context(
+            api_key, api_version, correlation_id, client_id, connection.host, connection.appending
+        )
         try:
             answer = await self._handler(api_key)(self._broker, request, context)
         except Exception:

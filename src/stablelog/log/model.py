@@ -50,6 +50,11 @@ class LogConfig:
     snapshot_bytes: int = 64 << 20
     order: str = "offset"  # or "commit": what a read-committed reader gets; it cannot change
 
+    @property
+    def is_compacted(self) -> bool:
+        """Whether compaction keeps the last record of each key, so that each record needs one."""
+        return "compact" in self.cleanup_policy
+
 
 @dataclass(frozen=True, slots=True)
 class Appended:

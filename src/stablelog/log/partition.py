@@ -343,6 +343,7 @@ class Partition:
         origin: Origin = Origin.CLIENT,
         transaction_check: TransactionCheck | None = None,
         require_first_sequence_zero: bool = False,
+        are_keys_checked: bool = False,
     ) -> Appended:
         """Append a batch (of a client or coordinator), or several with their offsets (of another log).
 
@@ -352,6 +353,7 @@ class Partition:
             origin: who appends, hence what is checked.
             transaction_check: asked before each batch of a transaction that is not a duplicate; raises Refused.
             require_first_sequence_zero: whether a producer that is not known here has to begin with sequence 0.
+            are_keys_checked: whether `log.append.check_keys` has accepted the batch.
 
         Raises:
             Refused: the batch is not valid, out of order, fenced, or not in its transaction. Nothing changed.
@@ -364,7 +366,7 @@ class Partition:
             return self._append_replicated(batches, now_ms)
         header = read_header(batches)
         check_batch(header, batches, origin, topic=self.topic, config=self.config, now_ms=now_ms)
-        if origin is Origin.CLIENT and "compact" in self.config.cleanup_policy:
+        if origin is Origin.CLIENT and self.config.is_compacted and not are_keys_checked:
             check_keys(header, batches, self.topic)
         by_broker_time = self.config.message_timestamp_type == "LogAppendTime"
         if origin is Origin.CLIENT and header.has_producer:

@@ -12,16 +12,18 @@ Version notes: v3 transactional id; v8 error per record; v11 TRANSACTION_ABORTAB
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.batch.header import BatchHeader
-from stablelog.broker.apis import check_marked, durable_code
+from stablelog.batch.header import BatchHeader, read_header
+from stablelog.broker.apis import check_marked, durable_code, in_turns
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
+from stablelog.broker.tasks import in_thread
 from stablelog.broker.topics import is_internal
 from stablelog.errors import Corrupt, Refused, Unavailable
+from stablelog.log.append import are_keys_checked_quickly, check_keys
 from stablelog.log.partition import Appended, Partition
 from stablelog.wire.extension.transaction_groups import group_of
 from stablelog.wire.guard import Buffer
@@ -35,6 +37,15 @@ from stablelog.wire.produce import (
 
 SECOND_DIALECT_VERSION = 12
 KNOWN_ACKS = (-1, 0, 1)
+
+
+class Wait(NamedTuple):
+    """An answer that holds when a batch is durable: that at `place` of the `produced` answers of a topic."""
+
+    topic: str
+    produced: list[ProducedPartition]
+    place: int
+    durable: "asyncio.Future[None]"
 
 
 def _transaction_check(
@@ -83,6 +94,7 @@ def _append(
     name: str,
     asked: PartitionRecords,
     codes: Codes,
+    checked: Partition | None,
 ) -> tuple[Partition, Appended]:
     if is_internal(name):
         raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own")
@@ -103,12 +115,36 @@ def _append(
         ),
         require_first_sequence_zero=request.transactional_id is not None
         and api_version >= SECOND_DIALECT_VERSION,
+        are_keys_checked=partition is checked,
     )
     broker.flush.dirty(partition)
     return partition, appended
 
 
-def _append_one(
+async def _check_many_keys(broker: Broker, name: str, asked: PartitionRecords) -> Partition | None:
+    """Look for a key in each record of a batch for a compacted topic, in a thread if that takes long.
+
+    Returns:
+        The partition for which the batch was checked; None if the append checks it, or refuses it for another reason.
+
+    Raises:
+        Refused: a record has no key.
+        Corrupt: the records are not what the header says.
+    """
+    try:
+        partition = broker.topics.partition(name, asked.index)
+        if asked.records is None or not partition.config.is_compacted:
+            return None
+        header = read_header(asked.records)
+    except (*PARTITION_ERRORS, Corrupt):
+        return None
+    if are_keys_checked_quickly(header):
+        return None
+    await in_thread(broker.batch_threads, check_keys, header, asked.records, name)
+    return partition
+
+
+async def _append_one(
     broker: Broker,
     request: ProduceRequest,
     api_version: int,
@@ -118,7 +154,8 @@ def _append_one(
 ) -> "tuple[ProducedPartition, asyncio.Future[None] | None]":
     """Append one partition's batch. Return its answer, and the future that is done when the batch is durable."""
     try:
-        partition, appended = _append(broker, request, api_version, name, asked, codes)
+        checked = await _check_many_keys(broker, name, asked)
+        partition, appended = _append(broker, request, api_version, name, asked, codes, checked)
     except Corrupt as corrupt:  # the client's bytes
         return _refusal(asked, ErrorCode.corrupt_message, str(corrupt)), None
     except PARTITION_ERRORS as error:
@@ -138,6 +175,30 @@ def _refusal(asked: PartitionRecords, code: ErrorCode, why: str) -> ProducedPart
     return ProducedPartition(asked.index, code, message=why)
 
 
+async def _append_all(
+    broker: Broker, request: ProduceRequest, version: int
+) -> "tuple[list[ProducedTopic], list[Wait]]":
+    """Append the batches of all partitions. It waits for nothing, unless they are many or large: then others are served.
+
+    Returns:
+        The answers, and which of them hold only when a batch is durable.
+    """
+    codes = CODES["Produce"].for_version(version)
+    answers: list[ProducedTopic] = []
+    waits: list[Wait] = []
+    parts = []
+    for topic in request.topics:
+        produced: list[ProducedPartition] = []
+        answers.append(ProducedTopic(topic.name, produced))
+        parts += [(topic.name, produced, asked) for asked in topic.partitions]
+    async for name, into, asked in in_turns(parts):
+        answer, durable = await _append_one(broker, request, version, name, asked, codes)
+        if durable is not None:
+            waits.append(Wait(name, into, len(into), durable))
+        into.append(answer)
+    return answers, waits
+
+
 async def handle(broker: Broker, request: ProduceRequest, context: Any) -> list[Buffer] | None:
     """Append, wait for durability, answer."""
     version, correlation_id = context.api_version, context.correlation_id
@@ -150,17 +211,8 @@ async def handle(broker: Broker, request: ProduceRequest, context: Any) -> list[
             for topic in request.topics
         ]
         return encode_produce_response(version, correlation_id, answers)
-    codes = CODES["Produce"].for_version(version)
-    answers = []
-    waits: list[tuple[str, list[ProducedPartition], int, asyncio.Future[None]]] = []
-    for topic in request.topics:
-        produced: list[ProducedPartition] = []
-        for asked in topic.partitions:
-            answer, durable = _append_one(broker, request, version, topic.name, asked, codes)
-            if durable is not None:
-                waits.append((topic.name, produced, len(produced), durable))
-            produced.append(answer)
-        answers.append(ProducedTopic(topic.name, produced))
+    async with context.appending:
+        answers, waits = await _append_all(broker, request, version)
     broker.metrics.count_appended(sum(len(p.records or b"") for t in request.topics for p in t.partitions))
     if request.acks == 0:
         # The client wants no answer; a refusal closes its connection, as Apache Kafka does it.
@@ -172,7 +224,7 @@ async def handle(broker: Broker, request: ProduceRequest, context: Any) -> list[
     decided = _decided(broker, request) if waits else None
     for name, produced, place, durable in waits:
         index = produced[place].index
-        code = await durable_code(broker, (name, index), durable, codes)
+        code = await durable_code(broker, (name, index), durable, CODES["Produce"].for_version(version))
         if code is not ErrorCode.none:
             produced[place] = ProducedPartition(
                 index, code, message="deleted or failed before it was durable"

@@ -1,0 +1,129 @@
+"""A batch whose keys are checked in a thread keeps its place among those of its client, and holds up nobody else."""
+
+import asyncio
+import threading
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.header import Codec
+from stablelog.batch.records import Record, encode_batch
+from stablelog.broker.apis import produce
+from stablelog.log.append import QUICK_COUNT_MAX, QUICK_PACKED_SIZE_MAX, check_keys
+from tests.broker import desk
+from tests.broker.desk import Desk
+
+MANY = QUICK_COUNT_MAX + 1
+COMPACTED = {"cleanup.policy": "compact"}
+
+
+def records(count, key=b"key", value=b"value"):
+    return [Record(0, 0, key, value)] * count
+
+
+async def together(desk_, batches):
+    """Send Produce requests without waiting for answers. Returns the answers, in their order."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(desk_.produce(batch, topic="compacted")) for batch in batches]
+    return [task.result() for task in tasks]
+
+
+def in_order(codec):
+    one = {"producer_id": 5, "producer_epoch": 0}
+    return [
+        encode_batch(records(MANY), codec=codec, base_sequence=0, **one),
+        encode_batch(records(1), base_sequence=MANY, **one),
+        encode_batch(records(MANY), codec=codec, base_sequence=MANY + 1, **one),
+        encode_batch(records(1), base_sequence=2 * MANY + 1, **one),
+    ]
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
+def test_batches_of_a_client_are_appended_in_the_order_in_which_it_sent_them(codec):
+    async def scenario():
+        async with desk.opened() as one:
+            one.broker.topics.create("compacted", 1, COMPACTED)
+            answers = await together(one, in_order(codec))
+            assert [answer.error_code for answer in answers] == [ErrorCode.none] * 4
+            assert [answer.base_offset for answer in answers] == [0, MANY, MANY + 1, 2 * MANY + 1]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_a_missing_key_among_many_is_refused(codec):
+    async def scenario():
+        async with desk.opened() as one:
+            one.broker.topics.create("compacted", 1, COMPACTED)
+            lacking = encode_batch([*records(MANY), *records(1, key=None)], codec=codec)
+            refused, taken = await together(one, [lacking, encode_batch(records(1))])
+            assert refused.error_code is ErrorCode.invalid_record
+            assert taken.base_offset == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_batch_of_few_bytes_that_becomes_many_is_not_unpacked_by_the_event_loop(monkeypatch):
+    bomb = encode_batch(records(1, value=bytes(16 << 20)), codec=Codec.GZIP)
+    assert QUICK_PACKED_SIZE_MAX < len(bomb) < 1 << 20
+    threads = []
+
+    def noted(*arguments):
+        threads.append(threading.current_thread())
+        check_keys(*arguments)
+
+    monkeypatch.setattr(produce, "check_keys", noted)
+
+    async def scenario():
+        async with desk.opened() as one:
+            one.broker.topics.create("compacted", 1, COMPACTED)
+            assert (await one.produce(bomb, topic="compacted")).error_code is ErrorCode.none
+
+    asyncio.run(scenario())
+    assert threads
+    assert threading.main_thread() not in threads
+
+
+def test_others_are_served_while_the_keys_of_a_batch_are_checked(monkeypatch):
+    served = threading.Event()
+
+    def late(*arguments):
+        assert served.wait(60), "nobody is served while keys are checked"
+        check_keys(*arguments)
+
+    monkeypatch.setattr(produce, "check_keys", late)
+
+    async def scenario():
+        async with desk.opened() as one:
+            one.broker.topics.create("compacted", 1, COMPACTED)
+            checked = asyncio.create_task(one.produce(encode_batch(records(MANY)), topic="compacted"))
+            await asyncio.sleep(0)
+            other = Desk(one.broker)
+            assert (await other.produce(encode_batch(records(1)), topic="compacted")).base_offset == 0
+            served.set()
+            assert (await checked).base_offset == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_topic_that_is_compacted_from_now_on_is_not_given_what_was_checked_for_another(monkeypatch):
+    """The batch was checked for a topic that is deleted meanwhile; the new one of the name checks it again."""
+    deleted, lacking = threading.Event(), encode_batch(records(MANY, key=None))
+
+    def late(*_arguments):
+        assert deleted.wait(60)  # and finds every key there
+
+    monkeypatch.setattr(produce, "check_keys", late)
+
+    async def scenario():
+        async with desk.opened() as one:
+            topics = one.broker.topics
+            topics.create("compacted", 1, COMPACTED)
+            checked = asyncio.create_task(one.produce(lacking, topic="compacted"))
+            await asyncio.sleep(0)
+            topics.delete("compacted")
+            topics.create("compacted", 1, COMPACTED)
+            deleted.set()
+            assert (await checked).error_code is ErrorCode.invalid_record
+
+    asyncio.run(scenario())
