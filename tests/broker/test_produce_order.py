@@ -7,9 +7,9 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import Codec
-from stablelog.batch.records import Record, encode_batch
+from stablelog.batch.records import QUICK_COUNT_MAX, QUICK_PACKED_SIZE_MAX, Record, encode_batch
 from stablelog.broker.apis import produce
-from stablelog.log.append import QUICK_COUNT_MAX, QUICK_PACKED_SIZE_MAX, check_keys
+from stablelog.log.append import check_keys
 from tests.broker import desk
 from tests.broker.desk import Desk
 

@@ -4,7 +4,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import Codec, read_header
-from stablelog.batch.records import Record, decode_records, encode_batch
+from stablelog.batch.records import QUICK_COUNT_MAX, Record, decode_records, encode_batch
 from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange, Refused, Unavailable
 from stablelog.log import read as log_read
 from stablelog.log.append import with_append_time
@@ -554,6 +554,61 @@ def test_a_lookup_by_time_goes_on_where_segments_were_deleted_between_two_steps(
     log.partition.delete_records(250)
     log.partition.remove_deleted(NOW_MS)
     assert log_read.finished(lookup)[0] == 300
+
+
+def test_the_greatest_time_behind_the_log_start_is_found_in_steps(monkeypatch):
+    monkeypatch.setattr(log_read, "STEP_COUNT_MAX", 20)
+    log = event_log(200)
+    log.partition.delete_records(7)
+    lookup, step_count = log.partition.look_up_newest(Isolation.READ_COMMITTED), 0
+    read_count, plain_walk = 0, Segment.walk
+
+    def walk(segment, *more):
+        nonlocal read_count
+        for found in plain_walk(segment, *more):
+            read_count += 1
+            yield found
+
+    monkeypatch.setattr(Segment, "walk", walk)
+    with pytest.raises(StopIteration) as end:
+        while True:
+            before = read_count
+            assert next(lookup) is None
+            step_count += 1
+            assert read_count - before <= 21
+    assert end.value.value[:2] == (398, NOW_MS - 999_801)
+    assert step_count >= 400 // 20
+
+
+def test_the_greatest_time_is_found_where_segments_were_deleted_between_two_steps(monkeypatch):
+    monkeypatch.setattr(log_read, "STEP_COUNT_MAX", 20)
+    log = event_log(200, segment_bytes=3000)
+    log.partition.delete_records(7)
+    lookup = log.partition.look_up_newest(Isolation.READ_COMMITTED)
+    next(lookup)
+    log.partition.delete_records(250)
+    log.partition.remove_deleted(NOW_MS)
+    assert log_read.finished(lookup)[:2] == (398, NOW_MS - 999_801)
+
+
+def test_a_large_batch_is_looked_into_by_the_caller_of_a_lookup():
+    log = Log()
+    records = [Record(0, NOW_MS + delta, None, b"value") for delta in range(QUICK_COUNT_MAX + 1)]
+    log.partition.append(encode_batch(records), now_ms=NOW_MS)
+    log.sync()
+    log.partition.delete_records(1)
+    for lookup, found in (
+        (log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED), (500, NOW_MS + 500)),
+        (log.partition.look_up_newest(Isolation.READ_COMMITTED), (QUICK_COUNT_MAX, NOW_MS + QUICK_COUNT_MAX)),
+    ):
+        given, done = 0, None
+        with pytest.raises(StopIteration) as end:
+            while True:
+                work = lookup.send(done)
+                given += work is not None
+                done = work and work()
+        assert given > 0
+        assert end.value.value[:2] == found
 
 
 def test_the_greatest_time_is_one_that_can_be_read():

@@ -19,6 +19,7 @@ from stablelog.batch.header import (
     NO_PRODUCER,
     NO_SEQUENCE,
     TRANSACTIONAL,
+    BatchHeader,
     Buffer,
     Codec,
     read_header,
@@ -29,6 +30,9 @@ Header = tuple[str, bytes | None]
 
 LOOK_SIZE_MAX = 16 << 20  # of a batch that is looked into for a time; a larger one takes too long
 LOOK_COUNT_MAX = 20_000
+# Of a batch that is decoded in some milliseconds; 4 KiB of gzip unpack to 4 MiB at the most.
+QUICK_COUNT_MAX = 1000
+QUICK_PACKED_SIZE_MAX = 4 << 10
 
 
 class Record(NamedTuple):
@@ -227,6 +231,12 @@ def find_by_time(
         if record.timestamp_ms >= timestamp_ms and record.offset >= start_offset:
             return record.offset, record.timestamp_ms
     return None
+
+
+def is_decoded_quickly(header: BatchHeader) -> bool:
+    """Whether the records of a batch are decoded in some milliseconds, whatever its bytes are."""
+    is_packed = header.codec is not Codec.NONE
+    return header.record_count <= QUICK_COUNT_MAX and not (is_packed and header.size > QUICK_PACKED_SIZE_MAX)
 
 
 def look_into(batch: Buffer, position: int = 0) -> list[Record] | None:

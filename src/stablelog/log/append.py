@@ -30,9 +30,6 @@ from stablelog.log.producers import Producers
 ATTRIBUTES = slice(21, 23)
 MAX_TIMESTAMP = slice(35, 43)
 RECORD_SIZE_MIN = 7  # bytes: each of a record's fields takes one
-# Batches whose keys are checked in some milliseconds; 4 KiB of gzip unpack to 4 MiB at the most.
-QUICK_COUNT_MAX = 1000
-QUICK_PACKED_SIZE_MAX = 4 << 10
 POSITION_COUNT_MAX = 2**31 - 1  # what `lastOffsetDelta` of a marker can say
 
 
@@ -141,12 +138,6 @@ def check_keys(header: BatchHeader, batch: Buffer, topic: str) -> None:
     """
     if any(record.key is None for record in walk_records(batch, header)):
         raise Refused(ErrorCode.invalid_record, f"{topic} is compacted; its records need keys")
-
-
-def are_keys_checked_quickly(header: BatchHeader) -> bool:
-    """Whether `check_keys` takes no longer than some milliseconds."""
-    is_packed = header.codec is not Codec.NONE
-    return header.record_count <= QUICK_COUNT_MAX and not (is_packed and header.size > QUICK_PACKED_SIZE_MAX)
 
 
 def check_replicated(batches: Buffer, end_offset: int) -> list[tuple[int, BatchHeader]]:

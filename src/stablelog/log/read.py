@@ -11,17 +11,30 @@ Source: KIP-98; the abort index.
 """
 
 from collections.abc import Callable, Generator
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
 
-from stablelog.batch.header import BatchHeader
-from stablelog.batch.records import find_by_time, look_into
+from stablelog.batch.header import BatchHeader, read_header
+from stablelog.batch.records import find_by_time, is_decoded_quickly, look_into
 from stablelog.log.model import Slice
 from stablelog.log.segment import Segment
 from stablelog.log.segments import Segments
 from stablelog.log.summary import NOTHING
 
 TimestampedOffset = tuple[int, int, int]  # offset, timestamp, leader epoch
-Lookup = Generator[None, None, TimestampedOffset | None]  # in steps: after each, others may be served
+Work = Callable[[], Any]
+# In steps: after each, others may be served. Where a step yields work, the caller does it, in a thread perhaps, and sends
+# what it has returned.
+Lookup = Generator[Work | None, Any, TimestampedOffset | None]
 STEP_COUNT_MAX = 1000  # batches whose headers are read in a step of a lookup: some milliseconds
+
+
+class Batch(NamedTuple):
+    """A batch that has to be looked into."""
+
+    header: BatchHeader
+    data: bytes
 
 
 def read(
@@ -93,16 +106,29 @@ def first_at_or_after(
     """
     while True:
         found = _look(segments(), timestamp_ms, start_offset, limit)
-        if not isinstance(found, int):
-            return found
-        start_offset = found
-        yield
+        if isinstance(found, Batch):
+            record = yield from looked_into(
+                found, partial(find_by_time, found.data, timestamp_ms, start_offset)
+            )
+            if record is not None:
+                return (*record, found.header.leader_epoch) if record[0] < limit else None
+            start_offset = found.header.next_offset
+        elif isinstance(found, int):
+            start_offset = found
+        else:
+            return None
+        yield None
 
 
-def _look(
-    segments: Segments, timestamp_ms: int, start_offset: int, limit: int
-) -> TimestampedOffset | int | None:
-    """One step of a lookup: the record, None if there is none, or the offset at which to go on."""
+def looked_into(batch: Batch, work: Work) -> Generator[Work, Any, Any]:
+    """Look into a batch: at once if that takes some milliseconds, else by the caller of the lookup."""
+    if is_decoded_quickly(batch.header):
+        return work()
+    return (yield work)
+
+
+def _look(segments: Segments, timestamp_ms: int, start_offset: int, limit: int) -> Batch | int | None:
+    """One step of a lookup: a batch that may hold the record, the offset at which to go on, or None if there is none."""
     count = 0
     for place in range(segments.place_of(start_offset), len(segments)):
         segment = segments[place]
@@ -114,12 +140,9 @@ def _look(
             if count == STEP_COUNT_MAX:
                 return max(header.base_offset, start_offset)
             count += 1
-            if _time_of(header) < timestamp_ms or header.last_offset < start_offset:
-                _pass(segment, position, header)
-                continue
-            found = find_by_time(segment.log.view(position, header.size), timestamp_ms, start_offset)
-            if found is not None:
-                return (*found, header.leader_epoch) if found[0] < limit else None
+            if _time_of(header) >= timestamp_ms and header.last_offset >= start_offset:
+                return Batch(header, segment.log.read(position, header.size))
+            _pass(segment, position, header)
     return None
 
 
@@ -160,8 +183,7 @@ def greatest_timestamp(segments: Callable[[], Segments], start_offset: int, limi
     Raises:
         Corrupt: what stands where a batch should is not one.
     """
-    while (greatest := _greatest(segments(), start_offset)) is None:
-        yield
+    greatest = yield from _greatest(segments, start_offset)
     return (
         None
         if greatest == NOTHING
@@ -169,20 +191,47 @@ def greatest_timestamp(segments: Callable[[], Segments], start_offset: int, limi
     )
 
 
-def _greatest(segments: Segments, start_offset: int) -> int | None:
-    """The greatest time of a record from an offset on; -1 if there is none. None after a step that was not enough."""
-    first = segments.place_of(start_offset)
+def _greatest(segments: Callable[[], Segments], offset: int) -> Generator[Work | None, Any, int]:
+    """The greatest time of a record from an offset on; -1 if there is none."""
+    greatest = NOTHING
+    while True:
+        now = segments()
+        place = now.place_of(offset)
+        segment = now[place]
+        if offset >= segment.end_offset:
+            return greatest
+        if offset <= segment.base_offset:
+            found = _greatest_from(now, place, greatest)
+            if found is not None:
+                return found
+        else:  # what is known of the segment's times is of all its records, those before the offset too
+            first = segment.find(offset)
+            if first is None:
+                offset = segment.end_offset
+            elif first.base_offset < offset:
+                data = segment.log.read(first.position, first.size)
+                batch = Batch(read_header(data), data)
+                greatest = max(
+                    greatest, (yield from looked_into(batch, partial(_greatest_in, batch, offset)))
+                )
+                offset = batch.header.next_offset
+            else:
+                for _, header in islice(segment.walk(first.position), STEP_COUNT_MAX):
+                    greatest = max(greatest, _time_of(header))
+                    offset = header.next_offset
+        yield None
+
+
+def _greatest_from(segments: Segments, first: int, greatest: int) -> int | None:
+    """The greatest of a time and those of the segments from a place on. None after a step that was not enough."""
     places = sorted(
         range(first, len(segments)), key=lambda place: segments[place].max_timestamp, reverse=True
     )
-    greatest, count = NOTHING, 0
+    count = 0
     for place in places:
         segment = segments[place]
         if segment.max_timestamp <= greatest:
             break
-        if place == first and start_offset > segment.base_offset:
-            greatest = max(greatest, _greatest_of(segment, start_offset))
-            continue
         for position, header in segment.walk(segment.passed[0]):
             if count == STEP_COUNT_MAX:
                 return None
@@ -192,27 +241,21 @@ def _greatest(segments: Segments, start_offset: int) -> int | None:
     return greatest
 
 
-def _greatest_of(segment: Segment, start_offset: int) -> int:
-    """The greatest time of a record in a segment, of what begins at `start_offset`; -1 if there is none."""
-    found = segment.find(start_offset)
-    greatest = NOTHING
-    for position, header in () if found is None else segment.walk(found.position):
-        records = None
-        if header.base_offset < start_offset and not header.is_control:
-            records = look_into(segment.log.view(position, header.size))
-        if records is None:
-            greatest = max(greatest, _time_of(header))
-        else:
-            times = (record.timestamp_ms for record in records if record.offset >= start_offset)
-            greatest = max(greatest, *times, NOTHING)
-    return greatest
+def _greatest_in(batch: Batch, offset: int) -> int:
+    """The greatest time of a batch's records from an offset on; -1 if there is none."""
+    records = None if batch.header.is_control else look_into(batch.data)
+    if records is None:
+        return _time_of(batch.header)
+    return max((record.timestamp_ms for record in records if record.offset >= offset), default=NOTHING)
 
 
 def finished(lookup: Lookup) -> TimestampedOffset | None:
     """What a lookup finds, all its steps done at once."""
+    done: Any = None
     while True:
         try:
-            next(lookup)
+            work = lookup.send(done)
         except StopIteration as end:
             found: TimestampedOffset | None = end.value
             return found
+        done = None if work is None else work()

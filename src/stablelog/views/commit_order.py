@@ -14,6 +14,7 @@ Source: the DistributedLog paper; docs/architecture.md, "Commit order".
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -26,7 +27,7 @@ from stablelog.log.model import Slice
 from stablelog.log.names import LOG
 from stablelog.log.partition import Partition
 from stablelog.log.proof import bad_crc
-from stablelog.log.read import TimestampedOffset
+from stablelog.log.read import STEP_COUNT_MAX, Batch, Lookup, TimestampedOffset, looked_into
 from stablelog.log.segment import Segment
 from stablelog.views.commit_index import NO_PRODUCER, CommitIndex, Entry
 from stablelog.views.extents import EXTENT, SEVERAL, Extent, Extents
@@ -449,44 +450,58 @@ class CommitOrder:
         assert segments[low].base_offset == base_offset, "an extent lies in a segment that is there"
         return segments[low]
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
-        """The first position of a commit at a time or later, as (position, time, leader epoch); None if there is none.
+    def look_up_time(self, timestamp_ms: int) -> Lookup:
+        """Find the first position of a commit at a time or later: (position, time, leader epoch); None if there is none.
 
         A record outside transactions has its own time.
         """
         start = self.start_offset
+        while True:
+            start = max(start, self.start_offset)
+            found = self._look(timestamp_ms, start)
+            if isinstance(found, Batch):
+                record = yield from looked_into(found, partial(find_by_time, found.data, timestamp_ms, start))
+                if record is not None:
+                    return *record, found.header.leader_epoch
+                start = found.header.next_offset
+            elif isinstance(found, int):
+                start = found
+            else:
+                return found
+            yield None
+
+    def _look(self, timestamp_ms: int, start: int) -> TimestampedOffset | Batch | int | None:
+        """One step of a lookup: what is found, a batch that may hold it, the position at which to go on, or None."""
+        count = 0
         for index in self._indexes[self._place_of(start) :]:
             if index.latest_ms < timestamp_ms:
                 continue
             for place in range(max(index.place_at_time(timestamp_ms), index.place_of(start)), len(index)):
                 entry = index[place]
+                if count >= STEP_COUNT_MAX:
+                    return max(entry.start, start)
+                count += 1
                 if self._is_torn(entry):
                     continue
                 if entry.producer_id != NO_PRODUCER:
                     return max(entry.start, start), entry.latest_ms, entry.leader_epoch
-                found = self._in_run(self._segment(index.base_offset), entry, timestamp_ms, start)
-                if found is not None:
-                    return found
+                segment = self._segment(index.base_offset)
+                begin = max(entry.start, start, segment.time_index.offset_before(timestamp_ms) or 0)
+                first = segment.find(begin)
+                for position, header in () if first is None else segment.walk(first.position):
+                    if header.base_offset >= entry.end:
+                        break
+                    if header.max_timestamp >= timestamp_ms:
+                        return Batch(header, segment.log.read(position, header.size))
+                    if count >= STEP_COUNT_MAX:
+                        return max(header.base_offset, start)
+                    count += 1
         return None
 
-    @staticmethod
-    def _in_run(segment: Segment, entry: Entry, timestamp_ms: int, start: int) -> TimestampedOffset | None:
-        """The first record of a run, from an offset on, that has a time or a later one."""
-        begin = max(entry.start, start, segment.time_index.offset_before(timestamp_ms) or 0)
-        found = segment.find(begin)
-        for position, header in () if found is None else segment.walk(found.position):
-            if header.base_offset >= entry.end:
-                break
-            if header.max_timestamp >= timestamp_ms:
-                record = find_by_time(segment.log.view(position, header.size), timestamp_ms, start)
-                if record is not None:
-                    return *record, header.leader_epoch
-        return None
-
-    def max_timestamp(self) -> TimestampedOffset | None:
-        """The first position of the latest commit, as (position, time, leader epoch); None if there is none."""
+    def look_up_newest(self) -> Lookup:
+        """Find the first position of the latest commit: (position, time, leader epoch); None if there is none."""
         latest_ms = max(index.latest_ms for index in self._indexes)
-        return None if latest_ms < 0 else self.offset_for_timestamp(latest_ms)
+        return None if latest_ms < 0 else (yield from self.look_up_time(latest_ms))
 
     # -- transactions ------------------------------------------------------------------------------------------
 

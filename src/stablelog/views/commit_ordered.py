@@ -93,13 +93,13 @@ class CommitOrderedPartition(Partition):
         """Find the first position that was committed at a time or later, in steps."""
         if isolation is not Isolation.READ_COMMITTED:
             return (yield from super().look_up_time(timestamp_ms, isolation))
-        return self.view.offset_for_timestamp(timestamp_ms)
+        return (yield from self.view.look_up_time(timestamp_ms))
 
     def look_up_newest(self, isolation: Isolation) -> Lookup:
         """Find the first position of the latest commit, in steps."""
         if isolation is not Isolation.READ_COMMITTED:
             return (yield from super().look_up_newest(isolation))
-        return self.view.max_timestamp()
+        return (yield from self.view.look_up_newest())
 
     def delete_records(self, before_offset: int) -> int:
         """Let the view begin at a position, or behind the transaction in which it lies. Returns where.

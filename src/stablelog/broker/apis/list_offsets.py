@@ -25,6 +25,7 @@ from stablelog.broker.apis import NO_THROTTLE, Item, in_turns
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
+from stablelog.broker.tasks import in_thread
 from stablelog.errors import Refused, Unavailable, Unproven
 from stablelog.log.partition import Isolation, Partition
 from stablelog.log.read import Lookup
@@ -48,15 +49,16 @@ async def _look_up(broker: Broker, name: str, asked: Any, isolation: Isolation) 
         return partition.visible_start(isolation), -1, partition.leader_epoch
     if timestamp < 0 and timestamp != NEWEST_TIMESTAMP:
         raise Refused(ErrorCode.unsupported_version, f"no meaning is known for the timestamp {timestamp}")
-    lookup = _lookup(partition, timestamp, isolation)
+    lookup, done = _lookup(partition, timestamp, isolation), None
     while True:
         try:
-            next(lookup)
+            work = lookup.send(done)
         except StopIteration as end:
             return end.value if end.value is not None else (NOT_FOUND, -1, -1)
         except Unproven as unproven:
             await broker.proofs.request(partition, unproven)
-            lookup = _lookup(partition, timestamp, isolation)
+            lookup, work = _lookup(partition, timestamp, isolation), None
+        done = None if work is None else await in_thread(broker.batch_threads, work)
         await asyncio.sleep(0)
         if broker.topics.partition(name, asked.partition_index, PARTITION_CODES) is not partition:
             raise Refused(

@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import BatchHeader, read_header
+from stablelog.batch.records import is_decoded_quickly
 from stablelog.broker.apis import check_marked, durable_code, in_turns
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
 from stablelog.broker.tasks import in_thread
 from stablelog.broker.topics import is_internal
 from stablelog.errors import Corrupt, Refused, Unavailable
-from stablelog.log.append import are_keys_checked_quickly, check_keys
+from stablelog.log.append import check_keys
 from stablelog.log.partition import Appended, Partition
 from stablelog.wire.extension.transaction_groups import group_of
 from stablelog.wire.guard import Buffer
@@ -138,7 +139,7 @@ async def _check_many_keys(broker: Broker, name: str, asked: PartitionRecords) -
         header = read_header(asked.records)
     except (*PARTITION_ERRORS, Corrupt):
         return None
-    if are_keys_checked_quickly(header):
+    if is_decoded_quickly(header):
         return None
     await in_thread(broker.batch_threads, check_keys, header, asked.records, name)
     return partition
