@@ -9,7 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.connection import BEGUN_AT_ONCE_COUNT, FREE_IN_FLIGHT_COUNT, INBOX_SIZE, WRITE_SIZE
+from stablelog.broker.connection import (
+    BEGUN_AT_ONCE_COUNT,
+    FREE_IN_FLIGHT_COUNT,
+    INBOX_SIZE,
+    TURN_SIZE,
+    WRITE_SIZE,
+)
 from stablelog.errors import Refused
 from tests.broker.jump import LENGTH, Door, request, run, settle
 from tests.scale import examples
@@ -343,6 +349,34 @@ def test_a_large_answer_is_handed_over_in_parts_as_the_client_reads():
             parts += 1
         assert parts >= 5
         assert wire.answers() == [b"".join(pieces)]
+
+    run(conversation())
+
+
+def test_others_are_served_while_a_large_answer_goes_to_a_client_that_reads_at_once():
+    async def conversation():
+        door = Door()
+        door.answer_with = lambda _frame: [bytes(5 * TURN_SIZE), b"end"]
+        wire = door.connect()
+        sizes = []
+
+        class Transport:
+            """Notes how much is sent in each turn of the loop."""
+
+            def __getattr__(self, name):
+                return getattr(wire, name)
+
+            def writelines(self, buffers):
+                sizes[-1] += sum(map(len, buffers))
+                wire.writelines(buffers)
+
+        wire.protocol._transport = Transport()
+        wire.send(request(10) * 2)
+        while len(wire.outbound) < 2 * (5 * TURN_SIZE + 3 + LENGTH.size):
+            sizes.append(0)
+            await asyncio.sleep(0)
+        assert max(sizes) <= TURN_SIZE
+        assert [len(answer) for answer in wire.answers()] == [5 * TURN_SIZE + 3] * 2
 
     run(conversation())
 

@@ -1,11 +1,15 @@
 """Fetches that wait: for what their isolation can see, and with what they have to say."""
 
 import asyncio
+import errno
+import threading
 from datetime import timedelta
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker.apis import fetch as fetch_api
+from stablelog.env import pages
 from tests.broker.desk import ABORT, batch, opened, part
 
 COMMITTED, UNCOMMITTED = 1, 0
@@ -83,3 +87,51 @@ def test_a_long_poll_that_runs_out_of_time_carries_the_aborts_too(wait_ms):
             ]
 
     asyncio.run(asyncio.wait_for(conversation(), 100))
+
+
+def test_others_are_served_while_a_fetch_waits_for_pages_of_the_disk(monkeypatch):
+    served = threading.Event()
+
+    def populate(view):
+        assert served.wait(60), "nobody is served while pages are read"
+        return pages.populate(view)
+
+    monkeypatch.setattr(fetch_api, "is_in_memory", lambda _view: False)
+    monkeypatch.setattr(fetch_api, "populate", populate)
+
+    async def conversation():
+        async with opened() as desk:
+            await desk.produce(batch(bytes(fetch_api.COLD_SIZE_MIN)))
+            await desk.durable()
+            large = asyncio.create_task(fetch(desk, isolation=COMMITTED))
+            assert not await looked(large)
+            assert (await desk.produce(batch(b"x"))).error_code is ErrorCode.none
+            served.set()
+            assert len((await large).responses[0].partitions[0].records) >= fetch_api.COLD_SIZE_MIN
+
+    asyncio.run(conversation())
+
+
+def test_records_whose_pages_cannot_be_read_are_refused_and_told_once(monkeypatch, caplog):
+    def populate(_view):
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(fetch_api, "is_in_memory", lambda _view: False)
+    monkeypatch.setattr(fetch_api, "populate", populate)
+
+    async def conversation():
+        async with opened() as desk:
+            await desk.produce(batch(bytes(fetch_api.COLD_SIZE_MIN)))
+            await desk.durable()
+            for _ in range(3):
+                answer = (await fetch(desk, isolation=COMMITTED)).responses[0].partitions[0]
+                assert answer.error_code is ErrorCode.kafka_storage_error
+                assert not answer.records
+            monkeypatch.undo()
+            answer = (await fetch(desk, isolation=COMMITTED)).responses[0].partitions[0]
+            assert answer.error_code is ErrorCode.none
+
+    asyncio.run(conversation())
+    assert [record.getMessage() for record in caplog.records].count(
+        "a request cannot be served: reading t-0 failed: Input/output error (EIO)"
+    ) == 1

@@ -59,6 +59,7 @@ from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, group_in_
 log = logging.getLogger(__name__)
 
 LOG_THREADS = 8
+READ_THREADS = 4
 FEW_LOGS = 8  # are opened one after the other
 REFUSED_APPENDS_TOLD_EVERY_MS = 10_000
 INTERNAL_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
@@ -108,6 +109,9 @@ class Broker:
         self.compactor = Compactor(self.topics, config, self.reserve, self.tasks, self.now_ms)
         self.proofs = Proofs(self.tasks, self.waiters.wake)
         self.batch_threads = ThreadPoolExecutor(1, thread_name_prefix="batches")  # look into large batches
+        self.read_threads = ThreadPoolExecutor(
+            READ_THREADS, thread_name_prefix="reads"
+        )  # wait for cold pages
         self.damage_log = DamageLog()
         self.scrub = Scrub(self.topics, self.tasks, lambda: config["stablelog.scrub.bytes.per.second"])
         self.metrics = Metrics(self)
@@ -472,7 +476,8 @@ class Broker:
             self.maintenance.close()
         self.flush.close()
         self.compactor.close()
-        self.batch_threads.shutdown(wait=True, cancel_futures=True)
+        for threads in (self.batch_threads, self.read_threads):
+            threads.shutdown(wait=True, cancel_futures=True)
         self.proofs.close()
         self.scrub.close()
         if self._clean_shutdown_allowed and not failed:

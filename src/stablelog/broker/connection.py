@@ -31,6 +31,9 @@ FREE_IN_FLIGHT_COUNT = 8
 BEGUN_AT_ONCE_COUNT = 8  # requests of one connection; then it is others' turn
 REQUEST_SIZE_MIN = 8  # api key, version and correlation id
 WRITE_SIZE = 1 << 20  # of a larger answer so much is handed to the transport at once
+TURN_SIZE = (
+    4 << 20
+)  # after so much others are served: the bytes are copied, and read if they are not in memory
 PRODUCE = 0
 LONG_POLLS = (1, 11, 14)  # Fetch, JoinGroup and SyncGroup: answered when others have done something
 # Fetch and whatever asks much of the processor: ListOffsets, Metadata, OffsetFetch, the describing and listing APIs,
@@ -120,6 +123,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answers: deque[Answer] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._unsent: deque[list[Buffer]] = deque()  # of an answer that was begun to be sent
+        self._sends_soon = False
         self._asking = asyncio.Lock()
         self.appending = asyncio.Lock()
         self._reading = True
@@ -405,10 +409,16 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send_answered(self) -> None:
         transport = self._transport
-        if transport is None or transport.is_closing():
+        if transport is None or transport.is_closing() or self._sends_soon:
             return
+        part_count = 0
         while self._writable.is_set():
             if self._unsent:
+                if part_count == TURN_SIZE // WRITE_SIZE:
+                    self._sends_soon = True
+                    self.background.soon("connection", self._send_on, scope=self.scope)
+                    return
+                part_count += 1
                 transport.writelines(self._unsent.popleft())
             elif self._answers and self._answers[0].done:
                 buffers = self._answers.popleft().buffers
@@ -423,6 +433,10 @@ class Connection(asyncio.BufferedProtocol):
                     transport.close()  # once what it has buffered is sent
                 break
         self._resume_reading()
+
+    def _send_on(self) -> None:
+        self._sends_soon = False
+        self._send_answered()
 
     # -- flow --------------------------------------------------------------------------------------------------
 

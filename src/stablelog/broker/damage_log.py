@@ -1,9 +1,9 @@
-"""Damage that requests meet: named in the broker's log once, however often clients repeat the request."""
+"""Damage that requests meet, and files that cannot be read: named in the broker's log once, however often clients repeat the request."""
 
 import logging
 from typing import Final
 
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, DiskError
 
 log = logging.getLogger(__name__)
 
@@ -17,12 +17,12 @@ class DamageLog:
         self._logged: dict[str, None] = {}  # oldest first
 
     def note(self, error: Exception) -> None:
-        """Log an error of a request, if it is damage that was not logged yet.
+        """Log an error of a request, if it is damage, or of the disk, and was not logged yet.
 
         Args:
             error: what the request is answered with. Its message names the file.
         """
-        if not isinstance(error, Corrupt) or (message := str(error)) in self._logged:
+        if not isinstance(error, Corrupt | DiskError) or (message := str(error)) in self._logged:
             return
         if len(self._logged) == MESSAGES_MAX:
             del self._logged[next(iter(self._logged))]

@@ -2,7 +2,7 @@
 
 A page that is not in the map costs its first reader a fault, and one that is not in memory a wait for the disk, with
 Python's lock held. Linux does both for many pages at once since 5.14 (madvise(2), MADV_POPULATE_READ). Python's `mmap`
-calls madvise with its lock held, so this calls it by ctypes, which does not.
+calls madvise with its lock held, so this calls it by ctypes, which does not. mincore(2) tells which pages are in memory.
 """
 
 import ctypes
@@ -46,15 +46,31 @@ def populate(view: memoryview) -> bool:
         return False
     if not view.nbytes:
         return True
-    address = _address(view)
-    begin = address - address % mmap.PAGESIZE
-    size = address + view.nbytes - begin
+    begin, size = _pages(view)
     if not _madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), MADV_POPULATE_READ):
         return True
     number = ctypes.get_errno()
     if number in (errno.EFAULT, EHWPOISON):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
     return False  # an older kernel (EINVAL), or no memory
+
+
+def is_in_memory(view: memoryview) -> bool:
+    """Whether all bytes of a view of a mapped file can be read without waiting for the disk; True where that is not known."""
+    if _mincore is None or not view.nbytes:
+        return True
+    begin, size = _pages(view)
+    found = ctypes.create_string_buffer(-(-size // mmap.PAGESIZE))
+    if _mincore(ctypes.c_void_p(begin), ctypes.c_size_t(size), found):
+        return True
+    return b"\0" not in found.raw
+
+
+def _pages(view: memoryview) -> tuple[int, int]:
+    """The address of the first page of a view, and the bytes from there to its end."""
+    address = _address(view)
+    begin = address - address % mmap.PAGESIZE
+    return begin, address + view.nbytes - begin
 
 
 def _address(view: memoryview) -> int:
@@ -66,4 +82,6 @@ def _address(view: memoryview) -> int:
         ctypes.pythonapi.PyBuffer_Release(ctypes.byref(found))
 
 
-_madvise = ctypes.CDLL(None, use_errno=True).madvise if sys.platform == "linux" else None
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+_madvise = None if _libc is None else _libc.madvise
+_mincore = None if _libc is None else _libc.mincore

@@ -12,10 +12,12 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import timedelta
+from errno import EIO
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker.apis import in_turns
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.broker import Broker
 from stablelog.broker.fetch_sessions import (
@@ -27,12 +29,17 @@ from stablelog.broker.fetch_sessions import (
     Wanted,
 )
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
+from stablelog.broker.tasks import in_thread
 from stablelog.env.disk import Buffer
-from stablelog.errors import Refused, Unproven
+from stablelog.env.pages import is_in_memory, populate
+from stablelog.errors import DiskError, Refused, Unproven
 from stablelog.log.partition import Isolation, Partition
 from stablelog.wire.fetch import FetchedPartition, FetchedTopic, encode_fetch_response
 
 MILLISECOND = timedelta(milliseconds=1)
+COLD_SIZE_MIN = (
+    64 << 10
+)  # records of less are not looked for in memory: that they are there is likely, or soon so
 UNKNOWN_ID_PREFIX = "?"  # stands before the id of a topic that has no name here; no topic name begins so
 
 
@@ -143,12 +150,12 @@ class Found:
     size: int = 0
 
 
-def _read_all(
+async def _read_all(
     broker: Broker, session: FetchSession, isolation: Isolation, size_max: int, codes: Codes
 ) -> Found:
-    """Read every partition of the session."""
+    """Read every partition of the session. If they are many, others are served in between."""
     found = Found()
-    for key, wanted in session.partitions.items():
+    async for key, wanted in in_turns(list(session.partitions.items())):
         answer, partition = _read(
             broker, key, wanted, isolation, size_max - found.size, codes, at_least_one=found.size == 0
         )
@@ -164,6 +171,25 @@ def _read_all(
         else:
             found.refused = True
     return found
+
+
+async def _bring_in(broker: Broker, found: Found, codes: Codes) -> None:
+    """Have the pages of the records in memory: while the event loop sent them, all would wait for the disk.
+
+    A partition whose pages cannot be read is answered without records, with the code of a partition that is offline.
+    """
+    for key, answer in found.answers.items():
+        for records in answer.records:
+            view = memoryview(records)
+            if len(view) < COLD_SIZE_MIN or is_in_memory(view):
+                continue
+            try:
+                await in_thread(broker.read_threads, populate, view)
+            except OSError as error:
+                failed = DiskError(f"reading {key[0]}-{key[1]} failed", error.errno or EIO)
+                broker.damage_log.note(failed)
+                found.answers[key] = FetchedPartition(key[1], error=codes.of_error(failed))
+                break
 
 
 def _topics_of(
@@ -204,7 +230,7 @@ async def handle(broker: Broker, request: Any, context: Any) -> list[Buffer]:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + request.max_wait / timedelta(seconds=1)
     while True:
-        found = _read_all(broker, session, isolation, size_max, codes)
+        found = await _read_all(broker, session, isolation, size_max, codes)
         if (
             found.refused
             or found.size >= request.min_bytes
@@ -215,8 +241,10 @@ async def handle(broker: Broker, request: Any, context: Any) -> list[Buffer]:
         if not await broker.waiters.wait_for_more(
             found.seen, isolation, deadline - loop.time(), closed=found.closed
         ):
-            found = _read_all(broker, session, isolation, size_max, codes)
+            found = await _read_all(broker, session, isolation, size_max, codes)
             break
+    if found.size >= COLD_SIZE_MIN:
+        await _bring_in(broker, found, codes)
     broker.metrics.count_fetched(found.size)
     topics = _topics_of(session, found.answers, incremental=incremental)
     return encode_fetch_response(version, correlation_id, ErrorCode.none, session.session_id, topics)
