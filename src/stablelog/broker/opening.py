@@ -17,7 +17,7 @@ from stablelog.log.partition import Partition
 
 log = logging.getLogger(__name__)
 
-RECOVERY_THREADS = 2
+RECOVERY_THREADS = 8  # they wait for the disk, mostly
 
 
 class Opening:

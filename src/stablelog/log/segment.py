@@ -488,12 +488,20 @@ class Segment:
         self._close_files()
         self._open_files.forget(self)
 
+    def close_index_files(self) -> None:
+        """Give back the descriptors of the index files, synced or not.
+
+        What will rely on a file writes and syncs it first, and for that it is opened again.
+        """
+        self._dirty.clear()
+        while self._index_files:
+            self._index_files.popitem()[1].close()
+
     def _close_files(self) -> None:
         if self._log is not None:
             self._log.close()
             self._log = None
-        while self._index_files:
-            self._index_files.popitem()[1].close()
+        self.close_index_files()
         while self._broken_files:
             self._broken_files.pop().close()
 

@@ -205,7 +205,7 @@ class _Replay:
             if damage is None and later:
                 damage = self._gap_behind(segment, later[0])
             if damage is not None or not later:
-                self._finish(segment, later, damage or "")
+                self._finish(segment, later, damage or "", start)
                 return segments[: place + 1]
             self._seal(segment, later[0].base_offset, start.producers)
         raise AssertionError("the last segment is never trusted")
@@ -343,7 +343,17 @@ class _Replay:
         self._cuts.append(Cut(path, segment.size, segment.end_offset, file.size - segment.size, kept, damage))
         segment.cut()
 
-    def _finish(self, segment: Segment, later: list[Segment], damage: str) -> None:
+    def _is_as_synced(self, segment: Segment, start: Start) -> bool:
+        """Whether the files of the last segment are those that a snapshot at the log's end tells of, which are durable."""
+        progress = start.progress
+        return (
+            progress is not None
+            and progress.end_offset == segment.end_offset
+            and segment.matches(progress)
+            and not self._disk.exists(segment.path(SUMMARY))
+        )
+
+    def _finish(self, segment: Segment, later: list[Segment], damage: str, start: Start) -> None:
         """Make the last segment durable, ready to append, and cut what lies behind it.
 
         Raises:
@@ -355,14 +365,16 @@ class _Replay:
                 f"{self._synced.offset - 1} were durable, so the disk has lost them. Restore the file, or run "
                 "`stablelog repair`, which names what is lost"
             )
+        if not later and not damage and self._is_as_synced(segment, start):
+            return
         self._cut_segments(segment, later, damage)
         if self._disk.exists(segment.path(SUMMARY)):
             # A segment with a summary has another one behind it, also if this stops here.
             self._disk.remove(segment.path(SUMMARY))
             self._disk.sync_dir(self._directory)
         self._write_indexes(segment)
-        for file in segment.files_to_sync(indexes=True):
-            file.sync()
+        segment.close_index_files()
+        segment.growing_log.sync()
         self._disk.sync_dir(self._directory)
         segment.names_changed = False
 

@@ -1,0 +1,72 @@
+"""A log that nothing was written to since its last snapshot is opened with few calls; what was lost or added is met."""
+
+import pytest
+
+from stablelog.errors import Corrupt
+from stablelog.log.partition import Isolation
+from tests.log.timeline import DIRECTORY, Log
+
+LOG, TXNINDEX = (DIRECTORY / f"{0:020d}{suffix}" for suffix in (".log", ".txnindex"))
+
+
+def log_with_snapshot(words="P1 P1a P2 -", more=""):
+    """A log with a snapshot at its end, and with more behind it that is synced."""
+    log = Log().write(words)
+    log.partition.take_snapshot()
+    log.sync()
+    return log.write(more)
+
+
+def test_it_is_opened_without_a_change_of_the_disk():
+    log = log_with_snapshot()
+    end = log.partition.end_offset
+    log.partition.close(clean=False)
+    steps = log.disk.steps
+    log.partition = log.open(recovery_point=end, is_established=True)
+    assert log.disk.steps == steps
+    assert len(list(log.disk._open)) == 1, "the log file is open, and no index"
+    assert log.partition.end_offset == end
+    assert [txn.producer_id for txn in log.all_aborted()] == [1]
+    log.write("P2a P3 P3c")
+    log.reopen(clean=False, is_established=True)
+    assert [txn.producer_id for txn in log.all_aborted()] == [1, 2]
+
+
+def test_it_holds_no_index_open_where_it_was_replayed():
+    log = log_with_snapshot(more="P2a P1 P1a -")
+    log.reopen(clean=False, is_established=True)
+    assert len(list(log.disk._open)) == 1
+    assert [txn.producer_id for txn in log.all_aborted()] == [1, 2, 1]
+    log.write("P3 P3a")
+    log.partition.take_snapshot()
+    log.sync()
+    log.reopen(clean=False, is_established=True)
+    assert len(log.all_aborted()) == 4
+
+
+def test_records_that_are_gone_behind_the_snapshot_are_missed():
+    log = log_with_snapshot()
+    size = log.partition.size
+    log.write("- -")
+    end = log.partition.end_offset
+    log.partition.close(clean=False)
+    log.disk.damage(LOG, log.disk.content(LOG)[:size])
+    with pytest.raises(Corrupt, match="the disk has lost them"):
+        log.open(recovery_point=end, is_established=True)
+
+
+def test_an_abort_that_a_power_loss_took_back_hides_nothing():
+    """The entry of an abort reached the disk, and its marker did not; the offsets are those of other records by now."""
+    log = log_with_snapshot("P1 P1a P2")
+    end, content = log.partition.end_offset, bytes(log.disk.content(LOG))
+    log.write("P2a")
+    added = bytes(log.disk.content(TXNINDEX))
+    log.partition.close(clean=False)
+    log.disk.damage(LOG, content)
+    log.disk.damage(TXNINDEX, added)
+    log.partition = log.open(recovery_point=end, is_established=True)
+    log.end(2, commit=True)
+    log.sync()
+    assert len(log.disk.content(TXNINDEX)) < len(added)
+    assert [txn.producer_id for txn in log.all_aborted()] == [1]
+    assert log.partition.read(0, 1 << 20, Isolation.READ_COMMITTED).end_offset == log.partition.end_offset
