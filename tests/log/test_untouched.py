@@ -70,3 +70,11 @@ def test_an_abort_that_a_power_loss_took_back_hides_nothing():
     assert len(log.disk.content(TXNINDEX)) < len(added)
     assert [txn.producer_id for txn in log.all_aborted()] == [1]
     assert log.partition.read(0, 1 << 20, Isolation.READ_COMMITTED).end_offset == log.partition.end_offset
+
+
+def test_it_holds_no_index_open_after_a_snapshot():
+    log = log_with_snapshot()
+    assert len(list(log.disk._open)) == 1
+    log.write("P2a")
+    log.reopen(clean=False, is_established=True)
+    assert [txn.producer_id for txn in log.all_aborted()] == [1, 2]

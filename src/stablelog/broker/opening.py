@@ -17,6 +17,7 @@ from stablelog.log.partition import Partition
 
 log = logging.getLogger(__name__)
 
+STARTED_AT_ONCE = 100  # tasks in a turn of the event loop
 RECOVERY_THREADS = 8  # they wait for the disk, mostly
 
 
@@ -80,14 +81,18 @@ class Opening:
 
     async def _open(self, missing: Iterable[tuple[Topic, int]]) -> None:
         with ThreadPoolExecutor(RECOVERY_THREADS, thread_name_prefix="recovery") as threads:
-            under_way = [
-                (topic, self._tasks.start("recovery of a partition", self._open_one, threads, topic, index))
-                for topic, index in missing
-            ]
-            self._under_way += under_way
+            under_way = []
+            for count, (topic, index) in enumerate(missing, 1):
+                if self._topics.get(topic.name) is not topic:
+                    continue  # it was deleted meanwhile
+                task = self._tasks.start("recovery of a partition", self._open_one, threads, topic, index)
+                under_way.append((topic, task))
+                self._under_way.append((topic, task))
+                if count % STARTED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
             if under_way:
                 await asyncio.wait([task for _, task in under_way])
-            self._under_way = [one for one in self._under_way if one not in under_way]
+            self._under_way = [(topic, task) for topic, task in self._under_way if not task.done()]
 
     async def _open_one(self, threads: ThreadPoolExecutor, topic: Topic, index: int) -> None:
         failed = topic.partitions.get(index)

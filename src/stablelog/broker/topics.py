@@ -5,6 +5,7 @@ The list of topics is `catalog`'s. A directory that Apache Kafka wrote has none:
 
 import logging
 import re
+import resource
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -50,6 +51,7 @@ from stablelog.log.log_start import LOG_START_FILE, write_missing_log_start
 from stablelog.log.names import VIEW_START_FILE
 from stablelog.log.partition import Partition
 from stablelog.log.recovery import NEVER
+from stablelog.log.segment import OpenFiles
 from stablelog.views.commit_ordered import CommitOrderedPartition
 from stablelog.views.last_commit import last_commit_sequence
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, is_group_name
@@ -59,6 +61,10 @@ log = logging.getLogger(__name__)
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 NAME_SIZE_MAX = 249
+DESCRIPTORS_PER_SEGMENT = (
+    5  # of a sealed one that is read: the log file, its map, and the maps of three indexes
+)
+OPEN_SEGMENTS_MIN = 64
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 STRAY = (
@@ -184,6 +190,7 @@ class Topics:
         self._directory = directory
         self._config = config
         self._now_ms = now_ms
+        self._open_files = OpenFiles(_open_segments_max())
         self._leftovers = Leftovers(disk, directory)
         self._topics: dict[str, Topic] = {}
         self._names: dict[uuid.UUID, str] = {}
@@ -568,6 +575,7 @@ class Topics:
 
     def _serve(self, topic: Topic, partitions: Mapping[int, Partition]) -> None:
         for partition in partitions.values():
+            partition.open_files.join(self._open_files)
             partition.usability.on_failure = partial(self.on_failure, partition)
         topic.partitions.update(partitions)
 
@@ -844,3 +852,9 @@ def _without_dots(name: str) -> str:
 
 def _short(name: str) -> str:
     return name[: NAME_SIZE_MAX - 50]
+
+
+def _open_segments_max() -> int:
+    """How many sealed segments may be open: they take a quarter of the process's descriptors at the most."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(descriptors // 4 // DESCRIPTORS_PER_SEGMENT, OPEN_SEGMENTS_MIN)

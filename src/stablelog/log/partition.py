@@ -99,6 +99,7 @@ class Partition:
         synced_offset: the first offset that is not known to be synced; behind the high watermark where what the
             operating system has counts as durable.
         cuts: what recovery cut off the log.
+        open_files: counts its open segments; joins those of the broker once no thread opens the partition any more.
         usability: whether it takes calls. After a failure or a close, every call that touches a file raises Unavailable.
     """
 
@@ -123,7 +124,7 @@ class Partition:
         self.synced_offset = 0
         self.cuts: tuple[Cut, ...] = ()
         self._disk = disk
-        self._open_files = open_files
+        self.open_files = open_files
         self._producers = Producers()
         self._epochs = LeaderEpochs()
         self._are_epochs_checked = False
@@ -173,7 +174,7 @@ class Partition:
             gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing
                 segment.
             progress: called with (bytes done, bytes in all) while recovery reads.
-            open_files: shared by all partitions of a broker.
+            open_files: counts its open segments.
 
         Raises:
             Corrupt: bytes that were durable are damaged or gone. No log file was changed.
@@ -186,7 +187,7 @@ class Partition:
             topic=topic,
             partition=partition,
             leader_epoch=leader_epoch,
-            open_files=open_files or OpenFiles(),
+            open_files=OpenFiles() if open_files is None else open_files,
         )
         disk.make_dir(directory)
         self._now_ms = now_ms
@@ -207,7 +208,7 @@ class Partition:
         found: Recovered = recover(
             self._disk,
             self.directory,
-            self._open_files,
+            self.open_files,
             known,
             index_interval=self.config.index_interval_bytes,
             progress=progress,
@@ -532,7 +533,7 @@ class Partition:
             return
         active.complete_time_index()
         active.write_indexes()
-        fresh = Segment(self._disk, self.directory, active.end_offset, self._open_files)
+        fresh = Segment(self._disk, self.directory, active.end_offset, self.open_files)
         fresh.create()
         fresh.created_ms = now_ms
         active.seal(self._decided_to(active.end_offset))

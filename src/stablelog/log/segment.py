@@ -50,19 +50,31 @@ class Found(NamedTuple):
 class OpenFiles:
     """Sealed segments that hold files open or indexes in memory: the one not used for longest gives all back.
 
+    A partition has one of its own while it is opened, perhaps in a thread; then it joins that of the broker.
+
     Args:
-        count_max: how many there are at a time, over all partitions that share this.
+        count_max: how many segments there are at a time, over all that have joined.
     """
 
     def __init__(self, count_max: int = 256) -> None:
         self._count_max = count_max
         self._segments: OrderedDict[Segment, None] = OrderedDict()
+        self._shared: OpenFiles | None = None
 
     def __len__(self) -> int:
         return len(self._segments)
 
+    def join(self, shared: "OpenFiles") -> None:
+        """Count with others from now on. Both are used by one thread then."""
+        segments, self._segments, self._shared = self._segments, OrderedDict(), shared
+        for segment in segments:
+            shared.used(segment)
+
     def used(self, segment: "Segment") -> None:
         """The segment is being read."""
+        if self._shared is not None:
+            self._shared.used(segment)
+            return
         if segment in self._segments:
             self._segments.move_to_end(segment)
             return
@@ -72,7 +84,10 @@ class OpenFiles:
 
     def forget(self, segment: "Segment") -> None:
         """The segment holds nothing any more."""
-        self._segments.pop(segment, None)
+        if self._shared is not None:
+            self._shared.forget(segment)
+        else:
+            self._segments.pop(segment, None)
 
 
 class Segment:

@@ -101,7 +101,7 @@ class Planner:
     Args:
         disk: where the partition lies.
         directory: its own.
-        open_files: shared by all partitions of a broker.
+        open_files: counts the open segments.
         known: what the broker knows of the partition.
     """
 
