@@ -7,6 +7,7 @@ from stablelog.batch.header import Codec, read_header
 from stablelog.batch.records import QUICK_COUNT_MAX, Record, decode_records, encode_batch
 from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange, Refused, Unavailable
 from stablelog.log import read as log_read
+from stablelog.log import retention as log_retention
 from stablelog.log.append import with_append_time
 from stablelog.log.partition import Isolation, Origin
 from stablelog.log.segment import Segment
@@ -672,3 +673,16 @@ def test_a_closed_partition_takes_no_call_and_touches_no_file(order):
     assert "is closed" in str(partition.failure)
     assert not any(partition.holds(segment) for segment in partition.segments())
     partition.close()
+
+
+def test_the_bytes_of_deleted_segments_are_given_back_when_their_files_are_closed():
+    log = Log(segment_bytes=300, retention_ms=1000, file_delete_delay_ms=0).write("- - - - - -")
+    log.now_ms += 2000
+    log.write("-")
+    count = log.partition.apply_retention(log.now_ms)
+    removed = log.partition.remove_deleted(log.now_ms)
+    assert not any(name.endswith(".deleted") for name in log.disk.list_dir(DIRECTORY))
+    assert len(removed) >= 3 * count, "the log file of each, and its indexes"
+    assert all(file.size >= 0 for file in removed), "they are open"
+    log_retention.close_all(removed)
+    assert log.partition.remove_deleted(log.now_ms) == []

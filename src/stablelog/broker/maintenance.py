@@ -20,7 +20,7 @@ broker. Offsets of consumers expire by the group coordinator's own timer (`broke
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 from stablelog.broker.config import BrokerConfig
@@ -34,6 +34,7 @@ from stablelog.broker.topics import Topics, is_internal
 from stablelog.broker.transactions import Transactions
 from stablelog.errors import StablelogError
 from stablelog.log.partition import Partition
+from stablelog.log.retention import close_all
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ class Maintenance:
     async def apply_retention(self) -> None:
         """Delete what is too old or too much, in every partition."""
 
-        def apply(partition: Partition) -> None:
+        async def apply(partition: Partition) -> None:
             deleted = self._reserve.attempt(lambda: partition.apply_retention(self._now_ms()), frees=True)
             if deleted:
                 log.info("deleted %d segments of %s-%d", deleted, partition.topic, partition.index)
@@ -158,21 +159,27 @@ class Maintenance:
 
     async def expire_producers(self) -> None:
         """Forget producers that have not written for long, in every partition."""
-        await self._each_partition(
-            "expiry of producers",
-            lambda partition: partition.expire_producers(self._now_ms()),
-            internal=False,
-        )
+
+        async def expire(partition: Partition) -> None:
+            partition.expire_producers(self._now_ms())
+
+        await self._each_partition("expiry of producers", expire, internal=False)
 
     async def remove_deleted(self) -> None:
-        """Remove the files of deleted segments whose time has passed, and of deleted topics."""
-        await self._each_partition(
-            "removal of deleted files", lambda partition: partition.remove_deleted(self._now_ms())
-        )
+        """Remove the files of deleted segments whose time has passed, and of deleted topics.
+
+        The disk takes tens of milliseconds for each GiB that it takes back: a thread waits for that.
+        """
+
+        async def remove(partition: Partition) -> None:
+            if removed := partition.remove_deleted(self._now_ms()):
+                await in_thread(self._threads, close_all, removed)
+
+        await self._each_partition("removal of deleted files", remove)
         await in_thread(self._threads, self._topics.remove_deleted)
 
     async def _each_partition(
-        self, name: str, work: Callable[[Partition], object], *, internal: bool = True
+        self, name: str, work: Callable[[Partition], Awaitable[None]], *, internal: bool = True
     ) -> None:
         """Do something to every open partition that has not failed; an error of one is that of no other.
 
@@ -182,7 +189,7 @@ class Maintenance:
             if partition.failure is not None or (not internal and is_internal(partition.topic)):
                 continue
             try:
-                work(partition)
+                await work(partition)
             except StablelogError as error:
                 log.error(
                     "%s of %s-%d failed; it is tried again: %s", name, partition.topic, partition.index, error

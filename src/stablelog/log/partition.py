@@ -15,14 +15,8 @@ Format: docs/formats.md.
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from stablelog.batch.header import (
-    HEADER,
-    PREFIX,
-    BatchHeader,
-    read_header,
-    stamped_prefix,
-)
-from stablelog.env.disk import Buffer, Disk
+from stablelog.batch.header import HEADER, PREFIX, BatchHeader, read_header, stamped_prefix
+from stablelog.env.disk import Buffer, Disk, File
 from stablelog.errors import DiskError, OffsetOutOfRange, Refused, Unavailable, Unproven
 from stablelog.log.append import (
     MarkerBatch,
@@ -59,7 +53,7 @@ from stablelog.log.read import (
     read,
 )
 from stablelog.log.recovery import NEVER, Cut, Known, Recovered, recover
-from stablelog.log.retention import PendingDeletes, count_durable, count_too_much, count_too_old
+from stablelog.log.retention import PendingDeletes, close_all, count_durable, count_too_much, count_too_old
 from stablelog.log.segment import RELATIVE_OFFSET_MAX, OpenFiles, Segment
 from stablelog.log.segments import Segments, cut_files
 from stablelog.log.snapshots import Snapshots
@@ -765,10 +759,13 @@ class Partition:
         self._pending_deletes.add(gone, self._segments[0].base_offset, due_ms)
         return durable_count
 
-    def remove_deleted(self, now_ms: int) -> None:
-        """Remove the files of deleted segments whose time has passed; after a DiskError, the next call goes on."""
+    def remove_deleted(self, now_ms: int) -> list[File]:
+        """Remove the names of deleted segments' files whose time has passed. Returns the files, to be closed in a thread.
+
+        After a DiskError, the next call goes on.
+        """
         self.usability.check_open()
-        self._pending_deletes.purge(now_ms)
+        return self._pending_deletes.purge(now_ms)
 
     def expire_producers(self, now_ms: int) -> int:
         """Forget producers that have not written for `producer.id.expiration.ms`. Returns how many."""
@@ -891,7 +888,7 @@ class Partition:
             self.synced(work)
             if not work.unwritten:  # else older snapshots are what the next start has
                 self._snapshots.remove_all_but({*self._segments.bases, self.end_offset})
-            self._pending_deletes.purge(1 << 62)
+            close_all(self._pending_deletes.purge(1 << 62))
         self.usability.is_closed = True
         self._close_files()
 

@@ -6,10 +6,12 @@ touched, the partition writes where the log begins: see `log_start`.
 Source: Kafka's retention by time and size.
 """
 
+import contextlib
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 
-from stablelog.env.disk import Disk
+from stablelog.env.disk import Disk, File
 from stablelog.errors import DiskError
 from stablelog.log.model import LogConfig
 from stablelog.log.names import DELETED, SEGMENT_SUFFIXES, is_snapshot, offset_of
@@ -95,15 +97,32 @@ class PendingDeletes:
             return path  # it is removed as late, and a start takes it for what it is: before the log's start
         return marked
 
-    def purge(self, now_ms: int) -> None:
-        """Remove the files that are due.
+    def purge(self, now_ms: int) -> list[File]:
+        """Remove the names of the files that are due.
+
+        Returns:
+            The files, open. The disk takes their bytes back when they are closed, which takes long: in any thread.
 
         Raises:
             DiskError: a file cannot be removed. It is tried again by the next call.
         """
-        while self._pending and self._pending[0][0] <= now_ms:
-            paths = self._pending[0][1]
-            while paths:
-                self._disk.remove(paths[-1])
-                paths.pop()
-            self._pending.popleft()
+        removed: list[File] = []
+        try:
+            while self._pending and self._pending[0][0] <= now_ms:
+                paths = self._pending[0][1]
+                while paths:
+                    with contextlib.suppress(DiskError, FileNotFoundError):  # it is removed all the same
+                        removed.append(self._disk.open(paths[-1]))
+                    self._disk.remove(paths[-1])
+                    paths.pop()
+                self._pending.popleft()
+        except DiskError:
+            close_all(removed)
+            raise
+        return removed
+
+
+def close_all(files: Iterable[File]) -> None:
+    """Close files, removed ones perhaps: then the disk takes their bytes back."""
+    for file in files:
+        file.close()
