@@ -1,10 +1,14 @@
 """Which topics a directory holds, and what Apache Kafka has left beside them."""
 
+import errno
+import threading
 from pathlib import Path
 
 from stablelog.batch.records import Record, encode_batch
+from stablelog.broker import topics as topics_module
 from stablelog.broker.checkpoints import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
 from stablelog.broker.config import load_settings
+from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.topics import Topics
 from stablelog.errors import Corrupt
 from stablelog.testing.sim_disk import SimDisk
@@ -135,3 +139,72 @@ def test_what_was_durable_stays_so_until_its_partition_is_opened():
     assert topics.close()
     left = read_offset_checkpoint(disk, HERE / RECOVERY_POINT_CHECKPOINT)
     assert left == {("damaged", 0): 1, ("whole", 0): 1}
+
+
+class CountedReserve(DiskReserve):
+    """A reserve that notes how often, and by which threads, it is asked for room."""
+
+    def __init__(self, disk):
+        super().__init__(disk, HERE, 0)
+        self.threads = []
+
+    def attempt(self, work, *, frees=False):
+        self.threads.append(threading.current_thread())
+        return super().attempt(work, frees=frees)
+
+
+def written(disk, count):
+    """Topics of one partition each, with one record each that is synced."""
+    disk.make_dir(HERE)
+    reserve = CountedReserve(disk)
+    topics = Topics(disk, HERE, load_settings({}), lambda: 0, reserve)
+    topics.load(clean=True)
+    for number in range(count):
+        partition = topics.create(f"t{number}", 1, {}).partitions[0]
+        partition.append(encode_batch([Record(0, 0, None, b"value", ())]), now_ms=0)
+        work = partition.unsynced()
+        work.run()
+        partition.synced(work)
+    reserve.threads.clear()
+    return topics, reserve
+
+
+def snapshot_names(disk, topic):
+    return [name for name in disk.list_dir(HERE / f"{topic}-0") if name.startswith(f"{1:020d}")]
+
+
+def test_many_partitions_are_closed_by_threads_and_one_that_fails_is_none_of_the_others_affair(monkeypatch):
+    monkeypatch.setattr(topics_module, "CLOSED_IN_TURN", 2)
+    disk = SimDisk()
+    topics, _ = written(disk, 6)
+    disk.fault = lambda what, path: errno.EIO if what == "syncing" and path.parent.name == "t3-0" else None
+    calls = set()
+    plain = disk.call
+    monkeypatch.setattr(disk, "call", lambda what, path: (calls.add(what), plain(what, path)))
+    assert not topics.close()
+    disk.fault = None
+    for number in range(6):
+        assert len(snapshot_names(disk, f"t{number}")) == (0 if number == 3 else 2), calls
+    again, refused = open_all(disk, clean=False)
+    assert not refused
+    assert all(topic.partitions[0].end_offset == 1 for topic in again)
+
+
+def test_a_partition_without_room_among_many_is_closed_with_the_room_of_the_reserve(monkeypatch):
+    monkeypatch.setattr(topics_module, "CLOSED_IN_TURN", 2)
+    disk = SimDisk()
+    topics, reserve = written(disk, 6)
+    full = ["t2-0", "t4-0"]
+
+    def fault(_what, path):
+        if path.parent.name in full and path.suffix == ".index":
+            full.remove(path.parent.name)
+            return errno.ENOSPC
+        return None
+
+    disk.fault = fault
+    assert topics.close()
+    assert not full
+    for number in range(6):
+        assert len(snapshot_names(disk, f"t{number}")) == 2
+    assert set(reserve.threads) == {threading.main_thread()}

@@ -14,6 +14,7 @@ from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import Corrupt, Refused, Unavailable
 from stablelog.log.compaction import LatestOffsets
 from stablelog.log.partition import Isolation
+from stablelog.log.read import finished
 from stablelog.log.verify import verify_directory
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from tests.log.timeline import DIRECTORY, Log
@@ -394,7 +395,7 @@ def test_the_greatest_time_is_found_when_its_record_is_gone():
     log.now_ms -= 100
     log.write("P2:x=1 P2c")
     log.compact()
-    assert log.partition.max_timestamp(Isolation.READ_COMMITTED) is not None
+    assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is not None
 
 
 # -- crashes and random histories ------------------------------------------------------------------------------
@@ -440,11 +441,11 @@ def times_are_found(log):
     ]
     for time in sorted({time for _, time in left}):
         first = next(record for record in left if record[1] >= time)
-        found = log.partition.offset_for_timestamp(time, Isolation.READ_COMMITTED)
+        found = finished(log.partition.look_up_time(time, Isolation.READ_COMMITTED))
         assert (found and found[:2]) == (first if first[0] < stable else None)
     greatest = max((time for _, time in left), default=-1)
     first = next((record for record in left if record[1] == greatest), None)
-    found = log.partition.max_timestamp(Isolation.READ_COMMITTED)
+    found = finished(log.partition.look_up_newest(Isolation.READ_COMMITTED))
     assert (found and found[:2]) == (first if first and first[0] < stable else None)
 
 

@@ -23,6 +23,7 @@ from stablelog.errors import Refused
 from stablelog.log import read as log_read
 from stablelog.log.partition import Isolation, MarkerWrite
 from stablelog.log.producers import BATCHES_KEPT
+from stablelog.log.read import finished
 from stablelog.log.verify import verify_directory
 from tests.log.known import Batch, Known
 from tests.log.timeline import DIRECTORY, NOW_MS, Log
@@ -279,9 +280,9 @@ class History(RuleBasedStateMachine):
         time = data.draw(near) + data.draw(st.integers(-1, 1))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(log_read, "STEP_COUNT_MAX", (1, 2, 5, 1000)[time % 4])
-            found = self.partition.offset_for_timestamp(time, isolation)
+            found = finished(self.partition.look_up_time(time, isolation))
             assert (found and found[:2]) == self.known.first_at_or_after(time, self.start, limit)
-            found = self.partition.max_timestamp(isolation)
+            found = finished(self.partition.look_up_newest(isolation))
             assert (found and found[:2]) == self.known.greatest_time(self.start, limit)
 
     # -- what always holds -------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from stablelog.log import read as log_read
 from stablelog.log import retention as log_retention
 from stablelog.log.append import with_append_time
 from stablelog.log.partition import Isolation, Origin
+from stablelog.log.read import finished
 from stablelog.log.segment import Segment
 from stablelog.log.verify import verify_directory
 from tests.log.timeline import DIRECTORY, NOW_MS, Log, write
@@ -194,12 +195,12 @@ def test_lookups_by_time_end_at_what_the_reader_sees():
     log.partition.append(plain(400), now_ms=NOW_MS)
     log.write("P1")
     committed, uncommitted = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
-    assert log.partition.offset_for_timestamp(150, committed) == (1, 200, 0)
-    assert log.partition.offset_for_timestamp(301, committed) == (3, 400, 0)
-    assert log.partition.offset_for_timestamp(401, committed) is None
-    assert log.partition.offset_for_timestamp(401, uncommitted) == (4, NOW_MS, 0)
-    assert log.partition.max_timestamp(committed) is None
-    assert log.partition.max_timestamp(uncommitted)[0] == 4
+    assert finished(log.partition.look_up_time(150, committed)) == (1, 200, 0)
+    assert finished(log.partition.look_up_time(301, committed)) == (3, 400, 0)
+    assert finished(log.partition.look_up_time(401, committed)) is None
+    assert finished(log.partition.look_up_time(401, uncommitted)) == (4, NOW_MS, 0)
+    assert finished(log.partition.look_up_newest(committed)) is None
+    assert finished(log.partition.look_up_newest(uncommitted))[0] == 4
     assert log.partition.visible_end(committed) == 4
 
 
@@ -495,13 +496,13 @@ def test_a_marker_is_no_record_to_a_lookup_by_time():
     log = event_log(10)
     for isolation in (Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED):
         for number in range(10):
-            found = log.partition.offset_for_timestamp(NOW_MS - 1_000_000 + number, isolation)
+            found = finished(log.partition.look_up_time(NOW_MS - 1_000_000 + number, isolation))
             assert found[:2] == (2 * number, NOW_MS - 1_000_000 + number)
-        assert log.partition.offset_for_timestamp(NOW_MS - 1_000, isolation) is None
-        assert log.partition.max_timestamp(isolation)[:2] == (18, NOW_MS - 999_991)
+        assert finished(log.partition.look_up_time(NOW_MS - 1_000, isolation)) is None
+        assert finished(log.partition.look_up_newest(isolation))[:2] == (18, NOW_MS - 999_991)
     log.partition.delete_records(19)
-    assert log.partition.offset_for_timestamp(0, Isolation.READ_COMMITTED) is None
-    assert log.partition.max_timestamp(Isolation.READ_COMMITTED) is None
+    assert finished(log.partition.look_up_time(0, Isolation.READ_COMMITTED)) is None
+    assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is None
 
 
 def test_a_lookup_by_time_reads_so_many_headers_in_a_step_and_none_of_them_twice(monkeypatch):
@@ -554,7 +555,7 @@ def test_a_lookup_by_time_goes_on_where_segments_were_deleted_between_two_steps(
     next(lookup)
     log.partition.delete_records(250)
     log.partition.remove_deleted(NOW_MS)
-    assert log_read.finished(lookup)[0] == 300
+    assert finished(lookup)[0] == 300
 
 
 def test_the_greatest_time_behind_the_log_start_is_found_in_steps(monkeypatch):
@@ -589,7 +590,7 @@ def test_the_greatest_time_is_found_where_segments_were_deleted_between_two_step
     next(lookup)
     log.partition.delete_records(250)
     log.partition.remove_deleted(NOW_MS)
-    assert log_read.finished(lookup)[:2] == (398, NOW_MS - 999_801)
+    assert finished(lookup)[:2] == (398, NOW_MS - 999_801)
 
 
 def test_a_large_batch_is_looked_into_by_the_caller_of_a_lookup():
@@ -617,9 +618,9 @@ def test_the_greatest_time_is_one_that_can_be_read():
     log.partition.append(plain(NOW_MS + 5, NOW_MS + 3), now_ms=NOW_MS)
     log.partition.append(plain(NOW_MS + 1), now_ms=NOW_MS)
     log.sync()
-    assert log.partition.max_timestamp(Isolation.READ_COMMITTED)[:2] == (0, NOW_MS + 5)
+    assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED))[:2] == (0, NOW_MS + 5)
     log.partition.delete_records(1)
-    assert log.partition.max_timestamp(Isolation.READ_COMMITTED)[:2] == (1, NOW_MS + 3)
+    assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED))[:2] == (1, NOW_MS + 3)
 
 
 def test_a_truncation_into_the_batch_in_which_the_log_begins_takes_its_beginning_along():

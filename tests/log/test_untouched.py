@@ -6,7 +6,7 @@ from stablelog.errors import Corrupt
 from stablelog.log.partition import Isolation
 from tests.log.timeline import DIRECTORY, Log
 
-LOG, TXNINDEX = (DIRECTORY / f"{0:020d}{suffix}" for suffix in (".log", ".txnindex"))
+LOG, TIMEINDEX, TXNINDEX = (DIRECTORY / f"{0:020d}{suffix}" for suffix in (".log", ".timeindex", ".txnindex"))
 
 
 def log_with_snapshot(words="P1 P1a P2 -", more=""):
@@ -78,3 +78,49 @@ def test_it_holds_no_index_open_after_a_snapshot():
     log.write("P2a")
     log.reopen(clean=False, is_established=True)
     assert [txn.producer_id for txn in log.all_aborted()] == [1, 2]
+
+
+def test_it_is_closed_without_a_change_of_the_disk():
+    log = Log(retention_ms=1000, file_delete_delay_ms=60_000, segment_bytes=400).write("- P1 P1a - - - -")
+    log.reopen()
+    steps = log.disk.steps
+    log.partition.close()
+    assert log.disk.steps == steps
+    log.partition = log.open(clean=True)
+    log.now_ms += 5000
+    assert log.partition.apply_retention(log.now_ms) > 0
+    log.partition.close()
+    assert not any(name.endswith(".deleted") for name in log.disk.list_dir(DIRECTORY))
+
+
+@pytest.mark.parametrize("more", ["-", "P2", "P1", "P1a"])
+def test_a_close_tells_of_what_was_written_since_the_last_one(more):
+    log = log_with_snapshot("P1")
+    log.reopen()
+    log.write(more)
+    log.partition.close()
+    end = log.partition.end_offset
+    for suffix in (".producers", ".snapshot"):
+        assert log.disk.exists(DIRECTORY / f"{end:020d}{suffix}")
+    log.partition = log.open(clean=True)
+    assert log.partition.end_offset == end
+
+
+def test_a_close_completes_the_time_index_behind_a_snapshot():
+    log = Log(index_interval_bytes=1 << 20)
+    log.append(1, transactional=False, time_ms=log.now_ms + 7)
+    log.partition.take_snapshot()
+    log.sync()
+    assert not len(log.disk.content(TIMEINDEX))
+    log.partition.close()
+    assert len(log.disk.content(TIMEINDEX)) == 12
+
+
+def test_a_close_syncs_what_only_the_system_has():
+    log = log_with_snapshot()
+    log.append(1)
+    log.partition.assume_synced()
+    log.partition.take_snapshot()
+    steps = log.disk.steps
+    log.partition.close()
+    assert log.disk.steps > steps

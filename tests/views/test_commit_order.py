@@ -18,6 +18,7 @@ from stablelog.env.disk import LocalDisk
 from stablelog.errors import OffsetOutOfRange, Refused, Unavailable
 from stablelog.log import segment as segments
 from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite
+from stablelog.log.read import finished
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.views import commit_index, extents, gather, stretches
 from stablelog.views.commit_index import TAIL_SIZE, VERSION, CommitIndex, CommitSummary
@@ -224,7 +225,7 @@ def test_a_time_finds_the_first_commit_at_it_or_later():
     assert find(0, Isolation.READ_COMMITTED)[:2] == (2, NOW_MS + 1000)
     assert find(NOW_MS + 1001, Isolation.READ_COMMITTED)[:2] == (5, NOW_MS + 2000)
     assert find(NOW_MS + 3001, Isolation.READ_COMMITTED) is None
-    assert log.partition.max_timestamp(Isolation.READ_COMMITTED)[:2] == (8, NOW_MS + 3000)
+    assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED))[:2] == (8, NOW_MS + 3000)
 
 
 def test_a_marker_is_no_record_to_a_lookup_by_time_in_either_order():
@@ -245,8 +246,8 @@ def test_a_marker_is_no_record_to_a_lookup_by_time_in_either_order():
     assert find(NOW_MS + 2001, committed) is None
     assert [find(NOW_MS + ms, uncommitted)[0] for ms in (0, 1, 500)] == [0, 4, 4]
     assert find(NOW_MS + 501, uncommitted) is None
-    assert log.partition.max_timestamp(committed)[:2] == (6, NOW_MS + 2000)
-    assert log.partition.max_timestamp(uncommitted)[:2] == (4, NOW_MS + 500)
+    assert finished(log.partition.look_up_newest(committed))[:2] == (6, NOW_MS + 2000)
+    assert finished(log.partition.look_up_newest(uncommitted))[:2] == (4, NOW_MS + 500)
 
 
 def test_a_cut_lies_behind_the_last_commit_that_it_counts():
@@ -721,7 +722,7 @@ class History(RuleBasedStateMachine):
         there = {position for position, _ in self.log.expected()}
         visible = sorted(row for row in self.log.written if row[0] in there)
         expected = next((row[0] for row in visible if row[3] >= NOW_MS + ms), None)
-        found = partition.offset_for_timestamp(NOW_MS + ms, Isolation.READ_COMMITTED)
+        found = finished(partition.look_up_time(NOW_MS + ms, Isolation.READ_COMMITTED))
         assert (found and found[0]) == expected
 
     @rule(cut=st.integers(0, 30))
@@ -899,7 +900,7 @@ def test_a_time_in_a_long_run_is_found_without_reading_what_is_older(monkeypatch
         return find_by_time(batch, *args, **named)
 
     monkeypatch.setattr("stablelog.views.commit_order.find_by_time", counted)
-    assert log.partition.offset_for_timestamp(NOW_MS + 590, Isolation.READ_COMMITTED)[:2] == (
+    assert finished(log.partition.look_up_time(NOW_MS + 590, Isolation.READ_COMMITTED))[:2] == (
         589,
         NOW_MS + 590,
     )

@@ -165,7 +165,7 @@ SETTINGS: tuple[Setting, ...] = (
         "stablelog.max.partitions",
         _integer(1, INT_MAX),
         "10000",
-        "Partitions of all topics together that may be made; each takes a file descriptor.",
+        "Partitions of all topics together that may be made; each takes up to two file descriptors while it is idle.",
     ),
     _setting(
         "connections.max.idle.ms",
@@ -423,7 +423,7 @@ SETTINGS: tuple[Setting, ...] = (
         "stablelog.max.transaction.groups",
         _integer(0, 100_000),
         "1000",
-        "Transaction groups beside the default one; each has a commit log, which takes four file descriptors. One more is refused with POLICY_VIOLATION.",
+        "Transaction groups beside the default one; each has a commit log, which takes two file descriptors. One more is refused with POLICY_VIOLATION.",
     ),
     _setting(
         "stablelog.transaction.strict",

@@ -8,6 +8,7 @@ import re
 import resource
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -44,7 +45,15 @@ from stablelog.broker.partition_metadata import (
 )
 from stablelog.broker.partition_state import COMMON, Codes, PartitionState
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, InvalidConfig, NewerFormat, Refused, StablelogError, Unavailable
+from stablelog.errors import (
+    Corrupt,
+    DiskError,
+    InvalidConfig,
+    NewerFormat,
+    Refused,
+    StablelogError,
+    Unavailable,
+)
 from stablelog.log.epoch_check import latest_epoch_of_all
 from stablelog.log.formats import check_formats
 from stablelog.log.log_start import LOG_START_FILE, write_missing_log_start
@@ -65,6 +74,8 @@ DESCRIPTORS_PER_SEGMENT = (
     5  # of a sealed one that is read: the log file, its map, and the maps of three indexes
 )
 OPEN_SEGMENTS_MIN = 64
+CLOSED_IN_TURN = 16
+CLOSING_THREADS = 32  # which wait for the disk: it syncs many files together
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 STRAY = (
@@ -803,31 +814,45 @@ class Topics:
         """Close every partition and write what a clean start reads. Returns whether all of it worked."""
         clean = self._written(self.write_log_starts)
         marks = {(p.topic, p.index): p.high_watermark for p in self.open_partitions()}
-        for partition in self.open_partitions():
-            has_failed = partition.failure is not None
+        failed = {partition for partition in self.open_partitions() if partition.failure is not None}
+        for partition, closed in self._close_all():
+            at = (partition.topic, partition.index)
             try:
-                self._reserve.attempt(partition.close, frees=True)
+                closed()
             except StablelogError as error:
-                log.error(
-                    "closing %s-%d failed; it will be recovered at the next start: %s",
-                    partition.topic,
-                    partition.index,
-                    error,
-                )
+                log.error("closing %s-%d failed; it will be recovered at the next start: %s", *at, error)
                 clean = False
-            else:
-                if has_failed:
-                    clean = False
-                    continue
-                at = (partition.topic, partition.index)
-                marks[at] = partition.high_watermark
-                self._recovery_points.closed(at, partition.synced_offset)
+                continue
+            if partition in failed:
+                clean = False
+                continue
+            marks[at] = partition.high_watermark
+            self._recovery_points.closed(at, partition.synced_offset)
         path = self._directory / HIGH_WATERMARK_CHECKPOINT
         written = self._written(
             partial(self.write_recovery_points, durable=True),
             partial(write_offset_checkpoint, self._reserve, path, marks),
         )
         return clean and written
+
+    def _close_all(self) -> Iterator[tuple[Partition, Callable[[], None]]]:
+        """Each partition with what closes it. Where they are many, several wait for the disk at a time, in threads."""
+        partitions = list(self.open_partitions())
+        if len(partitions) <= CLOSED_IN_TURN:
+            for partition in partitions:
+                yield partition, partial(self._reserve.attempt, partition.close, frees=True)
+            return
+        with ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="closing") as threads:
+            closings = [threads.submit(partition.close) for partition in partitions]
+            for partition, closing in zip(partitions, closings, strict=True):
+                yield partition, partial(self._closed, partition, closing)
+
+    def _closed(self, partition: Partition, closing: "Future[None]") -> None:
+        try:
+            closing.result()
+        except DiskError:
+            # The reserve is one thread's at a time, and gives it room perhaps.
+            self._reserve.attempt(partition.close, frees=True)
 
     def _written(self, *writes: Callable[[], None]) -> bool:
         """Write what a start reads, and say whether it worked: without it, the next start has more to recover."""

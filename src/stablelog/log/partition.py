@@ -42,12 +42,10 @@ from stablelog.log.model import (
     ProducerDescription,
     Slice,
 )
-from stablelog.log.names import SUMMARY
+from stablelog.log.names import PRODUCERS, SNAPSHOT, SUMMARY
 from stablelog.log.producers import EndedTxn, Producers
 from stablelog.log.read import (
     Lookup,
-    TimestampedOffset,
-    finished,
     first_at_or_after,
     greatest_timestamp,
     read,
@@ -671,14 +669,6 @@ class Partition:
         """Find the first record with the greatest timestamp, in steps; None if it cannot be seen."""
         return greatest_timestamp(lambda: self._segments, self.start_offset, self.visible_end(isolation))
 
-    def offset_for_timestamp(self, timestamp_ms: int, isolation: Isolation) -> TimestampedOffset | None:
-        """`look_up_time` at once: (offset, timestamp, leader epoch)."""
-        return finished(self.look_up_time(timestamp_ms, isolation))
-
-    def max_timestamp(self, isolation: Isolation) -> TimestampedOffset | None:
-        """`look_up_newest` at once: (offset, timestamp, leader epoch)."""
-        return finished(self.look_up_newest(isolation))
-
     def end_offset_for_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """Where a leader epoch ended: (epoch, end offset exclusive); (-1, -1) if that is not known.
 
@@ -880,17 +870,29 @@ class Partition:
             Unavailable: not everything could be made durable; the partition is open as before.
         """
         if clean and self.failure is None:
-            self._active.complete_time_index()
-            self.take_snapshot()
-            work = self.unsynced()
-            assert work is not None
-            work.run()
-            self.synced(work)
-            if not work.unwritten:  # else older snapshots are what the next start has
-                self._snapshots.remove_all_but({*self._segments.bases, self.end_offset})
+            if not self._is_settled():
+                self._settle()
             close_all(self._pending_deletes.purge(1 << 62))
         self.usability.is_closed = True
         self._close_files()
+
+    def _is_settled(self) -> bool:
+        """Whether a clean close has nothing to write: all is durable, and a snapshot at the log's end too, if one is needed."""
+        if not (self.end_offset == self.high_watermark == self.synced_offset and self._unsynced.is_idle):
+            return False
+        stem = self.directory / f"{self.end_offset:020d}"
+        is_told = all(self._disk.exists(stem.with_suffix(suffix)) for suffix in (PRODUCERS, SNAPSHOT))
+        return self.end_offset == 0 or (is_told and self._active.is_time_index_complete)
+
+    def _settle(self) -> None:
+        self._active.complete_time_index()
+        self.take_snapshot()
+        work = self.unsynced()
+        assert work is not None
+        work.run()
+        self.synced(work)
+        if not work.unwritten:  # else older snapshots are what the next start has
+            self._snapshots.remove_all_but({*self._segments.bases, self.end_offset})
 
     def _close_files(self) -> None:
         for segment in self._segments:

@@ -449,6 +449,12 @@ class Segment:
         self._index_files[suffix] = file
         return file
 
+    @property
+    def is_time_index_complete(self) -> bool:
+        """Whether the last entry of the time index is of the greatest timestamp."""
+        assert self._time_index is not None
+        return not self.size or self._time_index.last_timestamp >= self.max_timestamp
+
     def complete_time_index(self) -> None:
         """Add an entry of the greatest timestamp to the time index, if the last one is behind it. In memory only."""
         assert self._time_index is not None

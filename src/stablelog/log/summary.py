@@ -7,7 +7,8 @@ Format: docs/formats.md, "Segment summary".
 """
 
 import struct
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 
 from crc32c import crc32c
 
@@ -62,7 +63,7 @@ class Summary:
 
     def encode(self) -> bytes:
         """The bytes of the file."""
-        content = SUMMARY.pack(VERSION, 0, *astuple(self))
+        content = SUMMARY.pack(VERSION, 0, *_values(self))
         return content[:2] + crc32c(content[CRC_END:]).to_bytes(4, "big") + content[CRC_END:]
 
     @classmethod
@@ -86,3 +87,6 @@ class Summary:
     def replaced(self, **changes: int) -> "Summary":
         """The summary with some fields changed."""
         return replace(self, **changes)
+
+
+_values = attrgetter(*(field.name for field in fields(Summary)))

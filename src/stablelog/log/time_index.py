@@ -36,9 +36,14 @@ class TimeIndex:
         timestamp, offset = ENTRY.unpack_from(self._entries, index * ENTRY.size)
         return timestamp, self._base_offset + offset
 
+    @property
+    def last_timestamp(self) -> int:
+        """The greatest timestamp of an entry, ms; NO_TIMESTAMP without one."""
+        return self[self._count - 1][0] if self._count else NO_TIMESTAMP
+
     def append_if_later(self, timestamp: int, last_offset: int) -> None:
         """Add an entry if the timestamp is greater than all before it."""
-        if (self[self._count - 1][0] if self._count else NO_TIMESTAMP) >= timestamp:
+        if self.last_timestamp >= timestamp:
             return
         if not isinstance(self._entries, bytearray):
             self._entries = bytearray(self._entries[: self._count * ENTRY.size])

@@ -94,6 +94,11 @@ class Unsynced:
         self._names_changed = True
 
     @property
+    def is_idle(self) -> bool:
+        """Whether nothing is to be synced or written, but for what grew since the last work."""
+        return self._handed_out is None and not self.is_more_than_bytes
+
+    @property
     def is_more_than_bytes(self) -> bool:
         """Whether there is more to do than to sync what grew."""
         return bool(self._writes) or self._names_changed
