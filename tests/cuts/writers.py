@@ -47,6 +47,7 @@ class Calls:
     def __init__(self, broker, chance):
         self.broker = broker
         self._chance = chance
+        self._appending = asyncio.Lock()
 
     async def pause(self, most_s=0.004):
         await asyncio.sleep(self._chance.random() * most_s)
@@ -106,7 +107,9 @@ class Calls:
         )
         while True:
             (answer,) = await produce.handle(
-                self.broker, request, SimpleNamespace(api_version=version, correlation_id=1)
+                self.broker,
+                request,
+                SimpleNamespace(api_version=version, correlation_id=1, appending=self._appending),
             )
             code = ErrorCode(struct.unpack_from(">h", answer, 12 + len(target[0]))[0])
             if code is ErrorCode.none:
