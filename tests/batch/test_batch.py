@@ -62,7 +62,7 @@ def test_an_abort_marker_is_kafkas_to_the_byte():
 def test_a_commit_marker_also_says_group_and_sequence_and_kafka_reads_its_part():
     from aiokafka.record.control_record import ABORT_MARKER, COMMIT_MARKER, ControlRecord
 
-    marker = Marker(MarkerType.COMMIT, 9, "payments", 42, 7)
+    marker = Marker(MarkerType.COMMIT, 9, "payments", 42)
     batch = encode_marker(
         marker, base_offset=7, leader_epoch=3, producer_id=5, producer_epoch=2, timestamp_ms=TIME_MS
     )

@@ -1,9 +1,6 @@
-"""Deadlines and the least open producer: right answers, and memory that follows the ids."""
+"""Deadlines: right answers, and memory that follows the ids."""
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from stablelog.coordinators.transactions.clock import Deadlines, OpenProducers
+from stablelog.coordinators.transactions.clock import Deadlines
 
 
 def test_what_is_due_comes_out_once_and_in_order() -> None:
@@ -42,17 +39,3 @@ def test_memory_follows_the_ids_not_their_transactions() -> None:
             for name in deadlines.due(at_ms, 10):
                 deadlines.watch(name, at_ms + 60)
     assert len(deadlines) <= 2
-
-
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 20))))
-def test_the_least_open_producer_is_the_least(steps: list[tuple[bool, int]]) -> None:
-    producers, model = OpenProducers(), set[int]()
-    for opens, producer_id in steps:
-        if opens:
-            producers.add(producer_id)
-            model.add(producer_id)
-        else:
-            producers.discard(producer_id)
-            model.discard(producer_id)
-        assert producers.least() == min(model, default=None)
-        assert len(producers) == len(model)

@@ -33,7 +33,6 @@ def order(
         coordinator_epoch=0,
         partitions=frozenset({T0}),
         transaction_version=1 if end else 2,
-        low_watermark=0,
         transaction_epoch=epoch,
         ends={T0: end} if end else {},
         settled_epoch=settled_epoch,

@@ -395,11 +395,9 @@ class Conversation:
         self.lines += [f"unknown state {state}" for state in unknown]
 
     def watermarks(self) -> None:
-        """`watermarks`: the low watermark, the last commit and the last one up to which all have their markers."""
+        """`watermarks`: the last commit and the last one up to which all have their markers."""
         c = self.coordinator
-        self.lines.append(
-            f"low {c.low_watermark()} last g={c.last_commit_sequence} resolved g={c.resolved_commit_sequence}"
-        )
+        self.lines.append(f"last g={c.last_commit_sequence} resolved g={c.resolved_commit_sequence}")
 
     # -- behind the commands -----------------------------------------------------------------------------------
 

@@ -237,20 +237,6 @@ def test_the_last_cut_waits_for_the_slowest_commit() -> None:
     assert c.resolved_commit_sequence == 3
 
 
-def test_the_low_watermark_is_the_least_open_producer() -> None:
-    c = coordinator()
-    producers = {name: init(c, name) for name in ("a", "b", "c")}
-    assert c.low_watermark() == 3
-    add(c, producers["c"], T0, name="c")
-    add(c, producers["b"], T0, name="b")
-    assert c.low_watermark() == 1
-    decision = end(c, producers["b"], commit=False, name="b")
-    assert decision.markers[0].low_watermark == 1
-    assert c.low_watermark() == 1, "open until its markers are written"
-    marked(c, decision)
-    assert c.low_watermark() == 2
-
-
 def test_reporting_markers_twice_or_late_changes_nothing() -> None:
     c, who = in_state(State.ONGOING)
     decision = end(c, who, commit=True)
@@ -352,7 +338,6 @@ def test_memory_for_an_id_does_not_grow_with_its_transactions() -> None:
     assert len(c.checkpoint()) == 2
     assert len(table._timeouts) <= 2
     assert len(table._expiries) <= 2
-    assert len(table._open._heap) <= 1
     assert (len(table._owners), len(table._decided), len(table._unmarked)) == (1, 0, 0)
 
 

@@ -99,7 +99,7 @@ class Log:
         if commit:
             sequence = self.commit_sequence = self.commit_sequence + 1
         kind = MarkerType.COMMIT if commit else MarkerType.ABORT
-        marker = Marker(kind, 0, "", sequence, -1)
+        marker = Marker(kind, 0, "", sequence)
         done = self.partition.append_markers([MarkerWrite(producer_id, 0, marker)], now_ms=self.now_ms)[0]
         assert isinstance(done, Appended)
         records = self.open_records.pop(producer_id, [])
@@ -829,7 +829,7 @@ def test_a_transaction_takes_no_more_records_than_its_marker_can_say():
 
 
 def commit_of(producer_id, commit_sequence):
-    return MarkerWrite(producer_id, 0, Marker(MarkerType.COMMIT, 0, "", commit_sequence, -1))
+    return MarkerWrite(producer_id, 0, Marker(MarkerType.COMMIT, 0, "", commit_sequence))
 
 
 def test_markers_written_together_may_take_more_offsets_than_a_segment_holds():

@@ -33,8 +33,9 @@ CRC = struct.Struct(">I")
 SEQUENCE = struct.Struct(
     ">"
     "q"  # commit_sequence
-    "q"  # low_watermark: the least producer id with an open transaction, -1 none
+    "q"  # reserved: -1; earlier releases wrote a producer id here, which no reader uses
 )
+RESERVED = -1
 
 
 class MarkerType(IntEnum):
@@ -53,14 +54,12 @@ class Marker:
         coordinator_epoch: of the coordinator that decided it.
         group: its transaction group; None if the marker does not say (aborts, and markers that Kafka wrote).
         commit_sequence: the commit's place among all commits of the group; -1 none.
-        low_watermark: the least producer id that had an open transaction in the group; -1 none.
     """
 
     type: MarkerType
     coordinator_epoch: int
     group: str | None = None
     commit_sequence: int = -1
-    low_watermark: int = -1
 
 
 def encode_marker(
@@ -89,9 +88,7 @@ def encode_marker(
     value = VALUE.pack(0, marker.coordinator_epoch)
     if marker.group is not None:
         name = marker.group.encode()
-        value += (
-            GROUP_SIZE.pack(len(name)) + name + SEQUENCE.pack(marker.commit_sequence, marker.low_watermark)
-        )
+        value += GROUP_SIZE.pack(len(name)) + name + SEQUENCE.pack(marker.commit_sequence, RESERVED)
     record = Record(base_offset, timestamp_ms, KEY.pack(0, marker.type), value)
     batch = encode_batch(
         [record],
@@ -138,5 +135,5 @@ def read_marker(batch: Buffer, position: int = 0) -> Marker | None:
     if size < 0 or len(rest) < GROUP_SIZE.size + size + SEQUENCE.size:
         return Marker(MarkerType(kind), coordinator_epoch)
     group = rest[GROUP_SIZE.size : GROUP_SIZE.size + size].decode(errors="replace")
-    commit_sequence, low_watermark = SEQUENCE.unpack_from(rest, GROUP_SIZE.size + size)
-    return Marker(MarkerType(kind), coordinator_epoch, group, commit_sequence, low_watermark)
+    commit_sequence, _ = SEQUENCE.unpack_from(rest, GROUP_SIZE.size + size)
+    return Marker(MarkerType(kind), coordinator_epoch, group, commit_sequence)

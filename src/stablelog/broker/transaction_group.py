@@ -425,6 +425,5 @@ def _marker_write(order: MarkerOrder) -> MarkerWrite:
         coordinator_epoch=order.coordinator_epoch,
         group=order.group if order.type is MarkerType.COMMIT else None,
         commit_sequence=order.commit_sequence,
-        low_watermark=order.low_watermark,
     )
     return MarkerWrite(order.producer_id, order.producer_epoch, marker, order.transaction_version)

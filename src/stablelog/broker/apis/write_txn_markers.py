@@ -52,7 +52,6 @@ def _write(
         coordinator_epoch=asked.coordinator_epoch,
         group=None,
         commit_sequence=-1,
-        low_watermark=-1,
     )
     if group_of_log(name) is not None:
         return ErrorCode.invalid_topic_exception  # no transaction ever writes to a commit log

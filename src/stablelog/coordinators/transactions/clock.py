@@ -1,7 +1,7 @@
-"""Whose time is up, and which open producer is the least, without looking at all of them?
+"""Deadlines of transactional ids: which ids are due, without a look at all of them.
 
-Both answers come from heaps that are cleaned when they are read. A heap holds at most one live entry for each
-member, however often the member changes, so memory follows the number of ids, not the number of transactions.
+The answer comes from a heap that is cleaned when it is read. The heap holds at most one live entry for each id,
+however often its deadline changes, so memory follows the number of ids, not the number of transactions.
 """
 
 import heapq
@@ -33,32 +33,3 @@ class Deadlines:
 
     def __len__(self) -> int:
         return len(self._heap)
-
-
-class OpenProducers:
-    """The producer ids with an open transaction."""
-
-    def __init__(self) -> None:
-        self._open: set[int] = set()
-        self._heap: list[int] = []
-        self._queued: set[int] = set()
-
-    def add(self, producer_id: int) -> None:
-        """The producer has an open transaction."""
-        self._open.add(producer_id)
-        if producer_id not in self._queued:
-            self._queued.add(producer_id)
-            heapq.heappush(self._heap, producer_id)
-
-    def discard(self, producer_id: int) -> None:
-        """The producer has none any more."""
-        self._open.discard(producer_id)
-
-    def least(self) -> int | None:
-        """The least of them; None if there is none."""
-        while self._heap and self._heap[0] not in self._open:
-            self._queued.discard(heapq.heappop(self._heap))
-        return self._heap[0] if self._heap else None
-
-    def __len__(self) -> int:
-        return len(self._open)

@@ -602,10 +602,6 @@ class TransactionCoordinator:
             now_ms=now_ms,
         )
 
-    def low_watermark(self) -> int:
-        """The least producer id with an open transaction; with none, the next id that no one has had."""
-        return self._table.low_watermark()
-
     @property
     def last_commit_sequence(self) -> int:
         """The number of the last commit that was decided; 0 before the first."""

@@ -74,7 +74,6 @@ class MarkerOrder:
         coordinator_epoch: of the coordinator.
         partitions: where to.
         transaction_version: 2 if the marker's epoch must be above that of the records.
-        low_watermark: the least producer id with an open transaction, this one included.
         transaction_epoch: of the records that the marker ends.
         ends: where the partitions ended at the decision, if the marker has the epoch of the records.
         settled_epoch: what the producer began with this epoch under a lower leader epoch was over before.
@@ -90,7 +89,6 @@ class MarkerOrder:
     coordinator_epoch: int
     partitions: frozenset[TopicPartition]
     transaction_version: int
-    low_watermark: int
     transaction_epoch: int
     ends: Mapping[TopicPartition, LogEnd] = field(default_factory=dict)
     settled_epoch: int = NO_EPOCH

@@ -152,7 +152,6 @@ class Ending:
             coordinator_epoch=self._coordinator_epoch,
             partitions=txn.partitions,
             transaction_version=txn.transaction_version,
-            low_watermark=self._table.low_watermark(),
             transaction_epoch=txn.transaction_epoch,
             ends=txn.ends,
             settled_epoch=txn.settled_epoch,
@@ -229,7 +228,6 @@ class Ending:
             coordinator_epoch=self._coordinator_epoch,
             partitions=frozenset({target}),
             transaction_version=FIRST_DIALECT,
-            low_watermark=self._table.low_watermark(),
             transaction_epoch=found.producer_epoch,
         )
 

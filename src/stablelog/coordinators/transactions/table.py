@@ -13,7 +13,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.joint.table import JointTable
-from stablelog.coordinators.transactions.clock import Deadlines, OpenProducers
+from stablelog.coordinators.transactions.clock import Deadlines
 from stablelog.coordinators.transactions.decisions import Description
 from stablelog.coordinators.transactions.listing import id_matcher, states_named
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
@@ -64,7 +64,6 @@ class TransactionTable:
         self._producer_ids = producer_ids
         self._transactions: dict[str, Transaction] = {}
         self._owners: dict[int, str] = {}  # producer id to transactional id
-        self._open = OpenProducers()
         self._timeouts = Deadlines()
         self._expiries = Deadlines()
         self._next_sequence = FIRST_SEQUENCE
@@ -85,11 +84,6 @@ class TransactionTable:
     def owner(self, producer_id: int) -> str | None:
         """The id that a producer id belongs to."""
         return self._owners.get(producer_id)
-
-    def low_watermark(self) -> int:
-        """The least producer id with an open transaction; with none, the next id that no one has had."""
-        least = self._open.least()
-        return self._producer_ids.next_id if least is None else least
 
     @property
     def last_sequence(self) -> int:
@@ -226,7 +220,6 @@ class TransactionTable:
         self._owners[txn.producer_id] = transactional_id
         self._owners[txn.client.producer_id] = transactional_id
         if txn.state.is_open:
-            self._open.add(txn.producer_id)
             if (deadline_ms := _deadline_ms(txn)) is not None:
                 self._timeouts.watch(transactional_id, deadline_ms)
         else:
@@ -236,7 +229,6 @@ class TransactionTable:
         for producer_id in {txn.producer_id, txn.client.producer_id}:
             assert self._owners[producer_id] == transactional_id
             del self._owners[producer_id]
-        self._open.discard(txn.producer_id)
         self._decided.pop(transactional_id, None)
         unmarked = self._unmarked.get(txn.commit_sequence, set())
         unmarked.discard(transactional_id)
