@@ -14,7 +14,7 @@ FOUND = STRUCT.findall(TEXT)
 
 
 def test_every_struct_has_a_table():
-    assert len(FOUND) == 14, [name for name, _ in FOUND]
+    assert len(FOUND) == 17, [name for name, _ in FOUND]
 
 
 @pytest.mark.parametrize(("name", "table"), FOUND, ids=[name for name, _ in FOUND])
@@ -38,6 +38,7 @@ def test_the_examples_are_read(example):
     from stablelog.batch.header import crc_holds, read_header
     from stablelog.coordinators.joint.records import JointState, decode_joint
     from stablelog.log.offset_index import OffsetIndex
+    from stablelog.log.producer_table import ProducerTable
     from stablelog.log.snapshots import decode_snapshot
     from stablelog.log.time_index import TimeIndex
     from stablelog.log.transaction_index import TransactionIndex
@@ -53,7 +54,11 @@ def test_the_examples_are_read(example):
         case 58:
             assert decode_joint(content) == JointState(7, 42, update_ms=1_700_000_000_000)
         case 56:
-            assert decode_snapshot(content, 0)[0].last_sequence == 1
+            assert next(iter(decode_snapshot(content, 0))).last_sequence == 1
+        case 88:
+            (producer,) = ProducerTable.of_blocks([content])
+            assert (producer.producer_id, producer.producer_epoch, producer.txn_first_offset) == (5, 2, -1)
+            assert [(one.last_sequence, one.last_offset) for one in producer.batches] == [(0, 5), (1, 6)]
         case _:
             assert crc_holds(content, 0, read_header(content))
 

@@ -8,6 +8,8 @@ import pytest
 from stablelog.broker.flush import GroupFlush
 from stablelog.broker.tasks import Tasks
 from stablelog.errors import Unavailable
+from stablelog.log.producer_table import Producer, ProducerTable
+from stablelog.log.producers import Producers
 from stablelog.testing.sim_disk import SimDisk, SimFile
 from tests.broker.desk import NO_RESERVE
 from tests.log.timeline import Log
@@ -191,5 +193,38 @@ def test_idle_is_when_no_sync_is_under_way():
         await idle
         assert log.partition.high_watermark == 1
         await wait
+
+    at_work(conversation)
+
+
+class WatchedDisk(SimDisk):
+    """Notes the thread that writes each file as a whole."""
+
+    def __init__(self):
+        super().__init__()
+        self.writers = {}
+
+    def write_atomic(self, path, content):
+        self.writers[path.suffix] = threading.get_ident()
+        super().write_atomic(path, content)
+
+
+def test_a_large_snapshot_is_not_written_on_the_event_loop():
+    """However fast the disk is: encoding takes processor time."""
+
+    async def conversation(flush):
+        disk = WatchedDisk()
+        log = Log(disk)
+        log.write("P1", sync=False)
+        log.partition.take_snapshot()
+        await flush.durable(log.partition, 1)
+        assert disk.writers[".producers"] == threading.get_ident(), "a small one is"
+        table = ProducerTable.of(Producer(one, 0, used_ms=log.now_ms) for one in range(10, 10_000))
+        log.partition._producers = Producers.restored(table, log.now_ms)
+        log.write("-", sync=False)
+        log.partition.take_snapshot()
+        await flush.durable(log.partition, 2)
+        assert disk.writers[".producers"] != threading.get_ident()
+        assert disk.writers[".snapshot"] != threading.get_ident()
 
     at_work(conversation)

@@ -252,7 +252,7 @@ def records_of(directory):
 # Kinds of files that have no version: of indexes, the summary beside them has one.
 WITHOUT_VERSION = (".index", ".timeindex", ".commitindex", ".commitextents", ".lock", "disk-reserve")
 BY_NUMBER = (".summary", ".snapshot", ".commitsummary", ".txnindex")  # their first two bytes
-BY_JSON = (".producers", "cluster.json", "broker.json", ".kafka_cleanshutdown")
+BY_JSON = ("cluster.json", "broker.json", ".kafka_cleanshutdown")
 BY_LINE = ("log-start-offset", "view-start-offset", "partition.metadata", "meta.properties")
 
 
@@ -266,6 +266,10 @@ def versions_in(data):
         kind = path.suffix if path.stem.isdigit() else path.name
         if kind in BY_NUMBER:
             found[kind] |= {int.from_bytes(content[:2], "big")} if content else set()
+        elif kind == ".producers":  # JSON before version 2
+            is_json = content.startswith(b"{")
+            by_json = int(VERSION_IN_JSON.search(content)[1]) if is_json else None
+            found[kind].add(by_json or int.from_bytes(content[:2], "big"))
         elif kind in BY_JSON:
             found[kind].add(int(VERSION_IN_JSON.search(content)[1]))
         elif kind in BY_LINE or kind.endswith("-checkpoint"):

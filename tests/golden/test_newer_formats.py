@@ -89,16 +89,6 @@ def json_version(name):
     return write
 
 
-def producers(directory):
-    path = newest(directory, ".producers")
-    text = re.sub(
-        rb'^{"version":(\d+)', lambda found: b'{"version":%d' % (int(found[1]) + 1), path.read_bytes()
-    )
-    line = text.splitlines()[0]
-    path.write_bytes(line + b"\n%08x\n" % crc32c(line))
-    return path, json.loads(line)["version"]
-
-
 def commit_summary(directory):
     path, version = first_number(".commitsummary")(directory)
     content = path.read_bytes()[:-4]
@@ -158,7 +148,7 @@ OF_A_PARTITION = {
     ".summary": ("ordinary", first_number(".summary")),
     ".summary of a compacted topic": ("compacted", oldest_summary),
     ".snapshot": ("ordinary", first_number(".snapshot")),
-    ".producers": ("ordinary", producers),
+    ".producers": ("ordinary", first_number(".producers")),
     ".txnindex": ("ordinary", first_number(".txnindex")),
     "leader-epoch-checkpoint": ("ordinary", first_line("leader-epoch-checkpoint")),
     "partition.metadata": ("ordinary", first_line("partition.metadata", "version: ")),
@@ -305,13 +295,9 @@ def test_spark_reads_nothing_of_such_a_segment(tmp_path):
 def test_a_version_that_no_release_can_have_is_damage(tmp_path, name):
     """A file that can be made anew is made anew then."""
     data = GENERATION.unpack(name, tmp_path)
-    for suffix in (".summary", ".snapshot", ".commitsummary"):
+    for suffix in (".summary", ".snapshot", ".producers", ".commitsummary"):
         path = newest(data / "ordered-0", suffix)
         path.write_bytes(b"\x7f\xff" + path.read_bytes()[2:])
-    path = newest(data / "ordered-0", ".producers")
-    path.write_bytes(
-        path.read_bytes().replace(b'"version":1', b'"version":2')
-    )  # which its CRC does not hold for
     told = GENERATION.expected(name)
     seen = told["topics"]["ordered"]["partitions"][0]
     broker = BrokerAt(data, told["written_ms"])

@@ -183,7 +183,7 @@ class History(RuleBasedStateMachine):
     @rule()
     def forget_silent_producers(self):
         before = {one.producer_id for one in self.partition.producers()}
-        self.partition.expire_producers(self.log.now_ms)
+        sum(self.partition.expire_producers(self.log.now_ms))
         for gone in before - {one.producer_id for one in self.partition.producers()}:
             self.sent.pop(gone, None)
             self.log.sequences[gone, self.epochs.get(gone, 0)] = 0

@@ -7,14 +7,14 @@ import pytest
 from stablelog.batch.records import Record, encode_batch
 from stablelog.coordinators.transactions.producer_ids import BLOCK_SIZE, GIVEN_ID_MAX
 from stablelog.coordinators.transactions.records import GroupState
-from stablelog.log.producers import Producer, Producers
-from stablelog.log.snapshots import encode_producers, encode_snapshot
+from stablelog.log.producer_table import Producer, ProducerTable
+from stablelog.log.snapshots import ProducersFile, SnapshotFile
 from stablelog.log.summary import Summary
 from stablelog.ops.commit_numbers import Given, next_numbers, read_given
 from stablelog.testing.sim_disk import SimDisk
 
 PARTITION = Path("/data/t-0")
-PRODUCERS = Producers.restored([Producer(7, 0), Producer(41, 0), Producer(GIVEN_ID_MAX + 1, 0)], 0)
+PRODUCERS = ProducerTable.of([Producer(7, 0), Producer(41, 0), Producer(GIVEN_ID_MAX + 1, 0)])
 BATCH = encode_batch([Record(5, 0, None, b"v", ())], base_offset=5, producer_id=41, producer_epoch=0)
 
 
@@ -24,8 +24,8 @@ BATCH = encode_batch([Record(5, 0, None, b"v", ())], base_offset=5, producer_id=
         (f"{5:020d}.log", BATCH),
         (f"{5:020d}.cut", BATCH),
         (f"{5:020d}.cut.1", BATCH),
-        (f"{5:020d}.producers", encode_producers(PRODUCERS, Summary(0, 5))),
-        (f"{5:020d}.snapshot", encode_snapshot(PRODUCERS)),
+        (f"{5:020d}.producers", b"".join(ProducersFile(PRODUCERS, Summary(0, 5)))),
+        (f"{5:020d}.snapshot", b"".join(SnapshotFile(PRODUCERS))),
     ],
 )
 def test_a_producer_id_counts_wherever_a_partition_shows_it(name, content):

@@ -162,7 +162,7 @@ class GroupFlush:
         ]
         if not works:
             return
-        if self._sync_s * len(works) <= IN_PLACE_S:
+        if self._sync_s * len(works) <= IN_PLACE_S and not any(work.is_large for _, work in works):
             lanes = [_run([work]) for _, work in works]
         else:
             count = min(SYNC_THREADS, len(works))

@@ -243,7 +243,7 @@ class Journal:
         if self.partition.size < max(CHECKPOINT_SIZE_MIN, CHECKPOINT_GROWTH * self._size_after_checkpoint):
             return None
         begin = self.partition.end_offset
-        if self.partition.producers():
+        if len(self.partition.producer_state):
             # Offsets in transactions that are open now are not live state yet: they stay, whatever becomes of them.
             begin = min(begin, self.partition.last_stable_offset)
         # Else nothing stays, durable yet or not: a decision in front of earlier ones would be taken for the first.

@@ -161,7 +161,8 @@ class Maintenance:
         """Forget producers that have not written for long, in every partition."""
 
         async def expire(partition: Partition) -> None:
-            partition.expire_producers(self._now_ms())
+            for _ in partition.expire_producers(self._now_ms()):
+                await asyncio.sleep(0)
 
         await self._each_partition("expiry of producers", expire, internal=False)
 

@@ -230,5 +230,5 @@ def _partition_samples(partition: Partition, now_ms: int) -> Iterator[Sample]:
     yield Sample("stablelog_high_watermark", labels, partition.high_watermark)
     yield Sample("stablelog_last_stable_offset", labels, partition.last_stable_offset)
     yield Sample("stablelog_last_stable_offset_lag", labels, lag)
-    yield Sample("stablelog_producer_ids", labels, partition.producer_count)
+    yield Sample("stablelog_producer_ids", labels, len(partition.producer_state))
     yield Sample("stablelog_oldest_open_transaction_seconds", labels, oldest_s)

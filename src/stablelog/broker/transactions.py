@@ -26,7 +26,7 @@ from stablelog.coordinators.transactions.coordinator import (
     TopicPartition,
     TransactionConfig,
 )
-from stablelog.coordinators.transactions.producer_ids import ProducerIdSpace
+from stablelog.coordinators.transactions.producer_ids import GIVEN_ID_MAX, ProducerIdSpace
 from stablelog.errors import Refused
 from stablelog.log.partition import Partition
 from stablelog.views.commit_ordered import CommitOrderedPartition
@@ -220,8 +220,7 @@ class Transactions:
     def partition_opened(self, partition: Partition) -> None:
         """A partition can be written: settle what is open in it before anyone else writes to it."""
         target = (partition.topic, partition.index)
-        for producer in partition.producers():
-            self._id_space.skip_past(producer.producer_id)
+        self._id_space.skip_past(partition.producer_state.greatest_id(GIVEN_ID_MAX))
         found = [
             OpenTransaction(txn.producer_id, txn.producer_epoch, txn.first_offset, txn.leader_epoch)
             for txn in partition.open_transactions()

@@ -16,7 +16,7 @@ import mmap
 import os
 import stat
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -25,6 +25,19 @@ from stablelog.env.pages import populate
 from stablelog.errors import DiskError
 
 Buffer = bytes | bytearray | memoryview
+
+
+class Pieces(Protocol):
+    """The content of a file in pieces that are made while it is written. Each iteration begins again."""
+
+    def __len__(self) -> int:
+        """Bytes of all pieces."""
+        ...
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+
+Content = bytes | Pieces
 
 try:
     BUFFERS_MAX = os.sysconf("SC_IOV_MAX")  # of one system call
@@ -124,7 +137,7 @@ class Disk(Protocol):
         """The whole file. Raises FileNotFoundError."""
         ...
 
-    def write_atomic(self, path: Path, content: bytes) -> None:
+    def write_atomic(self, path: Path, content: Content) -> None:
         """Replace the file as a whole: after a crash it holds the old content or the new. Durable on return."""
         ...
 
@@ -171,6 +184,11 @@ class Disk(Protocol):
     def free_size(self, path: Path) -> int:
         """Bytes that may still be written to the file system on which this directory lies."""
         ...
+
+
+def pieces_of(content: Content) -> Iterable[bytes]:
+    """The pieces of a file's content, to be written one behind the other."""
+    return (content,) if isinstance(content, bytes) else content
 
 
 def _disk_call(what: str, *, undone: bool = True, writes: bool = False) -> Callable[[Call], Call]:
@@ -375,7 +393,7 @@ class LocalDisk:
         return b"".join(pieces)
 
     @_disk_call("writing", writes=True)
-    def write_atomic(self, path: Path, content: bytes) -> None:
+    def write_atomic(self, path: Path, content: Content) -> None:
         """Write beside, sync, rename over, sync the directory."""
         self._replace(path, content, sync=True)
         try:
@@ -388,14 +406,15 @@ class LocalDisk:
         """Write beside, and rename over."""
         self._replace(path, content, sync=False)
 
-    def _replace(self, path: Path, content: bytes, *, sync: bool) -> None:
+    def _replace(self, path: Path, content: Content, *, sync: bool) -> None:
         beside = path.with_name(path.name + ".tmp")
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             try:
-                view = memoryview(content)
-                while view:
-                    view = view[os.write(fd, view) :]
+                for piece in pieces_of(content):
+                    view = memoryview(piece)
+                    while view:
+                        view = view[os.write(fd, view) :]
                 if sync:
                     os.fsync(fd)
             finally:

@@ -7,7 +7,7 @@ of is the partition's own affair: `Partition.take_cleaned`, between two steps.
 Source: Kafka's log cleaner; `compaction` decides, `interrupted` tells what a crash leaves.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,7 +76,7 @@ class Compaction:
         directory: the partition's own.
         summaries: of the segments that may be cleaned, from the log's first one on.
         spanning: aborted transactions that began in them and whose markers lie behind them.
-        last_batches: of every producer that is remembered.
+        last_batch: of a producer, by its id; None if it is not known.
         first_dirty_offset: from where on nothing has been cleaned yet.
         config: the partition's settings.
         now_ms: the broker's clock.
@@ -95,7 +95,7 @@ class Compaction:
         summaries: Sequence[Summary],
         *,
         spanning: Sequence[AbortedTxn],
-        last_batches: Mapping[int, LastBatch],
+        last_batch: Callable[[int], LastBatch | None],
         first_dirty_offset: int,
         config: LogConfig,
         now_ms: int,
@@ -107,7 +107,7 @@ class Compaction:
         self._disk = disk
         self._directory = directory
         self._spanning = spanning
-        self._last_batches = last_batches
+        self._last_batch = last_batch
         self._config = config
         self._now_ms = now_ms
         self._latest = LatestOffsets(max(first_dirty_offset, summaries[0].base_offset), key_count_max)
@@ -149,7 +149,7 @@ class Compaction:
             rules = Rules(
                 self._latest,
                 self._new_walk(),
-                self._last_batches,
+                self._last_batch,
                 now_ms=self._now_ms,
                 delete_retention_ms=self._config.delete_retention_ms,
             )
@@ -297,7 +297,7 @@ class Cleaning:
         segments: Segments,
         config: LogConfig,
         *,
-        last_batches: Mapping[int, LastBatch],
+        last_batch: Callable[[int], LastBatch | None],
         start_offset: int,
         stable_offset: int,
         now_ms: int,
@@ -318,7 +318,7 @@ class Cleaning:
             self._directory,
             summaries,
             spanning=segments.aborted(segments.place_of(end_offset), end_offset, end_offset),
-            last_batches=last_batches,
+            last_batch=last_batch,
             first_dirty_offset=max(self.first_dirty_offset, start_offset),
             config=config,
             now_ms=now_ms,

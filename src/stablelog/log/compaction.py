@@ -16,7 +16,7 @@ Source: Kafka's log cleaner, KIP-534; docs/formats.md, "Compacted segments".
 """
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
@@ -178,14 +178,14 @@ class Rules:
     Attributes:
         latest: what the first one noted.
         walk: the transactions of this one.
-        last_batches: of every producer that is remembered.
+        last_batch: of a producer, by its id; None if it is not known.
         now_ms: the broker's clock.
         delete_retention_ms: how long tombstones and markers stay.
     """
 
     latest: LatestOffsets
     walk: TransactionWalk
-    last_batches: Mapping[int, LastBatch]
+    last_batch: Callable[[int], LastBatch | None]
     now_ms: int
     delete_retention_ms: int
 
@@ -216,7 +216,7 @@ class Rules:
             staying = [record for record in records if self._stays(record, header)]
             if staying:
                 return self._with(header, batch, staying)
-        last = self.last_batches.get(header.producer_id) if header.has_producer else None
+        last = self.last_batch(header.producer_id) if header.has_producer else None
         if last is not None and last.last_offset == header.last_offset:
             return Kept(emptied(header) if header.record_count else batch)
         return Kept(None)
@@ -245,7 +245,7 @@ class Rules:
 
     def _is_all_that_is_known(self, header: BatchHeader) -> bool:
         """Whether only this marker tells the epoch of a producer that is remembered."""
-        last = self.last_batches.get(header.producer_id)
+        last = self.last_batch(header.producer_id)
         return last is not None and last.last_offset is None and last.producer_epoch == header.producer_epoch
 
 

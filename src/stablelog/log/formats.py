@@ -7,7 +7,6 @@ Format: docs/formats.md, "How formats change".
 """
 
 import contextlib
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -18,14 +17,13 @@ from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.interrupted import CLEANED, SWAP
 from stablelog.log.log_start import LOG_START_FILE, read_log_start
 from stablelog.log.names import PRODUCERS, SNAPSHOT, SUMMARY, TXNINDEX, is_partition_file
-from stablelog.log.snapshots import PRODUCERS_VERSION, SNAPSHOT_VERSION, decode_producers
+from stablelog.log.snapshots import PRODUCERS_VERSION, SNAPSHOT_VERSION
 from stablelog.log.summary import VERSION as SUMMARY_VERSION
 from stablelog.log.transaction_index import VERSION as TXNINDEX_VERSION
 
 COMPACTED: Final = (SUMMARY, TXNINDEX)
 HEAD_SIZE: Final = 64  # bytes, in which each of these files says its version
 INT16: Final = slice(0, 2)
-JSON_VERSION: Final = re.compile(rb'\{"version":(\d+)[,}]')
 
 Check = Callable[[Disk, Path], object]
 
@@ -66,17 +64,12 @@ def _by_number(what: str, known: int) -> Check:
     return check
 
 
-def _producers(disk: Disk, path: Path) -> None:
-    said = JSON_VERSION.match(_head(disk, path))
-    if said is not None and int(said[1]) > PRODUCERS_VERSION:
-        decode_producers(disk.read_bytes(path))  # whose CRC tells a later version from damage
-
-
 _CHECKS: Final[dict[str, Check]] = {
     SUMMARY: _by_number("a segment summary", SUMMARY_VERSION),
     SNAPSHOT: _by_number("a producer snapshot", SNAPSHOT_VERSION),
     TXNINDEX: _by_number("a transaction index", TXNINDEX_VERSION),
-    PRODUCERS: _producers,
+    # A file of version 1 begins with "{": read as a number, that is no version that a release can have.
+    PRODUCERS: _by_number("a file of producers", PRODUCERS_VERSION),
     EPOCH_FILE: lambda disk, path: LeaderEpochs.decode(disk.read_bytes(path)),
     LOG_START_FILE: read_log_start,
 }

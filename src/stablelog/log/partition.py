@@ -12,7 +12,7 @@ written keeps the high watermark where it is; other index files may be behind me
 Format: docs/formats.md.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from stablelog.batch.header import HEADER, PREFIX, BatchHeader, read_header, stamped_prefix
@@ -75,6 +75,7 @@ __all__ = [
 
 TransactionCheck = Callable[[BatchHeader], None]
 Progress = Callable[[int, int], None]
+RECENT_MS = 60_000  # a producer that has not written for so long is packed
 
 
 class Partition:
@@ -274,13 +275,13 @@ class Partition:
         return not self.is_closed and any(one is segment for one in self._segments)
 
     def producers(self) -> list[ProducerDescription]:
-        """Who has written here and is remembered."""
-        return self._producers.descriptions()
+        """The producers that have written here and have not expired, in the order of their ids."""
+        return list(self._producers.descriptions())
 
     @property
-    def producer_count(self) -> int:
-        """How many producers are remembered."""
-        return len(self._producers.by_id)
+    def producer_state(self) -> Producers:
+        """Producer state, to be read only: a partition may have a million producers."""
+        return self._producers
 
     @property
     def oldest_open_started_ms(self) -> int | None:
@@ -757,10 +758,10 @@ class Partition:
         self.usability.check_open()
         return self._pending_deletes.purge(now_ms)
 
-    def expire_producers(self, now_ms: int) -> int:
-        """Forget producers that have not written for `producer.id.expiration.ms`. Returns how many."""
+    def expire_producers(self, now_ms: int) -> Iterator[int]:
+        """Forget producers after `producer.id.expiration.ms`, in steps of some milliseconds: how many each forgot."""
         self.usability.check_open()
-        return self._producers.expire(now_ms - self.config.producer_id_expiration_ms)
+        return self._producers.expire(now_ms - self.config.producer_id_expiration_ms, now_ms - RECENT_MS)
 
     # -- compact -----------------------------------------------------------------------------------------------
 
@@ -778,7 +779,7 @@ class Partition:
         return self._cleaning.begin(
             self._segments,
             self.config,
-            last_batches=self._producers.last_batches(),
+            last_batch=self._producers.last_batches(),
             start_offset=self.start_offset,
             stable_offset=self.last_stable_offset,
             now_ms=now_ms,

@@ -1,15 +1,16 @@
-"""Who wrote to this partition: sequences, epochs, open transactions, and how far the log is decided.
+"""Producers of a partition: sequences, epochs, open transactions, and how far the log is decided.
 
-Keeps for every producer its last five batches, so that a retry is recognised, also after a restart; its epoch,
-so that a predecessor is refused; and its open transaction. All times are the broker's: a client that replays old
-data does not make itself be forgotten.
+Keeps of each producer its last five batches, so that a retry is recognised, also after a restart; its epoch, so that
+a predecessor is refused; and its open transaction. After a transaction has ended, only its last batch is kept: the
+others repeat nothing any more. All times are the broker's: a client that replays old data does not expire itself.
+
+Producers that were used recently are objects; all others are packed (`producer_table`).
 
 Source: KIP-98, KIP-360, KIP-890.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -20,60 +21,13 @@ from stablelog.env.disk import Buffer
 from stablelog.errors import Refused
 from stablelog.log.compaction import LastBatch
 from stablelog.log.model import ProducerDescription
+from stablelog.log.producer_table import BATCHES_KEPT, NO_TXN, KeptBatch, Producer, ProducerTable
 from stablelog.log.transaction_index import AbortedTxn
 
-BATCHES_KEPT = 5
+RECENT_MAX = 500  # producers that are objects: 1 KB each
 REFUSED_KEPT = 1000  # producers; of those that never come again the oldest are forgotten
-NO_TXN = -1
+EXPIRED_BLOCKS_MAX = 100  # that are looked into at once: of up to 32 producers each
 SECOND_DIALECT = 2  # transaction.version 2: every transaction has an epoch of its own
-
-
-class KeptBatch(NamedTuple):
-    """What is remembered of a producer's batch. Sequences and offset are of its last record, inclusive."""
-
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp_ms: int
-
-    @property
-    def first_sequence(self) -> int:
-        """The sequence of its first record."""
-        return (self.last_sequence - self.offset_delta) & SEQUENCE_MAX
-
-    @property
-    def first_offset(self) -> int:
-        """The offset of its first record."""
-        return self.last_offset - self.offset_delta
-
-
-@dataclass(slots=True)
-class Producer:
-    """One producer in one partition.
-
-    Attributes:
-        batches: the last five, oldest first, of the current epoch.
-        used_ms: when it last wrote, by the broker's clock.
-        last_timestamp_ms: of its last batch or marker, as the log says; -1 if none is known.
-        txn_first_offset: of its open transaction; -1 none.
-        txn_started_ms: when that began, by the broker's clock.
-        txn_record_count: how many records it has written in it.
-    """
-
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int = -1
-    batches: deque[KeptBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
-    used_ms: int = -1
-    last_timestamp_ms: int = -1
-    txn_first_offset: int = NO_TXN
-    txn_started_ms: int = -1
-    txn_record_count: int = 0
-
-    @property
-    def last_sequence(self) -> int:
-        """Of its last batch; -1 if it has written none in this epoch."""
-        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
 class EndedTxn(NamedTuple):
@@ -90,8 +44,11 @@ class Producers:
     """The producers of one partition, and what of the log is undecided."""
 
     def __init__(self) -> None:
-        self.by_id: OrderedDict[int, Producer] = OrderedDict()  # in the order of their last use
-        self._open: OrderedDict[int, Producer] = OrderedDict()  # in the order of their first offsets
+        self._table = (
+            ProducerTable()
+        )  # all of them; of those in `_recent`, as they were when they were packed
+        self._recent: OrderedDict[int, Producer] = OrderedDict()  # in the order of their last use
+        self._open: OrderedDict[int, int] = OrderedDict()  # first offsets of open transactions, rising
         # (marker offset, first offset) of transactions whose marker is not yet durable
         self._ended: deque[tuple[int, int]] = deque()
         self._ended_least: deque[tuple[int, int]] = deque()  # those of them that are the least from there on
@@ -99,31 +56,74 @@ class Producers:
         self._refused: OrderedDict[int, tuple[int, int]] = OrderedDict()
 
     @classmethod
-    def restored(cls, found: Iterable[Producer], now_ms: int) -> "Producers":
-        """Make producer state of the producers that a snapshot holds, in any order.
+    def restored(cls, table: ProducerTable, now_ms: int) -> "Producers":
+        """Make producer state of the producers that a snapshot holds. The table belongs to it from now on.
 
         Times after `now_ms` become `now_ms`: the machine's clock may have been set back since, and a producer would
         else expire only once the clock has caught up.
         """
         self = cls()
-        found = list(found)
-        for producer in found:
-            producer.used_ms = min(producer.used_ms, now_ms)
-            producer.txn_started_ms = min(producer.txn_started_ms, now_ms)
-        for producer in sorted(found, key=lambda producer: producer.used_ms):
-            self.by_id[producer.producer_id] = producer
-        open_producers = [one for one in self.by_id.values() if one.txn_first_offset != NO_TXN]
-        for producer in sorted(open_producers, key=lambda producer: producer.txn_first_offset):
-            self._open[producer.producer_id] = producer
+        table.limit_times(now_ms)
+        self._table = table
+        for producer in sorted(table.open_producers(), key=lambda producer: producer.txn_first_offset):
+            self._open[producer.producer_id] = producer.txn_first_offset
         return self
+
+    # -- recent producers --------------------------------------------------------------------------------------
+
+    def _unpacked(self, producer_id: int) -> Producer | None:
+        """A producer that is not among the recent ones, which it joins; None if it is not known."""
+        producer = self._table.get(producer_id)
+        if producer is not None:
+            producer.is_packed = True
+            self._add_recent(producer)
+        return producer
+
+    def _add_recent(self, producer: Producer) -> None:
+        self._recent[producer.producer_id] = producer
+        if len(self._recent) > RECENT_MAX:
+            _, last = self._recent.popitem(last=False)
+            self._pack(last)
+
+    def _pack(self, producer: Producer) -> None:
+        if not producer.is_packed:
+            self._table.put(producer)
+            producer.is_packed = True
+
+    def pack_unused(self, used_before_ms: int) -> None:
+        """Pack all recent producers. Those that were last used before a time are no objects any more."""
+        for producer in list(self._recent.values()):
+            self._pack(producer)
+            if producer.used_ms < used_before_ms:
+                del self._recent[producer.producer_id]
+
+    def _look_up(self, producer_id: int) -> Producer | None:
+        """A producer to be read; None if it is not known."""
+        return self._recent.get(producer_id) or self._table.get(producer_id)
+
+    # -- all of them -------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def frozen(self) -> ProducerTable:
+        """A copy of the state of all producers as it is now, which any thread may read."""
+        self.pack_unused(-1)
+        return self._table.copy()
+
+    def __iter__(self) -> Iterator[Producer]:
+        """Copies of all producers, in the order of their ids."""
+        return iter(self.frozen())
+
+    def greatest_id(self, at_most: int) -> int:
+        """The greatest producer id that is not above `at_most`; -1 if there is none."""
+        return self._table.greatest_id(at_most)
 
     # -- what is undecided -------------------------------------------------------------------------------------
 
     def first_open_offset(self) -> int | None:
         """The first offset of the oldest open transaction."""
-        for producer in self._open.values():
-            return producer.txn_first_offset
-        return None
+        return next(iter(self._open.values()), None)
 
     def first_unstable_offset(self) -> int | None:
         """The least first offset over open transactions and over those whose marker is not durable; None: none."""
@@ -142,30 +142,44 @@ class Producers:
 
     def open_record_count(self, producer_id: int) -> int:
         """How many records a producer has written in its open transaction; 0 without one."""
-        producer = self._open.get(producer_id)
-        return 0 if producer is None else producer.txn_record_count
+        if producer_id not in self._open:
+            return 0
+        producer = self._look_up(producer_id)
+        assert producer is not None, "a producer with an open transaction is known"
+        return producer.txn_record_count
 
     def set_open_record_counts(self, counts: Mapping[int, int]) -> None:
         """Say how many records the open transactions of these producers hold, where that was counted anew."""
         for producer_id, count in counts.items():
-            self._open[producer_id].txn_record_count = count
+            producer = self._recent.get(producer_id) or self._unpacked(producer_id)
+            assert producer is not None, "a producer with an open transaction is known"
+            producer.txn_record_count = count
+            producer.is_packed = False
 
     def open_producers(self) -> Iterator[Producer]:
-        """Producers with an open transaction, the oldest first."""
-        yield from self._open.values()
+        """Producers with an open transaction, the oldest transaction first."""
+        for producer_id in self._open:
+            producer = self._look_up(producer_id)
+            assert producer is not None, "a producer with an open transaction is known"
+            yield producer
 
-    def last_batches(self) -> dict[int, LastBatch]:
-        """What compaction has to leave of each producer."""
-        return {
-            producer_id: LastBatch(
-                producer.producer_epoch, producer.batches[-1].last_offset if producer.batches else None
-            )
-            for producer_id, producer in self.by_id.items()
-        }
+    def last_batches(self) -> Callable[[int], LastBatch | None]:
+        """What compaction has to leave of each producer, by producer id; any thread may ask."""
+        table = self.frozen()
 
-    def descriptions(self) -> list[ProducerDescription]:
-        """All of them, the least recently used first."""
-        return [
+        def last_batch(producer_id: int) -> LastBatch | None:
+            producer = table.get(producer_id)
+            if producer is None:
+                return None
+            last_offset = producer.batches[-1].last_offset if producer.batches else None
+            return LastBatch(producer.producer_epoch, last_offset)
+
+        return last_batch
+
+    def descriptions(self) -> Iterator[ProducerDescription]:
+        """All of them as they are now, in the order of their ids."""
+        table = self.frozen()
+        return (
             ProducerDescription(
                 producer.producer_id,
                 producer.producer_epoch,
@@ -174,8 +188,8 @@ class Producers:
                 producer.coordinator_epoch,
                 producer.txn_first_offset,
             )
-            for producer in self.by_id.values()
-        ]
+            for producer in table
+        )
 
     # -- checks: nothing changes -------------------------------------------------------------------------------
 
@@ -190,7 +204,8 @@ class Producers:
         Returns:
             None if it repeats none. `check_batch` then refuses a repetition of an ended transaction by its sequence.
         """
-        producer = self.by_id.get(header.producer_id)
+        producer_id = header.producer_id
+        producer = self._recent.get(producer_id) or self._unpacked(producer_id)
         if producer is None or producer.producer_epoch != header.producer_epoch:
             return None
         is_open = producer.txn_first_offset != NO_TXN
@@ -211,7 +226,8 @@ class Producers:
         Raises:
             Refused: invalid_producer_epoch, out_of_order_sequence_number or invalid_txn_state.
         """
-        producer = self.by_id.get(header.producer_id)
+        producer_id = header.producer_id
+        producer = self._recent.get(producer_id) or self._unpacked(producer_id)
         who = f"producer {header.producer_id}"
         if producer is None:
             if require_first_sequence_zero and header.base_sequence != 0:
@@ -245,7 +261,8 @@ class Producers:
         Raises:
             Refused: invalid_producer_epoch.
         """
-        producer = self.by_id.get(header.producer_id)
+        producer_id = header.producer_id
+        producer = self._recent.get(producer_id) or self._unpacked(producer_id)
         if producer is not None and header.producer_epoch < producer.producer_epoch:
             raise Refused(
                 ErrorCode.invalid_producer_epoch,
@@ -263,7 +280,7 @@ class Producers:
         Raises:
             Refused: invalid_producer_epoch or transaction_coordinator_fenced.
         """
-        producer = self.by_id.get(producer_id)
+        producer = self._recent.get(producer_id) or self._unpacked(producer_id)
         if producer is None:
             return True
         if producer_epoch < producer.producer_epoch:
@@ -292,7 +309,7 @@ class Producers:
 
         Sequences are compared within an epoch; a newer epoch replaces an older one, and an older one changes nothing.
         """
-        if header.producer_id in self.by_id:
+        if self._look_up(header.producer_id) is not None:
             return  # the sequence check rejects what was sent after the refused batch
         epoch, least = self._refused.get(header.producer_id, (-1, -1))
         if header.producer_epoch > epoch or (header.producer_epoch == epoch and header.base_sequence < least):
@@ -302,21 +319,23 @@ class Producers:
 
     def batch_appended(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         """A batch of this producer was written at `base_offset`."""
-        producer = self._at_epoch(header.producer_id, header.producer_epoch)
+        producer = self._at_epoch(header.producer_id, header.producer_epoch, now_ms)
         self._refused.pop(header.producer_id, None)
         last_offset = base_offset + header.last_offset_delta
         if header.base_sequence != NO_SEQUENCE:
-            producer.batches.append(
+            batches = producer.batches
+            batches.append(
                 KeptBatch(header.last_sequence, last_offset, header.last_offset_delta, header.max_timestamp)
             )
-        producer.used_ms = now_ms
+            if len(batches) > BATCHES_KEPT:
+                del batches[0]
         producer.last_timestamp_ms = header.max_timestamp
         if header.is_transactional:
             if producer.txn_first_offset == NO_TXN:
                 producer.txn_first_offset = base_offset
                 producer.txn_started_ms = now_ms
                 producer.txn_record_count = 0
-                self._open[producer.producer_id] = producer
+                self._open[producer.producer_id] = base_offset
             producer.txn_record_count += header.record_count
 
     def marker_appended(
@@ -344,15 +363,14 @@ class Producers:
             The transaction, which counts as undecided until `ended` is called with it; None if the producer had
             written nothing here.
         """
-        producer = self._at_epoch(producer_id, producer_epoch)
+        producer = self._at_epoch(producer_id, producer_epoch, now_ms)
         producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
-        producer.used_ms = now_ms
         producer.last_timestamp_ms = timestamp_ms
         if producer.txn_first_offset == NO_TXN:
             return None
         aborted = None
         if marker.type is MarkerType.ABORT:
-            others = (other.txn_first_offset for other in self._open.values() if other is not producer)
+            others = (first for first in self._open.values() if first != producer.txn_first_offset)
             stable_offset = next(others, next_offset)
             aborted = AbortedTxn(producer_id, producer.txn_first_offset, marker_offset, stable_offset)
         return EndedTxn(
@@ -389,8 +407,12 @@ class Producers:
 
     def ended(self, txn: EndedTxn) -> None:
         """The transaction's end is in the log and, if it was aborted, in the index: it is open no longer."""
-        producer = self._open.pop(txn.producer_id)
+        del self._open[txn.producer_id]
+        producer = self._recent.get(txn.producer_id) or self._unpacked(txn.producer_id)
+        assert producer is not None, "a producer with an open transaction is known"
         assert producer.txn_first_offset == txn.first_offset
+        producer.is_packed = False
+        del producer.batches[:-1]
         producer.txn_first_offset = NO_TXN
         producer.txn_started_ms = -1
         producer.txn_record_count = 0
@@ -400,27 +422,37 @@ class Producers:
             self._ended_least.pop()
         self._ended_least.append((txn.marker_offset, txn.first_offset))
 
-    def _at_epoch(self, producer_id: int, producer_epoch: int) -> Producer:
-        producer = self.by_id.get(producer_id)
-        if producer is None:
-            producer = self.by_id[producer_id] = Producer(producer_id, producer_epoch)
-        elif producer_epoch != producer.producer_epoch:
+    def _at_epoch(self, producer_id: int, producer_epoch: int, now_ms: int) -> Producer:
+        """A producer that has written, to be changed by the caller."""
+        producer = self._recent.get(producer_id)
+        if producer is not None or (producer := self._unpacked(producer_id)) is not None:
+            self._recent.move_to_end(producer_id)
+        else:
+            producer = Producer(producer_id, producer_epoch, used_ms=now_ms)
+            self._table.put(producer)
+            self._add_recent(producer)
+        if producer_epoch != producer.producer_epoch:
             producer.producer_epoch = producer_epoch
             producer.batches.clear()
-        self.by_id.move_to_end(producer_id)
+        producer.used_ms = now_ms
+        producer.is_packed = False
         return producer
 
-    def expire(self, used_before_ms: int) -> int:
-        """Forget producers that have not written since, but for those with an open transaction. Returns how many."""
-        gone = []
-        for producer_id, producer in self.by_id.items():
-            if producer.used_ms >= used_before_ms:
-                break  # all that follow were used later
-            if producer.txn_first_offset == NO_TXN:
-                gone.append(producer_id)
-        for producer_id in gone:
-            del self.by_id[producer_id]
-        return len(gone)
+    def expire(self, used_before_ms: int, recent_after_ms: int = -1) -> Iterator[int]:
+        """Forget producers that have not written since, but for those with an open transaction.
+
+        Args:
+            used_before_ms: since when, by the broker's clock.
+            recent_after_ms: producers that were last used before are packed.
+
+        Yields:
+            How many were forgotten, after a few milliseconds of work each. Producers may be changed in between.
+        """
+        more = True
+        while more:
+            self.pack_unused(max(used_before_ms, recent_after_ms))
+            forgotten, more = self._table.remove_unused(used_before_ms, EXPIRED_BLOCKS_MAX)
+            yield forgotten
 
 
 def _out_of_order(message: str) -> Refused:

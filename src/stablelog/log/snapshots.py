@@ -4,6 +4,9 @@ Two files stand for one offset S and hold what was known when the log ended ther
 keeps one batch of each producer. `<S>.producers` is ours: all five, when each last wrote by the broker's clock,
 and how far the segment that S lies in had come. We read ours, and Kafka's where there is no other.
 
+A snapshot is a copy of the packed table, which is taken in milliseconds on the event loop. Its files are encoded
+piece by piece while they are written, in any thread.
+
 Format: docs/formats.md, "Producer snapshot", "Producers".
 """
 
@@ -11,17 +14,26 @@ import contextlib
 import json
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from crc32c import crc32c
 
-from stablelog.env.disk import Disk
+from stablelog.env.disk import Content, Disk
 from stablelog.errors import Corrupt, DiskError, in_words, refuse_newer
 from stablelog.log.names import PRODUCERS, is_snapshot, offset_of
-from stablelog.log.producers import BATCHES_KEPT, NO_TXN, KeptBatch, Producer, Producers
-from stablelog.log.summary import Summary
+from stablelog.log.producer_table import (
+    BATCHES_KEPT,
+    NO_TXN,
+    SNAPSHOT_ENTRY,
+    KeptBatch,
+    Producer,
+    ProducerTable,
+    entries_of,
+)
+from stablelog.log.producers import Producers
+from stablelog.log.summary import SUMMARY, Summary
 
 SNAPSHOT_VERSION = 1
 SNAPSHOT_HEADER = struct.Struct(
@@ -30,21 +42,19 @@ SNAPSHOT_HEADER = struct.Struct(
     "I"  # crc: CRC-32C of everything after this field
     "i"  # count of entries
 )
-SNAPSHOT_ENTRY = struct.Struct(
-    ">"
-    "q"  # producer_id
-    "h"  # producer_epoch
-    "i"  # last_sequence: -1 none
-    "q"  # last_offset: of the last batch, -1 none
-    "i"  # offset_delta: of the last batch
-    "q"  # timestamp: of the last batch or marker, ms; -1 none
-    "i"  # coordinator_epoch: -1 none
-    "q"  # current_txn_first_offset: -1 none
-)
 CRC_END = 6
 KEPT_COUNT = 2  # of those within a segment: the newest, and one before it should that be damaged
 SHARE = 8  # a snapshot is taken after so many times its own size at the least
-PRODUCERS_VERSION = 1
+PRODUCERS_VERSION = 2
+PRODUCERS_HEADER = struct.Struct(
+    ">"
+    "h"  # version: 2
+    "I"  # crc: CRC-32C of everything after this field
+    "q"  # count of producers
+)
+JSON_BEGINS = b'{"version":1,'  # a file of version 1
+PIECE_SIZE = 1 << 20  # bytes of a file that are read at once
+PIECE_BLOCKS = 256  # of up to 32 producers: a piece of a file that is written has 1.5 MB at most
 
 
 class Snapshots:
@@ -77,21 +87,22 @@ class Snapshots:
         """The next one is due when as much has been appended as after one that was taken now."""
         self._appended_size = 0
 
-    def take(self, producers: Producers, progress: Summary) -> list[tuple[Path, bytes]]:
-        """What is to be written of the producers, once all up to the end that `progress` tells is durable."""
+    def take(self, producers: Producers, progress: Summary) -> list[tuple[Path, Content]]:
+        """The files to be written once all up to the end that `progress` tells is durable."""
         offset = progress.end_offset
         if self._within and self._within[-1] == offset:
             self._within.pop()
         if offset != progress.base_offset:
             self._within.append(offset)
-        content = encode_producers(producers, progress)
+        table = producers.frozen()
+        content = ProducersFile(table, progress)
         self._size = len(content)
         self._appended_size = 0
         stem = f"{offset:020d}"
         # Ours first: what is said by Kafka's alone is less, and is read only where there is none of ours.
         return [
             (self._directory / f"{stem}.producers", content),
-            (self._directory / f"{stem}.snapshot", encode_snapshot(producers)),
+            (self._directory / f"{stem}.snapshot", SnapshotFile(table)),
         ]
 
     def remove(self, offset: int) -> None:
@@ -120,27 +131,40 @@ class Snapshots:
         self._within = deque(known for known in self._within if known <= end_offset)
 
 
-def encode_snapshot(producers: Producers) -> bytes:
-    """Kafka's file."""
-    body = bytearray()
-    for producer in producers.by_id.values():
-        last = producer.batches[-1] if producer.batches else KeptBatch(-1, -1, 0, -1)
-        body += SNAPSHOT_ENTRY.pack(
-            producer.producer_id,
-            producer.producer_epoch,
-            last.last_sequence,
-            last.last_offset,
-            last.offset_delta,
-            producer.last_timestamp_ms,
-            producer.coordinator_epoch,
-            producer.txn_first_offset,
-        )
-    counted = struct.pack(">i", len(producers.by_id)) + body
-    return struct.pack(">hI", SNAPSHOT_VERSION, crc32c(counted)) + counted
+def _pieces(table: ProducerTable) -> Iterator[list[bytes]]:
+    blocks = table.blocks()
+    for at in range(0, len(blocks), PIECE_BLOCKS):
+        yield list(blocks[at : at + PIECE_BLOCKS])
 
 
-def decode_snapshot(content: bytes, now_ms: int) -> list[Producer]:
-    """Read Kafka's file. Who wrote it does not say when a producer last wrote by the broker's clock: it is now.
+class SnapshotFile:
+    """The content of Kafka's file.
+
+    Args:
+        table: all producers. It must not change any more.
+    """
+
+    def __init__(self, table: ProducerTable) -> None:
+        self._table = table
+
+    def __len__(self) -> int:
+        return SNAPSHOT_HEADER.size + len(self._table) * SNAPSHOT_ENTRY.size
+
+    def __iter__(self) -> Iterator[bytes]:
+        counted = struct.pack(">i", len(self._table))
+        crc = crc32c(counted)
+        for piece in self._entries():
+            crc = crc32c(piece, crc)
+        yield struct.pack(">hI", SNAPSHOT_VERSION, crc) + counted
+        yield from self._entries()
+
+    def _entries(self) -> Iterator[bytes]:
+        for blocks in _pieces(self._table):
+            yield b"".join([entries_of(block) for block in blocks])
+
+
+def decode_snapshot(content: bytes, now_ms: int) -> ProducerTable:
+    """Read Kafka's file. It does not tell when a producer last wrote by the broker's clock: `now_ms` is taken.
 
     Raises:
         NewerFormat: a later release has written it.
@@ -154,8 +178,11 @@ def decode_snapshot(content: bytes, now_ms: int) -> list[Producer]:
         raise Corrupt(f"a producer snapshot of version {version}; {SNAPSHOT_VERSION} is known")
     if crc != crc32c(content[CRC_END:]) or len(content) != SNAPSHOT_HEADER.size + count * SNAPSHOT_ENTRY.size:
         raise Corrupt("a producer snapshot whose CRC or size does not hold")
-    found = []
-    for entry in SNAPSHOT_ENTRY.iter_unpack(content[SNAPSHOT_HEADER.size :]):
+    return ProducerTable.of(_from_entries(memoryview(content)[SNAPSHOT_HEADER.size :], now_ms))
+
+
+def _from_entries(entries: memoryview, now_ms: int) -> Iterator[Producer]:
+    for entry in SNAPSHOT_ENTRY.iter_unpack(entries):
         producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_first = entry
         producer = Producer(
             producer_id, epoch, coordinator_epoch, used_ms=now_ms, last_timestamp_ms=timestamp
@@ -165,70 +192,101 @@ def decode_snapshot(content: bytes, now_ms: int) -> list[Producer]:
         if txn_first != NO_TXN:
             producer.txn_first_offset = txn_first
             producer.txn_started_ms = now_ms
-        found.append(producer)
-    return found
+        yield producer
 
 
-def encode_producers(producers: Producers, progress: Summary) -> bytes:
-    """Our file.
+class ProducersFile:
+    """The content of our file.
 
     Args:
-        producers: all of them.
+        table: all producers. It must not change any more.
         progress: how far the segment had come, in the form of the summary that it will once have.
     """
-    content = {
-        "version": PRODUCERS_VERSION,
-        "segment": progress.encode().hex(),
-        "producers": [_row(producer) for producer in producers.by_id.values()],
-    }
-    timestamps = [
-        [producer.producer_id, producer.last_timestamp_ms]
-        for producer in producers.by_id.values()
-        if producer.last_timestamp_ms != _timestamp_of(producer.batches, producer.used_ms)
-    ]
-    if timestamps:
-        content["timestamps"] = timestamps
-    text = json.dumps(content, separators=(",", ":")).encode()
-    return text + b"\n" + crc32c(text).to_bytes(4, "big").hex().encode() + b"\n"
+
+    def __init__(self, table: ProducerTable, progress: Summary) -> None:
+        self._table = table
+        self._head = progress.encode()
+        self._size = PRODUCERS_HEADER.size + len(self._head) + table.size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[bytes]:
+        counted = len(self._table).to_bytes(8, "big") + self._head
+        crc = crc32c(counted)
+        for block in self._table.blocks():
+            crc = crc32c(block, crc)
+        yield struct.pack(">hI", PRODUCERS_VERSION, crc) + counted
+        for blocks in _pieces(self._table):
+            yield b"".join(blocks)
 
 
-def _row(producer: Producer) -> list[object]:
-    return [
-        producer.producer_id,
-        producer.producer_epoch,
-        producer.coordinator_epoch,
-        producer.used_ms,
-        producer.txn_first_offset,
-        producer.txn_started_ms,
-        producer.txn_record_count,
-        [list(batch) for batch in producer.batches],
-    ]
-
-
-def decode_producers(content: bytes) -> tuple[list[Producer], Summary]:
-    """Read our file.
+def decode_producers(content: bytes) -> tuple[ProducerTable, Summary]:
+    """Decode our file, of this version or the one before.
 
     Raises:
         NewerFormat: a later release has written it.
         Corrupt: it is not whole.
     """
+    return _decode_pieces(iter((content,)))
+
+
+def read_producers(disk: Disk, path: Path) -> tuple[ProducerTable, Summary]:
+    """Read our file as `decode_producers` does, without a copy of it in memory.
+
+    Raises:
+        FileNotFoundError: it is missing.
+    """
+    file = disk.open(path)
+    try:
+        return _decode_pieces(file.read(at, PIECE_SIZE) for at in range(0, max(file.size, 1), PIECE_SIZE))
+    finally:
+        file.close()
+
+
+def _decode_pieces(pieces: Iterator[bytes]) -> tuple[ProducerTable, Summary]:
+    first = next(pieces)
+    if first.startswith(JSON_BEGINS):
+        return _decode_json(b"".join((first, *pieces)))
+    refuse_newer("a file of producers", int.from_bytes(first[:2], "big"), PRODUCERS_VERSION)
+    begin = PRODUCERS_HEADER.size + SUMMARY.size
+    if len(first) < begin:
+        raise Corrupt(f"a file of producers of {len(first)} bytes")
+    version, wanted_crc, count = PRODUCERS_HEADER.unpack_from(first)
+    if version != PRODUCERS_VERSION:
+        raise Corrupt(f"a file of producers of version {version}; {PRODUCERS_VERSION} is known")
+    crc = crc32c(memoryview(first)[CRC_END:])
+
+    def blocks() -> Iterator[bytes]:
+        nonlocal crc
+        yield first[begin:]
+        for piece in pieces:
+            crc = crc32c(piece, crc)
+            yield piece
+
+    table = ProducerTable.of_blocks(blocks())
+    if crc != wanted_crc:
+        raise Corrupt("a file of producers whose CRC does not hold")
+    if len(table) != count:
+        raise Corrupt(f"a file of {len(table)} producers that says {count}")
+    return table, Summary.decode(first[PRODUCERS_HEADER.size : begin])
+
+
+def _decode_json(content: bytes) -> tuple[ProducerTable, Summary]:
+    """Read our file of version 1."""
     text, _, crc = content.rstrip(b"\n").rpartition(b"\n")
     try:
         if crc32c(text) != int(crc, 16):
             raise Corrupt("a file of producers whose CRC does not hold")
         read = json.loads(text)
-        refuse_newer("a file of producers", read["version"], PRODUCERS_VERSION)
-        if read["version"] != PRODUCERS_VERSION:
-            raise Corrupt(f"a file of producers of version {read['version']}; {PRODUCERS_VERSION} is known")
-        found = {producer.producer_id: producer for producer in _producers(read["producers"])}
-        for producer_id, timestamp_ms in read.get("timestamps", ()):
-            found[producer_id].last_timestamp_ms = timestamp_ms
-        return list(found.values()), Summary.decode(bytes.fromhex(read["segment"]))
-    except (ValueError, KeyError, TypeError) as error:
+        timestamps = dict(read.get("timestamps", ()))
+        rows = sorted(read["producers"])
+        return ProducerTable.of(_from_rows(rows, timestamps)), Summary.decode(bytes.fromhex(read["segment"]))
+    except (ValueError, KeyError, TypeError, struct.error) as error:
         raise Corrupt(f"not a file of producers: {in_words(error)}") from error
 
 
-def decode_either(name: str, content: bytes) -> list[Producer]:
+def decode_either(name: str, content: bytes) -> ProducerTable:
     """The producers in a file of either form, which its name tells. How long they have been idle does not matter.
 
     Raises:
@@ -237,22 +295,19 @@ def decode_either(name: str, content: bytes) -> list[Producer]:
     return decode_producers(content)[0] if name.endswith(PRODUCERS) else decode_snapshot(content, -1)
 
 
-def _producers(rows: Iterable[Sequence[Any]]) -> Iterator[Producer]:
+def _from_rows(rows: Iterable[Sequence[Any]], timestamps: Mapping[int, int]) -> Iterator[Producer]:
     for producer_id, epoch, coordinator_epoch, used_ms, txn_first, txn_started, txn_records, batches in rows:
-        kept = deque((KeptBatch(*batch) for batch in batches), maxlen=BATCHES_KEPT)
+        kept = [KeptBatch(*batch) for batch in batches][-BATCHES_KEPT:]
+        # The timestamp of a row that says no other: of its last batch, or else when its marker was written.
+        timestamp_ms = kept[-1].timestamp_ms if kept else used_ms
         yield Producer(
             producer_id,
             epoch,
             coordinator_epoch,
             kept,
             used_ms,
-            _timestamp_of(kept, used_ms),
+            timestamps.get(producer_id, timestamp_ms),
             txn_first,
             txn_started,
             txn_records,
         )
-
-
-def _timestamp_of(batches: Sequence[KeptBatch], used_ms: int) -> int:
-    """The last timestamp of a producer where its row says all: of its last batch, or else when its marker was written."""
-    return batches[-1].timestamp_ms if batches else used_ms

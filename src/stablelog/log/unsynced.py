@@ -13,9 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from stablelog.env.disk import Disk, File
+from stablelog.env.disk import Content, Disk, File
 from stablelog.errors import DiskError
 from stablelog.log.segments import Segments
+
+LARGE_SIZE = 1 << 18  # bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -35,9 +37,9 @@ class SyncWork:
     files: Sequence[File]
     disk: Disk
     directory: Path | None
-    writes: Sequence[tuple[Path, bytes]]
+    writes: Sequence[tuple[Path, Content]]
     release: Sequence[int]
-    unwritten: Sequence[tuple[Path, bytes]] = field(default=(), init=False)
+    unwritten: Sequence[tuple[Path, Content]] = field(default=(), init=False)
     failure: DiskError | None = field(default=None, init=False)
 
     def with_older(self, older: "SyncWork") -> "SyncWork":
@@ -48,6 +50,11 @@ class SyncWork:
             directory=self.directory or older.directory,
             writes=[*older.writes, *self.writes],
         )
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it writes so much that the event loop must not wait for it."""
+        return sum(len(content) for _, content in self.writes) > LARGE_SIZE
 
     def run(self) -> None:
         """Do it.
@@ -82,10 +89,10 @@ class Unsynced:
         self._directory = directory
         self._from = base_offset  # the first segment that a sync has to look at
         self._names_changed = False
-        self._writes: list[tuple[Path, bytes]] = []
+        self._writes: list[tuple[Path, Content]] = []
         self._handed_out: SyncWork | None = None  # until it is known to have been run
 
-    def write(self, writes: Iterable[tuple[Path, bytes]]) -> None:
+    def write(self, writes: Iterable[tuple[Path, Content]]) -> None:
         """Have these files written once all that was appended so far is durable."""
         self._writes += writes
 

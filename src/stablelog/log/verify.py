@@ -35,7 +35,8 @@ from stablelog.log.names import (
     offset_of,
 )
 from stablelog.log.offset_index import OffsetIndex
-from stablelog.log.producers import NO_TXN, Producer, Producers
+from stablelog.log.producer_table import NEVER_MS, NO_TXN, Producer, ProducerTable
+from stablelog.log.producers import Producers
 from stablelog.log.recovery.plan import NEVER
 from stablelog.log.segment import RELATIVE_OFFSET_MAX
 from stablelog.log.snapshots import decode_producers, decode_snapshot
@@ -237,10 +238,10 @@ class _Verification:
         ours, theirs = (self._content(self._path(offset, suffix)) for suffix in (".producers", ".snapshot"))
         try:
             if ours is not None:
-                self._producers = Producers.restored(decode_producers(ours)[0], now_ms=0)
+                self._producers = Producers.restored(decode_producers(ours)[0], now_ms=NEVER_MS)
                 return
             if theirs is not None:
-                self._producers = Producers.restored(decode_snapshot(theirs, 0), now_ms=0)
+                self._producers = Producers.restored(decode_snapshot(theirs, 0), now_ms=NEVER_MS)
                 return
         except (Corrupt, NewerFormat):
             pass  # it is among those that are looked at
@@ -576,17 +577,18 @@ class _Verification:
                 if provable:
                     yield from self._compare(path, producers, batch_count=1)
 
-    def _compare(self, path: Path, producers: list[Producer], *, batch_count: int) -> Iterator[Finding]:
-        said = {producer.producer_id: producer for producer in producers}
-        for producer_id, known in self._producers.by_id.items():
-            there = said.pop(producer_id, None)
+    def _compare(self, path: Path, said: ProducerTable, *, batch_count: int) -> Iterator[Finding]:
+        log_says = self._producers.frozen()
+        for known in log_says:
+            there = said.get(known.producer_id)
             # A producer that has been silent for long is forgotten, unless its transaction is open.
             if there is None and known.txn_first_offset == NO_TXN:
                 continue
             if there is None or not _agrees(there, known, batch_count):
-                yield Finding(path, f"producer {producer_id} is {there}; the log says {known}")
-        for producer_id in said:
-            yield Finding(path, f"producer {producer_id} has not written to the log")
+                yield Finding(path, f"producer {known.producer_id} is {there}; the log says {known}")
+        for there in said:
+            if log_says.get(there.producer_id) is None:
+                yield Finding(path, f"producer {there.producer_id} has not written to the log")
 
     def _verify_progress(self, path: Path, progress: Summary) -> Iterator[Finding]:
         """A snapshot tells how far the indexes of its segment had come."""
@@ -633,9 +635,13 @@ def _agrees(said: Producer, known: Producer, batch_count: int) -> bool:
     if batch_count == 1:
         # Kafka's snapshot has one time for a producer, of its last batch or of the marker that came after it.
         batches, kept = ([batch._replace(timestamp_ms=NOTHING) for batch in rows] for rows in (batches, kept))
+    if len(kept) > len(batches) and known.coordinator_epoch != NOTHING:
+        # Version 1 of the file also has batches of ended transactions.
+        kept = kept[len(kept) - len(batches) :]
     return (
         said.producer_epoch == known.producer_epoch
         and said.coordinator_epoch in (known.coordinator_epoch, -1)
         and said.txn_first_offset == known.txn_first_offset
+        and len(kept) <= len(batches)
         and kept == batches[len(batches) - len(kept) :]
     )

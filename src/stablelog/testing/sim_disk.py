@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from weakref import WeakSet
 
-from stablelog.env.disk import Buffer
+from stablelog.env.disk import Buffer, Content, pieces_of
 from stablelog.errors import DiskError
 
 PAGE_SIZE = 512
@@ -354,8 +354,9 @@ class SimDisk:
         self.call("reading", path)
         return bytes(self._inode(path, "reading").content)
 
-    def write_atomic(self, path: Path, content: bytes) -> None:
+    def write_atomic(self, path: Path, content: Content) -> None:
         """Replace the file as a whole."""
+        content = b"".join(pieces_of(content))
         home = self._replaceable(path, content)
         with self.effect(f"write {path.name}", path):
             home.names[path.name] = home.durable[path.name] = _Inode(bytearray(content), bytes(content))

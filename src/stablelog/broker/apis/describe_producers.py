@@ -14,18 +14,21 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE, in_turns
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
+from stablelog.broker.tasks import in_thread
+from stablelog.wire.messages import encode_response
 
 PARTITION_CODES = CODES["DescribeProducers"]
+ENCODED_IN_PLACE_MAX = 1000  # producers
 
 
 async def handle(
-    broker: Broker, request: DescribeProducersRequest, _context: Any
-) -> DescribeProducersResponse:
-    """Answer."""
+    broker: Broker, request: DescribeProducersRequest, context: Any
+) -> DescribeProducersResponse | list[bytes]:
+    """Answer; an answer that takes long to encode is encoded in a thread."""
 
-    def describe(name: str, index: int) -> PartitionResponse:
+    async def describe(name: str, index: int) -> PartitionResponse:
         try:
-            producers = broker.topics.partition(name, index, PARTITION_CODES).producers()
+            producers = broker.topics.partition(name, index, PARTITION_CODES).producer_state.descriptions()
         except PARTITION_ERRORS as error:
             return PartitionResponse(
                 partition_index=index,
@@ -37,19 +40,21 @@ async def handle(
             partition_index=index,
             error_code=ErrorCode.none,
             active_producers=tuple(
-                ProducerState(
-                    producer_id=producer.producer_id,
-                    producer_epoch=producer.producer_epoch,
-                    last_sequence=producer.last_sequence,
-                    last_timestamp=producer.last_timestamp_ms,
-                    coordinator_epoch=producer.coordinator_epoch,
-                    current_txn_start_offset=producer.current_txn_start_offset,
-                )
-                for producer in producers
+                [
+                    ProducerState(
+                        producer_id=producer.producer_id,
+                        producer_epoch=producer.producer_epoch,
+                        last_sequence=producer.last_sequence,
+                        last_timestamp=producer.last_timestamp_ms,
+                        coordinator_epoch=producer.coordinator_epoch,
+                        current_txn_start_offset=producer.current_txn_start_offset,
+                    )
+                    async for producer in in_turns(producers)
+                ]
             ),
         )
 
-    return DescribeProducersResponse(
+    response = DescribeProducersResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
             [
@@ -57,7 +62,7 @@ async def handle(
                     name=topic.name,
                     partitions=tuple(
                         [
-                            describe(topic.name, index)
+                            await describe(topic.name, index)
                             async for index in in_turns(dict.fromkeys(topic.partition_indexes))
                         ]
                     ),
@@ -65,4 +70,10 @@ async def handle(
                 async for topic in in_turns({topic.name: topic for topic in request.topics}.values())
             ]
         ),
+    )
+    count = sum(len(part.active_producers) for topic in response.topics for part in topic.partitions)
+    if count <= ENCODED_IN_PLACE_MAX:
+        return response
+    return await in_thread(
+        None, encode_response, context.api_key, context.api_version, context.correlation_id, response
     )

@@ -29,10 +29,11 @@ from stablelog.log.names import (
     is_snapshot,
     offset_of,
 )
+from stablelog.log.producer_table import ProducerTable
 from stablelog.log.producers import Producers
 from stablelog.log.recovery.tail import SyncedEnd
 from stablelog.log.segment import OpenFiles, Segment
-from stablelog.log.snapshots import decode_producers, decode_snapshot
+from stablelog.log.snapshots import decode_snapshot, read_producers
 from stablelog.log.summary import Summary
 
 NEVER = 2**31  # greater than any leader epoch
@@ -326,19 +327,16 @@ class Planner:
 
     # -- where replay begins -----------------------------------------------------------------------------------
 
-    def _read_producers(self, offset: int) -> tuple[Producers, Summary] | None:
+    def _read_producers(self, offset: int) -> tuple[ProducerTable, Summary] | None:
         try:
-            found, progress = decode_producers(
-                self._disk.read_bytes(self._directory / f"{offset:020d}{PRODUCERS}")
-            )
+            return read_producers(self._disk, self._directory / f"{offset:020d}{PRODUCERS}")
         except (FileNotFoundError, Corrupt):
             return None
-        return Producers.restored(found, self._known.now_ms), progress
 
-    def _read_kafkas(self, offset: int) -> Producers | None:
+    def _read_kafkas(self, offset: int) -> ProducerTable | None:
         try:
             content = self._disk.read_bytes(self._directory / f"{offset:020d}{SNAPSHOT}")
-            return Producers.restored(decode_snapshot(content, self._known.now_ms), self._known.now_ms)
+            return decode_snapshot(content, self._known.now_ms)
         except (FileNotFoundError, Corrupt):
             return None
 
@@ -354,21 +352,24 @@ class Planner:
             if start is not None:
                 return start
         for offset in offsets:
-            producers = self._read_kafkas(offset) if offset <= unknown_from else None
-            if producers is not None:
-                return Start(offset, producers, None)
+            table = self._read_kafkas(offset) if offset <= unknown_from else None
+            if table is not None:
+                return Start(offset, Producers.restored(table, self._known.now_ms), None)
         return Start(first_offset, Producers(), None)
 
     def _start_at_ours(self, offset: int, unknown_from: int) -> Start | None:
         known = self._read_producers(offset)
         if known is None:
             return None
-        producers, progress = known
-        if offset <= unknown_from:
-            return Start(offset, producers, None)
-        if progress.base_offset == unknown_from and indexes_hold(self._disk, self._directory, progress):
-            return Start(offset, producers, progress)
-        return None
+        table, progress = known
+        from_here: Summary | None = None
+        if offset > unknown_from:
+            if progress.base_offset != unknown_from or not indexes_hold(
+                self._disk, self._directory, progress
+            ):
+                return None
+            from_here = progress
+        return Start(offset, Producers.restored(table, self._known.now_ms), from_here)
 
 
 def indexes_hold(disk: Disk, directory: Path, progress: Summary) -> bool:

@@ -17,7 +17,7 @@ from stablelog.log.proof import bad_crc
 from stablelog.log.recovery.plan import NEVER, Known, Plan, Planner, Start
 from stablelog.log.recovery.tail import Cut, SyncedEnd, check_cut, keep_segment, keep_tail
 from stablelog.log.segment import RELATIVE_OFFSET_MAX, OpenFiles, Segment
-from stablelog.log.snapshots import encode_producers, encode_snapshot
+from stablelog.log.snapshots import ProducersFile, SnapshotFile
 from stablelog.log.summary import Summary
 
 READ_SIZE = 4 << 20
@@ -415,11 +415,9 @@ class _Replay:
             self._write_epochs()
         # As when a segment is rolled: once it is deleted, only the snapshot knows of the transactions begun in it.
         progress = Summary(next_base_offset, next_base_offset, stable_offset=segment.stable_offset)
-        for suffix, content in (
-            (".producers", encode_producers(producers, progress)),
-            (".snapshot", encode_snapshot(producers)),
-        ):
-            self._disk.write_atomic(self._directory / f"{next_base_offset:020d}{suffix}", content)
+        table, stem = producers.frozen(), f"{next_base_offset:020d}"
+        self._disk.write_atomic(self._directory / f"{stem}{PRODUCERS}", ProducersFile(table, progress))
+        self._disk.write_atomic(self._directory / f"{stem}{SNAPSHOT}", SnapshotFile(table))
         self._disk.write_atomic(segment.path(SUMMARY), segment.summary.encode())
         segment.settled()
 
