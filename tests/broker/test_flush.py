@@ -8,7 +8,8 @@ import pytest
 from stablelog.broker.flush import GroupFlush
 from stablelog.broker.tasks import Tasks
 from stablelog.errors import Unavailable
-from stablelog.log.producer_table import Producer, ProducerTable
+from stablelog.log.producer import Producer
+from stablelog.log.producer_table import ProducerTable
 from stablelog.log.producers import Producers
 from stablelog.testing.sim_disk import SimDisk, SimFile
 from tests.broker.desk import NO_RESERVE

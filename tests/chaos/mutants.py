@@ -4,7 +4,7 @@ from stablelog.broker.groups import Groups
 from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.log.compaction import LatestOffsets
 from stablelog.log.partition import Partition
-from stablelog.log.producer_table import NO_TXN
+from stablelog.log.producer import NO_TXN
 from stablelog.log.producers import Producers
 from stablelog.log.recovery.plan import Planner
 from stablelog.log.recovery.replay import _Replay

@@ -38,6 +38,7 @@ class KnownProducers:
 
     def __init__(self):
         self.all = {}
+        self.refused = {}  # by producer that is not known: epoch, and the least sequence that was refused in it
 
     def copy(self):
         """The state as it is now."""
@@ -55,6 +56,7 @@ class KnownProducers:
     def batch(self, producer_id, epoch, sequence, count, offset, *, transactional, timestamp_ms, now_ms):
         """A batch was appended."""
         known = self._at_epoch(producer_id, epoch, now_ms)
+        self.refused.pop(producer_id, None)
         last = (sequence + count - 1) % SEQUENCE_END
         known.batches = [
             *known.batches[-4:],
@@ -65,6 +67,19 @@ class KnownProducers:
             if known.txn_first < 0:
                 known.txn_first, known.txn_started_ms, known.txn_records = offset, now_ms, 0
             known.txn_records += count
+
+    def batch_refused(self, producer_id, epoch, sequence):
+        """Verification has refused a batch."""
+        if producer_id not in self.all:
+            known_epoch, least = self.refused.get(producer_id, (epoch, sequence))
+            if epoch >= known_epoch:
+                least = min(least, sequence) if epoch == known_epoch else sequence
+                self.refused[producer_id] = epoch, least
+
+    def waits_for(self, producer_id, epoch):
+        """The sequence that has to come first, because verification refused it; None if there is none."""
+        known_epoch, least = self.refused.get(producer_id, (None, None))
+        return least if known_epoch == epoch and producer_id not in self.all else None
 
     def marker(self, producer_id, epoch, coordinator_epoch, *, timestamp_ms, now_ms):
         """A marker was appended. Returns first offset and record count of the transaction; None without one."""

@@ -17,7 +17,8 @@ from stablelog.env.disk import LocalDisk
 from stablelog.errors import Corrupt, NewerFormat, Refused
 from stablelog.log import producers as producers_module
 from stablelog.log import snapshots
-from stablelog.log.producer_table import BATCHES_KEPT, KeptBatch, Producer, ProducerTable
+from stablelog.log.producer import BATCHES_KEPT, KeptBatch, Producer
+from stablelog.log.producer_table import ProducerTable
 from stablelog.log.producers import RECENT_MAX, Producers
 from stablelog.log.snapshots import (
     PRODUCERS_VERSION,
@@ -145,12 +146,18 @@ class History:
         refused = None
         if known is not None and epoch < known.epoch:
             refused = ErrorCode.invalid_producer_epoch
-        elif following is not None and sequence != following:
+        elif (following is not None and sequence != following) or (
+            (least := self.model.waits_for(one, epoch)) is not None and sequence > least
+        ):
             refused = ErrorCode.out_of_order_sequence_number
         elif known is not None and known.txn_first >= 0 and not transactional:
             refused = ErrorCode.invalid_txn_state
         assert code_of(self.real, given) == refused
         if refused is not None:
+            return
+        if transactional and chance.random() < (0.1 if known else 0.4):  # verification refuses it
+            self.real.batch_refused(given)
+            self.model.batch_refused(one, epoch, sequence)
             return
         self.real.batch_appended(given, self.offset, self.now_ms)
         self.model.batch(
@@ -174,6 +181,8 @@ class History:
         if txn is not None:
             if txn.aborted is not None:
                 assert txn.aborted.stable_offset == min(others, default=self.offset + 1)
+            if self.chance.random() < 0.3:
+                self.real.frozen()
             self.real.ended(txn)
         self.offset += 1
         if self.chance.random() < 0.5:
@@ -197,6 +206,7 @@ class History:
         assert progress == PROGRESS
         self.now_ms -= self.chance.choice((0, 0, 10**6))  # the machine's clock may be set back
         self.real = Producers.restored(table, self.now_ms)
+        self.model.refused.clear()
         self.model.limit_times(self.now_ms)
 
     def compare(self):
@@ -207,10 +217,9 @@ class History:
         )
         assert [(one.txn_first_offset, one.producer_id) for one in self.real.open_producers()] == opened
         assert self.real.first_open_offset() == (opened[0][0] if opened else None)
-        limit = self.chance.choice((5, 10**6, 2**62))
-        assert self.real.greatest_id(limit) == max(
-            (one for one in self.model.all if one <= limit), default=-1
-        )
+        for limit in (2**62, *(one - 1 for one in self.chance.sample(self.ids, 3))):
+            greatest = max((one for one in self.model.all if one <= limit), default=-1)
+            assert self.real.greatest_id(limit) == greatest
         for one in self.chance.sample(self.ids, min(3, len(self.ids))):
             known = self.model.all.get(one)
             open_records = known.txn_records if known is not None and known.txn_first >= 0 else 0
@@ -226,7 +235,7 @@ def test_packed_producers_are_those_of_the_model(seed, recent_max, monkeypatch):
     history = History(seed)
     steps = [history.append] * 20 + [history.end] * 6 + [history.let_time_pass] * 3
     steps += [history.expire, history.freeze, history.restart, history.compare]
-    for _ in range(400):
+    for _ in range(1000):
         history.chance.choice(steps)()
     history.compare()
     for table, model in history.frozen:
@@ -395,6 +404,13 @@ def test_a_changed_byte_is_found():
 
 def with_crc(content):
     return content[:2] + crc32c(content[6:]).to_bytes(4, "big") + content[6:]
+
+
+def test_a_count_that_is_not_that_of_the_blocks_is_damage():
+    content = encoded(many(40))
+    for count in (0, 39, 41):
+        with pytest.raises(Corrupt, match="40 producers"):
+            decode_producers(with_crc(content[:6] + count.to_bytes(8, "big") + content[14:]))
 
 
 @pytest.mark.parametrize("seed", range(300))

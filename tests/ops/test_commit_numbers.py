@@ -7,7 +7,8 @@ import pytest
 from stablelog.batch.records import Record, encode_batch
 from stablelog.coordinators.transactions.producer_ids import BLOCK_SIZE, GIVEN_ID_MAX
 from stablelog.coordinators.transactions.records import GroupState
-from stablelog.log.producer_table import Producer, ProducerTable
+from stablelog.log.producer import Producer
+from stablelog.log.producer_table import ProducerTable
 from stablelog.log.snapshots import ProducersFile, SnapshotFile
 from stablelog.log.summary import Summary
 from stablelog.ops.commit_numbers import Given, next_numbers, read_given

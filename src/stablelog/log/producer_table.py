@@ -11,15 +11,13 @@ import struct
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, NamedTuple
 
-from stablelog.batch.header import NO_SEQUENCE, SEQUENCE_MAX
+from stablelog.batch.header import NO_SEQUENCE
 from stablelog.errors import Corrupt
+from stablelog.log.producer import BATCHES_KEPT, NO_TXN, KeptBatch, Producer
 
-BATCHES_KEPT: Final = 5
-NO_TXN: Final = -1
 BLOCK_COUNT_MAX: Final = 32
 NEVER_MS: Final = 2**63 - 1  # later than any time
 
@@ -51,56 +49,6 @@ TIMESTAMP: Final = struct.Struct(">q")
 OPEN: Final = (
     8  # the bit of a kind that says that a transaction is open; the bits below it count kept batches
 )
-
-
-class KeptBatch(NamedTuple):
-    """What is remembered of a producer's batch. Sequences and offset are of its last record, inclusive."""
-
-    last_sequence: int
-    last_offset: int
-    offset_delta: int
-    timestamp_ms: int
-
-    @property
-    def first_sequence(self) -> int:
-        """The sequence of its first record."""
-        return (self.last_sequence - self.offset_delta) & SEQUENCE_MAX
-
-    @property
-    def first_offset(self) -> int:
-        """The offset of its first record."""
-        return self.last_offset - self.offset_delta
-
-
-@dataclass(slots=True)
-class Producer:
-    """One producer in one partition.
-
-    Attributes:
-        batches: the last five, oldest first, of the current epoch; only the last one after a transaction has ended.
-        used_ms: when it last wrote, by the broker's clock.
-        last_timestamp_ms: of its last batch or marker, as the log says; -1 if none is known.
-        txn_first_offset: of its open transaction; -1 none.
-        txn_started_ms: when that began, by the broker's clock.
-        txn_record_count: how many records it has written in it.
-        is_packed: whether the table holds it as it is.
-    """
-
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int = -1
-    batches: list[KeptBatch] = field(default_factory=list)
-    used_ms: int = -1
-    last_timestamp_ms: int = -1
-    txn_first_offset: int = NO_TXN
-    txn_started_ms: int = -1
-    txn_record_count: int = 0
-    is_packed: bool = field(default=False, compare=False, repr=False)
-
-    @property
-    def last_sequence(self) -> int:
-        """Of its last batch; -1 if it has written none in this epoch."""
-        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
 
 NO_BATCH: Final = KeptBatch(NO_SEQUENCE, -1, 0, -1)
@@ -304,7 +252,8 @@ class ProducerTable:
     """Producers by producer id, packed."""
 
     def __init__(self) -> None:
-        self._firsts = array("q")  # producer ids, of the first producer in each block
+        # The producer id of the first producer in each block; the first block takes lower ids, too.
+        self._firsts = array("q")
         self._blocks: list[bytes] = []
         # For each block, a time before which none of it was last used, but for producers with an open transaction.
         self._used_since = array("q")
@@ -383,8 +332,6 @@ class ProducerTable:
                 self._insert_block(at, _block(rows[:half]))
                 return
             self._blocks[at] = _spliced(block, place, row, replaced=0)
-            if place == 0:
-                self._firsts[at] = producer.producer_id
         self._used_since[at] = min(self._used_since[at], used_ms)
 
     def _insert_block(self, at: int, block: bytes) -> None:

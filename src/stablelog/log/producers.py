@@ -21,7 +21,8 @@ from stablelog.env.disk import Buffer
 from stablelog.errors import Refused
 from stablelog.log.compaction import LastBatch
 from stablelog.log.model import ProducerDescription
-from stablelog.log.producer_table import BATCHES_KEPT, NO_TXN, KeptBatch, Producer, ProducerTable
+from stablelog.log.producer import BATCHES_KEPT, NO_TXN, KeptBatch, Producer
+from stablelog.log.producer_table import ProducerTable
 from stablelog.log.transaction_index import AbortedTxn
 
 RECENT_MAX = 500  # producers that are objects: 1 KB each

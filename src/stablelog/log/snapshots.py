@@ -23,15 +23,8 @@ from crc32c import crc32c
 from stablelog.env.disk import Content, Disk
 from stablelog.errors import Corrupt, DiskError, in_words, refuse_newer
 from stablelog.log.names import PRODUCERS, is_snapshot, offset_of
-from stablelog.log.producer_table import (
-    BATCHES_KEPT,
-    NO_TXN,
-    SNAPSHOT_ENTRY,
-    KeptBatch,
-    Producer,
-    ProducerTable,
-    entries_of,
-)
+from stablelog.log.producer import BATCHES_KEPT, NO_TXN, KeptBatch, Producer
+from stablelog.log.producer_table import SNAPSHOT_ENTRY, ProducerTable, entries_of
 from stablelog.log.producers import Producers
 from stablelog.log.summary import SUMMARY, Summary
 

@@ -35,7 +35,8 @@ from stablelog.log.names import (
     offset_of,
 )
 from stablelog.log.offset_index import OffsetIndex
-from stablelog.log.producer_table import NEVER_MS, NO_TXN, Producer, ProducerTable
+from stablelog.log.producer import NO_TXN, Producer
+from stablelog.log.producer_table import NEVER_MS, ProducerTable
 from stablelog.log.producers import Producers
 from stablelog.log.recovery.plan import NEVER
 from stablelog.log.segment import RELATIVE_OFFSET_MAX

@@ -1,0 +1,40 @@
+"""DescribeProducers: of few producers and of many, whose answer is encoded in a thread."""
+
+import asyncio
+import threading
+
+from stablelog.broker.apis import describe_producers
+from stablelog.log.producer import Producer
+from stablelog.log.producer_table import ProducerTable
+from stablelog.log.producers import Producers
+from tests.broker.desk import opened, part
+from tests.damage.look import producers
+
+DESCRIBE_PRODUCERS = 61
+
+
+def test_many_producers_are_described_as_few_are(monkeypatch):
+    """In the order of their ids; the event loop does not encode a long answer."""
+    encoders = []
+
+    def encoded(*arguments):
+        encoders.append(threading.get_ident())
+        return encode_response(*arguments)
+
+    encode_response = describe_producers.encode_response
+    monkeypatch.setattr(describe_producers, "encode_response", encoded)
+
+    async def conversation():
+        async with opened() as desk:
+            partition = desk.broker.topics.partition("t", 0)
+            for count in (3, describe_producers.ENCODED_IN_PLACE_MAX + 1):
+                table = ProducerTable.of(Producer(one, one % 7, 5) for one in range(count))
+                partition._producers = Producers.restored(table, 0)
+                assert await producers(desk, "t", 0) == [(one, one % 7, -1, 5, -1) for one in range(count)]
+            asked = part(DESCRIBE_PRODUCERS, 0, "request", "TopicRequest", name="t", partition_indexes=(1,))
+            answer = await desk.ask(DESCRIBE_PRODUCERS, 0, topics=(asked,))
+            assert answer.topics[0].partitions[0].active_producers == ()
+
+    asyncio.run(conversation())
+    assert len(encoders) == 1
+    assert encoders[0] != threading.get_ident()
