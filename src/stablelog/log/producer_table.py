@@ -1,4 +1,4 @@
-"""Packed producer state of a partition: at most 200 bytes for a producer that keeps five batches, 65 for one batch.
+"""Packed producer state of a partition: 60 to 170 bytes for a producer.
 
 Producers lie in *blocks*, ordered by producer id, up to 32 in a block. A block is immutable: a change replaces it. So
 a copy of the table shares its blocks, takes a few milliseconds for a million producers, and stays as it was; a
@@ -46,11 +46,7 @@ TXN_ROW: Final = struct.Struct(
 )
 USED_SIZE: Final = 8
 TIMESTAMP: Final = struct.Struct(">q")
-OPEN: Final = (
-    8  # the bit of a kind that says that a transaction is open; the bits below it count kept batches
-)
-
-
+OPEN: Final = 8  # the bit of a kind for an open transaction; the bits below it count kept batches
 NO_BATCH: Final = KeptBatch(NO_SEQUENCE, -1, 0, -1)
 _KINDS: Final = bytes(batches | txn for txn in (0, OPEN) for batches in range(BATCHES_KEPT + 1))
 
