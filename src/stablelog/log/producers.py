@@ -449,9 +449,12 @@ class Producers:
         Yields:
             How many were forgotten, after a few milliseconds of work each. Producers may be changed in between.
         """
+        unused_before_ms = max(used_before_ms, recent_after_ms)
+        self.pack_unused(unused_before_ms)
+        yield 0
         more = True
         while more:
-            self.pack_unused(max(used_before_ms, recent_after_ms))
+            self.pack_unused(unused_before_ms)  # those that were used since
             forgotten, more = self._table.remove_unused(used_before_ms, EXPIRED_BLOCKS_MAX)
             yield forgotten
 
