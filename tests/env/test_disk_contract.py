@@ -75,6 +75,19 @@ class Simulated:
         self.disk.fault = None
 
 
+class InPieces:
+    """The content of a file in pieces."""
+
+    def __init__(self, *pieces):
+        self._pieces = pieces
+
+    def __len__(self):
+        return sum(map(len, self._pieces))
+
+    def __iter__(self):
+        return iter(self._pieces)
+
+
 @pytest.fixture(params=[Local, Simulated])
 def place(request, tmp_path, monkeypatch):
     return request.param(tmp_path, monkeypatch)
@@ -148,9 +161,10 @@ def test_each_call_raises_one_error_that_names_the_path_and_changes_nothing(ther
     [
         lambda on: on.file.append(b"ab" * 100, b"c" * 200),
         lambda on: on.disk.write_atomic(on.path, b"x" * 400),
+        lambda on: on.disk.write_atomic(on.path, InPieces(b"x" * 100, b"y" * 300)),
         lambda on: on.disk.write_unsynced(on.path, b"x" * 400),
     ],
-    ids=["append", "write_atomic", "write_unsynced"],
+    ids=["append", "write_atomic", "write_atomic, pieces", "write_unsynced"],
 )
 def test_a_failed_write_says_how_many_bytes_it_was_to_write(there, write):
     there.place.fail(["pwritev", "write"], errno.ENOSPC)
@@ -434,6 +448,14 @@ def test_an_allocated_file_takes_room_and_is_zeros(there):
     assert there.disk.free_size(there.directory) <= free
     there.disk.allocate(there.directory / "r", 0)
     assert there.disk.size(there.directory / "r") == 0
+
+
+def test_a_file_is_replaced_by_pieces(there):
+    there.disk.write_atomic(there.path, InPieces(b"some ", b"", b"new"))
+    assert there.disk.read_bytes(there.path) == b"some new"
+    assert there.disk.list_dir(there.directory) == ["f"]
+    there.disk.write_atomic(there.path, InPieces())
+    assert there.disk.read_bytes(there.path) == b""
 
 
 def test_a_file_written_unsynced_is_replaced_as_a_whole(there):
