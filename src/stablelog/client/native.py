@@ -14,6 +14,7 @@ from typing import Literal, Self
 from stablelog.client.cluster import DEADLINE_S, Cluster
 from stablelog.client.cuts import describe_cut
 from stablelog.client.deadlines import Deadlines
+from stablelog.client.keys import WriterKeys
 from stablelog.client.reading import CommittedTransaction, Pause, read_cuts, read_partitions
 from stablelog.client.transaction import Transaction
 from stablelog.client.writing import Outcome, Writing
@@ -37,6 +38,7 @@ class Client:
         self._deadline_s = deadline_s
         self._lock = threading.Lock()
         self._idle = [Cluster(bootstrap, deadline_s=deadline_s)]
+        self._keys = WriterKeys()
         self._is_closed = False
         self._deadlines = Deadlines()
 
@@ -99,13 +101,19 @@ class Client:
             )
         _check_group(group)
         writing = Writing(
-            self._lend(), group=group, timeout_s=timeout_s, on_end=on_end, release=self._release
+            self._lend(),
+            key=self._keys.take(group),
+            timeout_s=timeout_s,
+            on_end=on_end,
+            release=self._release,
         )
         self._deadlines.add(writing)
         return writing
 
     def _release(self, writing: Writing) -> None:
         self._deadlines.remove(writing)
+        if writing.is_key_free:
+            self._keys.give_back(writing.key)
         self._give_back(writing.cluster)
 
     def read(

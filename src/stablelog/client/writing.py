@@ -4,9 +4,10 @@ The two faces, `client.transaction` and `client.aio`, make futures of it. What m
 never does. Calls take turns, but for `call_off` and `expire`.
 
 The records go out in batches while the transaction is open. The commit is a joint commit of this one transaction,
-under a key of its own: the commit log remembers the key, so that a commit whose answer was lost can be asked again, and
-is answered as it was, also by a broker that has restarted. Where a topic is in commit order, the broker is asked at
-which positions the commit has put the records; in other topics a record stands where it was appended.
+under the next version of a key that no other open transaction has (`client.keys`). The commit log remembers the last
+version of the key, so a commit whose answer was lost is repeated and gets the same answer, also from a broker that has
+restarted. Where a topic is in commit order, the broker is asked at which positions the commit has put the records; in
+other topics a record stands where it was appended.
 """
 
 import threading
@@ -24,6 +25,7 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster, Target
 from stablelog.client.commits import describe_commits
+from stablelog.client.keys import WriterKey
 from stablelog.client.partitioning import partition_for
 from stablelog.client.producer import Producer
 from stablelog.errors import OffsetOutOfRange, Refused, Unavailable
@@ -32,7 +34,6 @@ BATCH_SIZE_MAX: Final = 256 << 10  # bytes of keys, values and headers; one reco
 BUFFERED_SIZE_MAX: Final = 8 << 20  # of all partitions
 TIMESTAMP_MAX: Final = (1 << 62) - 1  # so that no two are farther apart than a record can say
 RETENTION_S: Final = 86_400  # for which the broker remembers the commit
-RUN: Final = "1"
 POLL_FIRST_S, POLL_MAX_S = 0.0005, 0.02
 
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
@@ -89,7 +90,7 @@ class Writing:
 
     Args:
         cluster: where; nobody else uses it until `release`.
-        group: the transaction group.
+        key: of its commit, with the transaction group; nobody else uses it until `release`.
         timeout_s: how long it may stay open: after that it is aborted.
         on_end: told once what has become of the records: their positions in the order in which they were put, or
             why they were aborted.
@@ -98,6 +99,8 @@ class Writing:
     Attributes:
         turn: taken by whoever does something with it; held while that waits for a broker.
         cluster: as given.
+        key: as given; its version is above the transaction's own once that is committed.
+        is_key_free: whether another transaction may use the key, once this one has ended: its outcome is known.
         deadline: by `time.monotonic`, when it will have been open for too long.
         failure: why it is aborted, or why the positions of what it has committed can't be told.
     """
@@ -106,20 +109,21 @@ class Writing:
         self,
         cluster: Cluster,
         *,
-        group: str,
+        key: WriterKey,
         timeout_s: float,
         on_end: Callable[[Outcome], None],
         release: "Callable[[Writing], None]",
     ) -> None:
         self.turn = threading.RLock()
         self.cluster = cluster
+        self.key = key
+        self.is_key_free = True
         self.deadline = time.monotonic() + timeout_s
         self.failure: Refused | None = None
-        self._group = group
         self._timeout_s = timeout_s
         self._on_end = on_end
         self._release = release
-        self._key = uuid.uuid4().hex
+        self._token = uuid.uuid4().hex  # tells this transaction from every other one, in the key's record
         self._state = _State.OPEN
         self._parts: dict[Target, _Part] = {}
         self._order: list[Target] = []  # of each record, in the order of their local sequence numbers
@@ -242,7 +246,7 @@ class Writing:
         if self._producer is None:
             self._producer = Producer(
                 self.cluster,
-                joint.child_id(self._key, 0, RUN, 0, 0, group=self._group),
+                self.key.transactional_id,
                 transaction_timeout_ms=max(1, int(self._timeout_s * 1000)),
                 deadline_s=self.cluster.deadline_s,
                 on_acknowledged=self._base_offsets.__setitem__,
@@ -281,6 +285,7 @@ class Writing:
                 if self._producer is None:
                     return self._settle(-1, {})
                 self._state, self._asked_at = _State.IN_DOUBT, time.monotonic()
+                self.is_key_free = False
             if self.failure is not None:
                 raise self.failure
             if self._commit_sequence is None:
@@ -304,9 +309,7 @@ class Writing:
             if self._state is _State.OPEN:
                 self._abandon(None)
             elif self._state is _State.IN_DOUBT:
-                if self._commit_sequence is not None or joint.abort(
-                    self.cluster, self._key, 0, self._shown, group=self._group
-                ):
+                if self._commit_sequence is not None or not self._ask_to_abort():
                     self.commit()
                 else:
                     self._fail(_aborted("it was called off"))
@@ -362,19 +365,25 @@ class Writing:
     @property
     def _shown(self) -> list[joint.Shown]:
         assert self._producer is not None
-        child = joint.child_id(self._key, 0, RUN, 0, 0, group=self._group)
-        return [(child, self._producer.producer_id, self._producer.producer_epoch)]
+        return [(self.key.transactional_id, self._producer.producer_id, self._producer.producer_epoch)]
 
     def _ask_to_commit(self) -> int:
+        """Commit, or learn that it was committed before. Returns the commit sequence.
+
+        Raises:
+            Refused: it is aborted.
+            Unavailable: it is not known whether it is committed.
+        """
         try:
-            return joint.commit(
+            found = joint.commit(
                 self.cluster,
-                self._key,
-                0,
+                self.key.name,
+                self.key.version,
                 self._shown,
                 retention_ms=RETENTION_S * 1000,
-                group=self._group,
-            ).commit_sequence
+                digest=self._token,
+                group=self.key.group,
+            )
         except Refused as refused:
             if time.monotonic() - self._asked_at > RETENTION_S / 2:
                 raise Unavailable(
@@ -382,6 +391,34 @@ class Writing:
                 ) from refused
             self._abandon(refused)
             raise
+        if found.already and found.digest != self._token:
+            raise self._key_shared(found)
+        self.key.version += 1
+        self.is_key_free = True
+        return found.commit_sequence
+
+    def _key_shared(self, found: joint.Committed) -> Exception:
+        """What to raise if somebody else has committed under the key, as the copy of a virtual machine may."""
+        who = f"another writer uses the key {self.key.name!r} of this transaction, and has committed"
+        if found.commit_sequence < 0:
+            return Unavailable(f"it is not known whether the transaction is committed: {who} a later version")
+        failure = _aborted(f"{who} version {self.key.version}")
+        self._fail(failure)
+        return failure
+
+    def _ask_to_abort(self) -> bool:
+        """Abort at the broker. Returns whether it is aborted; if not, it was committed before.
+
+        Raises:
+            Refused: the broker does not do that.
+            Unavailable: no answer within the deadline.
+        """
+        is_committed = joint.abort(
+            self.cluster, self.key.name, self.key.version, self._shown, group=self.key.group
+        )
+        if not is_committed:
+            self.is_key_free = True
+        return not is_committed
 
     def _check_state(self) -> None:
         """Raise what has become of it, if it is not open."""
@@ -422,7 +459,7 @@ class Writing:
                 self._abandon(refused)
                 raise
             crossing = Refused(
-                refused.code, f"the transaction was begun with group={self._group!r}: {refused}"
+                refused.code, f"the transaction was begun with group={self.key.group!r}: {refused}"
             )
             self._abandon(crossing)
             raise crossing from refused
@@ -436,7 +473,7 @@ class Writing:
             self._producer.close()
             if not isinstance(cause, Unavailable):
                 with suppress(Refused, Unavailable):
-                    joint.abort(self.cluster, self._key, 0, self._shown, group=self._group)
+                    self._ask_to_abort()
         if isinstance(cause, Refused):
             self._fail(cause)
             return

@@ -1,0 +1,79 @@
+"""Keys of joint commits for the writers of one client: one transaction after the other uses the same key.
+
+The broker remembers the last committed version of a key. A transaction that takes a key over from its predecessor
+commits the next version, which replaces what the broker remembers of the predecessor. So a client leaves one record
+for each key, and it has at most as many keys as it had transactions open at one time.
+
+Rules:
+- A key has one transaction at a time: `take` removes it from the pool.
+- A key comes back only when the outcome of its transaction is known. While a commit is in doubt, the key and its
+  version stay with the transaction, so that the commit can be repeated.
+- The version rises with each commit. A transaction that was aborted leaves the version and the transactional id to
+  its successor, whose InitProducerId fences it.
+- A key stays in the process that made it. After a fork, the child process makes its own.
+"""
+
+import os
+import threading
+import uuid
+from dataclasses import dataclass, field
+from typing import Final
+
+from stablelog.client.joint import child_id
+
+IDLE_MAX: Final = 1000  # keys that wait for a transaction, in all transaction groups
+RUN: Final = "1"
+
+
+@dataclass(slots=True)
+class WriterKey:
+    """The key of a joint commit, and the version that its next commit gets.
+
+    Attributes:
+        group: the transaction group.
+        name: the key.
+        version: above every version of the key that was committed.
+    """
+
+    group: str
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    version: int = 0
+
+    @property
+    def transactional_id(self) -> str:
+        """The transactional id of the version's only child."""
+        return child_id(self.name, self.version, RUN, 0, 0, group=self.group)
+
+
+class WriterKeys:
+    """The keys of a client that no transaction uses now. May be used by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: dict[str, list[WriterKey]] = {}
+        self._count = 0
+        self._process_id = os.getpid()
+
+    def take(self, group: str) -> WriterKey:
+        """A key of a transaction group that no other transaction uses."""
+        with self._lock:
+            if os.getpid() != self._process_id:
+                self._idle, self._count, self._process_id = {}, 0, os.getpid()
+            idle = self._idle.get(group)
+            if not idle:
+                return WriterKey(group)
+            key = idle.pop()
+            if not idle:
+                del self._idle[group]
+            self._count -= 1
+            return key
+
+    def give_back(self, key: WriterKey) -> None:
+        """Keep a key for the next transaction. The outcome of its last transaction must be known.
+
+        A key above `IDLE_MAX` is dropped: the broker forgets it a day after its last commit.
+        """
+        with self._lock:
+            if self._count < IDLE_MAX and os.getpid() == self._process_id:
+                self._idle.setdefault(key.group, []).append(key)
+                self._count += 1

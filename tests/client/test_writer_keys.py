@@ -1,0 +1,219 @@
+"""Keys of joint commits pass from one transaction of a client to the next, and leave nothing else at the broker."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import stablelog
+from stablelog.batch.header import headers_in
+from stablelog.batch.records import decode_records
+from stablelog.client import keys
+from stablelog.client.keys import WriterKeys
+from stablelog.coordinators.transactions.records import JointKey, TransactionKey, read_key
+from stablelog.errors import Refused, Unavailable
+from stablelog.wire.extension.joint import ABORT_JOINT, COMMIT_JOINT
+from tests.client.faults import Proxy
+from tests.client.transactions import assert_failed, create, settled, through, visible, write_everywhere
+
+
+def remembered(data):
+    """What the commit log of a stopped broker remembers: keys of joint commits, and transactional ids."""
+    values = {}
+    for path in sorted((data / "__transaction_state-0").glob("*.log")):
+        content = memoryview(path.read_bytes())
+        for at, header in headers_in(content):
+            for record in () if header.is_control else decode_records(content, at):
+                values[record.key] = record.value
+    subjects = [read_key(key) for key, value in values.items() if value is not None]
+    return (
+        [subject.name for subject in subjects if isinstance(subject, JointKey)],
+        [subject.transactional_id for subject in subjects if isinstance(subject, TransactionKey)],
+    )
+
+
+def test_transactions_one_after_the_other_leave_one_key_and_no_transactional_id(tmp_path):
+    with stablelog.serve(tmp_path) as broker:
+        topics = create(broker.bootstrap), create(broker.bootstrap, "offset")
+        with stablelog.connect(broker.bootstrap) as client:
+            sequences = []
+            for number in range(12):
+                txn, _ = write_everywhere(client, *topics)
+                if number % 3 == 2:
+                    txn._writing._send_all()
+                    txn.abort()
+                else:
+                    sequences.append(txn.commit().commit_sequence)
+        assert sequences == list(range(1, 9))
+        broker.stop()
+    joints, transactional_ids = remembered(tmp_path)
+    assert len(joints) == 1
+    assert len(transactional_ids) <= 1, "more than that of the last abort"
+
+
+def test_writers_at_the_same_time_have_keys_of_their_own(client, stablelog_broker):
+    topic = create(stablelog_broker.bootstrap)
+    first, second = client.transaction(), client.transaction()
+    names = {txn._writing.key.name for txn in (first, second)}
+    assert len(names) == 2
+    for txn in (first, second):
+        txn.write(topic, b"k", b"v")
+        txn.commit()
+    again = [client.transaction() for _ in range(3)]
+    found = [txn._writing.key.name for txn in again]
+    assert len(set(found)) == 3
+    assert names < set(found)
+    assert all(txn._writing.key.version == (txn._writing.key.name in names) for txn in again)
+    for txn in again:
+        txn.abort()
+
+
+def test_a_key_is_of_its_transaction_group(client):
+    first = client.transaction(group="one")
+    first.abort()
+    second = client.transaction(group="two")
+    third = client.transaction(group="one")
+    assert third._writing.key is first._writing.key
+    assert second._writing.key is not first._writing.key
+    for txn in (second, third):
+        txn.abort()
+
+
+@pytest.mark.parametrize("then", ["commit", "abort"])
+def test_a_commit_in_doubt_keeps_its_key_until_its_outcome_is_known(then):
+    with stablelog.serve() as broker:
+        topic = create(broker.bootstrap)
+        lost = {"answer": 3}  # of the third commit, which repeats nothing by itself
+
+        def lose(key, count):
+            return "answer" if key == COMMIT_JOINT and count == lost["answer"] else None
+
+        with Proxy((broker.host, broker.port), lose) as proxy, through(proxy, broker) as client:
+            for _ in range(2):
+                write_everywhere(client, topic)[0].commit()
+            txn, futures = write_everywhere(client, topic)
+            key, version = txn._writing.key, txn._writing.key.version
+            assert version == 2
+            txn._writing._send_all()
+            txn._writing._producer.flush()
+            txn._writing.cluster.deadline_s = 0
+            with pytest.raises(Unavailable):
+                txn.commit()
+            others = [write_everywhere(client, topic) for _ in range(2)]
+            assert all(other._writing.key is not key for other, _ in others)
+            for other, _ in others:
+                other.commit()
+            broker.kill()
+            broker.start()
+            txn._writing.cluster.deadline_s = 60
+            if then == "commit":
+                done = txn.commit()
+                assert txn.commit() == done
+                assert done.commit_sequence == 3, "of its own commit, though others have come since"
+            else:
+                with pytest.raises(Refused, match="is committed"):
+                    txn.abort()
+            assert settled(list(futures))
+            assert key.version == version + 1
+            following = [client.transaction() for _ in range(3)]
+            assert any(one._writing.key is key for one in following)
+            for one in following:
+                one.abort()
+
+
+def test_a_key_whose_transaction_was_refused_in_doubt_is_not_used_again():
+    """Neither the commit nor the abort was answered well: an earlier copy of the commit may still be on its way."""
+    with stablelog.serve() as broker:
+        topic = create(broker.bootstrap)
+
+        def lose(key, count):
+            if key == COMMIT_JOINT and count == 0:
+                return "request"
+            return "request" if key == ABORT_JOINT else None
+
+        with Proxy((broker.host, broker.port), lose) as proxy, through(proxy, broker) as client:
+            txn, futures = write_everywhere(client, topic)
+            txn._writing._send_all()
+            txn._writing._producer.flush()
+            txn._writing._producer.producer_epoch += 1  # which the broker never gave
+            txn._writing.cluster.deadline_s = 1
+            with pytest.raises((Refused, Unavailable)):
+                txn.commit()
+            if not all(future.done() for future in futures):
+                with pytest.raises((Refused, Unavailable)):
+                    txn.commit()
+            assert_failed(list(futures))
+            following = client.transaction()
+            assert following._writing.key is not txn._writing.key
+            following.abort()
+
+
+def test_an_abort_leaves_version_and_transactional_id_to_the_next_transaction(client, stablelog_broker):
+    topic = create(stablelog_broker.bootstrap)
+    ids, epochs = [], []
+    for _ in range(3):
+        txn = client.transaction()
+        txn.write(topic, b"k", b"aborted")
+        txn._writing._send_all()
+        ((transactional_id, _, epoch),) = txn._writing._shown
+        ids.append(transactional_id)
+        epochs.append(epoch)
+        txn.abort()
+    assert len(set(ids)) == 1
+    assert epochs == sorted(set(epochs)), "each is fenced by the next"
+    with client.transaction() as txn:
+        future = txn.write(topic, b"k", b"committed")
+    assert visible(stablelog_broker.bootstrap, topic) == {future.result(): b"committed"}
+
+
+def test_what_another_writer_has_committed_under_the_key_is_not_taken_for_the_own_commit(
+    client, stablelog_broker
+):
+    """As it may be with a copy of a virtual machine."""
+    topic = create(stablelog_broker.bootstrap)
+    txn, copy = client.transaction(), client.transaction()
+    copy._writing.key = keys.WriterKey("", txn._writing.key.name, txn._writing.key.version)
+    lost = [txn.write(topic, b"k", b"first")]
+    txn._writing._send_all()
+    txn._writing._producer.flush()
+    with copy:  # which fences it
+        copy.write(topic, b"k", b"copy")
+    with pytest.raises(Refused, match="another writer uses the key"):
+        txn.commit()
+    assert_failed(lost)
+    assert list(visible(stablelog_broker.bootstrap, topic).values()) == [b"copy"]
+
+
+def test_a_forked_process_makes_keys_of_its_own(monkeypatch):
+    pool = WriterKeys()
+    key = pool.take("")
+    pool.give_back(key)
+    assert pool.take("") is key
+    pool.give_back(key)
+    monkeypatch.setattr(keys.os, "getpid", lambda: -1)
+    assert pool.take("") is not key
+
+
+def test_idle_keys_are_bounded(monkeypatch):
+    monkeypatch.setattr(keys, "IDLE_MAX", 3)
+    pool = WriterKeys()
+    taken = [pool.take("ab"[number % 2]) for number in range(6)]
+    for key in taken:
+        pool.give_back(key)
+    kept = [pool.take("ab"[number % 2]) for number in range(6)]
+    assert sum(key in taken for key in kept) == 3
+
+
+def test_keys_are_never_shared_between_threads(client, stablelog_broker):
+    topic = create(stablelog_broker.bootstrap)
+    used = []
+
+    def write(number):
+        txn = client.transaction()
+        txn.write(topic, None, b"%d" % number)
+        used.append((txn._writing.key.name, txn._writing.key.version))
+        txn.commit()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, range(24)))
+    assert len(set(used)) == 24
+    assert len({name for name, _ in used}) <= 4 + 1
