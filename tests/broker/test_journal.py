@@ -11,6 +11,7 @@ from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.flush import GroupFlush
 from stablelog.broker.journal import Journal, batches_of
 from stablelog.broker.tasks import Tasks
+from stablelog.coordinators.live_state import LiveState
 from tests.log.timeline import Log
 
 
@@ -138,7 +139,7 @@ def test_every_batch_is_found_however_much_is_read_at_once(monkeypatch):
 
 def test_a_log_that_has_grown_is_trimmed_to_its_live_state(monkeypatch):
     monkeypatch.setattr(journal_module, "CHECKPOINT_SIZE_MIN", 4000)
-    monkeypatch.setattr(journal_module, "CHECKPOINT_BATCH_SIZE", 100)
+    monkeypatch.setattr(journal_module, "CHECKPOINT_SLICE_COUNT", 3)
 
     async def conversation():
         desk = Desk()
@@ -148,7 +149,7 @@ def test_a_log_that_has_grown_is_trimmed_to_its_live_state(monkeypatch):
             key, value = b"%d" % (n % 20), b"%d" % n
             state[key] = value
             desk.journal.append([(key, value)])
-            before = desk.journal.checkpoint_if_grown(state.items)
+            before = await desk.journal.checkpoint_if_grown(lambda: LiveState([], iter(list(state.items()))))
             if before is not None:
                 desk.sync()
                 desk.journal.trim(before)
@@ -168,7 +169,10 @@ def test_a_crash_between_a_checkpoint_and_its_trim_changes_nothing(monkeypatch):
         desk = Desk()
         state = {b"%d" % n: b"v" * 50 for n in range(30)}
         desk.journal.append(list(state.items()))
-        assert desk.journal.checkpoint_if_grown(state.items) is not None
+        assert (
+            await desk.journal.checkpoint_if_grown(lambda: LiveState([], iter(list(state.items()))))
+            is not None
+        )
         desk.sync()
         assert dict(desk.replayed()) == state
 
@@ -185,7 +189,7 @@ def test_what_is_open_at_a_checkpoint_is_not_trimmed(monkeypatch):
         desk.journal.append_transactional([(b"pending", b"7")], 1, 0)
         desk.journal.append([(b"k", bytes(600))])
         desk.sync()
-        before = desk.journal.checkpoint_if_grown(lambda: [(b"k", b"live")])
+        before = await desk.journal.checkpoint_if_grown(lambda: LiveState([(b"k", b"live")], iter(())))
         assert before == 1
         desk.sync()
         desk.journal.trim(before)
@@ -203,7 +207,7 @@ def test_nothing_stays_in_front_of_a_checkpoint_though_it_was_not_durable_yet(mo
         desk.journal.append([(b"k", bytes(1200))])
         desk.sync()
         desk.journal.append([(b"k", b"on its way to the disk")])
-        before = desk.journal.checkpoint_if_grown(lambda: [(b"k", b"live")])
+        before = await desk.journal.checkpoint_if_grown(lambda: LiveState([(b"k", b"live")], iter(())))
         desk.sync()
         desk.journal.trim(before)
         assert desk.replayed() == [(b"k", b"live")]
@@ -215,7 +219,7 @@ def test_a_small_log_is_left_alone():
     async def conversation():
         desk = Desk()
         desk.journal.append([(b"k", b"v")])
-        assert desk.journal.checkpoint_if_grown(lambda: [(b"k", b"v")]) is None
+        assert await desk.journal.checkpoint_if_grown(lambda: LiveState([(b"k", b"v")], iter(()))) is None
         assert desk.log.partition.end_offset == 1
 
     at_work(conversation)

@@ -9,6 +9,8 @@ outside; the broker crashes and trims its log. After every step the coordinator 
 - What is read from the log is what is in memory, also after a checkpoint and a trim.
 """
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +100,7 @@ class Life(RuleBasedStateMachine):
         self.assigned: dict[int, dict[str, bytes]] = {}
         self.places: dict[str, str] = {}  # who is which static member in the newest generation
         self.former: dict[str, str] = {}  # whose place a member took within a generation
+        self.slices: tuple[int, Iterator[tuple[bytes, bytes | None]]] | None = None  # of a checkpoint
         self.coordinator = GroupCoordinator(self.config)
 
     # -- the broker --------------------------------------------------------------------------------------------
@@ -219,6 +222,7 @@ class Life(RuleBasedStateMachine):
         self.history = [entry for entry in self.history if entry.offset < self.durable]
         self.end = self.durable
         self.waiting.clear()
+        self.slices = None
         self.coordinator = self.rebuilt(self.log)
         self.newest_generation = 0
         for entry in self.log:
@@ -236,9 +240,27 @@ class Life(RuleBasedStateMachine):
 
     @rule(trimmed=st.booleans())
     def checkpoint(self, trimmed: bool) -> None:
+        self.slices = None  # only one is written at a time
         self.log, trim_before = self.checkpointed()
         self.end = self.log[-1].offset + 1 if self.log else self.end
         if trimmed:
+            self.durable = self.end
+            self.log = [entry for entry in self.log if entry.offset >= trim_before]
+
+    @rule(count=st.integers(1, 4))
+    def checkpoint_slice(self, count: int) -> None:
+        """Begin a checkpoint, or write its next slice; other records come between. At its end the log is trimmed."""
+        if self.slices is None:
+            _, trim_before = self.checkpointed()
+            self.slices = trim_before, self.coordinator.live_state().rest
+        trim_before, rest = self.slices
+        entries = [
+            Entry(self.end + n, key, value) for n, (key, value) in enumerate(itertools.islice(rest, count))
+        ]
+        self.log += entries
+        self.end += len(entries)
+        if len(entries) < count:
+            self.slices = None
             self.durable = self.end
             self.log = [entry for entry in self.log if entry.offset >= trim_before]
 

@@ -27,6 +27,7 @@ from stablelog.coordinators.transactions.states import State
 from stablelog.wire.extension.children import JointName, child_id, child_of
 from tests.coordinators.test_transactions_model import (
     PARTITIONS,
+    Copied,
     Entry,
     Producer,
     Sent,
@@ -95,6 +96,8 @@ class JointWorld(World):
 
     def note_decided(self) -> None:
         for records in self.commit_log[self.commit_log_noted : self.commit_log_synced]:
+            if isinstance(records, Copied):
+                continue
             committed: dict[str, tuple[int, tuple[int, int, int]]] = {}
             joint: tuple[JointName, int, int] | None = None
             for key, value in records:

@@ -62,6 +62,7 @@ class TakenOver(World):
             self.kafka_step()
         self.truth = {name: (known.state, set(known.partitions)) for name, known in self.kafka.ids.items()}
         self.compact()
+        self.decisions = list(self.commit_log)
         for partition in self.partitions.values():
             partition.synced = len(partition.log)
             partition.online = False

@@ -257,7 +257,7 @@ def test_only_so_many_are_timed_out_or_forgotten_at_once() -> None:
         who = init(c, f"open-{i}", timeout_ms=100)
         add(c, who, T0, name=f"open-{i}")
         init(c, f"idle-{i}")
-    assert c.abort_overdue(99, count_max=20) == Decision(None)
+    assert c.abort_overdue(99, count_max=20) == Decision(False)
     sizes = []
     for _ in range(4):
         decision = c.abort_overdue(100, count_max=20)
@@ -285,7 +285,7 @@ def test_after_a_start_with_an_earlier_clock_all_times_run_from_the_start() -> N
     described = restarted.describe("open")
     assert described is not None
     assert (described.start_ms, described.update_ms) == (start_ms, start_ms)
-    assert restarted.forget_expired(start_ms + 999) == Decision(None)
+    assert restarted.forget_expired(start_ms + 999) == Decision(False)
     assert [value for _, value in restarted.forget_expired(start_ms + 1000).records] == [None, None], (
         "both are forgotten"
     )
@@ -314,7 +314,7 @@ def test_two_phase_transactions_are_never_timed_out() -> None:
     c = coordinator()
     who = init(c, enable_two_phase=True, timeout_ms=1)
     add(c, who, T0)
-    assert c.abort_overdue(2**60) == Decision(None)
+    assert c.abort_overdue(2**60) == Decision(False)
     assert c.describe("a").is_two_phase  # type: ignore[union-attr]
 
 

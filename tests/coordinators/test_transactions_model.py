@@ -6,6 +6,7 @@ leave old requests in the network. A history is a list of numbers; each step tak
 failing history shrinks to a short one.
 """
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
+from stablelog.coordinators.live_state import LiveState
 from stablelog.coordinators.transactions import ending as transaction_ending
 from stablelog.coordinators.transactions.coordinator import (
     Decision,
@@ -53,6 +55,10 @@ class Entry:
     leader_epoch: int
     record: "Sent | None" = None
     marker: MarkerOrder | None = None
+
+
+class Copied(list[tuple[bytes, bytes | None]]):
+    """A batch of the commit log that a checkpoint has written: it says again what the log says."""
 
 
 class Partition:
@@ -142,6 +148,9 @@ class World:
         self.commit_log: list[list[tuple[bytes, bytes | None]]] = []
         self.commit_log_synced = 0
         self.commit_log_noted = 0
+        self.decisions: list[list[tuple[bytes, bytes | None]]] = []  # the commit log without any checkpoint
+        self.checkpoint: tuple[int, LiveState] | None = None  # one that is being written, and where it begins
+        self.checkpoint_count = 0
         self.effects: list[tuple[int, Callable[[], None]]] = []
         self.producers: list[Producer] = []
         self.late: list[tuple[Producer, Txn, bool]] = []
@@ -173,6 +182,7 @@ class World:
     def append(self, decision: Decision[object]) -> None:
         if decision.records:
             self.commit_log.append(list(decision.records))
+            self.decisions.append(self.commit_log[-1])
 
     def when_durable(self, effect: Callable[[], None]) -> None:
         self.effects.append((len(self.commit_log), effect))
@@ -233,6 +243,8 @@ class World:
     def note_decided(self) -> None:
         """What is durable now stays: a number belongs to one commit for ever."""
         for records in self.commit_log[self.commit_log_noted : self.commit_log_synced]:
+            if isinstance(records, Copied):
+                continue
             for key, value in records:
                 if value is None or not isinstance(read_key(key), TransactionKey):
                     continue
@@ -246,7 +258,9 @@ class World:
 
     def crash(self) -> None:
         keep = self.commit_log_synced + self.choose(len(self.commit_log) - self.commit_log_synced + 1)
+        lost = sum(not isinstance(batch, Copied) for batch in self.commit_log[keep:])
         del self.commit_log[keep:]
+        del self.decisions[len(self.decisions) - lost :]
         for target in PARTITIONS:
             partition = self.partitions[target]
             if partition.online:  # one that was not opened since the last crash holds nothing new
@@ -263,27 +277,49 @@ class World:
         for producer in self.producers:
             producer.waiting = False
         self.leader_epoch += 1
-        self.coordinator = self.new_coordinator()
-        for records in self.commit_log:
-            for key, value in records:
-                self.coordinator.replay(key, value)
-        decision = self.coordinator.loaded(self.now_ms)
+        self.checkpoint = None
+        self.coordinator, decision = self.replayed(self.commit_log)
+        untrimmed, expected = self.replayed(self.decisions)
+        assert state_of(self.coordinator) == state_of(untrimmed), "a checkpoint has changed the state"
+        assert decision.markers == expected.markers, "a checkpoint has changed decisions or their order"
         self.loaded(decision)
         for order in decision.markers:
             for target in sorted(order.partitions):
                 self.partitions[target].held.append(order)
+
+    def replayed(
+        self, log: list[list[tuple[bytes, bytes | None]]]
+    ) -> tuple[TransactionCoordinator, Decision[None]]:
+        """A coordinator that has read a commit log, and what it orders."""
+        coordinator = self.new_coordinator()
+        for records in log:
+            for key, value in records:
+                coordinator.replay(key, value)
+        return coordinator, coordinator.loaded(self.now_ms)
 
     def loaded(self, decision: Decision[None]) -> None:
         """What was read from our own log needs no records."""
         assert not decision.records
 
     def trim(self) -> None:
-        """A checkpoint, and everything before it gone, as soon as all is durable."""
+        """Begin a checkpoint, or write its next slice; at its end, everything before it goes as soon as all is durable."""
+        if self.checkpoint is None:
+            state = self.coordinator.live_state()
+            assert state is not None
+            self.checkpoint = len(self.commit_log), state
+            self.commit_log.append(Copied(state.undivided))
+            return
+        begin, state = self.checkpoint
+        if entries := list(itertools.islice(state.rest, 1 + self.choose(2))):
+            self.commit_log.append(Copied(entries))
+            return
+        self.checkpoint = None
+        self.checkpoint_count += 1
         self.sync_commit_log()
         for partition in self.partitions.values():
             if partition.online:
                 partition.synced = len(partition.log)
-        self.commit_log = [[record] for record in self.coordinator.checkpoint()]
+        del self.commit_log[:begin]
         self.commit_log_synced = self.commit_log_noted = len(self.commit_log)
 
     # -- clients -----------------------------------------------------------------------------------------------
@@ -492,8 +528,8 @@ class World:
             self.now_ms += self.choose(TIMEOUT_MS // 2)
             self.carry_out(self.coordinator.abort_overdue(self.now_ms))
             self.carry_out(self.coordinator.forget_expired(self.now_ms))
-        elif kind == 57:
-            if self.choose(3) > 0:
+        elif kind == 57 or (self.checkpoint is not None and self.choose(3) == 0):
+            if self.checkpoint is not None or self.choose(3) > 0:
                 self.trim()
             else:
                 self.carry_out(self.coordinator.force_abort(IDS[self.choose(2)], now_ms=self.now_ms))
@@ -598,6 +634,13 @@ class World:
         assert sorted(self.decided) == list(range(1, len(self.decided) + 1)), "commit sequences have gaps"
 
 
+def state_of(coordinator: TransactionCoordinator) -> object:
+    """What a coordinator knows."""
+    found, _ = coordinator.list_transactions(now_ms=0)
+    joints = sorted(coordinator.joint._joints.records())
+    return sorted(found, key=str), joints, coordinator.last_commit_sequence
+
+
 def run(numbers: list[int]) -> World:
     world = World(iter(numbers))
     while world.numbers.__length_hint__():
@@ -638,4 +681,5 @@ def test_histories_are_not_trivial() -> None:
     kept = sum(txn.prepared for world in worlds for txn in world.txns)
     crashes = sum(world.leader_epoch for world in worlds)
     assert min(commits, aborts, crashes) > 100
+    assert sum(world.checkpoint_count for world in worlds) > 20
     assert kept > 10

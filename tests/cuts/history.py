@@ -274,7 +274,7 @@ class History:
             self._tick()
             if chance.random() < 0.3:
                 for transactions in broker.transaction_groups():
-                    await broker.maintenance._trim(transactions.journal, transactions.coordinator.checkpoint)
+                    await broker.maintenance._trim(transactions.journal, transactions.coordinator.live_state)
             if self.deletes and chance.random() < 0.5:
                 await self._delete()
             if chance.random() < 0.1:

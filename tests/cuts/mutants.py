@@ -114,7 +114,7 @@ def a_restart_repairs_nothing(take):
 
 def the_commit_log_is_trimmed_at_once(_trim):
     async def mutant(self, journal, live):
-        before_offset = journal.checkpoint_if_grown(live)
+        before_offset = await journal.checkpoint_if_grown(live)
         if before_offset is not None:
             await journal.settled()
             journal.trim(before_offset)

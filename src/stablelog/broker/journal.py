@@ -11,6 +11,7 @@ their own wait with one entry.
 """
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -21,6 +22,7 @@ from stablelog.batch.header import HEADER, BatchHeader, crc_holds, headers_in, r
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.flush import GroupFlush
+from stablelog.coordinators.live_state import LiveState
 from stablelog.errors import Corrupt, DiskError, Refused, Unavailable
 from stablelog.log.partition import Origin, Partition
 from stablelog.log.segment import Segment
@@ -28,11 +30,11 @@ from stablelog.log.segment import Segment
 Entry = tuple[bytes, bytes | None]
 
 REPLAY_READ_SIZE = 4 << 20
-CHECKPOINT_BATCH_SIZE = 256 << 10
+CHECKPOINT_SLICE_COUNT = 200  # records that are made and appended in one turn of the event loop
 CHECKPOINT_SIZE_MIN = 16 << 20  # a log smaller than this is not worth trimming
 CHECKPOINT_GROWTH = 4  # trim when the log has grown to so many times what it held after the last trim
 # Entries that may wait for each thing that the coordinator knew. A transaction is decided, complete and forgotten: three
-# records, each with at most two effects and one wait behind it. The rest is for records that are split, as a checkpoint.
+# records, each with at most two effects and one wait behind it.
 WAITING_PER_ITEM = 16
 
 
@@ -67,6 +69,7 @@ class Journal:
         self._effects: deque[tuple[int, Callable[[], None]]] = deque()
         self._size_after_checkpoint = 0
         self._checkpoint_begin: int | None = None  # of a checkpoint that the log was not trimmed to yet
+        self._is_writing_checkpoint = False
 
     def bound_by(self, item_count: Callable[[], int]) -> None:
         """Have a check of how much waits for room.
@@ -224,23 +227,40 @@ class Journal:
                     raise _damaged(partition, header.base_offset, error) from error
                 next_offset = header.next_offset
 
-    def checkpoint_if_grown(self, live: Callable[[], Iterable[Entry]]) -> int | None:
+    async def checkpoint_if_grown(self, live: Callable[[], LiveState | None]) -> int | None:
         """Append the whole live state again, once the log has outgrown it and was trimmed to the last checkpoint.
 
-        A crash before the log is trimmed finds both, and replaying both gives the same state.
+        The state is appended in slices, each in one turn of the event loop. Other records may be appended between two
+        slices (see `coordinators.live_state`). A crash before the log is trimmed finds both the old records and some or
+        all of the new ones, and replaying them gives the same state.
+
+        Args:
+            live: the live state at the time of the call; None if it cannot be written now.
 
         Returns:
             The offset to which the log may be trimmed when everything that was appended so far, to any partition,
-            is durable; None if there is nothing to trim, or records wait for room.
+            is durable; None if there is nothing to trim, records wait for room, or another call is at work.
 
         Raises:
             DiskError: there is no room for it; nothing changed.
+            Unavailable: the disk failed, and the broker has to stop.
         """
-        if self._waiting:
+        if self._waiting or self._is_writing_checkpoint:
             return None
         if self._checkpoint_begin is not None:
             return self._checkpoint_begin
         if self.partition.size < max(CHECKPOINT_SIZE_MIN, CHECKPOINT_GROWTH * self._size_after_checkpoint):
+            return None
+        self._is_writing_checkpoint = True
+        try:
+            return await self._write_checkpoint(live)
+        finally:
+            self._is_writing_checkpoint = False
+
+    async def _write_checkpoint(self, live: Callable[[], LiveState | None]) -> int | None:
+        """Append the live state. Returns its beginning; None if there is no live state, or no more room for it."""
+        state = live()
+        if state is None:
             return None
         begin = self.partition.end_offset
         if len(self.partition.producer_state):
@@ -249,15 +269,12 @@ class Journal:
         # Else nothing stays, durable yet or not: a decision in front of earlier ones would be taken for the first.
         size_before = self.partition.size
         self._reserve.attempt(lambda: self.partition.roll(self._now_ms()))
-        chunk: list[Entry] = []
-        chunk_size = 0
-        for key, value in live():
-            chunk.append((key, value))
-            chunk_size += len(key) + len(value or b"")
-            if chunk_size >= CHECKPOINT_BATCH_SIZE:
-                self.append(chunk)
-                chunk, chunk_size = [], 0
-        self.append(chunk)
+        slices = iter(lambda: list(itertools.islice(state.rest, CHECKPOINT_SLICE_COUNT)), [])
+        for entries in itertools.chain([state.undivided] if state.undivided else [], slices):
+            self._check_usable()
+            if self._waiting or not self._write(encode_batch(self._records(entries))):
+                return None  # no room; what was appended of it repeats what the log says
+            await asyncio.sleep(0)  # requests are served between two slices
         self._size_after_checkpoint = self.partition.size - size_before
         self._checkpoint_begin = begin
         return begin

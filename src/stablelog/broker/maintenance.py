@@ -20,18 +20,19 @@ broker. Offsets of consumers expire by the group coordinator's own timer (`broke
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
-from stablelog.broker.journal import Entry, Journal
+from stablelog.broker.journal import Journal
 from stablelog.broker.opening import Opening
 from stablelog.broker.tasks import Tasks, in_thread
 from stablelog.broker.topics import Topics, is_internal
 from stablelog.broker.transactions import Transactions
+from stablelog.coordinators.live_state import LiveState
 from stablelog.errors import StablelogError
 from stablelog.log.partition import Partition
 from stablelog.log.retention import close_all
@@ -108,31 +109,35 @@ class Maintenance:
     async def abort_overdue(self) -> None:
         """Abort open transactions whose time is up, in every transaction group."""
         for group in self._transactions:
-            group.apply(group.coordinator.abort_overdue(self._now_ms()))
+            may_be_more = True
+            while may_be_more:
+                may_be_more = group.apply(group.coordinator.abort_overdue(self._now_ms()))
+                await asyncio.sleep(0)  # requests are served meanwhile
 
     async def forget_expired(self) -> None:
         """Forget transactional ids and keys of joint commits that were not used for long, in every transaction group."""
         for group in self._transactions:
-            group.apply(group.coordinator.forget_expired(self._now_ms()))
+            may_be_more = True
+            while may_be_more:
+                may_be_more = group.apply(group.coordinator.forget_expired(self._now_ms()))
+                await asyncio.sleep(0)  # requests are served meanwhile
 
     async def trim_logs(self) -> None:
         """Trim the logs of all coordinators that have grown."""
         for group in self._transactions:
-            await self._trim(group.journal, group.coordinator.checkpoint)
-        await self._trim(self._groups.journal, self._groups.coordinator.checkpoint)
+            await self._trim(group.journal, group.coordinator.live_state)
+        await self._trim(self._groups.journal, self._groups.coordinator.live_state)
 
-    async def _trim(self, journal: Journal, live: Callable[[], Iterable[Entry]]) -> None:
+    async def _trim(self, journal: Journal, live: Callable[[], LiveState | None]) -> None:
         """Trim a coordinator's log to its live state, if it has grown.
 
         Not before everything is durable: a marker that a crash takes from its partition is written again from the
         decision in the log. So nothing is trimmed while a partition has failed, or lacks markers from before the start:
         the live state no longer has their decisions.
         """
-        if not self._transactions.are_all_marked or any(
-            partition.failure is not None for partition in self._topics.open_partitions()
-        ):
+        if self._lacks_markers():
             return
-        before_offset = journal.checkpoint_if_grown(live)
+        before_offset = await journal.checkpoint_if_grown(live)
         if before_offset is None:
             return
         await journal.settled()
@@ -143,7 +148,14 @@ class Maintenance:
         for wait in waits:
             if wait is not None:
                 await wait
-        journal.trim(before_offset)
+        if not self._lacks_markers():  # requests were served meanwhile
+            journal.trim(before_offset)
+
+    def _lacks_markers(self) -> bool:
+        """Whether a partition may lack markers whose decisions only the log of a coordinator has."""
+        return not self._transactions.are_all_marked or any(
+            partition.failure is not None for partition in self._topics.open_partitions()
+        )
 
     # -- partitions --------------------------------------------------------------------------------------------
 

@@ -75,6 +75,7 @@ from stablelog.coordinators.consumer_groups.records import (
     read_key,
     read_offset_value,
 )
+from stablelog.coordinators.live_state import LiveState
 from stablelog.errors import Corrupt, Refused
 
 # What one tick may do; the rest is due again at once.
@@ -557,14 +558,19 @@ class GroupCoordinator:
             self._look_soon(group, now_ms)
         return decision
 
-    def checkpoint(self) -> Iterator[Entry]:
+    def live_state(self) -> LiveState:
         """Records that say all that is live, so that what lies before them can be trimmed.
 
         Except for offsets in open transactions: what lies at or past the last stable offset *of the time of
-        the checkpoint* has to stay. Nothing may be decided while this is being read.
+        the call* has to stay. Decisions may be made between two records.
         """
-        for group_id, group in self._groups.items():
-            if group.recorded is not None:
+        return LiveState([], self.checkpoint())
+
+    def checkpoint(self) -> Iterator[Entry]:
+        """The records of `live_state`, each from the state at the time when it is taken."""
+        for group_id in list(self._groups):
+            group = self._groups.get(group_id)
+            if group is not None and group.recorded is not None:
                 yield encode_group_key(group_id), group.recorded
             for partition, value in self._offsets.checkpoint(group_id):
                 yield encode_offset_key(group_id, *partition), encode_offset_value(value)

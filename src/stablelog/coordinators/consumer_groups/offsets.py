@@ -143,9 +143,13 @@ class Offsets:
 
         Pending offsets are not in it: their records may not be trimmed before their transaction has ended.
         Such a record lies before the checkpoint then, so a commit says by which pending ones it had been
-        overtaken.
+        overtaken. Offsets may be committed and removed between two items: each is made from the state at the time when
+        it is taken.
         """
-        for partition, committed in self.committed(group_id).items():
+        for partition in list(self.committed(group_id)):
+            committed = self.committed(group_id).get(partition)
+            if committed is None:
+                continue  # it was removed meanwhile, and the log says so
             overtaken_by = self._overtaking(group_id, partition, committed.position)
             yield partition, committed.value._replace(overtaken_by=tuple(sorted(overtaken_by)))
 

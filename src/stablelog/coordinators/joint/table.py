@@ -65,9 +65,11 @@ class JointTable:
             self._watch(name, state)
 
     def records(self) -> Iterator[Record]:
-        """Records that hold all of it."""
-        for name, state in self._states.items():
-            yield joint_key(*name), encode_joint(state)
+        """Records that hold all of it, each from the state at the time when it is taken."""
+        for name in list(self._states):
+            state = self._states.get(name)
+            if state is not None:
+                yield joint_key(*name), encode_joint(state)
 
     def __len__(self) -> int:
         return len(self._states)
@@ -114,6 +116,10 @@ class JointTable:
                 self.change_count += 1
                 del self._states[name]
                 records.append((joint_key(*name), None))
+
+    def may_be_expired(self, now_ms: int) -> bool:
+        """Whether `forget_expired` has more to look at."""
+        return self._expiries.is_due(now_ms)
 
     def _watch(self, name: JointName, state: JointState) -> None:
         expiry_ms = self._expiry_ms(state)

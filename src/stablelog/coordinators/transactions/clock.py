@@ -31,5 +31,9 @@ class Deadlines:
                 found.append(transactional_id)
         return found
 
+    def is_due(self, now_ms: int) -> bool:
+        """Whether `due` would take something out."""
+        return bool(self._heap) and self._heap[0][0] <= now_ms
+
     def __len__(self) -> int:
         return len(self._heap)

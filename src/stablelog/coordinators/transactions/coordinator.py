@@ -26,6 +26,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.joint.coordinator import JointCommits
+from stablelog.coordinators.live_state import LiveState
 from stablelog.coordinators.transactions.decisions import (
     REPAIR,
     Decision,
@@ -90,7 +91,7 @@ __all__ = [
 END_TXN_SECOND_DIALECT: Final = 5  # EndTxn from this version on
 INIT_SECOND_DIALECT: Final = 5  # InitProducerId below this version: surely the first dialect
 TRANSACTIONAL_ID_SIZE_MAX: Final = 1024
-TICK_COUNT_MAX: Final = 1000  # overdue transactions that are aborted at once; ids that are forgotten at once
+TICK_COUNT_MAX: Final = 100  # overdue transactions that are aborted at once; ids that are forgotten at once
 
 _AGAIN: Final = (Event.COMMIT_AGAIN, Event.ABORT_AGAIN)
 
@@ -536,24 +537,31 @@ class TransactionCoordinator:
 
     # -- time and hands ------------------------------------------------------------------------------------
 
-    def abort_overdue(self, now_ms: int, count_max: int = TICK_COUNT_MAX) -> Decision[None]:
+    def abort_overdue(self, now_ms: int, count_max: int = TICK_COUNT_MAX) -> Decision[bool]:
         """Abort open transactions whose time is up, at most `count_max`.
 
         The producer of a timed-out transaction may go on: it learns its new epoch when it asks.
+
+        Returns:
+            The answer says whether there may be more.
         """
         records: list[Record] = []
         markers: list[MarkerOrder] = []
         for transactional_id, txn in self._table.overdue(now_ms, count_max):
             markers += self._ending.fence(transactional_id, txn, records, owner_may_ask=True, now_ms=now_ms)
-        return Decision(None, records, markers)
+        return Decision(self._table.may_be_overdue(now_ms), records, markers)
 
-    def forget_expired(self, now_ms: int, count_max: int = TICK_COUNT_MAX) -> Decision[None]:
-        """Forget transactional ids and keys of joint commits that were not used for long, at most `count_max` of each."""
+    def forget_expired(self, now_ms: int, count_max: int = TICK_COUNT_MAX) -> Decision[bool]:
+        """Forget transactional ids and keys of joint commits that were not used for long, at most `count_max` of each.
+
+        Returns:
+            The answer says whether there may be more.
+        """
         records: list[Record] = []
         for transactional_id in self._table.expired(now_ms, count_max):
             self._table.forget(transactional_id, records)
         self._table.joints.forget_expired(now_ms, count_max, records)
-        return Decision(None, records)
+        return Decision(self._table.may_be_expired(now_ms), records)
 
     def force_abort(self, transactional_id: str, *, now_ms: int) -> Decision[EndAnswer]:
         """Abort the open transaction by hand, prepared or not. Its producer is fenced."""
@@ -705,10 +713,14 @@ class TransactionCoordinator:
         """Whether an open transaction of this producer in the partition may be one of this group."""
         return self._table.owner(producer_id) is not None or self._table.history.knows(target, producer_id)
 
-    def checkpoint(self) -> list[Record]:
-        """Records that hold the whole live state.
+    def live_state(self) -> LiveState | None:
+        """Records that hold the whole live state; None if they cannot be written in slices now.
 
         Once they are durable, and so are the markers of all that was decided before them, the commit log needs
         nothing that lies before them.
         """
+        return self._table.live_state()
+
+    def checkpoint(self) -> list[Record]:
+        """The records of `live_state`, all made at once."""
         return self._table.checkpoint()

@@ -87,6 +87,17 @@ class DecisionHistory:
         for decided in sorted(decisions):
             yield transaction_key(decided.transactional_id), decided.value
 
+    def exceeds(self, count_max: int) -> bool:
+        """Whether `records` yields more than `count_max` records. Takes time by that number, not by theirs."""
+        ranks: set[int] = set()
+        for producers in self._partitions.values():
+            for found in producers.values():
+                for decided in found:
+                    ranks.add(decided.rank)
+                    if len(ranks) > count_max:
+                        return True
+        return False
+
     def transactional_ids(self) -> set[str]:
         """Whose decisions `records` holds."""
         return {

@@ -13,6 +13,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.joint.table import JointTable
+from stablelog.coordinators.live_state import LiveState
 from stablelog.coordinators.transactions.clock import Deadlines
 from stablelog.coordinators.transactions.decisions import Description
 from stablelog.coordinators.transactions.listing import id_matcher, states_named
@@ -41,6 +42,7 @@ from stablelog.errors import Refused
 from stablelog.wire.extension.transaction_groups import group_in_words
 
 FIRST_SEQUENCE: Final = 1  # so that 0 is the cut before the first commit
+UNDIVIDED_MAX: Final = 500  # decisions that a checkpoint writes in one batch, of each kind: about 10 ms
 
 
 class TransactionTable:
@@ -250,6 +252,14 @@ class TransactionTable:
             else:
                 yield transactional_id, txn
 
+    def may_be_overdue(self, now_ms: int) -> bool:
+        """Whether `overdue` has more to look at."""
+        return self._timeouts.is_due(now_ms)
+
+    def may_be_expired(self, now_ms: int) -> bool:
+        """Whether `expired`, or the keys of joint commits, have more to look at."""
+        return self._expiries.is_due(now_ms) or self.joints.may_be_expired(now_ms)
+
     def expired(self, now_ms: int, count_max: int) -> Iterator[str]:
         """Ids that were not used for long, at most so many; the caller forgets each."""
         for transactional_id in self._expiries.due(now_ms, count_max):
@@ -329,18 +339,49 @@ class TransactionTable:
                 self._unmarked.setdefault(sequence, set()).add(transactional_id)
         return records
 
+    def live_state(self) -> LiveState | None:
+        """Records that hold the whole state, in an order in which `replay` can take them in.
+
+        Decisions stand in one batch in front of all else, in their order. A decision that is made later has its own
+        record behind that batch, so an id whose transaction is decided has no record in `rest`.
+
+        Returns:
+            None while more than `UNDIVIDED_MAX` decisions would have to go into one batch.
+        """
+        if len(self._decided) > UNDIVIDED_MAX or self.history.exceeds(UNDIVIDED_MAX):
+            return None
+        return LiveState(self._undivided(), self._rest())
+
     def checkpoint(self) -> list[Record]:
-        """Records that hold the whole state, in an order in which `replay` can take them in."""
-        records: list[Record] = [self._group_record(), *self.joints.records()]
-        records += self.history.records()
-        gone = self.history.transactional_ids() - self._transactions.keys()
-        records += [(transaction_key(transactional_id), None) for transactional_id in sorted(gone)]
-        undecided = [i for i in self._transactions if i not in self._decided]
+        """The records of `live_state` at once, however many decisions there are."""
+        return [*self._undivided(), *self._rest()]
+
+    def _undivided(self) -> list[Record]:
+        """The records whose order matters: of the group, of decisions from before the start, of pending decisions.
+
+        Behind its earlier decisions an id has its present state, also if that is no decision: a crash that kept only
+        this batch would else leave the id as it was decided then.
+        """
+        records: list[Record] = [self._group_record(), *self.history.records()]
+        for transactional_id in sorted(self.history.transactional_ids()):
+            txn = self._transactions.get(transactional_id)
+            if txn is None or not txn.state.is_decided:
+                records.append(
+                    (transaction_key(transactional_id), None if txn is None else encode_transaction(txn))
+                )
         records += [
             (transaction_key(transactional_id), encode_transaction(self._transactions[transactional_id]))
-            for transactional_id in [*undecided, *self._decided]  # decisions keep their order
+            for transactional_id in self._decided
         ]
         return records
+
+    def _rest(self) -> Iterator[Record]:
+        """The other records, each from the state at the time when it is taken."""
+        yield from self.joints.records()
+        for transactional_id in list(self._transactions):
+            txn = self._transactions.get(transactional_id)
+            if txn is not None and not txn.state.is_decided:
+                yield transaction_key(transactional_id), encode_transaction(txn)
 
     def _group_record(self) -> Record:
         state = GroupState(self._producer_ids.reserved_end, self._next_sequence)

@@ -1,0 +1,123 @@
+"""No periodic work of the coordinators holds the event loop for more than 20 ms of its thread's processor time."""
+
+import asyncio
+import time
+from asyncio.events import Handle
+
+import pytest
+
+from stablelog.broker import journal as journal_module
+from stablelog.coordinators.transactions.records import State, Transaction
+from tests.broker.test_maintenance import until, working
+
+HOLD_S_MAX = 0.020
+ID_COUNT = 100_000
+
+
+@pytest.fixture
+def holds(monkeypatch):
+    """How long each callback of the loop took, in seconds of its thread's processor time."""
+    found = []
+    original = Handle._run
+
+    def timed(self):
+        begun = time.thread_time()
+        original(self)
+        found.append((time.thread_time() - begun, repr(self)))
+
+    monkeypatch.setattr(Handle, "_run", timed)
+    return found
+
+
+def longest(holds):
+    return max(holds, default=(0.0, ""))
+
+
+def with_idle_ids(group, count):
+    """Transactional ids that have had a transaction, and their records in the commit log."""
+    table, records = group.coordinator._table, []
+    for number in range(count):
+        txn = Transaction(
+            1_000_000 + number,
+            1,
+            60_000,
+            State.COMPLETE_COMMIT,
+            update_ms=group._now_ms(),
+            start_ms=group._now_ms(),
+            transaction_version=2,
+            commit_sequence=1,
+        )
+        table.put(f"app-{number:06d}", txn, records)
+    for begin in range(0, count, 1000):
+        group._record(records[begin : begin + 1000])
+
+
+def test_a_checkpoint_of_100_000_ids_is_written_between_requests(monkeypatch, holds):
+    monkeypatch.setattr(journal_module, "CHECKPOINT_SIZE_MIN", 1 << 20)
+    settings = {"transaction_abort_timed_out_transaction_cleanup_interval_ms": 3_600_000}
+
+    async def conversation():
+        async with working(**settings) as (desk, _):
+            broker = desk.broker
+            group = broker.transactions.default
+            with_idle_ids(group, ID_COUNT)
+            await group.journal.settled()
+            await asyncio.sleep(0.01)
+            end = group.journal.partition.end_offset
+            holds.clear()
+            trimming = asyncio.ensure_future(broker.maintenance.trim_logs())
+            served = 0
+            while not trimming.done():
+                await desk.init("served meanwhile")
+                served += 1
+            await trimming
+            assert group.journal.partition.start_offset >= end
+            assert group.journal.partition.end_offset - end > ID_COUNT
+            assert served > 10
+            found = longest(holds)
+            assert found[0] < HOLD_S_MAX, found
+
+    asyncio.run(asyncio.wait_for(conversation(), 300))
+
+
+def test_ids_expire_between_requests(holds):
+    settings = {
+        "transactional_id_expiration_ms": 1000,
+        "transaction_abort_timed_out_transaction_cleanup_interval_ms": 3_600_000,
+    }
+
+    async def conversation():
+        async with working(**settings) as (desk, clock):
+            group = desk.broker.transactions.default
+            with_idle_ids(group, 20_000)
+            await group.journal.settled()
+            clock.advance(2000)
+            holds.clear()
+            await desk.broker.maintenance.forget_expired()
+            assert len(group.coordinator) == 0
+            found = longest(holds)
+            assert found[0] < HOLD_S_MAX, found
+
+    asyncio.run(asyncio.wait_for(conversation(), 300))
+
+
+def test_transactions_time_out_between_requests(holds):
+    settings = {"transaction_abort_timed_out_transaction_cleanup_interval_ms": 3_600_000}
+
+    async def conversation():
+        async with working(**settings) as (desk, clock):
+            for number in range(1500):
+                name = f"open-{number}"
+                who = await desk.init(name)
+                await desk.add(name, who, ("t", 0))
+            clock.advance(70_000)
+            holds.clear()
+            await desk.broker.maintenance.abort_overdue()
+            group = desk.broker.transactions.default
+            await until(lambda: not group.coordinator._table.decided())
+            found = longest(holds)
+            assert found[0] < HOLD_S_MAX, found
+            listed, _ = group.coordinator.list_transactions(now_ms=group._now_ms())
+            assert [txn.state for txn in listed] == ["CompleteAbort"] * 1500
+
+    asyncio.run(asyncio.wait_for(conversation(), 300))

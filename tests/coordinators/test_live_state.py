@@ -1,0 +1,107 @@
+"""A checkpoint is written in slices, and other records come between them: replaying the log gives the newest state.
+
+The histories of `test_transactions_model` write checkpoints so, with crashes in the middle, and compare each start with
+one from a log without checkpoints; those of `test_group_model` do the same. Here are the rules that they have to catch
+if they are broken.
+"""
+
+import random
+
+import pytest
+
+from stablelog.coordinators.live_state import LiveState
+from stablelog.coordinators.transactions.records import Transaction, encode_transaction, transaction_key
+from stablelog.coordinators.transactions.recovery import DecisionHistory
+from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.table import UNDIVIDED_MAX, TransactionTable
+from tests.coordinators import test_joint_model as joint_model
+from tests.coordinators import test_transactions_model as model
+
+
+def all_made_at_the_beginning(live_state):
+    def mutant(self):
+        undivided, rest = live_state(self)
+        return LiveState(undivided, iter(list(rest)))
+
+    return mutant
+
+
+def decisions_behind_all_else(_live_state):
+    def mutant(self):
+        decided = list(self._decided)
+        self._decided = {}
+        undivided = self._undivided()
+        self._decided = dict.fromkeys(decided)
+
+        def rest():
+            yield from self._rest()
+            yield from ((key, value) for key, value in self._undivided() if key not in dict(undivided))
+
+        return LiveState(undivided, rest())
+
+    return mutant
+
+
+def decisions_also_in_the_rest(live_state):
+    def mutant(self):
+        undivided, _ = live_state(self)
+
+        def rest():
+            yield from self.joints.records()
+            for transactional_id in list(self._transactions):
+                if (txn := self._transactions.get(transactional_id)) is not None:
+                    yield transaction_key(transactional_id), encode_transaction(txn)
+
+        return LiveState(undivided, rest())
+
+    return mutant
+
+
+def earlier_decisions_without_the_present_state(live_state):
+    def mutant(self):
+        undivided, rest = live_state(self)
+        count = 1 + sum(1 for _ in self.history.records())
+        pending = {transaction_key(transactional_id) for transactional_id in self._decided}
+        return LiveState(undivided[:count] + [r for r in undivided[count:] if r[0] in pending], rest)
+
+    return mutant
+
+
+MUTANTS = (
+    all_made_at_the_beginning,
+    decisions_behind_all_else,
+    decisions_also_in_the_rest,
+    earlier_decisions_without_the_present_state,
+)
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_a_checkpoint_that_breaks_a_rule_is_caught(mutant, monkeypatch) -> None:
+    monkeypatch.setattr(TransactionTable, "live_state", mutant(TransactionTable.live_state))
+    chance = random.Random(3)
+    with pytest.raises(AssertionError, match="a checkpoint has changed"):
+        for _ in range(200):
+            for run in (model.run, joint_model.run):
+                run([chance.randrange(60) for _ in range(1500)])
+
+
+def test_too_many_decisions_for_one_batch_make_no_checkpoint() -> None:
+    history = DecisionHistory()
+    for number in range(30):
+        txn = Transaction(
+            number, 1, 1, State.PREPARE_ABORT, frozenset({("t", number % 3)}), transaction_epoch=0
+        )
+        for _ in range(2):
+            history.remember(f"id-{number}", b"", txn)
+    assert not history.exceeds(60)
+    assert history.exceeds(59)
+    history.take(("t", 0), lambda txn: txn)  # type: ignore[arg-type, return-value]
+    assert not history.exceeds(40)
+    assert history.exceeds(39)
+    coordinator = model.World(iter(())).new_coordinator()
+    assert coordinator.live_state() is not None
+    for number in range(UNDIVIDED_MAX + 1):
+        coordinator._table.history.remember(
+            f"id-{number}", b"", Transaction(number, 1, 1, State.PREPARE_ABORT, frozenset({("t", 0)}))
+        )
+    assert coordinator.live_state() is None
