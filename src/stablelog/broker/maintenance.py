@@ -109,10 +109,10 @@ class Maintenance:
     async def abort_overdue(self) -> None:
         """Abort open transactions whose time is up, in every transaction group."""
         for group in self._transactions:
-            may_be_more = True
-            while may_be_more:
-                may_be_more = group.apply(group.coordinator.abort_overdue(self._now_ms()))
-                await asyncio.sleep(0)  # requests are served meanwhile
+            # Requests are served while the markers of one slice wait for the disk: all at once would hold the loop.
+            while (decision := group.coordinator.abort_overdue(self._now_ms())).answer:
+                await group.carry_out(decision)
+            group.apply(decision)
 
     async def forget_expired(self) -> None:
         """Forget transactional ids and keys of joint commits that were not used for long, in every transaction group."""
