@@ -88,9 +88,29 @@ class JointWorld(World):
         self.made_of: dict[tuple[JointName, int], str] = {}
         # Of each key the version that was begun last, and the greatest order of its runs.
         self.open: dict[JointName, tuple[int, int]] = {}
-        self.committed_ids: dict[int, str] = {}  # producer id to the id that it has committed under
+        # Producer id and epoch of its marker to the id that it has committed under.
+        self.committed_ids: dict[tuple[int, int], str] = {}
+        self.reused = 0
         self.late_commits: list[tuple[JointName, int, list[ChildShown], str | None]] = []
         self.told_already = self.told_refused = self.zombies_refused = self.told_digest = self.too_old = 0
+
+    def handed_out(self, transactional_id: str, shown: tuple[int, int]) -> None:
+        """A producer id passes from a forgotten child to another child, and nothing of it is open or can be."""
+        producer_id, _ = shown
+        former = self.holders.get(producer_id, transactional_id)
+        self.holders[producer_id] = transactional_id
+        if former == transactional_id:
+            return
+        self.reused += 1
+        child = child_of(former)
+        assert child is not None, f"{former} is no child, and may come back"
+        assert child_of(transactional_id) is not None
+        assert self.coordinator.joint._joints.is_over(former), f"{former} may come back"
+        assert self.coordinator.describe(former) is None
+        for target, partition in self.partitions.items():
+            assert producer_id not in partition.open(), f"{former} is open in {target}"
+            ends = [offset for offset, entry in enumerate(partition.log) if entry.producer_id == producer_id]
+            assert not ends or ends[-1] < partition.synced, f"a crash can open {former} in {target} again"
 
     # -- what is durable -----------------------------------------------------------------------------------------
 
@@ -133,7 +153,7 @@ class JointWorld(World):
         else:
             assert not children, f"a child was committed alone: {children}"
         for transactional_id, (g, shown) in committed.items():
-            self.committed_ids[shown[0]] = transactional_id
+            self.committed_ids[shown[:2]] = transactional_id
             if transactional_id not in children:
                 assert self.decided.setdefault(g, shown) == shown, "a number was given twice"
 
@@ -295,6 +315,7 @@ class JointWorld(World):
             driver.name, driver.version, OFFSETS, now_ms=self.now_ms
         )
         self.append(decision)
+        self.handed_out(*decision.answer[:1], decision.answer[1:])
         if self.choose(4) == 0:
             return  # it dies before anything of it is durable
         self.sync_commit_log()  # nobody writes with a producer id that a crash could give to another
@@ -439,7 +460,7 @@ class JointWorld(World):
                 order = entry.marker
                 if order is None or order.type is not MarkerType.COMMIT:
                     continue
-                transactional_id = self.committed_ids[order.producer_id]
+                transactional_id = self.committed_ids[order.producer_id, order.producer_epoch]
                 child = child_of(transactional_id)
                 if child is None:
                     continue
@@ -503,4 +524,5 @@ def test_histories_of_joint_commits_are_not_trivial() -> None:
     assert sum(world.told_digest for world in worlds) > 20
     assert sum(world.too_old for world in worlds) > 0
     assert sum(world.zombies_refused for world in worlds) > 5
+    assert sum(world.reused for world in worlds) > 50
     assert sum(world.leader_epoch for world in worlds) > 30

@@ -159,6 +159,7 @@ class World:
         self.told: dict[tuple[int, int], Producer] = {}
         self.highest: dict[int, int] = {}
         self.ids_of: dict[int, str] = {}
+        self.holders: dict[int, str] = {}  # producer id to the transactional id that it was given to last
         self.takeovers: Counter[str] = Counter()
         self.coordinator = self.new_coordinator()
 
@@ -168,7 +169,14 @@ class World:
             producer_ids=ProducerIds(COMMIT_LOG_BLOCK),
             coordinator_epoch=self.leader_epoch,
             log_end=self.log_end,
+            marker_barrier=self.marker_barrier,
         )
+
+    def marker_barrier(self) -> Callable[[], bool]:
+        ends = {
+            target: len(partition.log) for target, partition in self.partitions.items() if partition.online
+        }
+        return lambda: all(self.partitions[target].synced >= end for target, end in ends.items())
 
     def log_end(self, target: TopicPartition) -> int:
         partition = self.partitions[target]
@@ -280,6 +288,10 @@ class World:
         self.checkpoint = None
         self.coordinator, decision = self.replayed(self.commit_log)
         untrimmed, expected = self.replayed(self.decisions)
+        self.holders = {}  # those of whom the log knows: an answer without its record was not given
+        for key, value in (record for records in self.decisions for record in records):
+            if value is not None and isinstance(subject := read_key(key), TransactionKey):
+                self.holders[decode_transaction(value).client.producer_id] = subject.transactional_id
         assert state_of(self.coordinator) == state_of(untrimmed), "a checkpoint has changed the state"
         assert decision.markers == expected.markers, "a checkpoint has changed decisions or their order"
         self.loaded(decision)
@@ -327,7 +339,9 @@ class World:
     def learn(self, producer: Producer, shown: tuple[int, int]) -> None:
         assert self.told.setdefault(shown, producer) is producer, f"{shown} was given to two producers"
         producer_id, epoch = shown
-        assert self.ids_of.setdefault(producer_id, producer.transactional_id) == producer.transactional_id
+        if self.ids_of.get(producer_id, producer.transactional_id) != producer.transactional_id:
+            assert epoch > self.highest[producer_id], "two holders have the same id and epoch"
+        self.ids_of[producer_id] = producer.transactional_id
         assert epoch >= self.highest.get(producer_id, -1), "an epoch went back"
         assert 0 <= epoch <= 32766
         self.highest[producer_id] = epoch
@@ -348,6 +362,8 @@ class World:
         lost = self.choose(8) == 0
         answer = decision.answer
         producer.waiting = True
+        if answer.error is ErrorCode.none:
+            self.handed_out(producer.transactional_id, (answer.producer_id, answer.producer_epoch))
 
         def answered() -> None:
             producer.waiting = False
@@ -365,6 +381,13 @@ class World:
                 producer.dead = True
 
         self.carry_out(decision, answered)
+
+    def handed_out(self, transactional_id: str, shown: tuple[int, int]) -> None:
+        """An identity was given to a transactional id."""
+        self.holders.setdefault(shown[0], transactional_id)
+        assert self.holders[shown[0]] == transactional_id, (
+            "a producer id was given to a second transactional id"
+        )
 
     def told_of_kept(self, producer: Producer, producer_id: int, epoch: int) -> None:
         """The answer names the open transaction by the identity of its records."""

@@ -8,6 +8,7 @@ next transaction never meets the last one's markers on their way.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from stablelog.batch.header import BatchHeader
@@ -30,6 +31,7 @@ from stablelog.coordinators.transactions.coordinator import (
     TransactionCoordinator,
 )
 from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
+from stablelog.coordinators.transactions.spare_ids import Barrier
 from stablelog.errors import DiskError, Refused, Unavailable
 from stablelog.log.partition import MarkerWrite, Partition
 
@@ -85,6 +87,9 @@ class TransactionGroup:
         self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}  # partitions that lack their marker
         # By commit sequence, where its markers end that were not durable when they were written.
         self._marked: dict[int, list[tuple[Partition, int]]] = {}
+        # Where the last marker of each partition ends, until it is durable; and the barrier behind all of them.
+        self._marker_ends: dict[Partition, int] = {}
+        self._barrier: Barrier | None = None
         self._durable_sequence = 0  # of the last commit whose decision is durable
         self._appended_sequence = 0
         self.coordinator = TransactionCoordinator(
@@ -93,6 +98,7 @@ class TransactionGroup:
             coordinator_epoch=topics.leader_epoch,
             producer_ids=ProducerIds(space=id_space),
             log_end=self._log_end,
+            marker_barrier=self._marker_barrier,
         )
         journal.bound_by(lambda: self.coordinator.item_count + sum(topic.partition_count for topic in topics))
 
@@ -345,6 +351,8 @@ class TransactionGroup:
     ) -> None:
         self._flush.dirty(partition)
         end = partition.end_offset
+        self._marker_ends[partition] = end
+        self._barrier = None
         for order, outcome in zip(orders, outcomes, strict=True):
             if isinstance(outcome, Refused):
                 # Whoever has a higher epoch, or a later coordinator, has ended the transaction already.
@@ -359,6 +367,27 @@ class TransactionGroup:
                 self._marked.setdefault(order.commit_sequence, []).append((partition, end))
             if partition.topic == CONSUMER_OFFSETS_TOPIC:
                 self._groups.transaction_ended(order.producer_id, commit=order.type is MarkerType.COMMIT)
+
+    def _marker_barrier(self) -> Barrier:
+        """A function that says whether all markers written until now are durable; see `coordinators...spare_ids`."""
+        if self._barrier is None:
+            self._marker_ends = {
+                partition: end
+                for partition, end in self._marker_ends.items()
+                if self._is_awaited(partition, end)
+            }
+            self._barrier = partial(self._are_durable, list(self._marker_ends.items()))
+        return self._barrier
+
+    def _are_durable(self, ends: list[tuple[Partition, int]]) -> bool | None:
+        """Whether partitions are durable up to these ends; None if one of them has failed, was opened again or deleted."""
+        while ends:
+            partition, end = ends[-1]
+            if partition.high_watermark < end:
+                may_still_be = partition.failure is None and self._topics.has(partition)
+                return False if may_still_be else None
+            ends.pop()
+        return True
 
     def _report_done(self, orders: Iterable[MarkerOrder]) -> None:
         """The markers of these orders stand everywhere: what follows goes into the commit log as one batch."""

@@ -359,8 +359,7 @@ class JointCommits:
         attempt = f"{self._attempt_prefix}.{self._attempt_count}"
         transactional_id = child_id(name.key, version, "", OFFSETS_PART, attempt, group=name.group)
         txn = Transaction(
-            self._table.take_producer_id(records),
-            0,
+            *self._ending.first_identity(transactional_id, records),
             OFFSETS_TIMEOUT_MS,
             State.ONGOING,
             frozenset({partition}),

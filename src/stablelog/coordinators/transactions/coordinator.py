@@ -68,6 +68,7 @@ from stablelog.coordinators.transactions.refusals import (
     turned_away,
     without_fenced,
 )
+from stablelog.coordinators.transactions.spare_ids import Barrier, durability_unknown
 from stablelog.coordinators.transactions.states import Event, State, next_state
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.errors import Refused
@@ -107,6 +108,8 @@ class TransactionCoordinator:
         producer_ids: where producer ids come from. Several groups of one broker share them.
         log_end: end offset of a partition now, 0 if it has not been opened yet since the start, None if it is not
             known. By it a transaction of the first dialect is told from the producer's next one after a crash.
+        marker_barrier: makes a function that says whether all markers written until now are durable: True, False (not
+            yet) or None (never). By default None, so that no producer id is used again.
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class TransactionCoordinator:
         coordinator_epoch: int = 0,
         producer_ids: ProducerIds | None = None,
         log_end: Callable[[TopicPartition], int | None] = end_unknown,
+        marker_barrier: Callable[[], Barrier] = lambda: durability_unknown,
     ) -> None:
         self.config = config
         self.group = group
@@ -125,6 +129,7 @@ class TransactionCoordinator:
             group,
             config.transactional_id_expiration_ms,
             producer_ids if producer_ids is not None else ProducerIds(),
+            marker_barrier,
         )
         self._ending = Ending(self._table, group, coordinator_epoch, log_end)
         self.joint = JointCommits(self._table, self._ending, coordinator_epoch)
@@ -200,7 +205,7 @@ class TransactionCoordinator:
         records: list[Record] = []
         txn = self._table.get(transactional_id)
         if txn is None:
-            client = Identity(self._table.take_producer_id(records), 0)
+            client = self._ending.first_identity(transactional_id, records)
             self._table.put(
                 transactional_id, Transaction(*client, timeout_ms, State.EMPTY, update_ms=now_ms), records
             )

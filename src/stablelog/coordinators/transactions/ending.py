@@ -25,6 +25,7 @@ from stablelog.coordinators.transactions.records import (
 )
 from stablelog.coordinators.transactions.states import Event, State, next_state
 from stablelog.coordinators.transactions.table import TransactionTable
+from stablelog.wire.extension.children import child_of
 
 EPOCH_MAX: Final = 2**15 - 1  # of a marker
 CLIENT_EPOCH_MAX: Final = EPOCH_MAX - 1  # so that whoever has it can still be fenced
@@ -64,6 +65,17 @@ class Ending:
         if client.producer_epoch < CLIENT_EPOCH_MAX:
             return Identity(client.producer_id, client.producer_epoch + 1)
         return Identity(self._table.take_producer_id(records), 0)
+
+    def first_identity(self, transactional_id: str, records: list[Record]) -> Identity:
+        """The identity of a transactional id that is not known yet, with the record that it may need.
+
+        A child of a joint commit gets the producer id of a forgotten child, under an epoch that nobody has had, or a
+        new one if there is none or its epochs have run out. Any other transactional id gets a new one.
+        """
+        spare = self._table.take_spare_identity() if child_of(transactional_id) is not None else None
+        if spare is None:
+            return Identity(self._table.take_producer_id(records), 0)
+        return self.raised(spare, records)
 
     def decide(
         self,

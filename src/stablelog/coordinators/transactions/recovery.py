@@ -79,6 +79,10 @@ class DecisionHistory:
         """Whether something was decided in a partition for this producer, and not taken out."""
         return producer_id in self._partitions.get(partition, ())
 
+    def knows_producer(self, producer_id: int) -> bool:
+        """Whether something was decided for this producer in any partition, and not taken out."""
+        return any(producer_id in producers for producers in self._partitions.values())
+
     def records(self) -> Iterator[Record]:
         """What has not been taken out, as records in order: a trimmed commit log has to keep it."""
         decisions = {

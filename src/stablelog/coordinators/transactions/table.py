@@ -6,7 +6,7 @@ read back by `replay`, the records give the same table (but for times that are s
 Memory for an id is a fixed size and the partitions of its open transaction, however many transactions it has had.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -37,6 +37,7 @@ from stablelog.coordinators.transactions.records import (
     transaction_key,
 )
 from stablelog.coordinators.transactions.recovery import DecisionHistory
+from stablelog.coordinators.transactions.spare_ids import Barrier, SpareIds
 from stablelog.coordinators.transactions.states import Event, State, next_state
 from stablelog.errors import Refused
 from stablelog.wire.extension.transaction_groups import group_in_words
@@ -52,18 +53,27 @@ class TransactionTable:
         group: the transaction group.
         expiration_ms: after so long without use an id is forgotten.
         producer_ids: where producer ids come from.
+        marker_barrier: called when a child is forgotten; see `spare_ids`.
 
     Attributes:
         turned_away: by id, the producer to whose transaction a partition was refused. In memory only.
         are_sequences_known: False while partitions may have commit sequences that the commit log does not know.
     """
 
-    def __init__(self, group: str, expiration_ms: int, producer_ids: ProducerIds) -> None:
+    def __init__(
+        self,
+        group: str,
+        expiration_ms: int,
+        producer_ids: ProducerIds,
+        marker_barrier: Callable[[], Barrier],
+    ) -> None:
         self.history = DecisionHistory()
         self.joints = JointTable(expiration_ms)
         self._group = group
         self._expiration_ms = expiration_ms
         self._producer_ids = producer_ids
+        self._spare_ids = SpareIds()
+        self._marker_barrier = marker_barrier
         self._transactions: dict[str, Transaction] = {}
         self._owners: dict[int, str] = {}  # producer id to transactional id
         self._timeouts = Deadlines()
@@ -169,6 +179,8 @@ class TransactionTable:
         txn = self._transactions.pop(transactional_id)
         assert next_state(txn.state, Event.EXPIRE) is None
         self._withdraw(transactional_id, txn)
+        if self.joints.is_over(transactional_id) and not self.history.knows_producer(txn.client.producer_id):
+            self._spare_ids.release(txn.client, self._marker_barrier())
         self.joints.withdraw(transactional_id)
         self.turned_away.pop(transactional_id, None)
         records.append((transaction_key(transactional_id), None))
@@ -184,6 +196,12 @@ class TransactionTable:
             self._producer_ids.reserve()
             records.append(self._group_record())
         return self._producer_ids.take()
+
+    def take_spare_identity(self) -> Identity | None:
+        """The last identity of a forgotten child whose producer id another child may have; None if there is none."""
+        spare = self._spare_ids.take()
+        assert spare is None or spare.producer_id not in self._owners
+        return spare
 
     def check_sequences(self) -> None:
         """Refuse a commit while the sequence that it gets may be another commit's.
