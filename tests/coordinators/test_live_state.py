@@ -10,7 +10,7 @@ import random
 import pytest
 
 from stablelog.coordinators.live_state import LiveState
-from stablelog.coordinators.transactions.records import Transaction, encode_transaction, transaction_key
+from stablelog.coordinators.transactions.records import Transaction, transaction_key
 from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.states import State
 from stablelog.coordinators.transactions.table import UNDIVIDED_MAX, TransactionTable
@@ -48,9 +48,9 @@ def decisions_also_in_the_rest(live_state):
 
         def rest():
             yield from self.joints.records()
-            for transactional_id in list(self._transactions):
-                if (txn := self._transactions.get(transactional_id)) is not None:
-                    yield transaction_key(transactional_id), encode_transaction(txn)
+            for transactional_id in [*self._live, *self._idle]:
+                if (value := self._value(transactional_id)) is not None:
+                    yield transaction_key(transactional_id), value
 
         return LiveState(undivided, rest())
 

@@ -76,7 +76,7 @@ def of_ids_that_may_come_back(monkeypatch):
     forget = TransactionTable.forget
 
     def and_release(self, transactional_id, records):
-        identity = self._transactions[transactional_id].client
+        identity = self.get(transactional_id).client
         forget(self, transactional_id, records)
         if not self.joints.is_over(transactional_id):
             self._spare_ids.release(identity, lambda: True)

@@ -39,3 +39,13 @@ def test_memory_follows_the_ids_not_their_transactions() -> None:
             for name in deadlines.due(at_ms, 10):
                 deadlines.watch(name, at_ms + 60)
     assert len(deadlines) <= 2
+
+
+def test_a_forgotten_id_does_not_come_up_and_takes_no_memory() -> None:
+    deadlines = Deadlines()
+    deadlines.watch("kept", 500_000)
+    for number in range(10_000):
+        deadlines.watch(f"{number}", 1_000_000 + number)
+        deadlines.forget(f"{number}")
+    assert len(deadlines) <= 100
+    assert deadlines.due(2_000_000, 100) == ["kept"]

@@ -337,8 +337,7 @@ def test_memory_for_an_id_does_not_grow_with_its_transactions() -> None:
     table = c._table
     assert len(c.checkpoint()) == 2
     assert len(table._timeouts) <= 2
-    assert len(table._expiries) <= 2
-    assert (len(table._owners), len(table._decided), len(table._unmarked)) == (1, 0, 0)
+    assert (len(table._owners), len(table._decided), len(table._unmarked)) == (0, 0, 0)
 
 
 def test_a_child_that_was_turned_away_leaves_nothing_when_it_is_forgotten() -> None:

@@ -661,7 +661,8 @@ def state_of(coordinator: TransactionCoordinator) -> object:
     """What a coordinator knows."""
     found, _ = coordinator.list_transactions(now_ms=0)
     joints = sorted(coordinator.joint._joints.records())
-    return sorted(found, key=str), joints, coordinator.last_commit_sequence
+    described = sorted(str(coordinator.describe(one.transactional_id)) for one in found)
+    return described, joints, coordinator.last_commit_sequence
 
 
 def run(numbers: list[int]) -> World:

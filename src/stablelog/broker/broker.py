@@ -306,6 +306,7 @@ class Broker:
             await self._opening.open_all()
         except DiskError as error:
             log.error("the next start has more to recover: %s", error)
+        self.transactions.partitions_opened()
         self.scrub.start()
 
     def _on_open(self, partition: Partition, failed: Partition | None) -> None:

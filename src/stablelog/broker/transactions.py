@@ -240,6 +240,11 @@ class Transactions:
         if any(target in group.settling for group in (own, *concerned)):
             self._lacking.add(target)
 
+    def partitions_opened(self) -> None:
+        """All partitions that can be opened have been since the start."""
+        for group in self:
+            group.coordinator.partitions_opened()
+
     def _note_lacking(self) -> None:
         """Look again at which partitions lack markers."""
         self._lacking = {target for group in self._groups.values() for target in group.settling}

@@ -11,13 +11,13 @@ from kio.schema.list_transactions.v2.response import ListTransactionsResponse, T
 
 from stablelog.broker.apis import NO_THROTTLE, in_turns
 from stablelog.broker.broker import Broker
-from stablelog.coordinators.transactions.coordinator import Description
+from stablelog.coordinators.transactions.decisions import Listed
 from stablelog.errors import Refused
 
 
 async def handle(broker: Broker, request: ListTransactionsRequest, _context: Any) -> ListTransactionsResponse:
     """Answer, for all transaction groups."""
-    listed: list[Description] = []
+    listed: list[Listed] = []
     unknown: list[str] = []
     try:
         async for group in in_turns(broker.transactions):

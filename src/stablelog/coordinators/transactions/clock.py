@@ -5,6 +5,9 @@ however often its deadline changes, so memory follows the number of ids, not the
 """
 
 import heapq
+from typing import Final
+
+SLACK: Final = 64  # entries of forgotten ids that are not worth the work of removing them
 
 
 class Deadlines:
@@ -20,6 +23,13 @@ class Deadlines:
         if known_ms is None or at_ms < known_ms:
             self._at_ms[transactional_id] = at_ms
             heapq.heappush(self._heap, (at_ms, transactional_id))
+
+    def forget(self, transactional_id: str) -> None:
+        """The id is gone. Memory follows the ids that are watched."""
+        self._at_ms.pop(transactional_id, None)
+        if len(self._heap) > 2 * len(self._at_ms) + SLACK:
+            self._heap = [(at_ms, key) for key, at_ms in self._at_ms.items()]
+            heapq.heapify(self._heap)
 
     def due(self, now_ms: int, count_max: int) -> list[str]:
         """Take out ids that are due, at most `count_max`. Whoever is still wanted must be watched again."""

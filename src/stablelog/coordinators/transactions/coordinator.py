@@ -33,6 +33,7 @@ from stablelog.coordinators.transactions.decisions import (
     Description,
     EndAnswer,
     InitAnswer,
+    Listed,
     MarkerOrder,
     OpenTransaction,
     TransactionConfig,
@@ -594,7 +595,7 @@ class TransactionCoordinator:
         duration_ms: int = -1,
         id_pattern: str | None = None,
         now_ms: int,
-    ) -> tuple[list[Description], list[str]]:
+    ) -> tuple[list[Listed], list[str]]:
         """The ids that pass every filter, and the asked states that are none.
 
         Args:
@@ -717,6 +718,10 @@ class TransactionCoordinator:
     def knows(self, target: TopicPartition, producer_id: int) -> bool:
         """Whether an open transaction of this producer in the partition may be one of this group."""
         return self._table.owner(producer_id) is not None or self._table.history.knows(target, producer_id)
+
+    def partitions_opened(self) -> None:
+        """All partitions that can be opened have been: what only `reconcile` needs to be fast is dropped."""
+        self._table.partitions_opened()
 
     def live_state(self) -> LiveState | None:
         """Records that hold the whole live state; None if they cannot be written in slices now.

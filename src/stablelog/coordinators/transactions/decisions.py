@@ -158,6 +158,14 @@ class EndAnswer:
     producer_epoch: int = NO_EPOCH
 
 
+class Listed(NamedTuple):
+    """A transactional id in a list. See `Description`."""
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
 @dataclass(frozen=True, slots=True)
 class Description:
     """A transactional id, for people.

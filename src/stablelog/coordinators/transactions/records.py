@@ -32,7 +32,7 @@ KIP-939.
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from stablelog.coordinators.transactions.states import State
@@ -81,6 +81,16 @@ TIMES: Final = struct.Struct(
     ">"
     "q"  # update_ms
     "q"  # start_ms
+)
+IDLE_HEAD: Final = struct.Struct(
+    ">"
+    "h"  # version: 1
+    "q"  # producer_id
+    "h"  # producer_epoch
+    "i"  # timeout_ms
+    "b"  # state
+    "B"  # no partitions: 0 (null) or 1 (none)
+    "q"  # update_ms
 )
 END: Final = struct.Struct(
     ">"
@@ -182,6 +192,15 @@ class Transaction:
         the order of the records in the log tells which one a partition holds: see `transactions.recovery`.
         """
         return self.state.is_decided and self.transaction_epoch == self.producer_epoch and not self.ends
+
+    @property
+    def latest_ms(self) -> int:
+        """The later one of its times."""
+        return max(self.start_ms, self.update_ms)
+
+    def clamped(self, now_ms: int) -> "Transaction":
+        """The same, with times after `now_ms` made into `now_ms`."""
+        return replace(self, start_ms=min(self.start_ms, now_ms), update_ms=min(self.update_ms, now_ms))
 
     @property
     def is_two_phase(self) -> bool:
@@ -375,6 +394,22 @@ def decode_group(value: bytes) -> GroupState:
     version, producer_ids_end, commit_sequence_next = GROUP_VALUE.unpack_from(value)
     refuse_newer(GROUP_STATE_VALUE, version, GROUP_VALUE_VERSION)
     return GroupState(producer_ids_end, commit_sequence_next)
+
+
+class IdleHead(NamedTuple):
+    """What `read_idle_head` reads: see `Transaction`."""
+
+    producer_id: int
+    state: State
+    update_ms: int
+
+
+def read_idle_head(value: bytes) -> IdleHead:
+    """Some fields of the value of a transactional id without partitions, in version 1. Does not look at the rest."""
+    version, producer_id, _, _, state, partitions, update_ms = IDLE_HEAD.unpack_from(value)
+    assert version == 1
+    assert partitions <= 1
+    return IdleHead(producer_id, State(state), update_ms)
 
 
 def decode_transaction(value: bytes) -> Transaction:

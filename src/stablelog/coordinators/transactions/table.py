@@ -3,9 +3,11 @@
 The table is the commit log in memory. It changes in one way only, `put`, which also makes the record that says so;
 read back by `replay`, the records give the same table (but for times that are still to come, see `loaded`). Who may change what, and when, is the coordinator's matter.
 
-Memory for an id is a fixed size and the partitions of its open transaction, however many transactions it has had.
+Memory for an id is a fixed size and the partitions of its open transaction, however many transactions it has had. Ids
+without an open transaction take less than the others (`idle_ids`).
 """
 
+import itertools
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Final
@@ -15,7 +17,8 @@ from kio.schema.errors import ErrorCode
 from stablelog.coordinators.joint.table import JointTable
 from stablelog.coordinators.live_state import LiveState
 from stablelog.coordinators.transactions.clock import Deadlines
-from stablelog.coordinators.transactions.decisions import Description
+from stablelog.coordinators.transactions.decisions import Description, Listed
+from stablelog.coordinators.transactions.idle_ids import IdleIds, idle_value
 from stablelog.coordinators.transactions.listing import id_matcher, states_named
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import (
@@ -74,10 +77,14 @@ class TransactionTable:
         self._producer_ids = producer_ids
         self._spare_ids = SpareIds()
         self._marker_barrier = marker_barrier
-        self._transactions: dict[str, Transaction] = {}
-        self._owners: dict[int, str] = {}  # producer id to transactional id
+        self._live: dict[str, Transaction] = {}  # those with an open transaction
+        self._idle = IdleIds()
+        self._latest_ms = 0  # of all times that were replayed
+        self._is_in_order = True  # whether the records that were replayed are in the order of their times
+        self._owners: dict[
+            int, str
+        ] = {}  # producer id to transactional id, of those with an open transaction
         self._timeouts = Deadlines()
-        self._expiries = Deadlines()
         self._next_sequence = FIRST_SEQUENCE
         self.turned_away: dict[str, Identity] = {}
         self.are_sequences_known = True
@@ -91,11 +98,13 @@ class TransactionTable:
 
     def get(self, transactional_id: str) -> Transaction | None:
         """The state of an id; None if there is no such id."""
-        return self._transactions.get(transactional_id)
+        txn = self._live.get(transactional_id)
+        return self._idle.get(transactional_id) if txn is None else txn
 
     def owner(self, producer_id: int) -> str | None:
         """The id that a producer id belongs to."""
-        return self._owners.get(producer_id)
+        owner = self._owners.get(producer_id)
+        return self._idle.owner(producer_id) if owner is None else owner
 
     @property
     def last_sequence(self) -> int:
@@ -122,7 +131,7 @@ class TransactionTable:
 
     def describe(self, transactional_id: str) -> Description | None:
         """What is known of an id; None if nothing is."""
-        txn = self._transactions.get(transactional_id)
+        txn = self.get(transactional_id)
         return None if txn is None else _description(transactional_id, txn)
 
     def list_transactions(
@@ -133,16 +142,23 @@ class TransactionTable:
         duration_ms: int,
         id_pattern: str | None,
         now_ms: int,
-    ) -> tuple[list[Description], list[str]]:
+    ) -> tuple[list[Listed], list[str]]:
         """See `TransactionCoordinator.list_transactions`."""
         wanted, unknown = states_named(states)
         matches = id_matcher(id_pattern)
+        live = (
+            (transactional_id, txn.producer_id, txn.state)
+            for transactional_id, txn in self._live.items()
+            if duration_ms < 0 or now_ms - txn.start_ms > duration_ms
+        )
+        idle = (
+            ((i, head.producer_id, head.state) for i, head in self._idle.heads()) if duration_ms < 0 else ()
+        )
         found = [
-            _description(transactional_id, txn)
-            for transactional_id, txn in self._transactions.items()
-            if (not states or txn.state in wanted)
-            and (not producer_ids or txn.producer_id in producer_ids)
-            and (duration_ms < 0 or (txn.state.is_open and now_ms - txn.start_ms > duration_ms))
+            Listed(transactional_id, producer_id, state.label)
+            for transactional_id, producer_id, state in itertools.chain(live, idle)
+            if (not states or state in wanted)
+            and (not producer_ids or producer_id in producer_ids)
             and matches(transactional_id)
         ]
         return found, unknown
@@ -153,32 +169,38 @@ class TransactionTable:
         return self._change_count + self.joints.change_count
 
     def __len__(self) -> int:
-        return len(self._transactions)
+        return len(self._live) + len(self._idle)
 
     # -- changing ------------------------------------------------------------------------------------------
 
     def put(self, transactional_id: str, txn: Transaction, records: list[Record]) -> None:
         """Change the state of an id, and add the record that says so."""
         self._change_count += 1
-        before = self._transactions.get(transactional_id)
-        if before is None:
-            self.joints.enrol(transactional_id)
-        else:
+        before = self._live.pop(transactional_id, None)
+        if before is not None:
             self._withdraw(transactional_id, before)
-        self._transactions[transactional_id] = txn
-        self._enrol(transactional_id, txn)
+        elif not self._idle.remove(transactional_id):
+            self.joints.enrol(transactional_id)
+        value = encode_transaction(txn)
+        if txn.state.is_open:
+            self._live[transactional_id] = txn
+            self._enrol(transactional_id, txn)
+        else:
+            self._idle.put(transactional_id, txn, value)
         if txn.state.is_decided:
             self._decided[transactional_id] = None
             if txn.commit_sequence != NO_SEQUENCE:
                 self._unmarked.setdefault(txn.commit_sequence, set()).add(transactional_id)
-        records.append((transaction_key(transactional_id), encode_transaction(txn)))
+        records.append((transaction_key(transactional_id), value))
 
     def forget(self, transactional_id: str, records: list[Record]) -> None:
         """Forget an id, and add the record that says so."""
         self._change_count += 1
-        txn = self._transactions.pop(transactional_id)
+        txn = self.get(transactional_id)
+        assert txn is not None
         assert next_state(txn.state, Event.EXPIRE) is None
-        self._withdraw(transactional_id, txn)
+        self._idle.remove(transactional_id)
+        self._timeouts.forget(transactional_id)
         if self.joints.is_over(transactional_id) and not self.history.knows_producer(txn.client.producer_id):
             self._spare_ids.release(txn.client, self._marker_barrier())
         self.joints.withdraw(transactional_id)
@@ -237,15 +259,14 @@ class TransactionTable:
         self._producer_ids.skip_past(producer_id)
 
     def _enrol(self, transactional_id: str, txn: Transaction) -> None:
+        """Index an id with an open transaction."""
         self._owners[txn.producer_id] = transactional_id
         self._owners[txn.client.producer_id] = transactional_id
-        if txn.state.is_open:
-            if (deadline_ms := _deadline_ms(txn)) is not None:
-                self._timeouts.watch(transactional_id, deadline_ms)
-        else:
-            self._expiries.watch(transactional_id, txn.update_ms + self._expiration_ms)
+        if (deadline_ms := _deadline_ms(txn)) is not None:
+            self._timeouts.watch(transactional_id, deadline_ms)
 
     def _withdraw(self, transactional_id: str, txn: Transaction) -> None:
+        """Take such an id out of the indexes."""
         for producer_id in {txn.producer_id, txn.client.producer_id}:
             assert self._owners[producer_id] == transactional_id
             del self._owners[producer_id]
@@ -261,7 +282,7 @@ class TransactionTable:
     def overdue(self, now_ms: int, count_max: int) -> Iterator[tuple[str, Transaction]]:
         """Open transactions whose time is up, at most so many; the caller ends each."""
         for transactional_id in self._timeouts.due(now_ms, count_max):
-            txn = self._transactions.get(transactional_id)
+            txn = self._live.get(transactional_id)
             deadline_ms = None if txn is None else _deadline_ms(txn)
             if txn is None or deadline_ms is None:
                 continue
@@ -276,19 +297,14 @@ class TransactionTable:
 
     def may_be_expired(self, now_ms: int) -> bool:
         """Whether `expired`, or the keys of joint commits, have more to look at."""
-        return self._expiries.is_due(now_ms) or self.joints.may_be_expired(now_ms)
+        return any(self.expired(now_ms, 1)) or self.joints.may_be_expired(now_ms)
 
     def expired(self, now_ms: int, count_max: int) -> Iterator[str]:
         """Ids that were not used for long, at most so many; the caller forgets each."""
-        for transactional_id in self._expiries.due(now_ms, count_max):
-            txn = self._transactions.get(transactional_id)
-            if txn is None or txn.state.is_open:
-                continue  # it is watched again once the transaction is complete
-            expiry_ms = txn.update_ms + self._expiration_ms
-            if expiry_ms > now_ms:
-                self._expiries.watch(transactional_id, expiry_ms)
-            else:
-                yield transactional_id
+        for transactional_id, head in self._idle.oldest(count_max):
+            if head.update_ms + self._expiration_ms > now_ms:
+                return
+            yield transactional_id
 
     # -- start and trimming --------------------------------------------------------------------------------
 
@@ -310,11 +326,17 @@ class TransactionTable:
 
     def _replay_transaction(self, transactional_id: str, value: bytes | None) -> None:
         self._decided.pop(transactional_id, None)
+        self._live.pop(transactional_id, None)
+        self._idle.remove(transactional_id)
         if value is None:
-            self._transactions.pop(transactional_id, None)
             return
         txn = decode_transaction(value)
-        self._transactions[transactional_id] = txn
+        if txn.state.is_open:
+            self._live[transactional_id] = txn
+        else:
+            self._idle.put_encoded(transactional_id, idle_value(txn, value))
+        self._is_in_order = self._is_in_order and txn.update_ms >= self._latest_ms
+        self._latest_ms = max(self._latest_ms, txn.latest_ms)
         self._producer_ids.skip_past(max(txn.producer_id, txn.next_producer_id))
         self._next_sequence = max(self._next_sequence, txn.commit_sequence + 1)
         if txn.state.is_decided:
@@ -337,25 +359,35 @@ class TransactionTable:
             everything that has this leader epoch. They must be durable before anyone writes to a partition.
         """
         self.joints.loaded(now_ms)
-        for transactional_id, txn in self._transactions.items():
-            if max(txn.start_ms, txn.update_ms) > now_ms:
-                txn = replace(txn, start_ms=min(txn.start_ms, now_ms), update_ms=min(txn.update_ms, now_ms))
-                self._transactions[transactional_id] = txn
+        if self._latest_ms > now_ms:
+            self._idle.clamp_times(now_ms)
+        if not self._is_in_order:
+            self._idle.sort()
+        self._idle.index_owners()
+        for transactional_id in self._idle:
+            self.joints.enrol(transactional_id)
+        for transactional_id, txn in self._live.items():
+            if txn.latest_ms > now_ms:
+                txn = self._live[transactional_id] = txn.clamped(now_ms)
             self._enrol(transactional_id, txn)
             self.joints.enrol(transactional_id)
         records: list[Record] = []
         for transactional_id in list(self._decided):
-            txn = self._transactions[transactional_id]
+            txn = self._live[transactional_id]
             if txn.lacks_ends:
                 txn = replace(txn, ends=dict.fromkeys(txn.partitions, LogEnd(leader_epoch, 0)))
                 self.put(transactional_id, txn, records)
                 self.history.remember(transactional_id, encode_transaction(txn), txn)
         self._repeated = set(self._decided)
         for transactional_id in self._decided:
-            sequence = self._transactions[transactional_id].commit_sequence
+            sequence = self._live[transactional_id].commit_sequence
             if sequence != NO_SEQUENCE:
                 self._unmarked.setdefault(sequence, set()).add(transactional_id)
         return records
+
+    def partitions_opened(self) -> None:
+        """All partitions that can be opened have been: what only their opening needs is dropped."""
+        self._idle.drop_owner_index()
 
     def live_state(self) -> LiveState | None:
         """Records that hold the whole state, in an order in which `replay` can take them in.
@@ -381,25 +413,24 @@ class TransactionTable:
         this batch would else leave the id as it was decided then.
         """
         records: list[Record] = [self._group_record(), *self.history.records()]
-        for transactional_id in sorted(self.history.transactional_ids()):
-            txn = self._transactions.get(transactional_id)
-            if txn is None or not txn.state.is_decided:
-                records.append(
-                    (transaction_key(transactional_id), None if txn is None else encode_transaction(txn))
-                )
-        records += [
-            (transaction_key(transactional_id), encode_transaction(self._transactions[transactional_id]))
-            for transactional_id in self._decided
-        ]
+        earlier = sorted(self.history.transactional_ids() - self._decided.keys())
+        records += [(transaction_key(i), self._value(i)) for i in itertools.chain(earlier, self._decided)]
         return records
 
     def _rest(self) -> Iterator[Record]:
         """The other records, each from the state at the time when it is taken."""
         yield from self.joints.records()
-        for transactional_id in list(self._transactions):
-            txn = self._transactions.get(transactional_id)
-            if txn is not None and not txn.state.is_decided:
-                yield transaction_key(transactional_id), encode_transaction(txn)
+        for transactional_id in [*self._live, *self._idle]:
+            if transactional_id in self._decided:
+                continue
+            value = self._value(transactional_id)
+            if value is not None:
+                yield transaction_key(transactional_id), value
+
+    def _value(self, transactional_id: str) -> bytes | None:
+        """The value of an id's record now; None if it is not known."""
+        txn = self._live.get(transactional_id)
+        return self._idle.value(transactional_id) if txn is None else encode_transaction(txn)
 
     def _group_record(self) -> Record:
         state = GroupState(self._producer_ids.reserved_end, self._next_sequence)

@@ -1,0 +1,174 @@
+"""What a coordinator remembers takes little memory, and no more with time."""
+
+import gc
+import tracemalloc
+from collections.abc import Callable
+
+from stablelog.coordinators.joint.coordinator import ChildShown
+from stablelog.coordinators.transactions.coordinator import TransactionConfig, TransactionCoordinator
+from stablelog.coordinators.transactions.idle_ids import DECODED_MAX, IdleIds
+from stablelog.coordinators.transactions.records import Record, Transaction, encode_transaction
+from stablelog.coordinators.transactions.states import State
+from stablelog.wire.extension import children
+from stablelog.wire.extension.children import JointName, child_id
+
+IDLE_SIZE_MAX = 250  # bytes of memory for a transactional id without an open transaction
+ATTEMPTS_SIZE_MAX = 10_000_000 // 35  # bytes that 10,000 attempts leave, if 350,000 a day leave 10 MB
+WARM_UP = 10  # micro-batches
+
+
+def a_coordinator() -> TransactionCoordinator:
+    return TransactionCoordinator(TransactionConfig(), marker_barrier=lambda: lambda: True)
+
+
+def growth(work: Callable[[], object]) -> int:
+    """Bytes of memory that are in use after the work and were not before."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        work()
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+
+def idle(number: int) -> Transaction:
+    """The state of an id that has committed transactions in the second dialect."""
+    return Transaction(
+        10_000 + number,
+        number % 30_000,
+        60_000,
+        State.COMPLETE_COMMIT,
+        update_ms=1_760_000_000_000 + number,
+        start_ms=1_760_000_000_000 + number,
+        previous_producer_id=10_000 + number,
+        last_producer_epoch=number % 30_000 - 1,
+        transaction_version=2,
+        commit_sequence=number,
+    )
+
+
+def log_of(count: int) -> list[Record]:
+    coordinator, records = a_coordinator(), []
+    for number in range(count):
+        made: list[Record] = []
+        coordinator._table.put(f"my-application-{number:06d}", idle(number), made)
+        records += made
+    return records
+
+
+def test_an_idle_transactional_id_takes_at_most_250_bytes() -> None:
+    count = 30_000
+    records = log_of(count)
+    found = []
+
+    def start() -> None:
+        coordinator = a_coordinator()
+        for key, value in records:
+            coordinator.replay(key, None if value is None else bytes(bytearray(value)))
+        coordinator.loaded(10**15)
+        coordinator.partitions_opened()
+        found.append(coordinator)
+
+    size = growth(start)
+    assert len(found[0]) == count
+    assert size / count <= IDLE_SIZE_MAX, f"{size / count:.0f} bytes"
+
+
+def test_so_it_does_in_a_broker_that_has_not_restarted() -> None:
+    count = 30_000
+    coordinator = a_coordinator()
+
+    def work() -> None:
+        for number in range(count):
+            coordinator._table.put(f"my-application-{number:06d}", idle(number), [])
+
+    size = growth(work)
+    decoded = 1000 * DECODED_MAX  # which do not grow with the number of ids
+    assert (size - decoded) / count <= IDLE_SIZE_MAX, f"{size / count:.0f} bytes"
+
+
+def test_attempts_of_tasks_leave_nothing_that_grows() -> None:
+    """100 micro-batches of 100 tasks, each of which writes to a partition."""
+    coordinator = a_coordinator()
+    name = JointName("", "k")
+
+    def micro_batch(version: int) -> None:
+        shown = []
+        for part in range(100):
+            transactional_id = child_id("k", version, "run", part, 0)
+            answer = coordinator.init_producer_id(
+                transactional_id, 60_000, api_version=5, now_ms=version
+            ).answer
+            who = answer.producer_id, answer.producer_epoch
+            coordinator.add_partitions(
+                transactional_id,
+                *who,
+                [("t", part % 4)],
+                api_version=12,
+                transaction_version=2,
+                now_ms=version,
+            )
+            shown.append(ChildShown(transactional_id, *who))
+        decision = coordinator.joint.commit(name, version, shown, run="run", now_ms=version)
+        for order in decision.markers:
+            coordinator.markers_done(
+                order.transactional_id, order.producer_id, order.producer_epoch, now_ms=version
+            )
+
+    def stream() -> None:
+        for version in range(WARM_UP, WARM_UP + 100):
+            micro_batch(version)
+        children._read.cache_clear()  # of a fixed size
+
+    for version in range(WARM_UP):
+        micro_batch(version)
+    size = growth(stream)
+    assert len(coordinator) == 0
+    assert coordinator._table._producer_ids.next_id == 100, "as many as there were tasks at one time"
+    assert size < ATTEMPTS_SIZE_MAX, f"{size} bytes"
+
+
+# -- the order of ids ----------------------------------------------------------------------------------------------
+
+
+def test_ids_expire_in_the_order_of_their_last_use_whatever_the_order_in_the_log() -> None:
+    records = log_of(6)
+    coordinator = TransactionCoordinator(TransactionConfig(transactional_id_expiration_ms=1000))
+    for key, value in [*records[3:], *records[:3]]:
+        coordinator.replay(key, value)
+    start_ms = 1_760_000_000_006
+    coordinator.loaded(start_ms)
+    forgotten = []
+    for now_ms in range(start_ms, start_ms + 1000):
+        forgotten += [key for key, _ in coordinator.forget_expired(now_ms).records]
+    assert forgotten == [key for key, _ in records]
+
+
+def test_an_owner_is_found_with_and_without_the_index() -> None:
+    ids = IdleIds()
+    for number in range(5):
+        ids.put_encoded(f"id-{number}", encode_transaction(idle(number)))
+    for _ in range(2):
+        assert ids.owner(10_003) == "id-3"
+        assert ids.owner(7) is None
+        ids.index_owners()
+    ids.remove("id-3")
+    assert ids.owner(10_003) is None
+    ids.put_encoded("id-3", encode_transaction(idle(900)))
+    assert ids.owner(10_003) is None, "it has another producer id since"
+    ids.drop_owner_index()
+    assert ids.owner(10_900) == "id-3"
+
+
+def test_only_the_last_used_are_kept_decoded() -> None:
+    ids = IdleIds()
+    for number in range(2 * DECODED_MAX):
+        txn = idle(number)
+        ids.put(f"id-{number}", txn, encode_transaction(txn))
+    assert len(ids._decoded) == DECODED_MAX
+    assert ids.get("id-0") == idle(0)
+    assert ids.get("id-0") is ids.get("id-0")
+    assert len(ids._decoded) == DECODED_MAX
