@@ -219,7 +219,7 @@ class AsyncClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; those of transactions and readers when these end."""
+        """Close the connections; those of transactions and readers when these end. No more can be begun."""
         self._client.close()
 
     def transaction(self, group: str = "", timeout: float = TIMEOUT_S) -> AsyncTransaction:
@@ -231,6 +231,7 @@ class AsyncClient:
 
         Raises:
             InvalidConfig: the timeout is none that a transaction can have, or no group can have this name.
+            Refused: the client is closed.
         """
         return AsyncTransaction(lambda on_end: self._client.begin(group, timeout, on_end), self._pool)
 

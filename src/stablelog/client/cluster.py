@@ -28,6 +28,7 @@ EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3  # the specs of list_offsets that a
 ISOLATIONS = {"read_uncommitted": 0, "read_committed": 1}
 DEADLINE_S = 30.0
 CREATION_TRIES = 6  # half a second or so, until a topic is to be seen that was made by being asked for
+IDLE_MAX = 4  # connections to a broker that were lent and given back
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.02, 1.0
 
 # What goes away by itself, once the cluster has sorted itself out: ask again, with new metadata.
@@ -229,11 +230,14 @@ class Cluster:
         return idle.pop() if idle else self.open_connection(address)
 
     def give_back(self, connection: Connection) -> None:
-        """Keep a lent connection for the next one, unless it broke or has answers to come."""
+        """Keep a lent connection for the next one, unless it broke, has answers to come, or enough of them are idle."""
+        idle = self._idle.setdefault(connection.address, [])
         if connection.is_closed or connection.is_awaiting:
             connection.close()
         else:
-            self._idle.setdefault(connection.address, []).append(connection)
+            idle.append(connection)
+        if len(idle) > IDLE_MAX:
+            idle.pop(0).close()  # the one that was idle for longest
 
     def address_of(self, node_id: int) -> str:
         """The "host:port" of a broker that metadata has named.

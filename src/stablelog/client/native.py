@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from types import TracebackType
-from typing import Literal, Self
+from typing import Final, Literal, Self
+
+from kio.schema.errors import ErrorCode
 
 from stablelog.client.cluster import DEADLINE_S, Cluster
 from stablelog.client.cuts import describe_cut
@@ -18,10 +20,11 @@ from stablelog.client.keys import WriterKeys
 from stablelog.client.reading import CommittedTransaction, Pause, read_cuts, read_partitions
 from stablelog.client.transaction import Transaction
 from stablelog.client.writing import Outcome, Writing
-from stablelog.errors import InvalidConfig
+from stablelog.errors import InvalidConfig, Refused
 from stablelog.wire.extension.transaction_groups import NAME_RULE, is_group_name
 
 TIMEOUT_S = 30.0
+IDLE_MAX: Final = 32  # clusters with open connections that wait for a transaction or reader
 TIMEOUT_MAX_S = 2**31 // 1000  # what the protocol can say in milliseconds
 
 
@@ -51,7 +54,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; those of transactions and readers when these end."""
+        """Close the connections; those of transactions and readers when these end. No more can be begun."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -60,16 +63,29 @@ class Client:
         self._deadlines.wake()
 
     def _lend(self) -> Cluster:
+        """A cluster for one transaction or reader.
+
+        Raises:
+            Refused: the client is closed.
+        """
         with self._lock:
+            if self._is_closed:
+                raise Refused(
+                    ErrorCode.invalid_request,
+                    f"the client of {self._bootstrap} is closed: make another one with stablelog.connect",
+                )
             if self._idle:
                 return self._idle.pop()
         return Cluster(self._bootstrap, deadline_s=self._deadline_s)
 
     def _give_back(self, cluster: Cluster) -> None:
+        """Keep a cluster with its connections for the next one; close the one that was idle for longest if too many are."""
         with self._lock:
             if not self._is_closed:
                 self._idle.append(cluster)
-                return
+                if len(self._idle) <= IDLE_MAX:
+                    return
+                cluster = self._idle.pop(0)
         cluster.close()
 
     def transaction(self, group: str = "", timeout: float = TIMEOUT_S) -> Transaction:
@@ -81,6 +97,7 @@ class Client:
 
         Raises:
             InvalidConfig: the timeout is none that a transaction can have, or no group can have this name.
+            Refused: the client is closed.
         """
         return Transaction(lambda on_end: self.begin(group, timeout, on_end))
 
@@ -94,6 +111,7 @@ class Client:
 
         Raises:
             InvalidConfig: as in `transaction`.
+            Refused: as in `transaction`.
         """
         if not 0 < timeout_s <= TIMEOUT_MAX_S:
             raise InvalidConfig(
@@ -143,7 +161,7 @@ class Client:
 
         Raises:
             InvalidConfig: another order, no topic, or no group can have this name.
-            Refused: a topic is not there, not in commit order, or of another group.
+            Refused: a topic is not there, not in commit order, or of another group; or the client is closed.
             OffsetOutOfRange: transactions were removed before they were read.
             Unavailable: no answer within the deadline.
         """

@@ -1,0 +1,84 @@
+"""A client keeps few idle connections, and none once it is closed."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+import stablelog
+from stablelog.client import cluster as cluster_module
+from stablelog.client import native
+from stablelog.client.cluster import Cluster
+from stablelog.errors import Refused
+
+NOWHERE = "127.0.0.1:1"  # nothing is asked of it
+
+
+@pytest.fixture
+def closed(monkeypatch):
+    """The clusters that were closed, in order."""
+    found = []
+
+    def close(self):
+        found.append(self)
+
+    monkeypatch.setattr(Cluster, "close", close)
+    return found
+
+
+def test_of_many_idle_clusters_the_longest_idle_are_closed(closed):
+    client = stablelog.connect(NOWHERE)
+    lent = [client._lend() for _ in range(3 * native.IDLE_MAX)]
+    assert len(set(map(id, lent))) == len(lent)
+    for cluster in lent:
+        client._give_back(cluster)
+    assert closed == lent[: 2 * native.IDLE_MAX]
+    assert client._idle == lent[2 * native.IDLE_MAX :]
+    assert client._lend() is lent[-1]
+
+
+def test_of_many_idle_connections_the_longest_idle_are_closed():
+    closed = []
+
+    def connection(number):
+        return SimpleNamespace(
+            address="a:1" if number % 2 else "b:1",
+            is_closed=False,
+            is_awaiting=False,
+            close=lambda: closed.append(number),
+        )
+
+    with Cluster(NOWHERE) as cluster:
+        for number in range(20):
+            cluster.give_back(connection(number))
+        assert closed == list(range(20 - 2 * cluster_module.IDLE_MAX))
+        assert {len(idle) for idle in cluster._idle.values()} == {cluster_module.IDLE_MAX}
+    assert sorted(closed) == list(range(20))
+
+
+def test_a_closed_client_begins_nothing():
+    with stablelog.connect(NOWHERE) as client:
+        pass
+    for begin in (client.transaction, lambda: next(client.read("t"))):
+        with pytest.raises(Refused, match="closed: make another one"):
+            begin()
+
+
+def test_a_closed_asyncio_client_begins_nothing():
+    async def conversation():
+        async with stablelog.aio.connect(NOWHERE) as client:
+            pass
+        with pytest.raises(Refused, match="is closed"):
+            client.transaction()
+        with pytest.raises(Refused, match="is closed"):
+            await anext(client.read("t"))
+
+    asyncio.run(conversation())
+
+
+def test_what_was_begun_before_ends_after_the_close(stablelog_broker):
+    client = stablelog.connect(stablelog_broker.bootstrap)
+    txn = client.transaction()
+    client.close()
+    txn.abort()
+    assert client._idle == []
