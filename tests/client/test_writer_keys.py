@@ -147,8 +147,11 @@ def test_a_key_whose_transaction_was_refused_in_doubt_is_not_used_again():
             following.abort()
 
 
-def test_an_abort_leaves_version_and_transactional_id_to_the_next_transaction(client, stablelog_broker):
-    topic = create(stablelog_broker.bootstrap)
+@pytest.mark.parametrize("order", ["commit", "offset"])
+def test_an_abort_leaves_version_and_transactional_id_to_the_next_transaction(
+    client, stablelog_broker, order
+):
+    topic = create(stablelog_broker.bootstrap, order)
     ids, epochs = [], []
     for _ in range(3):
         txn = client.transaction()

@@ -37,11 +37,16 @@ def visible(bootstrap, *topics, deadline_s=60):
                 offset = cluster.list_offsets({target: EARLIEST})[target].offset
                 while True:
                     fetched = cluster.fetch(*target, offset, wait_ms=0)
-                    aborted = {producer_id for producer_id, _ in fetched.aborted}
+                    ahead = sorted((first, producer_id) for producer_id, first in fetched.aborted)
+                    aborted = set()  # producer ids, each until the marker of its transaction
                     before = offset
                     for at, header in headers_in(fetched.records):
                         offset = header.next_offset
-                        if not header.is_control and header.producer_id not in aborted:
+                        while ahead and ahead[0][0] <= header.base_offset:
+                            aborted.add(ahead.pop(0)[1])
+                        if header.is_control:
+                            aborted.discard(header.producer_id)
+                        elif header.producer_id not in aborted:
                             for record in decode_records(fetched.records, at):
                                 found[Position(*target, record.offset)] = record.value
                     if offset == before:
