@@ -282,7 +282,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 def cluster_of(watch: LoopWatch) -> Cluster:
     """A client of the broker that is watched."""
-    return Cluster(watch.broker.bootstrap, timeout_s=PATIENCE_S)
+    return Cluster(watch.broker.bootstrap, timeout_s=PATIENCE_S, deadline_s=5 * PATIENCE_S)
 
 
 def create(watch: LoopWatch, name: str, partition_count: int, config: dict[str, str]) -> None:

@@ -151,9 +151,9 @@ class TransactionTable:
             for transactional_id, txn in self._live.items()
             if duration_ms < 0 or now_ms - txn.start_ms > duration_ms
         )
-        idle = (
-            ((i, head.producer_id, head.state) for i, head in self._idle.heads()) if duration_ms < 0 else ()
-        )
+        # An id without an open transaction has no duration, and no state of an open one.
+        may_be_idle = duration_ms < 0 and (not states or any(not state.is_open for state in wanted))
+        idle = ((i, head.producer_id, head.state) for i, head in self._idle.heads()) if may_be_idle else ()
         found = [
             Listed(transactional_id, producer_id, state.label)
             for transactional_id, producer_id, state in itertools.chain(live, idle)
