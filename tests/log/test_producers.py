@@ -56,7 +56,7 @@ def test_sequences_wrap_to_zero():
     log = Log()
     log.append(1, sequence=2**31 - 2, count=1)
     log.append(1, sequence=2**31 - 1, count=3)
-    assert log.partition.producers()[0].last_sequence == 1
+    assert next(log.partition.producers()).last_sequence == 1
     assert refused(log.append, 1, sequence=3) is ErrorCode.out_of_order_sequence_number
     assert refused(log.append, 1, sequence=0) is ErrorCode.out_of_order_sequence_number
     log.append(1, sequence=2)
@@ -161,7 +161,7 @@ def test_an_open_transaction_is_open_after_a_restart(clean):
 def test_a_damaged_snapshot_is_passed_over(damage):
     """Scenario 16: empty, garbage, of a version that no release can have: what it said is made from the log."""
     log = write("P1 P2 P2c P1")
-    before = log.partition.producers()
+    before = list(log.partition.producers())
     log.partition.close()
     for name in log.disk.list_dir(DIRECTORY):
         if name.endswith((".snapshot", ".producers")):

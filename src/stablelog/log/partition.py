@@ -274,9 +274,9 @@ class Partition:
         """Whether a segment is one of the partition's, which is open: it was neither deleted nor replaced by compaction."""
         return not self.is_closed and any(one is segment for one in self._segments)
 
-    def producers(self) -> list[ProducerDescription]:
-        """The producers that have written here and have not expired, in the order of their ids."""
-        return list(self._producers.descriptions())
+    def producers(self) -> Iterator[ProducerDescription]:
+        """The producers that have written here and have not expired, as they are now, in the order of their ids."""
+        return self._producers.descriptions()
 
     @property
     def producer_state(self) -> Producers:

@@ -28,7 +28,7 @@ async def handle(
 
     async def describe(name: str, index: int) -> PartitionResponse:
         try:
-            producers = broker.topics.partition(name, index, PARTITION_CODES).producer_state.descriptions()
+            producers = broker.topics.partition(name, index, PARTITION_CODES).producers()
         except PARTITION_ERRORS as error:
             return PartitionResponse(
                 partition_index=index,
