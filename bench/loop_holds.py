@@ -115,7 +115,7 @@ def producers(data: Path, divisor: int, section: Section) -> None:
             assert offset_of(cluster, LATEST) == count
             held = noted(watch, section)
             connection = cluster.any_connection()
-            configure(watch, "many", {"segment.bytes": str(1 << 20)})
+            configure(watch, "many", {"segment.bytes": "1024"})
             one = encode_batch([Record(0, now_ms(), b"k", b"v")])
             held("snapshot with 1M producers", lambda: snapshot(connection, log, one))
             held("ListOffsets by time", lambda: offset_of(cluster, now_ms()))
