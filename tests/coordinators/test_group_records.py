@@ -178,3 +178,12 @@ def test_topics_are_read_from_a_subscription_of_any_version() -> None:
     assert subscribed_topics(struct.pack(">h", 3) + topics + b"whatever later versions say") == ("a", "b")
     assert subscribed_topics(b"\x00\x00\x00") is None
     assert subscribed_topics(b"") is None
+
+
+def test_a_string_that_is_not_utf_8_is_corrupt() -> None:
+    key, value = encode_offset_key("g", "topic", 3), encode_offset_value(OffsetValue(5, 1, "meta", 7))
+    assert read_key(key) is not None
+    with pytest.raises(Corrupt, match="UTF-8"):
+        read_key(key.replace(b"topic", b"to\xffic"))
+    with pytest.raises(Corrupt, match="UTF-8"):
+        read_offset_value(value.replace(b"meta", b"m\xffta"))

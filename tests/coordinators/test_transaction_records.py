@@ -1,8 +1,10 @@
 """Records of the commit log: Kafka's bytes, with fields of our own that Kafka passes over."""
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -12,6 +14,7 @@ from kio.serial import entity_reader
 from kio.static.constants import EntityType
 from kio.static.primitive import i8, i16, i32, i64
 
+from stablelog.coordinators.transactions import records
 from stablelog.coordinators.transactions.records import (
     COMMIT_SEQUENCE_TAG,
     GroupKey,
@@ -297,3 +300,28 @@ def test_garbage_is_refused_or_read_but_never_anything_else(garbage: bytes, pref
 def test_a_value_that_is_cut_anywhere_is_refused(size: int) -> None:
     with pytest.raises(Corrupt):
         decode_transaction(bytes.fromhex(EXAMPLE_HEX)[:size])
+
+
+def test_the_numbers_of_our_fields_and_keys_are_those_of_the_document() -> None:
+    """A commit log that an earlier release has written names them."""
+    text = (Path(__file__).parents[2] / "docs" / "decisions" / "0003-transactions.md").read_text()
+    told = {
+        name: int(tag) for tag, name in re.findall(r"^\| (10\d{3}) \| [^|]* \| (\w+) \|", text, re.MULTILINE)
+    }
+    assert told == {
+        "commit_sequence": records.COMMIT_SEQUENCE_TAG,
+        "last_producer_epoch": records.LAST_EPOCH_TAG,
+        "transaction_epoch": records.TRANSACTION_EPOCH_TAG,
+        "ends": records.ENDS_TAG,
+        "settled_epoch": records.SETTLED_EPOCH_TAG,
+    }
+    assert [int(kind) for kind in re.findall(r"[Kk](?:ey k)?ind (100\d\d)", text)][:2] == [
+        records.GROUP_KIND,
+        records.JOINT_KIND,
+    ]
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 129, 256, 16384])
+def test_sizes_of_several_bytes_are_read(size: int) -> None:
+    txn = replace(EXAMPLE, unknown_tags=((128, bytes(size)), (16384, b"x")))
+    assert decode_transaction(encode_transaction(txn)) == txn

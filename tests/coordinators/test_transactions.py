@@ -471,3 +471,68 @@ def test_an_open_transaction_whose_record_was_lost_is_adopted() -> None:
         assert adopted.state is State.ONGOING
         assert T1 in adopted.partitions
         assert adopted.start_ms == (77 if state is State.EMPTY else 0)
+
+
+def test_a_producer_that_shows_a_later_epoch_is_fenced_too() -> None:
+    c, who = in_state(State.ONGOING)
+    for epoch in (who.producer_epoch - 1, who.producer_epoch + 1):
+        shown = InitAnswer(ErrorCode.none, who.producer_id, epoch)
+        assert add(c, shown, T1).answer[T1] is not ErrorCode.none
+        assert c.verify_partitions("a", who.producer_id, epoch, [T0])[T0] is not ErrorCode.none
+        assert end(c, shown, commit=True).answer.error is not ErrorCode.none
+    assert c.describe("a").partitions == {T0}  # type: ignore[union-attr]
+
+
+def test_the_partitions_of_a_kept_transaction_are_not_its_successors() -> None:
+    """What the successor wrote would have another epoch than the transaction that it is to decide (KIP-939)."""
+    c = coordinator()
+    add(c, init(c, enable_two_phase=True), T0)
+    successor = init(c, enable_two_phase=True, keep_prepared=True)
+    assert successor.ongoing_producer_id == successor.producer_id
+    codes = c.verify_partitions("a", successor.producer_id, successor.producer_epoch, [T0])
+    assert codes[T0] is not ErrorCode.none
+
+
+def test_the_time_of_a_transaction_is_not_that_of_the_one_before() -> None:
+    c = coordinator()
+    who = init(c)
+    add(c, who, T0, now_ms=0)
+    first = end(c, who, commit=True)
+    marked(c, first)
+    add(
+        c,
+        InitAnswer(ErrorCode.none, first.answer.producer_id, first.answer.producer_epoch),
+        T0,
+        now_ms=50_000,
+    )
+    assert c.abort_overdue(60_000).markers == []
+    assert c.abort_overdue(109_999).markers == []
+    assert len(c.abort_overdue(110_000).markers) == 1
+
+
+def test_changes_of_ids_and_of_keys_of_joint_commits_are_counted_together() -> None:
+    """The broker takes a decision for half done while the count is ahead of what its journal has."""
+    c = coordinator()
+    counts = [c.change_count]
+    who = init(c)
+    counts.append(c.change_count)
+    c.joint.begin(JointName("", "key"), 1, "run", now_ms=0)
+    counts.append(c.change_count)
+    add(c, who, T0)
+    counts.append(c.change_count)
+    assert counts == sorted(set(counts)), "each change counts upwards"
+
+
+def test_names_of_joint_commits_have_their_limits() -> None:
+    c = coordinator()
+    for key, version, run, fits in (
+        ("k" * 255, 0, "r" * 100, True),
+        ("ä" * 127, 2**63 - 1, "", True),
+        ("k" * 256, 0, "", False),
+        ("ä" * 128, 0, "", False),
+        ("", 0, "", False),
+        ("k", -1, "", False),
+        ("k", 0, "r" * 101, False),
+    ):
+        answer = c.joint.begin(JointName("", key), version, run, now_ms=0).answer
+        assert (answer.error is ErrorCode.none) == fits, (key[:1], len(key), version, len(run))

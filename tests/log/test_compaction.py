@@ -13,6 +13,8 @@ from stablelog.batch.markers import KEY
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import Corrupt, Refused, Unavailable
 from stablelog.log.compaction import LatestOffsets
+from stablelog.log.interrupted import CLEANED, SWAP, begin_swap
+from stablelog.log.names import LOG, SEGMENT_SUFFIXES
 from stablelog.log.partition import Isolation
 from stablelog.log.read import finished
 from stablelog.log.verify import verify_directory
@@ -581,3 +583,40 @@ def test_what_compaction_leaves_of_several_leader_epochs_agrees_with_their_file(
     assert log.partition.end_offset_for_epoch(0) == (0, 3)
     log.reopen(leader_epoch=6, is_established=True)
     assert log.partition.end_offset_for_epoch(0) == (0, 3)
+
+
+def test_a_value_of_a_transaction_that_is_aborted_behind_what_is_compacted_hides_nothing():
+    log = KeyedLog().write("a=1 P1:a=2")
+    log.write("P1a", roll=False)  # in the growing segment
+    log.compact()
+    assert state(log.partition) == {b"a": b"1"}
+    assert log.words() == "0:a=1 1:P1. 2:P1a"
+
+
+def test_the_records_of_a_committed_transaction_that_stay_are_counted_where_its_marker_is():
+    log = KeyedLog().write("P1:a=1 P1:b=1 c=1")
+    log.write("P1c P2:d=1 P2a a=2")
+    size = log.partition.size
+    work = log.compact()
+    assert (work.read_size, work.written_size) == (size, log.partition.size)
+    assert log.words() == "1:b=1 2:c=1 3:P1c 4:P2. 5:P2a 6:a=2"
+    assert sum(segment.committed_count for segment in log.partition.segments()) == 3
+
+
+def test_a_swap_that_has_begun_is_durable_with_all_its_files():
+    """The log file's name decides: where a crash leaves it, it leaves the others; and after the call it is there."""
+    for crash_at in (None, *range(1, 30)):
+        for seed in range(20):
+            disk = SimDisk()
+            disk.make_dir(DIRECTORY)
+            for suffix in SEGMENT_SUFFIXES:
+                disk.write_atomic(DIRECTORY / f"{7:020d}{suffix}{CLEANED}", b"x")
+            if crash_at is not None:
+                disk.crash_at = disk.steps + crash_at
+            with contextlib.suppress(SimulatedCrash):
+                begin_swap(disk, DIRECTORY, 7)
+            names = disk.crash(random.Random(seed)).list_dir(DIRECTORY)
+            has_begun = f"{7:020d}{LOG}{SWAP}" in names
+            assert has_begun or crash_at is not None
+            if has_begun:
+                assert {f"{7:020d}{suffix}{SWAP}" for suffix in SEGMENT_SUFFIXES} <= set(names)

@@ -130,3 +130,27 @@ def test_a_write_that_finds_no_room_is_undone_and_the_next_one_goes_on():
     log.disk.fault = None
     log.write("-")
     assert log.partition.high_watermark == 3
+
+
+@pytest.mark.parametrize("word", ["producers", "snapshot"])
+def test_no_summary_is_written_before_the_snapshot_of_its_segments_end(word):
+    """A summary keeps recovery from reading its segment: only the snapshot knows of transactions that began in it."""
+    log = Log(segment_bytes=400)
+    full(log.disk, [word])
+    log.write("P1 - - - - - - - - -")
+    assert len(log.partition.segments()) > 1
+    assert not [name for name in log.disk.list_dir(log.directory) if name.endswith(".summary")]
+
+
+@pytest.mark.parametrize("word", ["producers", "snapshot"])
+def test_recovery_writes_no_summary_before_the_snapshot_either(word):
+    log = Log(segment_bytes=400)
+    log.write("P1 - - - - - - - - -")
+    log.partition.close(clean=False)
+    for name in log.disk.list_dir(log.directory):
+        if name.endswith((".summary", ".producers", ".snapshot")):
+            log.disk.remove(log.directory / name)
+    full(log.disk, [word])
+    with pytest.raises(DiskError):
+        log.open()
+    assert not [name for name in log.disk.list_dir(log.directory) if name.endswith(".summary")]

@@ -1,16 +1,21 @@
 import errno
+from pathlib import Path
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import Codec, read_header
 from stablelog.batch.records import QUICK_COUNT_MAX, Record, decode_records, encode_batch
-from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange, Refused, Unavailable
+from stablelog.env.disk import LocalDisk
+from stablelog.errors import Corrupt, DiskError, NewerFormat, OffsetOutOfRange, Refused, Unavailable
 from stablelog.log import read as log_read
 from stablelog.log import retention as log_retention
+from stablelog.log import verify
 from stablelog.log.append import with_append_time
+from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.partition import Isolation, Origin
 from stablelog.log.read import finished
+from stablelog.log.recovery import replay
 from stablelog.log.segment import Segment
 from stablelog.log.verify import verify_directory
 from tests.log.timeline import DIRECTORY, NOW_MS, Log, write
@@ -261,7 +266,6 @@ def test_a_read_outside_the_log_says_where_the_log_is(isolation):
 
 
 def test_what_is_handed_out_stays_readable_after_its_segment_is_deleted(tmp_path):
-    from stablelog.env.disk import LocalDisk
     from stablelog.log.partition import LogConfig, Partition
 
     partition = Partition.open(
@@ -687,3 +691,152 @@ def test_the_bytes_of_deleted_segments_are_given_back_when_their_files_are_close
     assert all(file.size >= 0 for file in removed), "they are open"
     log_retention.close_all(removed)
     assert log.partition.remove_deleted(log.now_ms) == []
+
+
+def test_an_uncommitted_reader_sees_what_is_durable_and_the_log_itself_all():
+    log = Log().write("-")
+    log.write("- P1", sync=False)
+    ends = [log.partition.read(0, 1 << 20, isolation).end_offset for isolation in EVERY]
+    assert ends == [3, 1, 1]
+
+
+def test_what_the_broker_knows_of_the_log_start_counts_where_the_partition_says_less():
+    log = write("- " * 10)
+    log.reopen(log_start_offset=4)
+    assert log.partition.start_offset == 4
+    log.reopen(log_start_offset=2)
+    assert log.partition.start_offset == 4, "deleted records stay deleted"
+
+
+def test_leader_epochs_that_have_not_begun_are_made_anew():
+    """As a file of another directory says them."""
+    log = write("- - -")
+    log.partition.close()
+    epochs = LeaderEpochs()
+    epochs.assign(0, 0)
+    epochs.assign(7, 1)
+    log.disk.write_atomic(DIRECTORY / EPOCH_FILE, epochs.encode())
+    log.partition = log.open(clean=True)
+    assert log.partition.end_offset_for_epoch(0) == (0, 3)
+
+
+@pytest.mark.parametrize("size", [70, 100, 500])
+def test_recovery_and_the_proof_of_a_log_read_batches_that_are_larger_than_what_they_read_at_once(
+    monkeypatch, size
+):
+    for module in (replay, verify):
+        monkeypatch.setattr(module, "READ_SIZE", size)
+    log = Log()
+    for length in (10, 400, 10, 900, 20):
+        log.append(1, size=length)
+    log.write("P1a")
+    log.append(2, size=700)  # which ends with the file
+    log.sync()
+    log.partition.close(clean=False)
+    log.partition = log.open()
+    assert log.partition.end_offset == 7
+    assert log.stable_offset == 6
+    assert len(log.all_aborted()) == 1
+    assert list(verify_directory(log.disk, DIRECTORY)) == []
+
+
+def test_a_summary_that_a_deletion_has_left_before_the_log_start_is_no_finding():
+    log = write("- " * 40, segment_bytes=400, file_delete_delay_ms=0)
+    names = [name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".summary")]
+    first = {name: log.disk.read_bytes(DIRECTORY / name) for name in names[:2]}
+    log.partition.delete_records(30)
+    log.partition.remove_deleted(log.now_ms)
+    for name, content in first.items():
+        assert not log.disk.exists(DIRECTORY / name)
+        log.disk.write_atomic(DIRECTORY / name, content)
+    assert list(verify_directory(log.disk, DIRECTORY)) == []
+
+
+def test_the_offset_index_has_one_entry_for_each_interval():
+    log = Log(index_interval_bytes=1000)
+    for _ in range(100):
+        log.append(1, size=100)
+    size = log.partition.size
+    log.sync()
+    log.partition.roll(log.now_ms)
+    entries = len(log.disk.content(DIRECTORY / "00000000000000000000.index")) // 8
+    assert size // 1300 <= entries <= size // 1000
+
+
+def test_the_file_of_leader_epochs_is_kafkas():
+    epochs = LeaderEpochs()
+    epochs.assign(0, 0)
+    epochs.assign(3, 12)
+    assert epochs.encode() == b"0\n2\n0 0\n3 12\n"
+    assert LeaderEpochs.decode(epochs.encode()).entries == epochs.entries
+    with pytest.raises(NewerFormat):
+        LeaderEpochs.decode(b"1\n2\n0 0\n3 12\n")
+    for entries in (b"0 5\n3 5\n", b"0 5\n3 4\n", b"3 5\n3 9\n", b"3 5\n2 9\n"):
+        with pytest.raises(Corrupt):
+            LeaderEpochs.decode(b"0\n2\n" + entries)
+
+
+def test_leader_epochs_are_written_again_where_their_file_is_gone_or_tells_of_what_is_cut():
+    log = write("- - -")
+    written = log.disk.read_bytes(DIRECTORY / EPOCH_FILE)
+    log.partition.close(clean=False)
+    log.disk.remove(DIRECTORY / EPOCH_FILE)
+    log.partition = log.open()
+    assert log.disk.read_bytes(DIRECTORY / EPOCH_FILE) == written
+    log.partition.close(clean=False)
+    epochs = LeaderEpochs.decode(written)
+    epochs.assign(4, 30)  # behind the log's end
+    log.disk.write_atomic(DIRECTORY / EPOCH_FILE, epochs.encode())
+    log.partition = log.open(leader_epoch=5)
+    assert log.disk.read_bytes(DIRECTORY / EPOCH_FILE) == written
+
+
+def test_bytes_of_another_log_without_a_batch_are_refused():
+    log = Log()
+    with pytest.raises(Corrupt, match="without a whole batch"):
+        log.partition.append(bytes(20), now_ms=NOW_MS, origin=Origin.REPLICATION)
+    assert log.partition.end_offset == 0
+
+
+def test_a_closed_log_has_an_entry_of_its_greatest_time_in_the_time_index():
+    """Kafka looks nothing up behind the last entry."""
+    log = Log(index_interval_bytes=1 << 20)
+    for at in range(4):
+        log.append(1, time_ms=NOW_MS + at)
+    log.sync()
+    log.partition.close()
+    content = log.disk.read_bytes(DIRECTORY / "00000000000000000000.timeindex")
+    assert content[-12:] == (NOW_MS + 3).to_bytes(8, "big") + (3).to_bytes(4, "big")
+
+
+def test_a_closed_partition_holds_no_descriptor(tmp_path):
+    before = len(list(Path("/dev/fd").iterdir()))
+    for index in range(3):
+        log = Log(LocalDisk(), directory=tmp_path / f"t-{index}", segment_bytes=400)
+        log.write("P1 - - - P1a - -")
+        log.partition.close(clean=False)
+    assert len(list(Path("/dev/fd").iterdir())) == before
+
+
+def test_recovery_tells_how_far_it_has_come(monkeypatch):
+    monkeypatch.setattr(replay, "PROGRESS_SIZE", 100)
+    log = write("- " * 20)
+    log.partition.close(clean=False)
+    told = []
+    log.partition = log.open(progress=lambda done, whole: told.append((done, whole)))
+    assert len(told) > 3
+    assert told == sorted(told)
+    assert all(100 <= done <= whole == log.partition.size for done, whole in told)
+
+
+def test_files_that_retention_has_taken_go_when_their_delay_is_over_and_not_before():
+    log = write("- " * 40, segment_bytes=400, retention_bytes=500, file_delete_delay_ms=1000)
+    assert log.partition.apply_retention(log.now_ms) > 1
+
+    def deleted():
+        return [name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".deleted")]
+
+    log.partition.remove_deleted(log.now_ms + 999)
+    assert deleted()
+    log.partition.remove_deleted(log.now_ms + 1000)
+    assert not deleted()

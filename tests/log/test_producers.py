@@ -3,11 +3,12 @@ from dataclasses import replace
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.batch.header import read_header
+from stablelog.batch.header import CONTROL, DELETE_HORIZON, read_header
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Refused
 from stablelog.log.model import Isolation, MarkerWrite, Origin
+from stablelog.log.snapshots import SNAPSHOT_ENTRY, SNAPSHOT_HEADER
 from tests.log.timeline import DIRECTORY, Log, write
 
 DAY_MS = 86_400_000
@@ -359,3 +360,169 @@ def test_duplicates_of_several_producers_are_answered_and_written_once():
         with pytest.raises(Refused):
             log.partition.append(part, now_ms=log.now_ms, origin=Origin.REPLICATION)
     assert (log.partition.end_offset, log.partition.size) == (end, size)
+
+
+def test_the_stable_offset_is_never_past_the_high_watermark():
+    """Also where the first open transaction began behind it."""
+    log = Log().write("-")
+    log.write("- P1", sync=False)
+    assert (log.partition.high_watermark, log.stable_offset) == (1, 1)
+
+
+def test_a_marker_at_the_high_watermark_is_not_durable():
+    log = write("P1")
+    log.write("-", sync=False)
+    work = log.partition.unsynced()
+    log.write("P1c", sync=False)
+    work.run()
+    log.partition.synced(work)
+    assert (log.partition.high_watermark, log.stable_offset) == (2, 0)
+
+
+def test_of_transactions_whose_markers_are_not_durable_the_first_offset_of_each_counts():
+    log = write("P1 P2 P3")
+    log.write("P1c", sync=False)
+    work = log.partition.unsynced()
+    log.write("P2c P3c", sync=False)
+    assert log.stable_offset == 0
+    work.run()
+    log.partition.synced(work)
+    assert log.stable_offset == 1
+
+
+def test_a_transaction_begins_with_its_first_record():
+    log = Log()
+    log.append(1, count=3)
+    log.append(1, count=2)
+    assert [txn.first_offset for txn in log.partition.open_transactions()] == [0]
+
+
+def test_after_the_greatest_sequence_comes_0():
+    log = Log()
+    log.append(1, sequence=2**31 - 1)
+    assert refused(log.append, 1, sequence=2**31 - 2) is ErrorCode.out_of_order_sequence_number
+    log.append(1, sequence=0)
+    assert log.partition.end_offset == 2
+
+
+def test_a_batch_that_ends_like_a_kept_one_and_begins_elsewhere_is_no_repetition():
+    log = Log()
+    log.append(1, count=4, transactional=False)
+    for sequence, count in ((1, 3), (2, 2), (3, 1)):
+        assert (
+            refused(log.append, 1, sequence=sequence, count=count, transactional=False)
+            is ErrorCode.out_of_order_sequence_number
+        )
+    assert log.append(1, sequence=0, count=4, transactional=False).duplicate
+
+
+def test_a_batch_of_another_epoch_is_no_repetition():
+    log = Log()
+    log.append(1, transactional=False)
+    assert not log.append(1, epoch=1, sequence=0, transactional=False).duplicate
+    assert (
+        refused(log.append, 1, epoch=0, sequence=0, transactional=False) is ErrorCode.invalid_producer_epoch
+    )
+    assert log.append(1, epoch=1, sequence=0, transactional=False).duplicate
+    assert log.partition.end_offset == 2
+
+
+def test_a_marker_of_an_older_epoch_is_refused():
+    log = Log()
+    log.append(1, epoch=3)
+    assert log.end(1, commit=True, epoch=2).code is ErrorCode.invalid_producer_epoch
+    assert len(log.partition.open_transactions()) == 1
+    assert log.partition.end_offset == 1
+
+
+def test_of_the_markers_of_one_write_an_older_and_a_repeated_one_of_a_producer_are_not_written():
+    log = write("P1")
+    markers = [MarkerWrite(1, epoch, Marker(MarkerType.ABORT, 0)) for epoch in (1, 1, 0)]
+    first, again, older = log.partition.append_markers(markers, now_ms=log.now_ms)
+    assert (first.first_offset, first.duplicate) == (1, False)
+    assert again.duplicate
+    assert (again.first_offset, again.last_offset) == (-1, -1)
+    assert older.code is ErrorCode.invalid_producer_epoch
+    assert log.partition.end_offset == 2
+
+
+def test_a_producer_that_is_not_known_begins_with_0_where_that_is_asked_for():
+    log = Log()
+
+    def append(sequence):
+        batch = encode_batch(
+            [Record(0, log.now_ms, None, b"x")], producer_id=1, producer_epoch=0, base_sequence=sequence
+        )
+        return log.partition.append(batch, now_ms=log.now_ms, require_first_sequence_zero=True)
+
+    assert refused(append, 4) is ErrorCode.out_of_order_sequence_number
+    append(0)
+    append(1)
+    assert not log.append(2, sequence=4, transactional=False).duplicate
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "extra_attributes": CONTROL},
+        {},
+        {"producer_id": 1, "producer_epoch": 0},
+        {"producer_id": 1, "base_sequence": 0},
+        {"producer_id": 1, "producer_epoch": 0, "base_sequence": 0, "extra_attributes": DELETE_HORIZON},
+    ],
+    ids=["a marker", "no producer id", "no sequence", "no epoch", "a delete horizon"],
+)
+def test_what_no_producer_sends_is_refused(given):
+    log = Log()
+    batch = encode_batch([Record(0, log.now_ms, None, b"x")], transactional=True, **given)
+    assert refused(log.partition.append, batch, now_ms=log.now_ms) is ErrorCode.invalid_record
+    assert log.partition.end_offset == 0
+
+
+def test_of_a_producer_whose_batches_another_epoch_has_replaced_kafkas_form_tells_the_marker():
+    log = write("P1")
+    log.now_ms += 7000
+    log.end(1, commit=False, epoch=1)
+    log.partition.take_snapshot()
+    log.sync()
+    content = log.disk.read_bytes(DIRECTORY / f"{log.partition.end_offset:020d}.snapshot")
+    [entry] = SNAPSHOT_ENTRY.iter_unpack(content[SNAPSHOT_HEADER.size :])
+    # id, epoch, last sequence, last offset, offset delta, timestamp, coordinator epoch, first open offset
+    assert entry == (1, 1, -1, -1, 0, log.now_ms, 0, -1)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_from_kafkas_form_alone_the_last_batch_and_the_open_transaction_are_known(clean):
+    log = Log()
+    for _ in range(3):
+        log.append(1, count=2, transactional=False)
+    log.append(2, count=2)
+    log.partition.roll(log.now_ms)  # a start reads a snapshot of Kafka's form where a segment begins
+    log.sync()
+    log.partition.close(clean=clean)
+    for name in log.disk.list_dir(DIRECTORY):
+        if name.endswith(".producers"):
+            log.disk.remove(DIRECTORY / name)
+    log.partition = log.open(clean=clean)
+    assert [(txn.producer_id, txn.first_offset) for txn in log.partition.open_transactions()] == [(2, 6)]
+    assert log.append(1, sequence=4, count=2, transactional=False).first_offset == 4
+    assert log.append(2, sequence=0, count=2).duplicate
+    log.append(1, sequence=6, transactional=False)
+    log.append(2, sequence=2)
+    assert log.partition.end_offset == 10
+
+
+def test_a_coordinators_batch_of_an_older_epoch_is_refused_too():
+    """As the group coordinator writes offsets for a transaction whose producer was fenced meanwhile."""
+    log = Log()
+    log.append(1, epoch=3)
+    batch = encode_batch(
+        [Record(0, log.now_ms, None, b"x")],
+        producer_id=1,
+        producer_epoch=2,
+        base_sequence=-1,
+        transactional=True,
+    )
+    code = refused(log.partition.append, batch, now_ms=log.now_ms, origin=Origin.COORDINATOR)
+    assert code is ErrorCode.invalid_producer_epoch
+    assert log.partition.end_offset == 1

@@ -451,6 +451,7 @@ def test_retention_takes_a_transaction_that_has_lost_its_beginning_and_no_other(
     assert left == log.expected()
     assert 20 < len(left) < len(before) - 2
     assert {payload for _, payload in left}.isdisjoint({b"0", b"101"})
+    assert 101 not in [txn.commit_sequence for txn in log.partition.view.transactions(0, 200)]
     for _ in range(2):  # the torn one is the last, though whole ones stand before it
         assert log.partition.view.removed_sequence() == log.partition.view.torn_sequence() == 101
         log.partition.roll(log.now_ms)  # verified is what is sealed
@@ -905,3 +906,104 @@ def test_a_time_in_a_long_run_is_found_without_reading_what_is_older(monkeypatch
         NOW_MS + 590,
     )
     assert len(decoded) == 1
+
+
+@pytest.mark.parametrize(("asked", "start"), [(4, 4), (5, 7), (6, 7), (7, 7), (3, 3)])
+def test_a_deletion_takes_a_transaction_whole_or_not_at_all(asked, start):
+    log = Log()
+    log.append(1, count=3)
+    log.end(1)  # at 3, so that its records stand at 4 to 6
+    log.plain()
+    log.sync()
+    assert log.partition.delete_records(asked) == start
+    assert log.read_all(start, 1 << 30) == log.expected()
+    assert len(log.expected()) == (4 if start < 5 else 1)
+    assert log.partition.view.offset_after(0) == max(start, 4), "a cut lies in what can be read"
+
+
+def test_what_was_removed_ends_with_the_commit_before_the_first_that_is_left():
+    log = Log(file_delete_delay_ms=0)
+    for _ in range(3):
+        log.append(1)
+        log.end(1)
+    log.partition.roll(log.now_ms)
+    start = log.partition.end_offset
+    for _ in range(2):
+        log.append(1)
+        log.end(1)
+    log.sync()
+    assert log.partition.view.removed_sequence() == -1
+    log.partition.delete_records(start)
+    log.reopen()
+    assert len(log.partition.segments()) == 1
+    assert log.partition.view.removed_sequence() == 3
+    assert all(log.partition.view.offset_after(g) >= log.partition.view.start_offset for g in range(6))
+
+
+def test_a_commit_behind_what_a_sync_has_made_durable_is_not_shown_by_it():
+    log = Log()
+    log.append(1)
+    log.end(1)
+    work = log.partition.unsynced()
+    log.append(2)
+    log.end(2)
+    work.run()
+    log.partition.synced(work)
+    assert log.partition.last_stable_offset == log.partition.high_watermark == 3
+    assert [payload for _, payload in log.read_all(0, 1 << 30)] == [b"0"]
+    log.sync()
+    assert [payload for _, payload in log.read_all(0, 1 << 30)] == [b"0", b"1"]
+
+
+def test_after_a_restart_an_open_transaction_has_its_own_batches_and_not_those_of_the_one_before():
+    log = Log()
+    log.append(1)
+    log.append(2)
+    log.end(2)
+    log.append(2, count=2)
+    log.partition.roll(log.now_ms)
+    log.sync()
+    log.reopen()
+    log.end(2)
+    log.end(1)
+    log.sync()
+    assert log.read_all(0, 1 << 30) == log.expected()
+    assert [payload for _, payload in log.expected()] == [b"1", b"2", b"3", b"0"]
+
+
+def test_batches_have_the_leader_epoch_of_their_marker_in_the_view():
+    log = Log()
+    log.append(1)
+    log.append(2, size=5000)
+    log.partition.leader_epoch = 3
+    log.end(1)
+    log.partition.leader_epoch = 4
+    log.end(2)
+    log.plain()
+    log.sync()
+    _, headers = log.fetched(0)
+    assert [header.leader_epoch for header in headers] == [3, 4, 4]
+
+
+def test_markers_of_transactions_that_wrote_nothing_are_nothing_to_a_proof():
+    log = Log()
+    log.append(1)
+    log.end(1)
+    log.end(2)  # a commit without records
+    log.append(1)
+    log.end(1, commit=False)
+    log.append(3)
+    log.end(3)
+    log.partition.roll(log.now_ms)
+    log.sync()
+    assert list(verify_view(log.disk, DIRECTORY)) == []
+    assert log.read_all(0, 1 << 30) == log.expected()
+
+
+def test_no_records_are_deleted_up_to_what_is_no_offset():
+    log = Log()
+    log.plain()
+    log.sync()
+    for offset in (-1, 2):
+        with pytest.raises(OffsetOutOfRange):
+            log.partition.delete_records(offset)

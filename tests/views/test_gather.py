@@ -289,3 +289,16 @@ def test_what_lies_side_by_side_is_asked_of_the_disk_at_once(monkeypatch):
     read = log.partition.read(log.expected()[3][0], 1 << 30, Isolation.READ_COMMITTED)
     assert len(asked) < 10
     assert sum(size for _, size in asked) == read.size
+
+
+def test_an_extent_of_one_batch_is_handed_on_as_it_is():
+    one = encode_batch(
+        [Record(0, 0, None, b"value")], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    length = len(one) - 12
+    prefixes = [PREFIX.pack(10, length, 7), PREFIX.pack(11, SEVERAL, 7)]
+    stretch = Stretch(0, prefixes, [length, SEVERAL], [0, len(one)], [len(one), 3 * len(one)])
+    found = gather._looked_at(memoryview(3 * one), stretch, 0)
+    assert found.lengths == [length] * 3
+    assert found.begins == [0, len(one), 2 * len(one)]
+    assert found.ends == [len(one), 2 * len(one), 3 * len(one)]

@@ -181,3 +181,13 @@ def test_it_is_read_from_a_real_disk(tmp_path):
     for path in log.disk.files(DIRECTORY):
         (tmp_path / path.name).write_bytes(log.disk.read_bytes(path))
     assert last_commit_sequence(LocalDisk(read_only=True), tmp_path) == 5
+
+
+def test_of_the_commits_of_the_growing_segment_it_is_the_last():
+    log = Log()
+    for _ in range(3):
+        log.append(1)
+        log.end(1)
+    log.append(2)
+    log.sync()
+    assert last_commit_sequence(log.disk, DIRECTORY) == 3
