@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo demo-cuts test night check bench clean
+.PHONY: setup demo demo-cuts test night mutants check bench clean
 
 setup: $(STAMP)  ## make .venv and install everything that development needs
 
@@ -32,6 +32,9 @@ test: setup  ## every test that needs nothing but this
 
 night: setup  ## the long runs, each with a seed of its own; SEED=N for the same again, ONLY="kills programs" for some
 	$(BIN)/python -m tests.night $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+
+mutants: setup  ## a mutant for each protocol rule, and the test that has to catch it; ONLY=text for some
+	$(BIN)/python -m tests.mutants rules $(if $(ONLY),--only "$(ONLY)")
 
 check: setup  ## style, types, architecture
 	$(BIN)/ruff check .

@@ -74,6 +74,7 @@ PARTS = (
     Part("programs", tests("tests/client/test_programs.py"), {"STABLELOG_PROGRAMS": "50"}, 50),
     Part("damage", tests("tests/damage"), {"STABLELOG_DAMAGED_POSITIONS": "3"}),
     Part("long", tests("tests", "-m", "night"), {"STABLELOG_NIGHT": "1"}),
+    Part("rules", ("-m", "tests.mutants", "rules")),
     Part("hostile", tests("tests/chaos/test_hostile.py"), {"STABLELOG_HOSTILE": "1"}),
     Part(
         "properties",

@@ -50,7 +50,8 @@ def test_a_part_names_what_is_there(part):
         assert (ROOT / command[-1]).exists()
         assert "--hypothesis-seed=3" in command
     else:
-        assert (ROOT / command[1].replace(".", "/")).with_suffix(".py").exists()
+        module = ROOT / command[1].replace(".", "/")
+        assert module.with_suffix(".py").exists() or (module / "__main__.py").exists()
     for name in part.environment:
         users = [path for path in (ROOT / "tests").rglob("*.py") if f'"{name}"' in path.read_text()]
         assert {path.name for path in users} - {"night.py", Path(__file__).name}, f"no test reads {name}"

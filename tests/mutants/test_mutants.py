@@ -1,0 +1,181 @@
+"""The table of rules agrees with the sources, changes are what they say, and a mutant that no test notices survives."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from tests.mutants import drawn
+from tests.mutants.__main__ import try_rules
+from tests.mutants.changes import changes_of, compiles
+from tests.mutants.drawn import Result, Results, draw
+from tests.mutants.rules import AREAS, RULES, Rule, read
+from tests.mutants.runs import PACKAGE, ROOT, SOURCES
+
+ROWS_MIN = 60
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.says)
+def test_a_rule_names_what_is_there(rule):
+    mutated = rule.mutated()  # its errors say what to write
+    assert rule.new != rule.old
+    assert compiles(mutated), "a mutant that does not compile is caught by every test"
+    path = rule.test.partition("::")[0]
+    for word in ("tests/chaos", "tests/clients", "tests/java", "tests/spark"):
+        assert not path.startswith(word), "a test of a rule is quick, and needs no process of its own"
+
+
+def test_every_rule_names_a_test_that_is_collected():
+    files = sorted({rule.test.partition("::")[0] for rule in RULES})
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *files]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    missing = {rule.test for rule in RULES} - set(done.stdout.splitlines())
+    assert not missing, (
+        "no test has these node ids: name in tests/mutants/rules those that catch the mutants now"
+    )
+
+
+def test_every_area_has_rules_and_no_rule_stands_twice():
+    assert len(RULES) >= ROWS_MIN
+    assert {rule.area for rule in RULES} == set(AREAS)
+    assert len({rule.says for rule in RULES}) == len(RULES)
+    assert len({(rule.path, rule.old, rule.new) for rule in RULES}) == len(RULES)
+
+
+def test_a_text_that_is_gone_or_stands_twice_is_named():
+    path, source = "log/producers.py", (SOURCES / PACKAGE / "log/producers.py").read_text()
+    gone, twice = (
+        Rule("a", "It holds.", path, "no such text", "", ""),
+        Rule("a", "It holds.", path, "def ", "", ""),
+    )
+    assert "no such text" not in source
+    with pytest.raises(ValueError, match=r"'It holds.' is gone from log/producers.py: write into rules/"):
+        gone.mutated()
+    with pytest.raises(ValueError, match=r"'It holds.' stands \d+ times in log/producers.py"):
+        twice.mutated()
+
+
+def test_a_table_is_read_with_texts_of_several_lines():
+    rules = read(
+        "# an area\n\nIt holds.\n@ a.py\n-     one\n-         two\n+ three\n= tests/x.py::test_y[a b]\n"
+    )
+    assert rules == [
+        Rule("an area", "It holds.", "a.py", "    one\n        two", "three", "tests/x.py::test_y[a b]")
+    ]
+
+
+def test_a_mutant_that_a_weak_test_does_not_notice_survives(capsys):
+    """The same fault, put to a test that asks for it and to one that does not."""
+    old, new = (
+        "(self.last_sequence - self.offset_delta) & SEQUENCE_MAX",
+        "self.last_sequence - self.offset_delta",
+    )
+    sound = "tests/log/test_producers.py::test_a_batch_whose_sequences_wrap_is_recognised"
+    weak = "tests/log/test_producers.py::test_the_window_of_five_survives_a_crash"
+    rules = [Rule("cuts", f"It wraps, {at}.", "log/producers.py", old, new, at) for at in (sound, weak)]
+    assert not try_rules(rules, workers=1)
+    said = capsys.readouterr().out
+    assert f"caught   cuts: It wraps, {sound}." in said
+    assert f"SURVIVES cuts: It wraps, {weak}." in said
+    assert said.rstrip().endswith(f"{weak} passes with it")
+
+
+SOURCE = '''
+"""A module."""
+import os
+LIMIT: int = 5
+
+def count(rows: list[int], least=1) -> int:
+    """How many."""
+    assert rows, "none"
+    found = 0
+    for row in rows:
+        if row >= least and row != 7:  # a comment: < and or
+            found += 1
+    if not found:
+        raise ValueError(f"none of {len(rows) - 1}")
+    log.warning("found %d", found + 1)
+    return min(found, LIMIT)
+'''
+
+
+def test_changes_are_small_faults_of_behaviour_and_nothing_else():
+    changes = changes_of("log/x.py", SOURCE)
+    assert all(compiles(change.applied(SOURCE)) for change in changes)
+    shown = {change.shown(SOURCE) for change in changes}
+    line = "if row >= least and row != 7: # a comment: < and or"
+    for after in (
+        line.replace(">=", ">"),
+        line.replace("d row !=", "d row =="),
+        line.replace("t and r", "t or r"),
+    ):
+        assert (line, after) in shown
+    assert ("found += 1", "pass") in shown
+    assert ("found += 1", "found -= 1") in shown
+    assert ("return min(found, LIMIT)", "return max(found, LIMIT)") in shown
+    assert ("return min(found, LIMIT)", "return min(LIMIT, found)") not in shown, (
+        "min is the same in any order"
+    )
+    assert ("LIMIT: int = 5", "LIMIT: int = (6)") in shown
+    for before, _ in shown:
+        assert not any(word in before for word in ("import", "assert", "log.", '"""'))
+    raised = [after for before, after in shown if before.startswith("raise")]
+    assert raised == ["pass"], "what an error says changes no behaviour"
+
+
+def test_changes_know_the_lines_that_have_to_be_executed():
+    changes = changes_of("log/x.py", SOURCE)
+    at_import = {change.shown(SOURCE)[0] for change in changes if not change.lines}
+    assert at_import == {"LIMIT: int = 5", "def count(rows: list[int], least=1) -> int:"}
+    assert all(len(change.lines) == 1 for change in changes if change.lines)
+
+
+def test_a_seed_draws_the_same_mutants_of_each_room_again():
+    mutants = draw(7, 200)
+    assert len(mutants) == len(set(mutants)) == 200
+    assert draw(7, 50) == mutants[:50] != draw(8, 50)
+    rooms = Counter(change.path.partition("/")[0] for change in mutants)
+    assert set(rooms) == {"log", "coordinators", "views"}
+    for change in mutants:
+        source = (SOURCES / PACKAGE / change.path).read_text()
+        assert change.applied(source) != source
+
+
+def result(at, test):
+    return Result("log/x.py", at, "constant", 1, "a", f"b{at}", test, 3, 1, 0.5)
+
+
+def test_a_run_goes_on_where_it_ended_and_tries_survivors_again_with_other_tests(tmp_path):
+    path = tmp_path / "results"
+    first = Results(path, "sources", "tests")
+    first.add(result(1, "test_a"))
+    first.add(result(2, None))
+    assert set(Results(path, "sources", "tests").found) == {result(1, None).key, result(2, None).key}
+    assert set(Results(path, "sources", "other tests").found) == {result(1, None).key}
+    assert [json.loads(line)["test"] for line in path.read_text().splitlines()[1:]] == ["test_a"]
+    assert not Results(path, "other sources", "tests").found
+
+
+def test_every_reason_names_a_source_file_and_a_change():
+    """A reason whose line has changed since does no harm: it is that of no mutant any more."""
+    assert drawn.reasons()
+    for (path, before, after), reason in drawn.reasons().items():
+        assert (SOURCES / PACKAGE / path).exists(), (
+            f"{path} is gone: remove its reason from {drawn.REASONS.name}"
+        )
+        assert before != after
+        assert reason
+
+
+def test_too_many_survivors_fail_and_so_does_one_without_a_reason(monkeypatch):
+    caught, survivor = [result(at, "test_a") for at in range(99)], result(100, None)
+    said = []
+    assert drawn._summary(caught, 1, 60.0, said.append)
+    assert not drawn._summary([*caught, survivor], 1, 60.0, said.append)
+    assert "1 survive (1.0%; at most 5%), 1 of them without a reason; 1.0 minutes" in said[-1]
+    monkeypatch.setattr(drawn, "reasons", lambda: {("log/x.py", "a", f"b{at}"): "equal" for at in range(200)})
+    assert drawn._summary([*caught, survivor], 1, 60.0, said.append)
+    assert not drawn._summary([*caught, *(result(at, None) for at in range(100, 110))], 1, 60.0, said.append)
