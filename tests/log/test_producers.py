@@ -141,6 +141,15 @@ def test_a_producer_with_an_open_transaction_is_not_forgotten():
     assert [producer.producer_id for producer in log.partition.producers()] == [1]
 
 
+def test_a_producer_that_wrote_at_the_limit_is_kept_where_another_goes():
+    log = Log(producer_id_expiration_ms=1000)
+    log.append(1, transactional=False)
+    log.now_ms += 1
+    log.append(2, transactional=False)
+    assert sum(log.partition.expire_producers(log.now_ms + 1000)) == 1
+    assert [producer.producer_id for producer in log.partition.producers()] == [2]
+
+
 @pytest.mark.parametrize("clean", [True, False])
 def test_an_open_transaction_is_open_after_a_restart(clean):
     """Scenario 15: and cutting away a commit opens it again."""

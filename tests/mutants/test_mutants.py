@@ -75,7 +75,7 @@ def test_a_mutant_that_a_weak_test_does_not_notice_survives(capsys):
     )
     sound = "tests/log/test_producers.py::test_a_batch_whose_sequences_wrap_is_recognised"
     weak = "tests/log/test_producers.py::test_the_window_of_five_survives_a_crash"
-    rules = [Rule("cuts", f"It wraps, {at}.", "log/producers.py", old, new, at) for at in (sound, weak)]
+    rules = [Rule("cuts", f"It wraps, {at}.", "log/producer.py", old, new, at) for at in (sound, weak)]
     assert not try_rules(rules, workers=1)
     said = capsys.readouterr().out
     assert f"caught   cuts: It wraps, {sound}." in said

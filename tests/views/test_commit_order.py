@@ -221,7 +221,10 @@ def test_a_time_finds_the_first_commit_at_it_or_later():
         log.now_ms += 1000
         log.end(1)
     log.sync()
-    find = log.partition.offset_for_timestamp
+
+    def find(*arguments):
+        return finished(log.partition.look_up_time(*arguments))
+
     assert find(0, Isolation.READ_COMMITTED)[:2] == (2, NOW_MS + 1000)
     assert find(NOW_MS + 1001, Isolation.READ_COMMITTED)[:2] == (5, NOW_MS + 2000)
     assert find(NOW_MS + 3001, Isolation.READ_COMMITTED) is None
@@ -240,7 +243,10 @@ def test_a_marker_is_no_record_to_a_lookup_by_time_in_either_order():
     log.now_ms += 1500
     log.end(2)  # 5, and 6 is the record's position
     log.sync()
-    find = log.partition.offset_for_timestamp
+
+    def find(*arguments):
+        return finished(log.partition.look_up_time(*arguments))
+
     committed, uncommitted = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
     assert [find(NOW_MS + ms, committed)[0] for ms in (0, 500, 501, 1000, 2000)] == [4, 4, 6, 6, 6]
     assert find(NOW_MS + 2001, committed) is None
