@@ -191,7 +191,7 @@ def test_also_where_the_partitions_have_forgotten_the_producer(how, dialect):
             a, b = await passed_on(desk, how, dialect)
             desk.broker.clock.advance(2000)
             await desk.broker.maintenance.expire_producers()
-            assert all(desk.broker.topics.partition(*target).producer_count == 0 for target in TARGETS)
+            assert not any(desk.broker.topics.partition(*target).producer_state for target in TARGETS)
             await refused(desk, a, b)
             assert await b.write(b"B", partition=1) is NONE
             await refused(desk, a, b)
