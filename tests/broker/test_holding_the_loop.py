@@ -9,6 +9,7 @@ import pytest
 
 from stablelog.broker import journal as journal_module
 from stablelog.coordinators.transactions.records import State, Transaction
+from stablelog.wire.extension.children import JointName, child_id
 from tests.broker.test_maintenance import until, working
 
 HOLD_S_MAX = 0.020
@@ -70,14 +71,16 @@ def test_a_checkpoint_of_100_000_ids_is_written_between_requests(monkeypatch, ho
             end = group.journal.partition.end_offset
             holds.clear()
             trimming = asyncio.ensure_future(broker.maintenance.trim_logs())
-            served = 0
+            meanwhile = asyncio.ensure_future(desk.init("served meanwhile"))
+            turn_count = 0
             while not trimming.done():
-                await desk.init("served meanwhile")
-                served += 1
+                await asyncio.sleep(0)
+                turn_count += 1
             await trimming
+            await meanwhile
             assert group.journal.partition.start_offset >= end
             assert group.journal.partition.end_offset - end > ID_COUNT
-            assert served > 10
+            assert turn_count > ID_COUNT // journal_module.CHECKPOINT_SLICE_COUNT
             found = longest(holds)
             assert found[0] < HOLD_S_MAX, found
 
@@ -103,6 +106,32 @@ def test_ids_expire_between_requests(holds):
             assert found[0] < HOLD_S_MAX, found
 
     asyncio.run(asyncio.wait_for(conversation(), 300))
+
+
+def test_the_expiry_of_ids_ends_where_keys_are_held_by_their_children():
+    """Such a key is due again at each later time. The clock goes on while others are served."""
+
+    async def conversation():
+        async with working() as (desk, clock):
+            group = desk.broker.transactions.default
+            now_ms = group._now_ms()
+            for number in range(300):
+                name = JointName("", f"k{number}")
+                group.apply(group.coordinator.joint.commit(name, 0, [], retention_ms=1, now_ms=now_ms))
+                child = child_id(name.key, 1, "1", 0, 0)
+                group.apply(group.coordinator.init_producer_id(child, 60_000, api_version=5, now_ms=now_ms))
+            maintenance = desk.broker.maintenance
+            plain = maintenance._now_ms
+
+            def later():
+                clock.advance(5)
+                return plain()
+
+            maintenance._now_ms = later
+            clock.advance(1000)
+            await maintenance.forget_expired()
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
 
 
 def test_transactions_time_out_between_requests(holds):

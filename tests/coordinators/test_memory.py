@@ -159,6 +159,9 @@ def test_an_owner_is_found_with_and_without_the_index() -> None:
     assert ids.owner(10_003) is None
     ids.put_encoded("id-3", encode_transaction(idle(900)))
     assert ids.owner(10_003) is None, "it has another producer id since"
+    late = idle(77)
+    ids.put("late", late, encode_transaction(late))
+    assert ids.owner(late.producer_id) == "late", "it became idle since the index was made"
     ids.drop_owner_index()
     assert ids.owner(10_900) == "id-3"
 

@@ -12,6 +12,7 @@ their own wait with one entry.
 
 import asyncio
 import itertools
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -26,6 +27,8 @@ from stablelog.coordinators.live_state import LiveState
 from stablelog.errors import Corrupt, DiskError, Refused, Unavailable
 from stablelog.log.partition import Origin, Partition
 from stablelog.log.segment import Segment
+
+log = logging.getLogger(__name__)
 
 Entry = tuple[bytes, bytes | None]
 
@@ -67,6 +70,7 @@ class Journal:
         self._waiting: deque[bytes | Callable[[], None] | asyncio.Future[None]] = deque()
         self._waiting_max: int | None = None
         self._effects: deque[tuple[int, Callable[[], None]]] = deque()
+        self._has_told_untrimmed = False
         self._size_after_checkpoint = 0
         self._checkpoint_begin: int | None = None  # of a checkpoint that the log was not trimmed to yet
         self._is_writing_checkpoint = False
@@ -261,7 +265,16 @@ class Journal:
         """Append the live state. Returns its beginning; None if there is no live state, or no more room for it."""
         state = live()
         if state is None:
+            if not self._has_told_untrimmed:
+                self._has_told_untrimmed = True
+                log.warning(
+                    "%s has %d MiB and is not trimmed while so many decisions in it lack markers: a partition that they "
+                    "are for is offline. Restore that partition, or delete its topic",
+                    self.partition.topic,
+                    self.partition.size >> 20,
+                )
             return None
+        self._has_told_untrimmed = False
         begin = self.partition.end_offset
         if len(self.partition.producer_state):
             # Offsets in transactions that are open now are not live state yet: they stay, whatever becomes of them.

@@ -108,18 +108,20 @@ class Maintenance:
 
     async def abort_overdue(self) -> None:
         """Abort open transactions whose time is up, in every transaction group."""
+        now_ms = self._now_ms()
         for group in self._transactions:
             # Requests are served while the markers of one slice wait for the disk: all at once would hold the loop.
-            while (decision := group.coordinator.abort_overdue(self._now_ms())).answer:
+            while (decision := group.coordinator.abort_overdue(now_ms)).answer:
                 await group.carry_out(decision)
             group.apply(decision)
 
     async def forget_expired(self) -> None:
         """Forget transactional ids and keys of joint commits that were not used for long, in every transaction group."""
+        now_ms = self._now_ms()  # once: what comes due meanwhile is for the next pass, or there may be no end
         for group in self._transactions:
             may_be_more = True
             while may_be_more:
-                may_be_more = group.apply(group.coordinator.forget_expired(self._now_ms()))
+                may_be_more = group.apply(group.coordinator.forget_expired(now_ms))
                 await asyncio.sleep(0)  # requests are served meanwhile
 
     async def trim_logs(self) -> None:
@@ -185,7 +187,7 @@ class Maintenance:
         """
 
         async def remove(partition: Partition) -> None:
-            if removed := partition.remove_deleted(self._now_ms()):
+            while self._topics.has(partition) and (removed := partition.remove_deleted(self._now_ms())):
                 await in_thread(self._threads, close_all, removed)
 
         await self._each_partition("removal of deleted files", remove)

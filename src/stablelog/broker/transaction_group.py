@@ -37,6 +37,8 @@ from stablelog.log.partition import MarkerWrite, Partition
 
 log = logging.getLogger(__name__)
 
+MARKER_ENDS_MIN = 64  # partitions that are remembered without a look at whether their markers are durable
+
 Answer = TypeVar("Answer")
 OrderKey = tuple[str, int, int]
 
@@ -89,6 +91,7 @@ class TransactionGroup:
         self._marked: dict[int, list[tuple[Partition, int]]] = {}
         # Where the last marker of each partition ends, until it is durable; and the barrier behind all of them.
         self._marker_ends: dict[Partition, int] = {}
+        self._marker_ends_max = MARKER_ENDS_MIN
         self._barrier: Barrier | None = None
         self._durable_sequence = 0  # of the last commit whose decision is durable
         self._appended_sequence = 0
@@ -352,6 +355,8 @@ class TransactionGroup:
         self._flush.dirty(partition)
         end = partition.end_offset
         self._marker_ends[partition] = end
+        if len(self._marker_ends) > self._marker_ends_max:
+            self._forget_durable_ends()
         self._barrier = None
         for order, outcome in zip(orders, outcomes, strict=True):
             if isinstance(outcome, Refused):
@@ -371,13 +376,15 @@ class TransactionGroup:
     def _marker_barrier(self) -> Barrier:
         """A function that says whether all markers written until now are durable; see `coordinators...spare_ids`."""
         if self._barrier is None:
-            self._marker_ends = {
-                partition: end
-                for partition, end in self._marker_ends.items()
-                if self._is_awaited(partition, end)
-            }
+            self._forget_durable_ends()
             self._barrier = partial(self._are_durable, list(self._marker_ends.items()))
         return self._barrier
+
+    def _forget_durable_ends(self) -> None:
+        self._marker_ends = {
+            partition: end for partition, end in self._marker_ends.items() if self._is_awaited(partition, end)
+        }
+        self._marker_ends_max = MARKER_ENDS_MIN + 2 * len(self._marker_ends)
 
     def _are_durable(self, ends: list[tuple[Partition, int]]) -> bool | None:
         """Whether partitions are durable up to these ends; None if one of them has failed, was opened again or deleted."""

@@ -64,6 +64,8 @@ class IdleIds:
         """
         assert not txn.state.is_open
         self.put_encoded(transactional_id, value)
+        if self._owners is not None:
+            self._owners[txn.producer_id] = transactional_id
         self._keep_decoded(transactional_id, txn)
 
     def put_encoded(self, transactional_id: str, value: bytes) -> None:
