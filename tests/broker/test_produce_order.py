@@ -6,8 +6,14 @@ import threading
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.batch.header import Codec
-from stablelog.batch.records import QUICK_COUNT_MAX, QUICK_PACKED_SIZE_MAX, Record, encode_batch
+from stablelog.batch.header import Codec, read_header
+from stablelog.batch.records import (
+    QUICK_COUNT_MAX,
+    QUICK_PACKED_SIZE_MAX,
+    Record,
+    encode_batch,
+    is_decoded_quickly,
+)
 from stablelog.broker.apis import produce
 from stablelog.log.append import check_keys
 from tests.broker import desk
@@ -104,6 +110,63 @@ def test_others_are_served_while_the_keys_of_a_batch_are_checked(monkeypatch):
             assert (await checked).base_offset == 1
 
     asyncio.run(scenario())
+
+
+def test_a_request_keeps_its_memory_until_the_thread_is_done_with_it(monkeypatch):
+    """Its connection is lost. What waits for the thread holds no memory of a request that is over."""
+    begun, go_on, seen = threading.Event(), threading.Event(), []
+
+    def late(_header, records, _topic):
+        begun.set()
+        assert go_on.wait(60)
+        seen.append(bytes(records))
+
+    monkeypatch.setattr(produce, "check_keys", late)
+
+    async def scenario():
+        async with desk.opened() as one:
+            one.broker.topics.create("compacted", 1, COMPACTED)
+            batch = encode_batch(records(MANY))
+            first = asyncio.create_task(one.produce(batch, topic="compacted"))
+            others = [
+                asyncio.create_task(Desk(one.broker).produce(batch, topic="compacted")) for _ in range(3)
+            ]
+            assert await asyncio.to_thread(begun.wait, 60)
+            for task in (first, *others):
+                task.cancel()
+            await asyncio.wait(others)
+            assert not first.done(), "the thread reads its records"
+            go_on.set()
+            await asyncio.wait([first])
+            assert first.cancelled()
+            assert seen == [batch], "what was cancelled is not looked at"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("refused_for", ["size", "crc"])
+def test_a_batch_that_may_not_be_written_is_not_unpacked(monkeypatch, refused_for):
+    monkeypatch.setattr(produce, "check_keys", lambda *_arguments: pytest.fail("it is looked into"))
+    batch = bytearray(encode_batch(records(MANY, key=None), codec=Codec.ZSTD))
+    if refused_for == "crc":
+        batch[-1] ^= 1
+    configs = {**COMPACTED, "max.message.bytes": "100"} if refused_for == "size" else COMPACTED
+    code = ErrorCode.message_too_large if refused_for == "size" else ErrorCode.corrupt_message
+
+    async def scenario():
+        async with desk.opened() as one:
+            one.broker.topics.create("compacted", 1, configs)
+            assert (await one.produce(bytes(batch), topic="compacted")).error_code is code
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_what_is_unpacked_on_the_event_loop_is_bounded(codec):
+    """For each codec, the most that a batch of few bytes can become."""
+    for size in (1 << 20, 4 << 20, 60 << 20):
+        batch = encode_batch(records(1, value=bytes(size)), codec=codec)
+        assert size <= 5 << 20 or not is_decoded_quickly(read_header(batch))
 
 
 def test_a_topic_that_is_compacted_from_now_on_is_not_given_what_was_checked_for_another(monkeypatch):

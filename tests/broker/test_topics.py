@@ -4,14 +4,16 @@ import errno
 import threading
 from pathlib import Path
 
+import pytest
+
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker import topics as topics_module
 from stablelog.broker.checkpoints import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
 from stablelog.broker.config import load_settings
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.topics import Topics
-from stablelog.errors import Corrupt
-from stablelog.testing.sim_disk import SimDisk
+from stablelog.errors import Corrupt, DiskError
+from stablelog.testing.sim_disk import SimDisk, SimFile
 
 HERE = Path("/data")
 
@@ -142,15 +144,15 @@ def test_what_was_durable_stays_so_until_its_partition_is_opened():
 
 
 class CountedReserve(DiskReserve):
-    """A reserve that notes how often, and by which threads, it is asked for room."""
+    """A reserve that has room, and notes which threads ask for it."""
 
     def __init__(self, disk):
         super().__init__(disk, HERE, 0)
         self.threads = []
 
-    def attempt(self, work, *, frees=False):
+    def make_room(self, error, *, frees=False):
         self.threads.append(threading.current_thread())
-        return super().attempt(work, frees=frees)
+        return error.is_full and frees
 
 
 def written(disk, count):
@@ -208,3 +210,24 @@ def test_a_partition_without_room_among_many_is_closed_with_the_room_of_the_rese
     for number in range(6):
         assert len(snapshot_names(disk, f"t{number}")) == 2
     assert set(reserve.threads) == {threading.main_thread()}
+
+
+@pytest.mark.parametrize("in_turn_max", [2, 100])
+def test_a_sync_that_failed_at_a_stop_is_not_made_good_by_one_that_succeeds(monkeypatch, in_turn_max):
+    """The system tells of a lost write once: the next sync of the file succeeds, and the record is gone all the same."""
+    monkeypatch.setattr(topics_module, "CLOSED_IN_TURN", in_turn_max)
+    disk = SimDisk()
+    topics, _ = written(disk, 6)
+    topics.get("t3").partitions[0].append(encode_batch([Record(0, 0, None, b"lost", ())]), now_ms=0)
+    failed = []
+    plain = SimFile.sync
+
+    def sync(file):
+        if not failed and file._path.parent.name == "t3-0" and file._path.suffix == ".log":
+            failed.append(file)
+            raise DiskError("syncing", errno.EIO, undone=False)
+        plain(file)
+
+    monkeypatch.setattr(SimFile, "sync", sync)
+    assert not topics.close()
+    assert failed

@@ -1,5 +1,10 @@
 """What has to reach the disk: nothing is left out, and what relies on something comes behind it."""
 
+import errno
+
+import pytest
+
+from stablelog.errors import DiskError
 from tests.log.timeline import Log
 
 
@@ -65,3 +70,18 @@ def test_there_is_no_work_where_all_is_durable():
     assert not log.partition.has_pending_writes
     log.partition.roll(log.now_ms)
     assert log.partition.has_pending_writes
+
+
+def test_a_work_whose_sync_failed_is_never_run_again():
+    log = Log()
+    log.write("-", sync=False)
+    work = log.partition.unsynced()
+    log.disk.fault = lambda what, _path: errno.EIO if what == "syncing" else None
+    with pytest.raises(DiskError):
+        work.run()
+    log.disk.fault = None
+    with pytest.raises(DiskError):
+        work.run()
+    log.write("-", sync=False)
+    with pytest.raises(DiskError):
+        log.partition.unsynced().run()

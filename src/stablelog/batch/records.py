@@ -30,7 +30,7 @@ Header = tuple[str, bytes | None]
 
 LOOK_SIZE_MAX = 16 << 20  # of a batch that is looked into for a time; a larger one takes too long
 LOOK_COUNT_MAX = 20_000
-# Of a batch that is decoded in some milliseconds; 4 KiB of gzip unpack to 4 MiB at the most.
+# Of a batch that is decoded in some milliseconds. 4 KiB of gzip unpack to 4 MiB at the most; of zstd, to any size.
 QUICK_COUNT_MAX = 1000
 QUICK_PACKED_SIZE_MAX = 4 << 10
 
@@ -235,8 +235,9 @@ def find_by_time(
 
 def is_decoded_quickly(header: BatchHeader) -> bool:
     """Whether the records of a batch are decoded in some milliseconds, whatever its bytes are."""
-    is_packed = header.codec is not Codec.NONE
-    return header.record_count <= QUICK_COUNT_MAX and not (is_packed and header.size > QUICK_PACKED_SIZE_MAX)
+    if header.record_count > QUICK_COUNT_MAX or header.codec is Codec.ZSTD:
+        return False
+    return header.codec is Codec.NONE or header.size <= QUICK_PACKED_SIZE_MAX
 
 
 def look_into(batch: Buffer, position: int = 0) -> list[Record] | None:

@@ -4,6 +4,7 @@ It owns the data directory and joins the coordinators with their logs. It knows 
 requests, and a test can as well.
 """
 
+import asyncio
 import base64
 import logging
 import uuid
@@ -36,7 +37,7 @@ from stablelog.broker.metrics import Metrics
 from stablelog.broker.opening import Opening
 from stablelog.broker.proofs import Proofs
 from stablelog.broker.scrub import Scrub
-from stablelog.broker.tasks import Tasks, in_thread
+from stablelog.broker.tasks import Arguments, Result, Tasks, in_thread, in_thread_to_its_end
 from stablelog.broker.topics import (
     CONSUMER_OFFSETS_TOPIC,
     Topic,
@@ -108,7 +109,8 @@ class Broker:
         self.fetch_sessions = FetchSessions(config["max.incremental.fetch.session.cache.slots"])
         self.compactor = Compactor(self.topics, config, self.reserve, self.tasks, self.now_ms)
         self.proofs = Proofs(self.tasks, self.waiters.wake)
-        self.batch_threads = ThreadPoolExecutor(1, thread_name_prefix="batches")  # look into large batches
+        self._batch_thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self._batch_turn = asyncio.Lock()
         self.read_threads = ThreadPoolExecutor(
             READ_THREADS, thread_name_prefix="reads"
         )  # wait for cold pages
@@ -398,6 +400,10 @@ class Broker:
             self._refused_appends_told_ms = self.now_ms()
             log.error("nothing can be written to %s-%d; its producers try again: %s", name, index, error)
 
+    async def look_into_batch(self, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
+        """Decode a large batch in the one thread for that, and return or raise what `work` does."""
+        return await in_thread_to_its_end(self._batch_turn, self._batch_thread, work, *arguments)
+
     async def create_topic(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Topic:
         """Create a topic. Others are served meanwhile; whoever asked may go, and it is created all the same.
 
@@ -477,7 +483,7 @@ class Broker:
             self.maintenance.close()
         self.flush.close()
         self.compactor.close()
-        for threads in (self.batch_threads, self.read_threads):
+        for threads in (self._batch_thread, self.read_threads):
             threads.shutdown(wait=True, cancel_futures=True)
         self.proofs.close()
         self.scrub.close()

@@ -257,6 +257,26 @@ class Tasks:
             self.unexpected(name, scope, error)
 
 
+async def in_thread_to_its_end(
+    turn: asyncio.Lock, threads: Executor, work: Callable[[*Arguments], Result], *arguments: *Arguments
+) -> Result:
+    """As `in_thread`, but whoever is cancelled waits until the thread is done: it reads what the caller then gives back.
+
+    Args:
+        turn: of the only thread. Nothing waits within the executor, where it could not be cancelled.
+        threads: of one thread.
+        work: what is done.
+        arguments: its arguments.
+    """
+    async with turn:
+        done = asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            await asyncio.wait([done])
+            raise
+
+
 async def in_thread(
     threads: Executor | None, work: Callable[[*Arguments], Result], *arguments: *Arguments
 ) -> Result:

@@ -74,6 +74,7 @@ DESCRIPTORS_PER_SEGMENT = (
     5  # of a sealed one that is read: the log file, its map, and the maps of three indexes
 )
 OPEN_SEGMENTS_MIN = 64
+OPEN_SEGMENTS_MAX = 4096  # whose maps are a quarter of what Linux allows a process
 CLOSED_IN_TURN = 16
 CLOSING_THREADS = 32  # which wait for the disk: it syncs many files together
 
@@ -850,8 +851,10 @@ class Topics:
     def _closed(self, partition: Partition, closing: "Future[None]") -> None:
         try:
             closing.result()
-        except DiskError:
-            # The reserve is one thread's at a time, and gives it room perhaps.
+        except DiskError as error:
+            # The reserve belongs to this thread. After a sync that failed, one that succeeds proves nothing.
+            if not error.undone or not self._reserve.make_room(error, frees=True):
+                raise
             self._reserve.attempt(partition.close, frees=True)
 
     def _written(self, *writes: Callable[[], None]) -> bool:
@@ -882,4 +885,4 @@ def _short(name: str) -> str:
 def _open_segments_max() -> int:
     """How many sealed segments may be open: they take a quarter of the process's descriptors at the most."""
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(descriptors // 4 // DESCRIPTORS_PER_SEGMENT, OPEN_SEGMENTS_MIN)
+    return min(max(descriptors // 4 // DESCRIPTORS_PER_SEGMENT, OPEN_SEGMENTS_MIN), OPEN_SEGMENTS_MAX)

@@ -873,7 +873,8 @@ class Partition:
         if clean and self.failure is None:
             if not self._is_settled():
                 self._settle()
-            close_all(self._pending_deletes.purge(1 << 62))
+            while removed := self._pending_deletes.purge(1 << 62):
+                close_all(removed)
         self.usability.is_closed = True
         self._close_files()
 

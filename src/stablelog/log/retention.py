@@ -14,11 +14,12 @@ from pathlib import Path
 from stablelog.env.disk import Disk, File
 from stablelog.errors import DiskError
 from stablelog.log.model import LogConfig
-from stablelog.log.names import DELETED, SEGMENT_SUFFIXES, is_snapshot, offset_of
+from stablelog.log.names import DELETED, SEGMENT_SUFFIXES, is_log, is_snapshot, offset_of
 from stablelog.log.segment import Segment
 from stablelog.log.segments import Segments
 
 NO_LIMIT = -1
+HELD_MAX = 16  # removed files that are open at a time, in a partition
 
 
 def count_too_old(segments: Segments, config: LogConfig, now_ms: int) -> int:
@@ -98,10 +99,11 @@ class PendingDeletes:
         return marked
 
     def purge(self, now_ms: int) -> list[File]:
-        """Remove the names of the files that are due.
+        """Remove the names of files that are due, up to `HELD_MAX` log files.
 
         Returns:
-            The files, open. The disk takes their bytes back when they are closed, which takes long: in any thread.
+            The log files, open. The disk takes their bytes back when they are closed, which takes long: in any thread. If
+            there are any, more files may be due.
 
         Raises:
             DiskError: a file cannot be removed. It is tried again by the next call.
@@ -111,8 +113,11 @@ class PendingDeletes:
             while self._pending and self._pending[0][0] <= now_ms:
                 paths = self._pending[0][1]
                 while paths:
-                    with contextlib.suppress(DiskError, FileNotFoundError):  # it is removed all the same
-                        removed.append(self._disk.open(paths[-1]))
+                    if len(removed) == HELD_MAX:
+                        return removed
+                    if is_log(paths[-1].name.removesuffix(DELETED)):
+                        with contextlib.suppress(DiskError, FileNotFoundError):  # it is removed all the same
+                            removed.append(self._disk.open(paths[-1]))
                     self._disk.remove(paths[-1])
                     paths.pop()
                 self._pending.popleft()

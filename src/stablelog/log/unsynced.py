@@ -31,6 +31,7 @@ class SyncWork:
         release: bases of sealed segments that need not stay open afterwards.
         unwritten: set by `run`: those of `writes` that are not written, because of `failure`.
         failure: set by `run`: why not all of `writes` are written; None if they are.
+        sync_failure: set by `run`: the sync that failed. The system tells a lost write once: no later sync proves anything.
     """
 
     end_offset: int
@@ -41,15 +42,18 @@ class SyncWork:
     release: Sequence[int]
     unwritten: Sequence[tuple[Path, Content]] = field(default=(), init=False)
     failure: DiskError | None = field(default=None, init=False)
+    sync_failure: DiskError | None = field(default=None, init=False)
 
     def with_older(self, older: "SyncWork") -> "SyncWork":
         """This work, and one before it that may not have been run."""
-        return replace(
+        both = replace(
             self,
             files=list(dict.fromkeys([*older.files, *self.files])),
             directory=self.directory or older.directory,
             writes=[*older.writes, *self.writes],
         )
+        both.sync_failure = older.sync_failure
+        return both
 
     @property
     def is_large(self) -> bool:
@@ -63,10 +67,16 @@ class SyncWork:
             DiskError: which bytes are durable is not known. A file of `writes` that could not be written is no
                 error: it is in `unwritten` with all behind it.
         """
-        for file in self.files:
-            file.sync()
-        if self.directory is not None:
-            self.disk.sync_dir(self.directory)
+        if self.sync_failure is not None:
+            raise self.sync_failure
+        try:
+            for file in self.files:
+                file.sync()
+            if self.directory is not None:
+                self.disk.sync_dir(self.directory)
+        except DiskError as error:
+            self.sync_failure = error
+            raise
         for place, (path, content) in enumerate(self.writes):
             try:
                 self.disk.write_atomic(path, content)

@@ -25,7 +25,6 @@ from stablelog.broker.apis import NO_THROTTLE, Item, in_turns
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
-from stablelog.broker.tasks import in_thread
 from stablelog.errors import Refused, Unavailable, Unproven
 from stablelog.log.partition import Isolation, Partition
 from stablelog.log.read import Lookup
@@ -58,7 +57,7 @@ async def _look_up(broker: Broker, name: str, asked: Any, isolation: Isolation) 
         except Unproven as unproven:
             await broker.proofs.request(partition, unproven)
             lookup, work = _lookup(partition, timestamp, isolation), None
-        done = None if work is None else await in_thread(broker.batch_threads, work)
+        done = None if work is None else await broker.look_into_batch(work)
         await asyncio.sleep(0)
         if broker.topics.partition(name, asked.partition_index, PARTITION_CODES) is not partition:
             raise Refused(

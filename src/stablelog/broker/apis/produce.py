@@ -21,11 +21,10 @@ from stablelog.batch.records import is_decoded_quickly
 from stablelog.broker.apis import check_marked, durable_code, in_turns
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
-from stablelog.broker.tasks import in_thread
 from stablelog.broker.topics import is_internal
 from stablelog.errors import Corrupt, Refused, Unavailable
-from stablelog.log.append import check_keys
-from stablelog.log.partition import Appended, Partition
+from stablelog.log.append import check_batch, check_keys
+from stablelog.log.partition import Origin, Partition
 from stablelog.wire.extension.transaction_groups import group_of
 from stablelog.wire.guard import Buffer
 from stablelog.wire.produce import (
@@ -88,15 +87,14 @@ def _transaction_check(
     return check
 
 
-def _append(
-    broker: Broker,
-    request: ProduceRequest,
-    api_version: int,
-    name: str,
-    asked: PartitionRecords,
-    codes: Codes,
-    checked: Partition | None,
-) -> tuple[Partition, Appended]:
+def _writable(
+    broker: Broker, request: ProduceRequest, name: str, asked: PartitionRecords, codes: Codes
+) -> tuple[Partition, Buffer]:
+    """The partition, if it takes batches of this request, and its batch.
+
+    Raises:
+        Refused: it does not.
+    """
     if is_internal(name):
         raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own")
     partition = broker.topics.partition(name, asked.index, codes)
@@ -108,40 +106,33 @@ def _append(
     if request.transactional_id:
         # Before the log looks at sequences: aiokafka goes on to send what it was refused, with those that come next.
         broker.transactions.check_topic(request.transactional_id, name)
-    appended = partition.append(
-        asked.records,
-        now_ms=broker.now_ms(),
-        transaction_check=_transaction_check(
-            broker, request.transactional_id, api_version, (name, asked.index)
-        ),
-        require_first_sequence_zero=request.transactional_id is not None
-        and api_version >= SECOND_DIALECT_VERSION,
-        are_keys_checked=partition is checked,
-    )
-    broker.flush.dirty(partition)
-    return partition, appended
+    return partition, asked.records
 
 
-async def _check_many_keys(broker: Broker, name: str, asked: PartitionRecords) -> Partition | None:
+async def _check_many_keys(broker: Broker, partition: Partition, records: Buffer) -> Partition | None:
     """Look for a key in each record of a batch for a compacted topic, in a thread if that takes long.
 
     Returns:
-        The partition for which the batch was checked; None if the append checks it, or refuses it for another reason.
+        The partition for which the batch was checked; None if the append checks it.
 
     Raises:
-        Refused: a record has no key.
-        Corrupt: the records are not what the header says.
+        Refused: the batch may not be written, or a record has no key.
+        Corrupt: the bytes are no batch, or not those of its CRC.
     """
-    try:
-        partition = broker.topics.partition(name, asked.index)
-        if asked.records is None or not partition.config.is_compacted:
-            return None
-        header = read_header(asked.records)
-    except (*PARTITION_ERRORS, Corrupt):
+    if not partition.config.is_compacted:
         return None
+    header = read_header(records)
     if is_decoded_quickly(header):
         return None
-    await in_thread(broker.batch_threads, check_keys, header, asked.records, name)
+    check_batch(
+        header,
+        records,
+        Origin.CLIENT,
+        topic=partition.topic,
+        config=partition.config,
+        now_ms=broker.now_ms(),
+    )
+    await broker.look_into_batch(check_keys, header, records, partition.topic)
     return partition
 
 
@@ -155,8 +146,23 @@ async def _append_one(
 ) -> "tuple[ProducedPartition, asyncio.Future[None] | None]":
     """Append one partition's batch. Return its answer, and the future that is done when the batch is durable."""
     try:
-        checked = await _check_many_keys(broker, name, asked)
-        partition, appended = _append(broker, request, api_version, name, asked, codes, checked)
+        partition, records = _writable(broker, request, name, asked, codes)
+        checked = await _check_many_keys(broker, partition, records)
+        if checked is not None:
+            partition, records = _writable(
+                broker, request, name, asked, codes
+            )  # others were served meanwhile
+        appended = partition.append(
+            records,
+            now_ms=broker.now_ms(),
+            transaction_check=_transaction_check(
+                broker, request.transactional_id, api_version, (name, asked.index)
+            ),
+            require_first_sequence_zero=request.transactional_id is not None
+            and api_version >= SECOND_DIALECT_VERSION,
+            are_keys_checked=partition is checked,
+        )
+        broker.flush.dirty(partition)
     except Corrupt as corrupt:  # the client's bytes
         return _refusal(asked, ErrorCode.corrupt_message, str(corrupt)), None
     except PARTITION_ERRORS as error:
