@@ -51,7 +51,7 @@ from stablelog.log.read import (
     read,
 )
 from stablelog.log.recovery import NEVER, Cut, Known, Recovered, recover
-from stablelog.log.retention import PendingDeletes, close_all, count_durable, count_too_much, count_too_old
+from stablelog.log.retention import PendingDeletes, count_durable, count_too_much, count_too_old
 from stablelog.log.segment import RELATIVE_OFFSET_MAX, OpenFiles, Segment
 from stablelog.log.segments import Segments, cut_files
 from stablelog.log.snapshots import Snapshots
@@ -873,8 +873,7 @@ class Partition:
         if clean and self.failure is None:
             if not self._is_settled():
                 self._settle()
-            while removed := self._pending_deletes.purge(1 << 62):
-                close_all(removed)
+            self._pending_deletes.purge_all()
         self.usability.is_closed = True
         self._close_files()
 

@@ -126,6 +126,11 @@ class PendingDeletes:
             raise
         return removed
 
+    def purge_all(self) -> None:
+        """Remove all files, due or not. Raises as `purge`."""
+        while removed := self.purge(1 << 62):
+            close_all(removed)
+
 
 def close_all(files: Iterable[File]) -> None:
     """Close files, removed ones perhaps: then the disk takes their bytes back."""
