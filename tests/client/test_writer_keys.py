@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import stablelog
+from stablelog import embedded
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
 from stablelog.client import keys
@@ -13,7 +14,29 @@ from stablelog.coordinators.transactions.records import JointKey, TransactionKey
 from stablelog.errors import Refused, Unavailable
 from stablelog.wire.extension.joint import ABORT_JOINT, COMMIT_JOINT
 from tests.client.faults import Proxy
-from tests.client.transactions import assert_failed, create, settled, through, visible, write_everywhere
+from tests.client.transactions import (
+    assert_failed,
+    create,
+    settled,
+    state_of,
+    through,
+    visible,
+    write_everywhere,
+)
+
+MARKERS_FAIL = """
+from stablelog.broker.transaction_group import TransactionGroup
+from stablelog.errors import Unavailable
+
+write = TransactionGroup._write
+
+def write_or_fail(self, partition, orders):
+    if orders and partition.topic == "failing" and partition.failure is None:
+        self._tasks.partition(partition).fail(Unavailable("input/output error"))
+    return write(self, partition, orders)
+
+TransactionGroup._write = write_or_fail
+"""
 
 
 def remembered(data):
@@ -184,6 +207,114 @@ def test_what_another_writer_has_committed_under_the_key_is_not_taken_for_the_ow
         txn.commit()
     assert_failed(lost)
     assert list(visible(stablelog_broker.bootstrap, topic).values()) == [b"copy"]
+
+
+def test_a_copied_client_takes_new_keys_where_the_broker_refuses_its_own(client, stablelog_broker):
+    topic = create(stablelog_broker.bootstrap)
+    with client.transaction() as txn:
+        future = txn.write(topic, b"k", b"before")
+    written = {future: b"before"}
+    with stablelog.connect(stablelog_broker.bootstrap) as copy:
+        name, version = txn._writing.key.name, txn._writing.key.version
+        copy._keys.take("")
+        copy._keys.give_back(keys.WriterKey("", name, version))
+        for number in range(4):
+            one = (client, copy)[number % 2]
+            with one.transaction() as txn:
+                written[txn.write(topic, b"k", b"%d" % number)] = b"%d" % number
+            assert (txn._writing.key.name == name) == (one is client)
+    assert visible(stablelog_broker.bootstrap, topic) == {
+        future.result(): value for future, value in written.items()
+    }
+
+
+def test_a_key_whose_transaction_was_fenced_is_left_to_the_other_writer(client, stablelog_broker):
+    topic = create(stablelog_broker.bootstrap)
+    txn, copy = client.transaction(), client.transaction()
+    copy._writing.key = keys.WriterKey("", txn._writing.key.name, txn._writing.key.version)
+    futures = []
+    for one in (txn, copy):
+        futures.append(one.write(topic, b"k", b"first"))
+        one._writing._send_all()
+        one._writing._producer.flush()
+    txn.write(topic, b"k", b"second")
+    with pytest.raises(Refused):
+        txn.commit()
+    assert_failed(futures[:1])
+    with client.transaction() as following:
+        assert following._writing.key.name != copy._writing.key.name
+        following.write(topic, b"k", b"following")
+    copy.commit()
+    assert sorted(visible(stablelog_broker.bootstrap, topic).values()) == [b"first", b"following"]
+
+
+def test_a_failed_partition_does_not_stop_transactions_to_other_topics(monkeypatch):
+    """Its marker waits for a restart of the broker, and so does the end of the aborted transaction."""
+    monkeypatch.setattr(embedded, "PROCESS", MARKERS_FAIL + embedded.PROCESS)
+    with stablelog.serve() as broker:
+        failing = create(broker.bootstrap, name="failing", partitions=1)
+        healthy = create(broker.bootstrap)
+        with stablelog.connect(broker.bootstrap, deadline=5) as client:
+            txn = client.transaction()
+            txn.write(failing, b"k", b"v")
+            txn._writing._send_all()
+            txn._writing._producer.flush()
+            transactional_id = txn._writing.key.transactional_id
+            txn.abort()
+            found = {}
+            for number in range(3):
+                with client.transaction() as txn:
+                    found[txn.write(healthy, b"k", b"%d" % number)] = b"%d" % number
+            assert state_of(broker.bootstrap, transactional_id) == "PrepareAbort"
+        assert visible(broker.bootstrap, healthy) == {
+            future.result(): value for future, value in found.items()
+        }
+
+
+def test_a_key_whose_abort_was_not_answered_is_not_used_again(stablelog_broker):
+    topic = create(stablelog_broker.bootstrap)
+
+    def lose(key, _count):
+        return "request" if key == ABORT_JOINT else None
+
+    with (
+        Proxy((stablelog_broker.host, stablelog_broker.port), lose) as proxy,
+        through(proxy, stablelog_broker) as client,
+    ):
+        txn, futures = write_everywhere(client, topic)
+        txn._writing._send_all()
+        txn._writing._producer.flush()
+        txn._writing.cluster.deadline_s = 0
+        txn.abort()
+        assert_failed(list(futures))
+        following = client.transaction()
+        assert following._writing.key is not txn._writing.key
+        following.abort()
+
+
+def test_an_expired_transaction_leaves_its_key_to_the_next_one(client, stablelog_broker):
+    topic = create(stablelog_broker.bootstrap)
+    txn = client.transaction()
+    futures = [txn.write(topic, b"k", b"expired")]
+    txn._writing._send_all()
+    txn._writing._producer.flush()
+    assert txn._writing.expire()
+    assert not settled(futures, 60)
+    with client.transaction() as following:
+        future = following.write(topic, b"k", b"following")
+    assert following._writing.key is txn._writing.key
+    assert visible(stablelog_broker.bootstrap, topic) == {future.result(): b"following"}
+
+
+def test_a_key_from_before_a_fork_is_not_pooled_by_the_child_process(monkeypatch):
+    pool = WriterKeys()
+    key = pool.take("")
+    monkeypatch.setattr(keys.os, "getpid", lambda: -1)
+    own = pool.take("")
+    pool.give_back(key)
+    assert pool.take("") is not key
+    pool.give_back(own)
+    assert pool.take("") is own
 
 
 def test_a_forked_process_makes_keys_of_its_own(monkeypatch):

@@ -10,6 +10,10 @@ Rules:
   version stay with the transaction, so that the commit can be repeated.
 - The version rises with each commit. A transaction that was aborted leaves the version and the transactional id to
   its successor, whose InitProducerId fences it.
+- The broker may still be ending an aborted transaction when the key comes back, and for as long as one of its
+  partitions is offline. The successor waits `ENDING_WAIT_S` for that end. Then it makes a new key.
+- A key is dropped if the broker has refused its transaction with one of `LOST`, or has not answered: somebody else may
+  use the key, as the copy of a virtual machine does. The next transaction makes a new key.
 - A key stays in the process that made it. After a fork, the child process makes its own.
 """
 
@@ -19,10 +23,26 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Final
 
+from kio.schema.errors import ErrorCode
+
 from stablelog.client.joint import child_id
 
 IDLE_MAX: Final = 1000  # keys that wait for a transaction, in all transaction groups
+ENDING_WAIT_S: Final = 2.0  # for the end of the aborted transaction from which a key comes
+LOST: Final = frozenset(  # codes by which the broker refuses who is not the last user of a key
+    {
+        ErrorCode.producer_fenced,
+        ErrorCode.invalid_producer_epoch,
+        ErrorCode.invalid_producer_id_mapping,
+        ErrorCode.concurrent_transactions,
+    }
+)
 RUN: Final = "1"
+
+
+def _current_process_id() -> int:
+    """Looked up anew for each key, which may be made after a fork."""
+    return os.getpid()
 
 
 @dataclass(slots=True)
@@ -33,11 +53,15 @@ class WriterKey:
         group: the transaction group.
         name: the key.
         version: above every version of the key that was committed.
+        may_be_ending: whether the broker may still be ending the last transaction, which was aborted.
+        process_id: of the process that made the key.
     """
 
     group: str
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
     version: int = 0
+    may_be_ending: bool = False
+    process_id: int = field(default_factory=_current_process_id)
 
     @property
     def transactional_id(self) -> str:
@@ -71,9 +95,10 @@ class WriterKeys:
     def give_back(self, key: WriterKey) -> None:
         """Keep a key for the next transaction. The outcome of its last transaction must be known.
 
-        A key above `IDLE_MAX` is dropped: the broker forgets it a day after its last commit.
+        A key above `IDLE_MAX` is dropped: the broker forgets it a day after its last commit. A key that another
+        process has made is dropped, too: that process may use it.
         """
         with self._lock:
-            if self._count < IDLE_MAX and os.getpid() == self._process_id:
+            if self._count < IDLE_MAX and key.process_id == _current_process_id() == self._process_id:
                 self._idle.setdefault(key.group, []).append(key)
                 self._count += 1

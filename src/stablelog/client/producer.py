@@ -161,8 +161,11 @@ class Producer:
 
     # --- begin and end ---
 
-    def begin(self) -> None:
+    def begin(self, *, deadline_s: float | None = None) -> None:
         """Take a producer id and epoch; whatever a predecessor of this name has open is aborted, and it is fenced.
+
+        Args:
+            deadline_s: how long to try, instead of the cluster's.
 
         Raises:
             Refused: the coordinator does not want this transactional id or timeout; says why.
@@ -190,7 +193,7 @@ class Producer:
                 raise Again(f"{coordinator.address} gives no producer id")
             return answer
 
-        answer = self._cluster.retrying(f"beginning {self._transactional_id}", attempt)
+        answer = self._cluster.retrying(f"beginning {self._transactional_id}", attempt, deadline_s)
         self._close_leaders()
         self._reset()
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch

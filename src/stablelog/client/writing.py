@@ -25,7 +25,7 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster, Target
 from stablelog.client.commits import describe_commits
-from stablelog.client.keys import WriterKey
+from stablelog.client.keys import ENDING_WAIT_S, LOST, WriterKey
 from stablelog.client.partitioning import partition_for
 from stablelog.client.producer import Producer
 from stablelog.errors import OffsetOutOfRange, Refused, Unavailable
@@ -99,8 +99,10 @@ class Writing:
     Attributes:
         turn: taken by whoever does something with it; held while that waits for a broker.
         cluster: as given.
-        key: as given; its version is above the transaction's own once that is committed.
-        is_key_free: whether another transaction may use the key, once this one has ended: its outcome is known.
+        key: as given, or a new one if the broker did not let the transaction begin under that. Its version is above
+            the transaction's own once that is committed.
+        is_key_free: whether another transaction may use the key, once this one has ended: nothing was begun under it,
+            or the outcome is known and nobody else was seen to use the key.
         deadline: by `time.monotonic`, when it will have been open for too long.
         failure: why it is aborted, or why the positions of what it has committed can't be told.
     """
@@ -244,20 +246,51 @@ class Writing:
         if not part.buffered:
             return
         if self._producer is None:
-            self._producer = Producer(
-                self.cluster,
-                self.key.transactional_id,
-                transaction_timeout_ms=max(1, int(self._timeout_s * 1000)),
-                deadline_s=self.cluster.deadline_s,
-                on_acknowledged=self._base_offsets.__setitem__,
-            )
-            self._producer.begin()
+            self._begin()
+            assert self._producer is not None
         batch = bytearray(encode_batch(part.buffered))
         part.batches.append((self._producer.append(*target, batch), len(part.buffered)))
         self._buffered_size -= part.size
         part.size = 0
         part.buffered.clear()
         self._due.discard(target)
+
+    def _begin(self) -> None:
+        """Begin at the broker under the key; if the key can't be used, under a new one.
+
+        Raises:
+            Refused: the broker does not begin the transaction under any key.
+            Unavailable: no answer within the deadline.
+        """
+        self.is_key_free = False
+        deadline_s = self.cluster.deadline_s
+        try:
+            self._begin_under_key(min(ENDING_WAIT_S, deadline_s) if self.key.may_be_ending else deadline_s)
+        except Refused as refused:
+            if refused.code not in LOST:
+                raise
+        except Unavailable:
+            if not self.key.may_be_ending or self.cluster.is_hurried:
+                raise
+        else:
+            return
+        self.key = WriterKey(self.key.group)
+        self._begin_under_key(deadline_s)
+
+    def _begin_under_key(self, deadline_s: float) -> None:
+        self._producer = Producer(
+            self.cluster,
+            self.key.transactional_id,
+            transaction_timeout_ms=max(1, int(self._timeout_s * 1000)),
+            deadline_s=self.cluster.deadline_s,
+            on_acknowledged=self._base_offsets.__setitem__,
+        )
+        self._producer.begin(deadline_s=deadline_s)
+
+    def _free_key(self, *, may_be_ending: bool) -> None:
+        """Let another transaction use the key, once this one has ended."""
+        self.key.may_be_ending = may_be_ending
+        self.is_key_free = True
 
     # --- the end ---
 
@@ -357,6 +390,9 @@ class Writing:
             return False
         try:
             if self._state is _State.OPEN:
+                if self._producer is not None:
+                    # The next transaction under the key aborts this one by its InitProducerId.
+                    self._free_key(may_be_ending=True)
                 self._fail(self._overdue())
             return True
         finally:
@@ -394,7 +430,7 @@ class Writing:
         if found.already and found.digest != self._token:
             raise self._key_shared(found)
         self.key.version += 1
-        self.is_key_free = True
+        self._free_key(may_be_ending=False)
         return found.commit_sequence
 
     def _key_shared(self, found: joint.Committed) -> Exception:
@@ -417,7 +453,7 @@ class Writing:
             self.cluster, self.key.name, self.key.version, self._shown, group=self.key.group
         )
         if not is_committed:
-            self.is_key_free = True
+            self._free_key(may_be_ending=True)  # the answer does not wait for the markers
         return not is_committed
 
     def _check_state(self) -> None:
@@ -475,6 +511,8 @@ class Writing:
                 with suppress(Refused, Unavailable):
                     self._ask_to_abort()
         if isinstance(cause, Refused):
+            if cause.code in LOST:
+                self.is_key_free = False
             self._fail(cause)
             return
         failure = _aborted("it was called off" if cause is None else f"{type(cause).__name__}: {cause}")
