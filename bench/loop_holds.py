@@ -42,6 +42,7 @@ SEGMENT_SIZE = 1 << 30
 RECORD_SIZE = 100_000
 BOMB_SIZE = 1 << 30  # bytes of records that a gzip bomb becomes
 IN_FLIGHT = 50
+CREATION_S = 280  # at the most, of 10,000 partitions
 
 Held = Callable[[str, Callable[[], object]], None]
 
@@ -287,9 +288,13 @@ def cluster_of(watch: LoopWatch) -> Cluster:
 
 def create(watch: LoopWatch, name: str, partition_count: int, config: dict[str, str]) -> None:
     """Create a topic."""
-    admin = AdminClient({"bootstrap.servers": watch.broker.bootstrap, **QUIET})
+    # A partition takes several syncs to make.
+    settings = {"bootstrap.servers": watch.broker.bootstrap, "socket.timeout.ms": CREATION_S * 1000, **QUIET}
+    admin = AdminClient(settings)
     made = admin.create_topics(
-        [NewTopic(name, partition_count, 1, config=config)], request_timeout=PATIENCE_S
+        [NewTopic(name, partition_count, 1, config=config)],
+        request_timeout=CREATION_S,
+        operation_timeout=CREATION_S,
     )
     made[name].result()
 
