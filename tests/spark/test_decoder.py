@@ -255,7 +255,7 @@ def data_batch(producer_id, base_offset, count=1, transactional=True):
 
 def marker(producer_id, offset, kind):
     return encode_marker(
-        Marker(kind, 0, *(("g", 4, 2) if kind is MarkerType.COMMIT else ())),
+        Marker(kind, 0, *(("g", 4) if kind is MarkerType.COMMIT else ())),
         base_offset=offset,
         leader_epoch=0,
         producer_id=producer_id,

@@ -79,6 +79,9 @@ def test_an_offset_index_that_is_not_that_of_the_log_hides_no_commit(seed, damag
     expected = log.partition.view.latest_sequence
     for segment in log.partition.segments():
         path = segment.path(INDEX)
+        if not log.disk.exists(path):
+            assert segment is log.partition.segments()[-1], "it is the index of a log that is empty"
+            continue
         content = bytearray(log.disk.read_bytes(path))
         if damage == "lost":
             log.disk.lose(path)
