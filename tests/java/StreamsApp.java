@@ -25,8 +25,7 @@ import org.apache.kafka.streams.state.Stores;
  * Kafka Streams, which shuts down after an uncaught exception as it does by default, and a consumer of what it writes. Streams
  * counts the records of `in` by key, exactly once, and writes each count to `out`. Each line on standard output is a JSON
  * object: a state of Streams, the records of a poll as [key, count], what poll() has thrown, or the trace of what a thread of
- * Streams has died of. Each byte on
- * standard input starts one more thread of Streams, so that its group rebalances; at the end of the input the process ends.
+ * Streams has died of. Runs until standard input ends.
  */
 public final class StreamsApp {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -56,7 +55,7 @@ public final class StreamsApp {
         reader.start();
         streams.start();
         while (System.in.read() >= 0) {
-            streams.addStreamThread();
+            continue;
         }
         stopping = true;
         reader.join();

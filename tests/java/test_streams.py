@@ -72,11 +72,6 @@ class App:
         assert self.thrown == []
         return True
 
-    def rebalance(self):
-        """Have Streams start one more thread, which joins the group."""
-        self._process.stdin.write("+")
-        self._process.stdin.flush()
-
     def stop(self):
         self._process.stdin.close()
         self._process.wait(120)
@@ -133,7 +128,6 @@ def test_streams_and_a_consumer_live_through_kills_while_partitions_open_late(
                 opening.hold()
                 broker.kill()
                 broker.start()
-                app.rebalance()
                 wanted = opening.refused_count() + REFUSALS * PARTITIONS
                 until(
                     lambda wanted=wanted: app.is_well() and opening.refused_count() >= wanted,
