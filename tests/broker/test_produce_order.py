@@ -1,6 +1,7 @@
 """A batch whose keys are checked in a thread keeps its place among those of its client, and holds up nobody else."""
 
 import asyncio
+import gc
 import threading
 
 import pytest
@@ -142,6 +143,35 @@ def test_a_request_keeps_its_memory_until_the_thread_is_done_with_it(monkeypatch
             assert seen == [batch], "what was cancelled is not looked at"
 
     asyncio.run(scenario())
+
+
+def test_what_a_thread_finds_for_a_request_that_is_over_is_no_fault_of_the_broker(monkeypatch):
+    begun, go_on, told = threading.Event(), threading.Event(), []
+
+    def late(*arguments):
+        begun.set()
+        assert go_on.wait(60)
+        check_keys(*arguments)
+
+    monkeypatch.setattr(produce, "check_keys", late)
+
+    async def scenario():
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: told.append(context))
+        async with desk.opened() as one:
+            one.broker.topics.create("compacted", 1, COMPACTED)
+            lacking = encode_batch(records(MANY, key=None))
+            asked = asyncio.create_task(one.produce(lacking, topic="compacted"))
+            assert await asyncio.to_thread(begun.wait, 60)
+            asked.cancel()
+            await asyncio.sleep(0)
+            go_on.set()
+            await asyncio.wait([asked])
+            assert asked.cancelled()
+            del asked
+            gc.collect()
+
+    asyncio.run(scenario())
+    assert not told, "what was refused was counted as an unexpected error"
 
 
 @pytest.mark.parametrize("refused_for", ["size", "crc"])

@@ -260,10 +260,10 @@ class Tasks:
 async def in_thread_to_its_end(
     turn: asyncio.Lock, threads: Executor, work: Callable[[*Arguments], Result], *arguments: *Arguments
 ) -> Result:
-    """As `in_thread`, but whoever is cancelled waits until the thread is done: it reads what the caller then gives back.
+    """As `in_thread`. A caller that is cancelled waits until the thread has ended: it reads memory that is given back then.
 
     Args:
-        turn: of the only thread. Nothing waits within the executor, where it could not be cancelled.
+        turn: held while the thread works. Who waits for it can be cancelled, unlike what waits in an executor.
         threads: of one thread.
         work: what is done.
         arguments: its arguments.
@@ -274,6 +274,8 @@ async def in_thread_to_its_end(
             return await asyncio.shield(done)
         except asyncio.CancelledError:
             await asyncio.wait([done])
+            if not done.cancelled():
+                done.exception()  # nobody waits for it any more; asyncio would log it as one that was never looked at
             raise
 
 
