@@ -509,12 +509,11 @@ def test_a_marker_is_no_record_to_a_lookup_by_time():
     assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is None
 
 
-def test_a_lookup_by_time_reads_so_many_headers_in_a_step_and_none_of_them_twice(monkeypatch):
-    log = event_log(200, segment_bytes=3000, index_interval_bytes=200)
-    assert len(log.partition.segments()) > 5
+@pytest.fixture
+def steps_of(monkeypatch):
+    """Does a lookup whose steps read 20 headers at the most. Returns what it finds, and how many steps and headers it took."""
     monkeypatch.setattr(log_read, "STEP_COUNT_MAX", 20)
-    read_count = 0
-    plain_walk = Segment.walk
+    read_count, plain_walk = 0, Segment.walk
 
     def walk(segment, *more):
         nonlocal read_count
@@ -530,12 +529,18 @@ def test_a_lookup_by_time_reads_so_many_headers_in_a_step_and_none_of_them_twice
         while True:
             before = read_count
             try:
-                next(lookup)
+                assert next(lookup) is None
             except StopIteration as end:
                 return end.value, step_count, read_count
             step_count += 1
             assert read_count - before <= 21
 
+    return steps_of
+
+
+def test_a_lookup_by_time_reads_so_many_headers_in_a_step_and_none_of_them_twice(steps_of):
+    log = event_log(200, segment_bytes=3000, index_interval_bytes=200)
+    assert len(log.partition.segments()) > 5
     late = NOW_MS - 1_000
     found, step_count, count = steps_of(log.partition.look_up_time(late, Isolation.READ_COMMITTED))
     assert (found, step_count) == (None, 19)
@@ -562,27 +567,11 @@ def test_a_lookup_by_time_goes_on_where_segments_were_deleted_between_two_steps(
     assert finished(lookup)[0] == 300
 
 
-def test_the_greatest_time_behind_the_log_start_is_found_in_steps(monkeypatch):
-    monkeypatch.setattr(log_read, "STEP_COUNT_MAX", 20)
+def test_the_greatest_time_behind_the_log_start_is_found_in_steps(steps_of):
     log = event_log(200)
     log.partition.delete_records(7)
-    lookup, step_count = log.partition.look_up_newest(Isolation.READ_COMMITTED), 0
-    read_count, plain_walk = 0, Segment.walk
-
-    def walk(segment, *more):
-        nonlocal read_count
-        for found in plain_walk(segment, *more):
-            read_count += 1
-            yield found
-
-    monkeypatch.setattr(Segment, "walk", walk)
-    with pytest.raises(StopIteration) as end:
-        while True:
-            before = read_count
-            assert next(lookup) is None
-            step_count += 1
-            assert read_count - before <= 21
-    assert end.value.value[:2] == (398, NOW_MS - 999_801)
+    found, step_count, _ = steps_of(log.partition.look_up_newest(Isolation.READ_COMMITTED))
+    assert found[:2] == (398, NOW_MS - 999_801)
     assert step_count >= 400 // 20
 
 

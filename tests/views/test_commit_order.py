@@ -906,7 +906,7 @@ def test_a_time_in_a_long_run_is_found_without_reading_what_is_older(monkeypatch
         decoded.append(batch)
         return find_by_time(batch, *args, **named)
 
-    monkeypatch.setattr("stablelog.views.commit_order.find_by_time", counted)
+    monkeypatch.setattr("stablelog.log.read.find_by_time", counted)
     assert finished(log.partition.look_up_time(NOW_MS + 590, Isolation.READ_COMMITTED))[:2] == (
         589,
         NOW_MS + 590,

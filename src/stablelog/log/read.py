@@ -104,23 +104,41 @@ def first_at_or_after(
     Raises:
         Corrupt: what stands where a batch should is not one.
     """
+    found = yield from in_steps(
+        lambda offset: _look(segments(), timestamp_ms, offset, limit), timestamp_ms, lambda: start_offset
+    )
+    return found if found is None or found[0] < limit else None
+
+
+def in_steps(
+    look: Callable[[int], TimestampedOffset | Batch | int | None],
+    timestamp_ms: int,
+    start_offset: Callable[[], int],
+) -> Lookup:
+    """Find the first record at or after a time, step by step.
+
+    Args:
+        look: one step from an offset on: what is found, a batch that may hold it, the offset at which to go on, or None.
+        timestamp_ms: the record's timestamp at least.
+        start_offset: of the first record that counts; asked again before each step.
+    """
+    offset = start_offset()
     while True:
-        found = _look(segments(), timestamp_ms, start_offset, limit)
+        offset = max(offset, start_offset())
+        found = look(offset)
         if isinstance(found, Batch):
-            record = yield from looked_into(
-                found, partial(find_by_time, found.data, timestamp_ms, start_offset)
-            )
+            record = yield from _looked_into(found, partial(find_by_time, found.data, timestamp_ms, offset))
             if record is not None:
-                return (*record, found.header.leader_epoch) if record[0] < limit else None
-            start_offset = found.header.next_offset
+                return (*record, found.header.leader_epoch)
+            offset = found.header.next_offset
         elif isinstance(found, int):
-            start_offset = found
+            offset = found
         else:
-            return None
+            return found
         yield None
 
 
-def looked_into(batch: Batch, work: Work) -> Generator[Work, Any, Any]:
+def _looked_into(batch: Batch, work: Work) -> Generator[Work, Any, Any]:
     """Look into a batch: at once if that takes some milliseconds, else by the caller of the lookup."""
     if is_decoded_quickly(batch.header):
         return work()
@@ -212,7 +230,7 @@ def _greatest(segments: Callable[[], Segments], offset: int) -> Generator[Work |
                 data = segment.log.read(first.position, first.size)
                 batch = Batch(read_header(data), data)
                 greatest = max(
-                    greatest, (yield from looked_into(batch, partial(_greatest_in, batch, offset)))
+                    greatest, (yield from _looked_into(batch, partial(_greatest_in, batch, offset)))
                 )
                 offset = batch.header.next_offset
             else:

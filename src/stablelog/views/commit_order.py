@@ -14,20 +14,18 @@ Source: the DistributedLog paper; docs/architecture.md, "Commit order".
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
 from stablelog.batch.header import BatchHeader, crc_holds
 from stablelog.batch.markers import MarkerType, read_marker
-from stablelog.batch.records import find_by_time
 from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange, Unproven
 from stablelog.log.model import Slice
 from stablelog.log.names import LOG
 from stablelog.log.partition import Partition
 from stablelog.log.proof import bad_crc
-from stablelog.log.read import STEP_COUNT_MAX, Batch, Lookup, TimestampedOffset, looked_into
+from stablelog.log.read import STEP_COUNT_MAX, Batch, Lookup, TimestampedOffset, in_steps
 from stablelog.log.segment import Segment
 from stablelog.views.commit_index import NO_PRODUCER, CommitIndex, Entry
 from stablelog.views.extents import EXTENT, SEVERAL, Extent, Extents
@@ -455,20 +453,11 @@ class CommitOrder:
 
         A record outside transactions has its own time.
         """
-        start = self.start_offset
-        while True:
-            start = max(start, self.start_offset)
-            found = self._look(timestamp_ms, start)
-            if isinstance(found, Batch):
-                record = yield from looked_into(found, partial(find_by_time, found.data, timestamp_ms, start))
-                if record is not None:
-                    return *record, found.header.leader_epoch
-                start = found.header.next_offset
-            elif isinstance(found, int):
-                start = found
-            else:
-                return found
-            yield None
+        return (
+            yield from in_steps(
+                lambda start: self._look(timestamp_ms, start), timestamp_ms, lambda: self.start_offset
+            )
+        )
 
     def _look(self, timestamp_ms: int, start: int) -> TimestampedOffset | Batch | int | None:
         """One step of a lookup: what is found, a batch that may hold it, the position at which to go on, or None."""
