@@ -8,9 +8,10 @@ import re
 import resource
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain, repeat
 from pathlib import Path
 
 from kio.schema.errors import ErrorCode
@@ -45,15 +46,7 @@ from stablelog.broker.partition_metadata import (
 )
 from stablelog.broker.partition_state import COMMON, Codes, PartitionState
 from stablelog.env.disk import Disk
-from stablelog.errors import (
-    Corrupt,
-    DiskError,
-    InvalidConfig,
-    NewerFormat,
-    Refused,
-    StablelogError,
-    Unavailable,
-)
+from stablelog.errors import Corrupt, InvalidConfig, NewerFormat, Refused, StablelogError, Unavailable
 from stablelog.log.epoch_check import latest_epoch_of_all
 from stablelog.log.formats import check_formats
 from stablelog.log.log_start import LOG_START_FILE, write_missing_log_start
@@ -70,9 +63,8 @@ log = logging.getLogger(__name__)
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 NAME_SIZE_MAX = 249
-DESCRIPTORS_PER_SEGMENT = (
-    5  # of a sealed one that is read: the log file, its map, and the maps of three indexes
-)
+# Of a sealed segment that is read: the log file, its map, and the maps of three indexes.
+DESCRIPTORS_PER_SEGMENT = 5
 OPEN_SEGMENTS_MIN = 64
 OPEN_SEGMENTS_MAX = 4096  # whose maps are a quarter of what Linux allows a process
 CLOSED_IN_TURN = 16
@@ -846,16 +838,10 @@ class Topics:
         with ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="closing") as threads:
             closings = [threads.submit(partition.close) for partition in partitions]
             for partition, closing in zip(partitions, closings, strict=True):
-                yield partition, partial(self._closed, partition, closing)
-
-    def _closed(self, partition: Partition, closing: "Future[None]") -> None:
-        try:
-            closing.result()
-        except DiskError as error:
-            # The reserve belongs to this thread. After a sync that failed, one that succeeds proves nothing.
-            if not error.undone or not self._reserve.make_room(error, frees=True):
-                raise
-            self._reserve.attempt(partition.close, frees=True)
+                # Where there is no room, this thread tries again: the reserve belongs to it.
+                first: list[Callable[[], None]] = [closing.result]
+                tries = chain(first, repeat(partition.close))
+                yield partition, partial(self._reserve.attempt, partial(_next_try, tries), frees=True)
 
     def _written(self, *writes: Callable[[], None]) -> bool:
         """Write what a start reads, and say whether it worked: without it, the next start has more to recover."""
@@ -880,6 +866,10 @@ def _without_dots(name: str) -> str:
 
 def _short(name: str) -> str:
     return name[: NAME_SIZE_MAX - 50]
+
+
+def _next_try(tries: Iterator[Callable[[], None]]) -> None:
+    next(tries)()
 
 
 def _open_segments_max() -> int:
