@@ -13,6 +13,7 @@ process. That is not measured: each load is put on a broker that has answered su
 import os
 import socket
 import struct
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -77,7 +78,7 @@ def noted(watch: LoopWatch, section: Section) -> Held:
         row.add(OURS, processor_ms)
         section.row(f"the same by the clock, {what}").add(OURS, wall_ms)
         if callback:
-            print(f"{what}: {processor_ms:.0f} ms{callback}")
+            print(f"{what}: {processor_ms:.0f} ms{callback}", file=sys.stderr)
 
     return held
 

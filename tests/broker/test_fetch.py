@@ -1,6 +1,7 @@
 """Fetches that wait: for what their isolation can see, and with what they have to say."""
 
 import asyncio
+import contextlib
 import errno
 import threading
 from datetime import timedelta
@@ -89,6 +90,17 @@ def test_a_long_poll_that_runs_out_of_time_carries_the_aborts_too(wait_ms):
     asyncio.run(asyncio.wait_for(conversation(), 100))
 
 
+@contextlib.asynccontextmanager
+async def cold(monkeypatch, populate):
+    """A broker with a large record whose pages are not in memory, and what brings them in."""
+    monkeypatch.setattr(fetch_api, "is_in_memory", lambda _view: False)
+    monkeypatch.setattr(fetch_api, "populate", populate)
+    async with opened() as desk:
+        await desk.produce(batch(bytes(fetch_api.COLD_SIZE_MIN)))
+        await desk.durable()
+        yield desk
+
+
 def test_others_are_served_while_a_fetch_waits_for_pages_of_the_disk(monkeypatch):
     served = threading.Event()
 
@@ -96,13 +108,8 @@ def test_others_are_served_while_a_fetch_waits_for_pages_of_the_disk(monkeypatch
         assert served.wait(60), "nobody is served while pages are read"
         return pages.populate(view)
 
-    monkeypatch.setattr(fetch_api, "is_in_memory", lambda _view: False)
-    monkeypatch.setattr(fetch_api, "populate", populate)
-
     async def conversation():
-        async with opened() as desk:
-            await desk.produce(batch(bytes(fetch_api.COLD_SIZE_MIN)))
-            await desk.durable()
+        async with cold(monkeypatch, populate) as desk:
             large = asyncio.create_task(fetch(desk, isolation=COMMITTED))
             assert not await looked(large)
             assert (await desk.produce(batch(b"x"))).error_code is ErrorCode.none
@@ -116,13 +123,8 @@ def test_records_whose_pages_cannot_be_read_are_refused_and_told_once(monkeypatc
     def populate(_view):
         raise OSError(errno.EIO, "broken")
 
-    monkeypatch.setattr(fetch_api, "is_in_memory", lambda _view: False)
-    monkeypatch.setattr(fetch_api, "populate", populate)
-
     async def conversation():
-        async with opened() as desk:
-            await desk.produce(batch(bytes(fetch_api.COLD_SIZE_MIN)))
-            await desk.durable()
+        async with cold(monkeypatch, populate) as desk:
             for _ in range(3):
                 answer = (await fetch(desk, isolation=COMMITTED)).responses[0].partitions[0]
                 assert answer.error_code is ErrorCode.kafka_storage_error

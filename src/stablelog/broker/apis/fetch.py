@@ -37,9 +37,7 @@ from stablelog.log.partition import Isolation, Partition
 from stablelog.wire.fetch import FetchedPartition, FetchedTopic, encode_fetch_response
 
 MILLISECOND = timedelta(milliseconds=1)
-COLD_SIZE_MIN = (
-    64 << 10
-)  # records of less are not looked for in memory: that they are there is likely, or soon so
+COLD_SIZE_MIN = 64 << 10  # smaller records are sent without a look at whether their pages are in memory
 UNKNOWN_ID_PREFIX = "?"  # stands before the id of a topic that has no name here; no topic name begins so
 
 
@@ -174,7 +172,7 @@ async def _read_all(
 
 
 async def _bring_in(broker: Broker, found: Found, codes: Codes) -> None:
-    """Have the pages of the records in memory: while the event loop sent them, all would wait for the disk.
+    """Bring the pages of the records into memory. Else the event loop, and every client, waits for the disk at the send.
 
     A partition whose pages cannot be read is answered without records, with the code of a partition that is offline.
     """

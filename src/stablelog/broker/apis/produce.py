@@ -149,9 +149,8 @@ async def _append_one(
         partition, records = _writable(broker, request, name, asked, codes)
         checked = await _check_many_keys(broker, partition, records)
         if checked is not None:
-            partition, records = _writable(
-                broker, request, name, asked, codes
-            )  # others were served meanwhile
+            # Others were served meanwhile.
+            partition, records = _writable(broker, request, name, asked, codes)
         appended = partition.append(
             records,
             now_ms=broker.now_ms(),
