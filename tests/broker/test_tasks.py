@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stablelog.broker.tasks import Scope, Tasks, in_thread
+from stablelog.broker.tasks import Scope, Tasks, each_in_threads, in_thread
 from stablelog.errors import DiskError, Unavailable
 from tests.broker.jump import run, settle
 
@@ -180,6 +181,53 @@ def test_what_a_thread_raises_is_raised_where_it_is_waited_for():
             assert await in_thread(threads, divmod, 7, 2) == (3, 1)
             with pytest.raises(ZeroDivisionError):
                 await in_thread(threads, divmod, 7, 0)
+
+    asyncio.run(conversation())
+
+
+def test_threads_work_on_items_and_the_loop_is_woken_for_many_at_once():
+    async def conversation():
+        wakes = []
+        loop = asyncio.get_running_loop()
+        wake = loop.call_soon_threadsafe
+        loop.call_soon_threadsafe = lambda *arguments: wakes.append(arguments) or wake(*arguments)
+        with ThreadPoolExecutor(3) as threads:
+            outcomes = {}
+            async for item, outcome in each_in_threads(threads, 3, lambda item: 10 // item, range(1000)):
+                outcomes[item] = outcome
+                if len(outcomes) == 1:
+                    held = threading.Event()
+                    threads.submit(held.set)  # a thread is free for this when all items are done
+                    assert held.wait(60)
+        assert isinstance(outcomes.pop(0), ZeroDivisionError)
+        assert outcomes == {item: 10 // item for item in range(1, 1000)}
+        assert len(wakes) < 20
+        async for _ in each_in_threads(threads, 3, str, ()):
+            raise AssertionError("there is no item")
+
+    asyncio.run(conversation())
+
+
+def test_threads_begin_nothing_more_once_the_outcomes_are_given_up():
+    async def conversation():
+        begun, may_end, both_work = [], threading.Event(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def work(item):
+            begun.append(item)
+            if len(begun) == 2:
+                loop.call_soon_threadsafe(both_work.set)
+            assert may_end.wait(60)
+
+        with ThreadPoolExecutor(2) as threads:
+            outcomes = each_in_threads(threads, 2, work, range(100))
+            first = asyncio.create_task(anext(outcomes))
+            await both_work.wait()
+            first.cancel()
+            await asyncio.wait([first])
+            await outcomes.aclose()
+            may_end.set()
+        assert len(begun) == 2
 
     asyncio.run(conversation())
 

@@ -1,4 +1,6 @@
-"""A log that nothing was written to since its last snapshot is opened with few calls; what was lost or added is met."""
+"""A log that is durable up to its end is opened and closed with few calls; what was lost or added is met."""
+
+from collections import Counter
 
 import pytest
 
@@ -30,6 +32,68 @@ def test_it_is_opened_without_a_change_of_the_disk():
     log.write("P2a P3 P3c")
     log.reopen(clean=False, is_established=True)
     assert [txn.producer_id for txn in log.all_aborted()] == [1, 2]
+
+
+@pytest.mark.parametrize("words", ["", "- -", "P1 P1a P2 - P2c", "- P1 P1a"])
+def test_it_is_opened_without_a_change_of_the_disk_where_no_snapshot_tells_of_its_end(words):
+    """As after a kill: the broker has recorded up to where the log was durable."""
+    log = Log().write(words)
+    end, aborted = log.partition.end_offset, log.all_aborted() if words else []
+    log.partition.close(clean=False)
+    steps = log.disk.steps
+    log.partition = log.open(recovery_point=end, is_established=True)
+    assert log.disk.steps == steps
+    assert len(list(log.disk._open)) == 1
+    assert log.partition.end_offset == end
+    log.write("P3 P3a P4 P4c")
+    log.partition.close()
+    log.partition = log.open(clean=True)
+    assert [txn.producer_id for txn in log.all_aborted()] == [*(txn.producer_id for txn in aborted), 3]
+
+
+@pytest.mark.parametrize("recovery_point", [0, 1, None])
+def test_records_that_may_not_be_durable_are_synced(recovery_point):
+    log = Log().write("- - -")
+    log.partition.close(clean=False)
+    log.partition = log.open(recovery_point=recovery_point, is_established=True)
+    assert log.disk.content(LOG) == log.disk._inode(LOG, "reading").durable
+    assert log.partition.synced_offset == 3
+
+
+def test_records_behind_the_recorded_end_are_durable_once_it_is_open():
+    log = Log().write("-")
+    log.append(1, transactional=False)  # and not synced
+    log.partition.close(clean=False)
+    assert log.disk.content(LOG) != log.disk._inode(LOG, "reading").durable
+    log.partition = log.open(recovery_point=1, is_established=True)
+    assert log.disk.content(LOG) == log.disk._inode(LOG, "reading").durable
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_file_that_is_no_beginning_of_the_index_is_replaced(suffix):
+    """As zeros, which a power loss leaves in place of the bytes, or what Kafka has preallocated."""
+    log = Log(index_interval_bytes=1).write("- - -")
+    log.partition.close(clean=False)
+    path = DIRECTORY / f"{0:020d}{suffix}"
+    file = log.disk.open(path, create=True)
+    file.append(bytes(100))
+    file.close()
+    log.partition = log.open(recovery_point=3, is_established=True)
+    assert log.disk.content(path) != bytes(100)
+    assert log.partition.read(2, 1, Isolation.READ_UNCOMMITTED).end_offset == 3
+
+
+def test_its_directory_is_listed_once_and_no_file_is_opened_twice():
+    log = log_with_snapshot()
+    log.partition.close()
+    calls = Counter()
+    log.disk.fault = lambda what, path: calls.update([(what, path)])
+    log.partition = log.open(clean=True, is_established=True, prove=False)
+    assert calls["listing", DIRECTORY] == 1
+    assert [
+        path for (what, path), count in calls.items() if what in ("opening", "reading") and count > 1
+    ] == []
+    assert sum(calls.values()) < 20
 
 
 def test_it_holds_no_index_open_where_it_was_replayed():

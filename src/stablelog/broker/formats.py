@@ -33,13 +33,14 @@ from stablelog.broker.directory_signs import (
 from stablelog.broker.dynamic_settings import SETTINGS_FILE, decode_settings
 from stablelog.broker.kafka_import import PARTITION_DIRECTORY
 from stablelog.broker.partition_metadata import read_partition_metadata
-from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, group_of_log
+from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, is_internal
 from stablelog.coordinators.consumer_groups import records as group_records
 from stablelog.coordinators.joint import records as joint_records
 from stablelog.coordinators.transactions import records as transaction_records
 from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt, NewerFormat, naming, refuse_newer
 from stablelog.log import formats as partition_formats
+from stablelog.log.listing import Listing
 from stablelog.log.names import is_log
 from stablelog.views import formats as view_formats
 
@@ -99,12 +100,11 @@ def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, NewerForm
                     yield path, newer
     for name in disk.list_dir(directory):
         match = PARTITION_DIRECTORY.fullmatch(name)
-        if match is None or not disk.is_dir(directory / name):
+        if match is None or not is_internal(match["topic"]) or not disk.is_dir(directory / name):
             continue
-        if match["topic"] == CONSUMER_OFFSETS_TOPIC:
-            yield from _newer_in_log(disk, directory / name, OFFSETS_LOG_VALUES)
-        elif group_of_log(match["topic"]) is not None:
-            yield from _newer_in_log(disk, directory / name, COMMIT_LOG_VALUES)
+        is_of_groups = match["topic"] == CONSUMER_OFFSETS_TOPIC
+        values = OFFSETS_LOG_VALUES if is_of_groups else COMMIT_LOG_VALUES
+        yield from _newer_in_log(disk, directory / name, values)
 
 
 def check_partition_formats(disk: Disk, directory: Path) -> None:
@@ -114,8 +114,9 @@ def check_partition_formats(disk: Disk, directory: Path) -> None:
         NewerFormat: a later release has written one; names it.
         Corrupt: the file that says where a commit-ordered view begins is damaged.
     """
-    partition_formats.check_formats(disk, directory)
-    view_formats.check_formats(disk, directory)
+    listing = Listing(disk, directory)
+    partition_formats.check_formats(listing)
+    view_formats.check_formats(listing)
     with contextlib.suppress(Corrupt):
         read_partition_metadata(disk, directory)
 

@@ -6,7 +6,7 @@ Only a directory that holds nothing but files of a partition is removed. Others 
 import errno
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -75,7 +75,7 @@ class Leftovers:
         """Remove a directory that holds nothing but files of a partition; warn about any other."""
         if not self._disk.list_dir(path):
             return  # nothing tells whose it is, and it takes no room
-        strange = strange_names(self._disk, path)
+        strange = strange_names(self._disk.list_dir(path))
         if strange:
             self._warn(path, f"it belongs to no topic, and holds what is no file of a partition ({strange})")
             return
@@ -96,9 +96,9 @@ class Leftovers:
             log.warning("%s is left alone: %s. Move or remove it if it is not needed", path, why)
 
 
-def strange_names(disk: Disk, path: Path) -> str:
-    """Names in a partition's directory that no file of a partition has, for a message; empty if there are none."""
-    strange = [name for name in disk.list_dir(path) if not is_partition_file(name)]
+def strange_names(names: Iterable[str]) -> str:
+    """Those of the names that no file of a partition has, for a message; empty if there are none."""
+    strange = [name for name in names if not is_partition_file(name)]
     more = f" and {len(strange) - NAMED_MAX} more" if len(strange) > NAMED_MAX else ""
     return ", ".join(strange[:NAMED_MAX]) + more
 

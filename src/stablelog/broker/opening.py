@@ -5,20 +5,30 @@ for lack of room, is opened again when there may be some. Every other failure ne
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 from stablelog.broker.disk_reserve import DiskReserve
-from stablelog.broker.tasks import Scope, Tasks, in_thread
+from stablelog.broker.tasks import Scope, Tasks, each_in_threads
 from stablelog.broker.topics import Topic, Topics
 from stablelog.errors import StablelogError
 from stablelog.log.partition import Partition
 
 log = logging.getLogger(__name__)
 
-STARTED_AT_ONCE = 100  # tasks in a turn of the event loop
+OPENED_AT_ONCE = 16  # partitions that are put into service in one turn of the event loop
 RECOVERY_THREADS = 8  # they wait for the disk, mostly
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """A partition that is to be opened."""
+
+    topic: Topic
+    index: int
 
 
 class Opening:
@@ -50,7 +60,8 @@ class Opening:
         self._on_open = on_open
         self._end_work = end_work
         self._now_ms = now_ms
-        self._under_way: list[tuple[Topic, asyncio.Task[None]]] = []
+        self._under_way: dict[str, set[_Missing]] = {}  # partitions that are being opened, by topic
+        self._topic_ended = asyncio.Event()  # set, and replaced, when a topic has no such partition any more
         self._without_room: dict[tuple[Topic, int], None] = {}
 
     async def open_all(self) -> None:
@@ -80,66 +91,91 @@ class Opening:
         await self._open((topic, index) for topic, index in waiting if self._topics.get(topic.name) is topic)
 
     async def _open(self, missing: Iterable[tuple[Topic, int]]) -> None:
-        with ThreadPoolExecutor(RECOVERY_THREADS, thread_name_prefix="recovery") as threads:
-            under_way = []
-            for count, (topic, index) in enumerate(missing, 1):
-                if self._topics.get(topic.name) is not topic:
-                    continue  # it was deleted meanwhile
-                task = self._tasks.start("recovery of a partition", self._open_one, threads, topic, index)
-                under_way.append((topic, task))
-                self._under_way.append((topic, task))
-                if count % STARTED_AT_ONCE == 0:
-                    await asyncio.sleep(0)
-            if under_way:
-                await asyncio.wait([task for _, task in under_way])
-            self._under_way = [(topic, task) for topic, task in self._under_way if not task.done()]
-
-    async def _open_one(self, threads: ThreadPoolExecutor, topic: Topic, index: int) -> None:
-        failed = topic.partitions.get(index)
-        if failed is not None:
-            await self._end_work(topic.name)
-            if not self._topics.has(failed):
-                return  # it was deleted meanwhile
-            failed.close(clean=False)
+        waiting = [_Missing(topic, index) for topic, index in missing]
+        for one in waiting:
+            self._under_way.setdefault(one.topic.name, set()).add(one)
         try:
-            partition = await self._recover(threads, topic, index)
-        except StablelogError as error:
-            self._topics.mark_offline(topic, index, error)
-            if self._reserve.note(error):
-                self._without_room[topic, index] = None
-                log.error("%s-%d is opened when there is room: %s", topic.name, index, error)
+            with ThreadPoolExecutor(RECOVERY_THREADS, thread_name_prefix="recovery") as threads:
+                await self._close_failed(waiting)
+                while waiting := [one for one in waiting if one in self._under_way.get(one.topic.name, ())]:
+                    await self._recover(threads, waiting)
+        finally:
+            self._end(*waiting)
+
+    async def _close_failed(self, waiting: Iterable[_Missing]) -> None:
+        """Close the failed partitions that are to be replaced; those that are deleted meanwhile are not opened."""
+        for one in waiting:
+            failed = one.topic.partitions.get(one.index)
+            if failed is None:
+                continue
+            await self._end_work(one.topic.name)
+            if self._topics.has(failed):
+                failed.close(clean=False)
             else:
-                log.error(
-                    "%s-%d cannot be opened and stays offline; `stablelog verify` says more: %s",
-                    topic.name,
-                    index,
-                    error,
-                )
-        except Exception as error:  # noqa: BLE001 - it concerns this partition, and no other
-            self._topics.mark_offline(topic, index, error)
+                self._end(one)
+
+    async def _recover(self, threads: ThreadPoolExecutor, waiting: Iterable[_Missing]) -> None:
+        """Recover partitions, and serve each. Those for which there is room now, after a failure, stay under way."""
+        outcomes = each_in_threads(
+            threads,
+            RECOVERY_THREADS,
+            lambda one: self._topics.recover_partition(one.topic, one.index),
+            waiting,
+        )
+        count = 0
+        async with contextlib.aclosing(outcomes):  # otherwise a stop would wait for all partitions
+            async for one, outcome in outcomes:
+                if isinstance(outcome, StablelogError) and self._reserve.make_room(outcome):
+                    continue
+                with self._tasks.guard("recovery of a partition", self._tasks.broker):
+                    self._serve(one, outcome)
+                self._end(one)
+                count += 1
+                if count % OPENED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
+
+    def _serve(self, one: _Missing, outcome: Partition | Exception) -> None:
+        if isinstance(outcome, Exception):
+            self._stays_offline(one, outcome)
+            return
+        failed = one.topic.partitions.get(one.index)
+        # In one go: a write in between would stand before the markers that the partition lacks.
+        self._topics.publish_partition(one.topic, outcome)
+        self._on_open(outcome, failed)
+
+    def _stays_offline(self, one: _Missing, error: Exception) -> None:
+        topic, index = one.topic, one.index
+        self._topics.mark_offline(topic, index, error)
+        if not isinstance(error, StablelogError):  # it concerns this partition, and no other
             offline = Scope(f"{topic.name}-{index} stays offline", lambda _why: None)
             self._tasks.unexpected("recovery of a partition", offline, error)
+        elif self._reserve.note(error):
+            self._without_room[topic, index] = None
+            log.error("%s-%d is opened when there is room: %s", topic.name, index, error)
         else:
-            # In one go: a write in between would stand before the markers that the partition lacks.
-            self._topics.publish_partition(topic, partition)
-            self._on_open(partition, failed)
+            log.error(
+                "%s-%d cannot be opened and stays offline; `stablelog verify` says more: %s",
+                topic.name,
+                index,
+                error,
+            )
 
-    async def _recover(self, threads: ThreadPoolExecutor, topic: Topic, index: int) -> Partition:
-        while True:
-            try:
-                return await in_thread(threads, self._topics.recover_partition, topic, index)
-            except StablelogError as error:
-                if not self._reserve.make_room(error):
-                    raise
+    def _end(self, *ended: _Missing) -> None:
+        """Take note that partitions are not being opened any more."""
+        for one in ended:
+            same_topic = self._under_way.get(one.topic.name)
+            if same_topic is not None:
+                same_topic.discard(one)
+                if not same_topic:
+                    del self._under_way[one.topic.name]
+                    self._topic_ended.set()
+                    self._topic_ended = asyncio.Event()
 
     async def leave(self, topic_name: str) -> None:
         """Wait until no partition of a topic is being opened; when this returns, until the next await."""
-        while tasks := self._of_topic(topic_name):
-            await asyncio.wait(tasks)
+        while self.works_on(topic_name):
+            await self._topic_ended.wait()
 
     def works_on(self, topic_name: str) -> bool:
         """Whether a partition of a topic is being opened."""
-        return bool(self._of_topic(topic_name))
-
-    def _of_topic(self, topic_name: str) -> list[asyncio.Task[None]]:
-        return [task for topic, task in self._under_way if topic.name == topic_name and not task.done()]
+        return topic_name in self._under_way

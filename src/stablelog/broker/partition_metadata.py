@@ -23,13 +23,19 @@ def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID | None:
     """
     path = directory / METADATA_FILE
     try:
-        content = disk.read_bytes(path).decode()
+        return decode_partition_metadata(disk.read_bytes(path), path)
     except FileNotFoundError:
         return None
+
+
+def decode_partition_metadata(content: bytes, path: Path) -> uuid.UUID:
+    """The topic id in the content of the file at `path`. Raises as `read_partition_metadata`."""
+    try:
+        text = content.decode()
     except ValueError as error:
         raise Corrupt(f"{path} names no topic id: {in_words(error)}") from error
     try:
-        lines = dict(line.split(": ", 1) for line in content.splitlines() if line)
+        lines = dict(line.split(": ", 1) for line in text.splitlines() if line)
         with naming(path):
             refuse_newer("the partition's metadata", int(lines["version"]), METADATA_VERSION)
         return uuid.UUID(bytes=base64.b64decode(lines["topic_id"] + "==", altchars=b"-_", validate=True))

@@ -10,8 +10,8 @@ Nothing else in the broker starts tasks, timers or work in threads; `tests/test_
 import asyncio
 import contextlib
 import logging
-from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, TypeVar, TypeVarTuple
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S_MAX = 1e9  # more is more than some event loops can wait
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 
@@ -287,3 +288,55 @@ async def in_thread(
     An exception of it is one of the task that waits for it.
     """
     return await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
+
+
+async def each_in_threads(
+    threads: Executor, thread_count: int, work: Callable[[Item], Result], items: Iterable[Item]
+) -> AsyncGenerator[tuple[Item, Result | Exception]]:
+    """Run `work` on each item in several threads, and yield each item with its result or exception as they come.
+
+    The event loop is woken for all outcomes that there are by then. With `in_thread` it would be woken for each item,
+    which costs more than a short piece of work. A caller that is cancelled starts no more items.
+
+    Args:
+        threads: run the work.
+        thread_count: how many items are worked on at a time.
+        work: called with an item.
+        items: in the order in which they are begun.
+    """
+    loop = asyncio.get_running_loop()
+    waiting = deque(items)
+    left = len(waiting)
+    outcomes: deque[tuple[Item, Result | Exception]] = deque()
+    woken = asyncio.Event()
+    is_waking = False
+
+    def run() -> None:
+        nonlocal is_waking
+        while True:
+            try:
+                item = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                outcomes.append((item, work(item)))
+            except Exception as error:  # noqa: BLE001 - the caller gets it
+                outcomes.append((item, error))
+            # The outcome is there before the flag is read, and the caller clears the flag before it takes outcomes. So
+            # either this thread wakes the caller, or the caller takes the outcome by itself.
+            if not is_waking:
+                is_waking = True
+                loop.call_soon_threadsafe(woken.set)
+
+    running = [loop.run_in_executor(threads, run) for _ in range(min(thread_count, left))]
+    try:
+        while left:
+            await woken.wait()
+            woken.clear()
+            is_waking = False
+            while outcomes:
+                left -= 1
+                yield outcomes.popleft()
+        await asyncio.gather(*running)
+    finally:
+        waiting.clear()

@@ -41,7 +41,7 @@ from stablelog.broker.kafka_import import find_topics
 from stablelog.broker.leftovers import DELETED, Leftovers, holds_records, strange_names
 from stablelog.broker.partition_metadata import (
     METADATA_FILE,
-    read_partition_metadata,
+    decode_partition_metadata,
     write_partition_metadata,
 )
 from stablelog.broker.partition_state import COMMON, Codes, PartitionState
@@ -49,7 +49,9 @@ from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, InvalidConfig, NewerFormat, Refused, StablelogError, Unavailable
 from stablelog.log.epoch_check import latest_epoch_of_all
 from stablelog.log.formats import check_formats
+from stablelog.log.listing import Listing
 from stablelog.log.log_start import LOG_START_FILE, write_missing_log_start
+from stablelog.log.model import LogConfig
 from stablelog.log.names import VIEW_START_FILE
 from stablelog.log.partition import Partition
 from stablelog.log.recovery import NEVER
@@ -129,6 +131,7 @@ class Topic:
         partitions: the open ones by index; also those that have failed since.
         offline: by index, why a partition could not be opened.
         partition_count: how many there are to be.
+        log_config: settings of its partitions' logs, by `configs` and the broker's settings; None until they are asked for.
     """
 
     name: str
@@ -137,6 +140,7 @@ class Topic:
     configs: dict[str, str] = field(default_factory=dict)
     partitions: dict[int, Partition] = field(default_factory=dict)
     offline: dict[int, str] = field(default_factory=dict)
+    log_config: LogConfig | None = None
 
     def state(self, index: int) -> PartitionState:
         """Whether requests can be served from the partition with this index."""
@@ -308,7 +312,7 @@ class Topics:
                     )
                     continue
                 try:
-                    check_formats(self._disk, directory)
+                    check_formats(Listing(self._disk, directory))
                     start_offset = self._log_starts.get((topic.name, index), 0)
                     self._write_missing_start(directory, start_offset)
                     if topic.is_commit_ordered:
@@ -652,9 +656,15 @@ class Topics:
     def reconfigure(self, topics: "list[Topic] | None" = None) -> None:
         """Hand the settings as they are now to the open partitions."""
         for topic in topics if topics is not None else self:
-            log_config = self._config.log_config(topic.configs)
+            topic.log_config = self._config.log_config(topic.configs)
             for partition in topic.partitions.values():
-                partition.reconfigure(log_config)
+                partition.reconfigure(topic.log_config)
+
+    def _log_config(self, topic: Topic) -> LogConfig:
+        """The settings of the logs of a topic, which its partitions share."""
+        if topic.log_config is None:
+            topic.log_config = self._config.log_config(topic.configs)
+        return topic.log_config
 
     def _forget(self, topic: Topic) -> None:
         del self._topics[topic.name]
@@ -707,8 +717,9 @@ class Topics:
             raise Corrupt(
                 f"{directory} is gone: restore it{'' if topic.is_internal else ', or delete the topic'}"
             )
-        self._check_topic_id(topic, directory)
-        if strange := strange_names(self._disk, directory):
+        listing = Listing(self._disk, directory)
+        self._check_topic_id(topic, listing)
+        if strange := strange_names(listing.names):
             log.warning(
                 "%s holds what is no file of a partition, and it is left alone: %s", directory, strange
             )
@@ -720,29 +731,33 @@ class Topics:
             clean=self.clean and failed is None,
             recovery_point=failed.synced_offset if failed is not None else None,
             progress=progress,
+            listing=listing,
         )
         for cut in partition.cuts:
             log.warning("%s-%d: %s", topic.name, index, cut)
         return partition
 
-    def _check_topic_id(self, topic: Topic, directory: Path) -> None:
+    def _check_topic_id(self, topic: Topic, listing: Listing) -> None:
         """Raise Corrupt if a directory belongs to another topic; write the file that says so where it is unreadable."""
+        path, there = listing.path(METADATA_FILE), None
         try:
-            there = read_partition_metadata(self._disk, directory)
+            there = decode_partition_metadata(listing.read(METADATA_FILE), path)
+        except FileNotFoundError:
+            pass
         except Corrupt as error:
             log.warning("%s; it is written again for topic %s", error, topic.name)
-            there = None
         if there is None:
-            write_partition_metadata(self._disk, directory, topic.topic_id)
+            write_partition_metadata(self._disk, listing.directory, topic.topic_id)
+            listing.reload()
         elif there != topic.topic_id:
             raise Corrupt(
-                f"{directory / METADATA_FILE} names the topic id {there}, and {topic.name} has {topic.topic_id}: the "
+                f"{path} names the topic id {there}, and {topic.name} has {topic.topic_id}: the "
                 "directory is one of another topic, or the file is damaged. Restore the directory"
             )
 
     def publish_partition(self, topic: Topic, partition: Partition) -> None:
         """Let requests be served from a partition that was recovered."""
-        partition.reconfigure(self._config.log_config(topic.configs))  # they may have changed meanwhile
+        partition.reconfigure(self._log_config(topic))  # they may have changed meanwhile
         topic.offline.pop(partition.index, None)
         self._serve(topic, {partition.index: partition})
         self._recovery_points.opened((topic.name, partition.index))
@@ -761,6 +776,7 @@ class Topics:
         is_new: bool = False,
         recovery_point: int | None = None,
         progress: Callable[[int, int], None] | None = None,
+        listing: Listing | None = None,
     ) -> Partition:
         kind = CommitOrderedPartition if topic.is_commit_ordered else Partition
         at = (topic.name, index)
@@ -769,7 +785,7 @@ class Topics:
         return kind.open(
             self._disk,
             directory,
-            self._config.log_config(topic.configs),
+            self._log_config(topic),
             topic=topic.name,
             partition=index,
             clean=clean,
@@ -780,6 +796,7 @@ class Topics:
             is_established=not is_new and self._established_epoch is not None,
             gapless_epoch=NEVER if self._established_epoch is None else self._established_epoch,
             progress=progress,
+            listing=listing,
         )
 
     def write_log_starts(self) -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 from stablelog.batch.header import headers_in
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt
+from stablelog.log.listing import Listing
 from stablelog.log.names import (
     DELETED,
     INDEX_SUFFIXES,
@@ -37,8 +38,14 @@ from stablelog.log.summary import Summary
 CLEANED, SWAP, TMP = ".cleaned", ".swap", ".tmp"
 
 
-def finish_interrupted(disk: Disk, directory: Path) -> None:
-    """Finish or undo what a crash interrupted."""
+def finish_interrupted(listing: Listing) -> None:
+    """Finish or undo what a crash interrupted. The listing is of the partition's directory; it is right afterwards."""
+    if any(name.endswith((DELETED, CLEANED, TMP, SWAP)) for name in listing.names):
+        _finish(listing.disk, listing.directory)
+        listing.reload()
+
+
+def _finish(disk: Disk, directory: Path) -> None:
     names = _names(disk, directory)
     cleaned = [offset_of(name) for name in names if name.endswith(LOG + CLEANED)]
     # While its log file has its first name, a swap has not begun. That name goes last: it tells the others apart.

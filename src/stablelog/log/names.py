@@ -3,6 +3,7 @@
 Format: docs/formats.md, "The data directory".
 """
 
+import functools
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -31,6 +32,7 @@ _PARTITION_FILE = re.compile(
 )
 
 
+@functools.lru_cache(maxsize=1024)  # thousands of partitions have files of the same names
 def is_partition_file(name: str) -> bool:
     """Whether stablelog or Apache Kafka gives a file of a partition this name."""
     return _PARTITION_FILE.fullmatch(name) is not None and (has_offset(name) or name.startswith(SINGLE_FILES))

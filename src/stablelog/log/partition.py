@@ -31,6 +31,7 @@ from stablelog.log.append import (
 from stablelog.log.cleaner import Cleaned, Cleaning, Compaction
 from stablelog.log.epoch_check import check_epochs, epoch_at
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.listing import Listing
 from stablelog.log.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.model import (
     Appended,
@@ -147,6 +148,7 @@ class Partition:
         gapless_epoch: int = NEVER,
         progress: Progress | None = None,
         open_files: OpenFiles | None = None,
+        listing: Listing | None = None,
     ) -> "Partition":
         """Open a partition's directory, or make it, and recover what a crash left. Everything kept is durable then.
 
@@ -168,6 +170,7 @@ class Partition:
                 segment.
             progress: called with (bytes done, bytes in all) while recovery reads.
             open_files: counts its open segments.
+            listing: of the directory, which exists then and is as the listing says.
 
         Raises:
             Corrupt: bytes that were durable are damaged or gone. No log file was changed.
@@ -182,7 +185,9 @@ class Partition:
             leader_epoch=leader_epoch,
             open_files=OpenFiles() if open_files is None else open_files,
         )
-        disk.make_dir(directory)
+        if listing is None:
+            disk.make_dir(directory)
+            listing = Listing(disk, directory)
         self._now_ms = now_ms
         known = Known(
             is_clean=clean,
@@ -193,14 +198,13 @@ class Partition:
             gapless_epoch=gapless_epoch,
             now_ms=now_ms,
         )
-        self._load(known, progress)
+        self._load(known, listing, progress)
         self._cleaning.first_dirty_offset = min(first_dirty_offset, self.end_offset)
         return self
 
-    def _load(self, known: Known, progress: Progress | None) -> None:
+    def _load(self, known: Known, listing: Listing, progress: Progress | None) -> None:
         found: Recovered = recover(
-            self._disk,
-            self.directory,
+            listing,
             self.open_files,
             known,
             index_interval=self.config.index_interval_bytes,
@@ -838,18 +842,11 @@ class Partition:
         self._close_files()
         self._snapshots.forget_past(end_offset)
         cut_files(self._disk, self.directory, segment, position, later)
-        self._load(
-            Known(
-                is_clean=False,
-                is_established=True,
-                log_start_offset=0,
-                recovery_point=0,
-                leader_epoch=self.leader_epoch,
-                gapless_epoch=NEVER,
-                now_ms=self._now_ms,
-            ),
-            None,
+        epoch, now_ms = self.leader_epoch, self._now_ms
+        known = Known(
+            is_clean=False, is_established=True, recovery_point=0, leader_epoch=epoch, now_ms=now_ms
         )
+        self._load(known, Listing(self._disk, self.directory), None)
         self.prove()
         self._cleaning.cut(self.end_offset)
 

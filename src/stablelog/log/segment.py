@@ -8,7 +8,7 @@ A sealed segment is opened when it is first read, and only so many are open at a
 import contextlib
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +18,8 @@ from crc32c import crc32c
 from stablelog.batch.header import DELETE_HORIZON, HEADER, LENGTH_AND_OFFSET_SIZE, BatchHeader, read_header
 from stablelog.env.disk import Buffer, Disk, File
 from stablelog.errors import Corrupt, DiskError, Unproven
-from stablelog.log.names import INDEX, INDEX_SUFFIXES, LOG, TIMEINDEX, TXNINDEX
+from stablelog.log.listing import Listing
+from stablelog.log.names import INDEX, LOG, TIMEINDEX, TXNINDEX
 from stablelog.log.offset_index import OffsetIndex
 from stablelog.log.proof import DamagedBatch, prove_headers, scrub
 from stablelog.log.summary import NOTHING, Summary
@@ -215,10 +216,14 @@ class Segment:
         if not is_proven and self.size:
             self._unproven = self.size, self.log_crc
 
-    def open_growing(self, progress: Summary | None) -> None:
+    def open_growing(self, progress: Summary | None = None, indexes: Sequence[bytes] = ()) -> None:
         """Open the log to be replayed: from its beginning, or from where `progress` says that its indexes are known.
 
         What lies before that is not handed out before `prove`.
+
+        Args:
+            progress: of a snapshot within the segment.
+            indexes: content of the indexes there, in the order of INDEX_SUFFIXES.
 
         Raises:
             Corrupt: a batch before that is damaged.
@@ -227,14 +232,7 @@ class Segment:
         self._begin_indexes()
         if progress is None:
             return
-        contents = [
-            bytearray(self._disk.read_bytes(self.path(suffix))[:size] if size else b"")
-            for suffix, size in zip(
-                INDEX_SUFFIXES,
-                (progress.index_size, progress.timeindex_size, progress.txnindex_size),
-                strict=True,
-            )
-        ]
+        contents = [bytearray(index) for index in indexes]
         self._offset_index = OffsetIndex(self.base_offset, contents[0])
         self._time_index = TimeIndex(self.base_offset, contents[1])
         self._txn_index = TransactionIndex(contents[2])
@@ -259,6 +257,19 @@ class Segment:
                 if header.max_timestamp == self.max_timestamp:
                     self.max_timestamp_offset = header.last_offset
                     break
+
+    def index_files_hold(self, listing: Listing) -> bool:
+        """Whether the index files of the growing segment need no repair.
+
+        The transaction index has to be what memory holds. The others may be behind it: `write_indexes` goes on from there.
+        """
+        for suffix, index in self._indexes():
+            name = f"{self.base_offset:020d}{suffix}"
+            found = listing.read(name) if name in listing else b""
+            with index.content() as content:
+                if found != (content if suffix == TXNINDEX else content[: len(found)]):
+                    return False
+        return True
 
     def _take(self, summary: Summary) -> None:
         self.summary = summary
@@ -389,6 +400,13 @@ class Segment:
             least_aborted_offset=NOTHING if self.least_aborted_offset is None else self.least_aborted_offset,
         )
 
+    def _indexes(self) -> tuple[tuple[str, OffsetIndex | TimeIndex | TransactionIndex], ...]:
+        """The indexes that memory holds, with the suffixes of their files."""
+        assert self._offset_index is not None
+        assert self._time_index is not None
+        assert self._txn_index is not None
+        return (INDEX, self._offset_index), (TIMEINDEX, self._time_index), (TXNINDEX, self._txn_index)
+
     def _contents(self) -> tuple[Buffer, Buffer, Buffer]:
         assert self._offset_index is not None
         assert self._time_index is not None
@@ -401,14 +419,7 @@ class Segment:
         Raises:
             DiskError: the files are behind memory, which does no harm.
         """
-        assert self._offset_index is not None
-        assert self._time_index is not None
-        assert self._txn_index is not None
-        for suffix, index in (
-            (INDEX, self._offset_index),
-            (TIMEINDEX, self._time_index),
-            (TXNINDEX, self._txn_index),
-        ):
+        for suffix, index in self._indexes():
             if suffix != TXNINDEX or len(index):  # Kafka makes this file with the first abort
                 self._write_index(suffix, index)
 

@@ -20,6 +20,7 @@ from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.formats import check_formats
+from stablelog.log.listing import Listing
 from stablelog.log.log_start import LOG_START_FILE, read_log_start
 from stablelog.log.names import (
     INDEX,
@@ -142,7 +143,7 @@ class _Verification:
 
     def run(self) -> Iterator[Finding]:
         try:
-            check_formats(self._disk, self._directory)
+            check_formats(Listing(self._disk, self._directory))
         except NewerFormat as newer:  # what is not known cannot be proven
             yield Finding(Path(newer.place), str(NewerFormat(newer.what, newer.found, newer.known)))
             return

@@ -7,6 +7,7 @@ that is open: its last stable offset is the end of the view.
 from collections.abc import Callable
 
 from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange
+from stablelog.log.listing import Listing
 from stablelog.log.log_start import encode_log_start, read_log_start
 from stablelog.log.model import Isolation, Slice
 from stablelog.log.names import VIEW_START_FILE
@@ -26,9 +27,9 @@ class CommitOrderedPartition(Partition):
 
     view: CommitOrder
 
-    def _load(self, known: Known, progress: Callable[[int, int], None] | None) -> None:
-        check_formats(self._disk, self.directory)
-        super()._load(known, progress)
+    def _load(self, known: Known, listing: Listing, progress: Callable[[int, int], None] | None) -> None:
+        check_formats(listing)
+        super()._load(known, listing, progress)
         try:
             view_start = self._view_start(known)
             self.view = CommitOrder(self, self._disk, progress)

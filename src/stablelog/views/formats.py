@@ -4,31 +4,29 @@ Format: docs/formats.md, "How formats change".
 """
 
 import contextlib
-from pathlib import Path
 
-from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, naming
-from stablelog.log.log_start import read_log_start
+from stablelog.log.listing import Listing
+from stablelog.log.log_start import decode_log_start
 from stablelog.log.names import VIEW_START_FILE
 from stablelog.views.commit_index import SUMMARY_SUFFIX, CommitSummary
 
 
-def check_formats(disk: Disk, directory: Path) -> None:
+def check_formats(listing: Listing) -> None:
     """Check the files of the view in a partition's directory. Writes nothing.
 
     A damaged summary is left to recovery, which rebuilds it.
 
     Args:
-        disk: where the partition lies.
-        directory: the partition's own. It may have no view.
+        listing: of the partition's directory. It may have no view.
 
     Raises:
         NewerFormat: a later release has written one; names it.
         Corrupt: the file that says where the view begins is damaged.
     """
-    read_log_start(disk, directory / VIEW_START_FILE)
-    summaries = [name for name in disk.list_dir(directory) if name.endswith(SUMMARY_SUFFIX)]
+    with contextlib.suppress(FileNotFoundError):
+        decode_log_start(listing.read(VIEW_START_FILE), listing.path(VIEW_START_FILE))
+    summaries = [name for name in listing.names if name.endswith(SUMMARY_SUFFIX)]
     if summaries:
-        path = directory / summaries[-1]
-        with contextlib.suppress(Corrupt), naming(path):
-            CommitSummary.decode(disk.read_bytes(path))
+        with contextlib.suppress(Corrupt), naming(listing.path(summaries[-1])):
+            CommitSummary.decode(listing.read(summaries[-1]))

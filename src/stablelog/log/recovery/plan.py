@@ -8,13 +8,12 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 from crc32c import crc32c
 
-from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt
-from stablelog.log.log_start import LOG_START_FILE, read_log_start
+from stablelog.log.listing import SMALL_SIZE, Listing
+from stablelog.log.log_start import LOG_START_FILE, decode_log_start
 from stablelog.log.names import (
     INDEX_SUFFIXES,
     LOG,
@@ -33,7 +32,7 @@ from stablelog.log.producer_table import ProducerTable
 from stablelog.log.producers import Producers
 from stablelog.log.recovery.tail import SyncedEnd
 from stablelog.log.segment import OpenFiles, Segment
-from stablelog.log.snapshots import decode_snapshot, read_producers
+from stablelog.log.snapshots import decode_producers, decode_snapshot, read_producers
 from stablelog.log.summary import Summary
 
 NEVER = 2**31  # greater than any leader epoch
@@ -47,29 +46,37 @@ class Known:
         is_clean: whether the last owner closed the log, so that all of it was durable.
         is_established: whether the directory was made complete, with all files of this release: what is missing
             then is lost.
-        log_start_offset: what lies before it was deleted, whatever the partition's own file says.
         recovery_point: the synced end that the broker recorded; None if none is known.
         leader_epoch: of this start. No batch has a later one.
-        gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
         now_ms: the broker's clock.
+        log_start_offset: what lies before it was deleted, whatever the partition's own file says.
+        gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
     """
 
     is_clean: bool
     is_established: bool
-    log_start_offset: int
     recovery_point: int | None
     leader_epoch: int
-    gapless_epoch: int
     now_ms: int
+    log_start_offset: int = 0
+    gapless_epoch: int = NEVER
 
 
 @dataclass(slots=True)
 class Start:
-    """Where replay begins, and what is known there."""
+    """Where replay begins, and what is known there.
+
+    Attributes:
+        offset: of the first batch that is replayed.
+        producers: producer state there.
+        progress: of the segment in which it lies, if its indexes are whole.
+        indexes: content of these indexes, in the order of INDEX_SUFFIXES.
+    """
 
     offset: int
     producers: Producers
-    progress: Summary | None  # of the segment in which it lies, if its indexes are whole
+    progress: Summary | None = None
+    indexes: tuple[bytes, ...] = ()
 
 
 @dataclass(slots=True)
@@ -100,18 +107,21 @@ class Planner:
     """Makes the plan of one partition.
 
     Args:
-        disk: where the partition lies.
-        directory: its own.
+        listing: of its directory.
         open_files: counts the open segments.
         known: what the broker knows of the partition.
     """
 
-    def __init__(self, disk: Disk, directory: Path, open_files: OpenFiles, known: Known) -> None:
-        self._disk = disk
-        self._directory = directory
+    def __init__(self, listing: Listing, open_files: OpenFiles, known: Known) -> None:
+        self._listing = listing
+        self._disk = listing.disk
+        self._directory = listing.directory
         self._open_files = open_files
         self._known = known
         self._snapshots: list[int] = []
+        self._producers: dict[
+            int, tuple[ProducerTable, Summary] | None
+        ] = {}  # of our snapshots, as far as read
         self._log_start = 0
 
     def plan(self) -> Plan | None:
@@ -120,7 +130,7 @@ class Planner:
         Raises:
             Corrupt: bytes that were durable are gone. No log file was changed.
         """
-        names = self._disk.list_dir(self._directory)
+        names = self._listing.names
         self._snapshots = sorted({offset_of(name) for name in names if is_snapshot(name)})
         bases = sorted(offset_of(name) for name in names if is_log(name))
         written = self._read_log_start(bases)
@@ -174,8 +184,9 @@ class Planner:
 
     def _read_log_start(self, bases: list[int]) -> bool:
         """Find where the log begins. Returns whether the partition's own file says so."""
-        path = self._directory / LOG_START_FILE
-        said = read_log_start(self._disk, path)
+        path = self._listing.path(LOG_START_FILE)
+        is_there = LOG_START_FILE in self._listing
+        said = decode_log_start(self._listing.read(LOG_START_FILE), path) if is_there else None
         if said is None and self._known.is_established:
             raise Corrupt(
                 f"{path} is gone: where the log begins is not known, and records that were deleted could be read "
@@ -268,7 +279,7 @@ class Planner:
 
     def _read_summary(self, segment: Segment) -> Summary | None:
         try:
-            summary = Summary.decode(self._disk.read_bytes(segment.path(SUMMARY)))
+            summary = Summary.decode(self._listing.read(f"{segment.base_offset:020d}{SUMMARY}"))
         except (FileNotFoundError, Corrupt):
             return None
         return summary if summary.base_offset == segment.base_offset else None
@@ -328,14 +339,20 @@ class Planner:
     # -- where replay begins -----------------------------------------------------------------------------------
 
     def _read_producers(self, offset: int) -> tuple[ProducerTable, Summary] | None:
-        try:
-            return read_producers(self._disk, self._directory / f"{offset:020d}{PRODUCERS}")
-        except (FileNotFoundError, Corrupt):
-            return None
+        if offset not in self._producers:
+            name = f"{offset:020d}{PRODUCERS}"
+            self._producers[offset] = None
+            with contextlib.suppress(FileNotFoundError, Corrupt):
+                head = self._listing.head(name)
+                is_whole = len(head) < SMALL_SIZE
+                self._producers[offset] = (
+                    decode_producers(head) if is_whole else read_producers(self._disk, self._directory / name)
+                )
+        return self._producers[offset]
 
     def _read_kafkas(self, offset: int) -> ProducerTable | None:
         try:
-            content = self._disk.read_bytes(self._directory / f"{offset:020d}{SNAPSHOT}")
+            content = self._listing.read(f"{offset:020d}{SNAPSHOT}")
             return decode_snapshot(content, self._known.now_ms)
         except (FileNotFoundError, Corrupt):
             return None
@@ -354,33 +371,38 @@ class Planner:
         for offset in offsets:
             table = self._read_kafkas(offset) if offset <= unknown_from else None
             if table is not None:
-                return Start(offset, Producers.restored(table, self._known.now_ms), None)
-        return Start(first_offset, Producers(), None)
+                return Start(offset, Producers.restored(table, self._known.now_ms))
+        return Start(first_offset, Producers())
 
     def _start_at_ours(self, offset: int, unknown_from: int) -> Start | None:
         known = self._read_producers(offset)
         if known is None:
             return None
         table, progress = known
-        from_here: Summary | None = None
-        if offset > unknown_from:
-            if progress.base_offset != unknown_from or not indexes_hold(
-                self._disk, self._directory, progress
-            ):
-                return None
-            from_here = progress
-        return Start(offset, Producers.restored(table, self._known.now_ms), from_here)
+        if offset <= unknown_from:
+            return Start(offset, Producers.restored(table, self._known.now_ms))
+        indexes = held_indexes(self._listing, progress) if progress.base_offset == unknown_from else None
+        if indexes is None:
+            return None
+        return Start(offset, Producers.restored(table, self._known.now_ms), progress, indexes)
 
 
-def indexes_hold(disk: Disk, directory: Path, progress: Summary) -> bool:
-    """Whether the indexes of the growing segment are those of a snapshot, or have gone on from them."""
-    path = directory / f"{progress.base_offset:020d}{LOG}"
+def held_indexes(listing: Listing, progress: Summary) -> tuple[bytes, ...] | None:
+    """The indexes of the growing segment as a snapshot tells of them; None if their files hold something else.
+
+    The files may have more behind that.
+    """
+    stem = f"{progress.base_offset:020d}"
     sizes = (progress.index_size, progress.timeindex_size, progress.txnindex_size)
     crcs = (progress.index_crc, progress.timeindex_crc, progress.txnindex_crc)
-    with contextlib.suppress(FileNotFoundError):
-        return disk.size(path) >= progress.log_size and all(
-            crc32c(disk.read_bytes(path.with_suffix(suffix))[:size]) == crc
-            for suffix, size, crc in zip(INDEX_SUFFIXES, sizes, crcs, strict=True)
-            if size
+    try:
+        if listing.disk.size(listing.path(f"{stem}{LOG}")) < progress.log_size:
+            return None
+        indexes = tuple(
+            listing.read(f"{stem}{suffix}")[:size] if size else b""
+            for suffix, size in zip(INDEX_SUFFIXES, sizes, strict=True)
         )
-    return False
+    except FileNotFoundError:
+        return None
+    is_held = all(crc32c(index) == crc for index, crc in zip(indexes, crcs, strict=True) if index)
+    return indexes if is_held and tuple(map(len, indexes)) == sizes else None

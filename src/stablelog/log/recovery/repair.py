@@ -14,6 +14,7 @@ from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt
 from stablelog.log.formats import check_formats
 from stablelog.log.interrupted import finish_interrupted
+from stablelog.log.listing import Listing
 from stablelog.log.log_start import LOG_START_FILE, encode_log_start, read_log_start
 from stablelog.log.names import (
     LOG,
@@ -50,8 +51,9 @@ def examine(
         Corrupt: the directory is damaged in a way that no cut mends.
         DiskError: a file cannot be read.
     """
-    check_formats(disk, directory)
-    finish_interrupted(disk, directory)
+    listing = Listing(disk, directory)
+    check_formats(listing)
+    finish_interrupted(listing)
     examination = Examination(disk, directory, expected or Expected(), progress)
     damage = examination.run()
     for found in () if damage is None else (damage, damage.refused):

@@ -10,6 +10,7 @@ from stablelog.errors import Corrupt, DiskError, naming
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.formats import check_formats
 from stablelog.log.interrupted import finish_interrupted
+from stablelog.log.listing import Listing
 from stablelog.log.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.names import LOG, PRODUCERS, SNAPSHOT, SUMMARY, TXNINDEX
 from stablelog.log.producers import Producers
@@ -42,40 +43,35 @@ class Recovered:
 
 
 def recover(
-    disk: Disk,
-    directory: Path,
+    listing: Listing,
     open_files: OpenFiles,
     known: Known,
     *,
     index_interval: int,
     progress: Progress | None = None,
 ) -> Recovered:
-    """Open the partition in a directory, which exists, and put right what a crash left of it.
+    """Open the partition in a directory, and put right what a crash left of it.
+
+    Args:
+        listing: of the directory.
+        open_files: counts the open segments.
+        known: what the broker knows of the partition.
+        index_interval: bytes between two entries of the offset index.
+        progress: called with (bytes done, bytes in all) while the log is read.
 
     Raises:
         NewerFormat: a later release has written to the directory; nothing was changed.
         Corrupt: bytes that were durable are damaged or gone; no log file was changed.
         DiskError: the disk failed.
     """
-    check_formats(disk, directory)
-    with naming(directory):
-        return _recover(disk, directory, open_files, known, index_interval, progress)
-
-
-def _recover(
-    disk: Disk,
-    directory: Path,
-    open_files: OpenFiles,
-    known: Known,
-    index_interval: int,
-    progress: Progress | None,
-) -> Recovered:
-    finish_interrupted(disk, directory)
-    planner = Planner(disk, directory, open_files, known)
-    plan = planner.plan()
-    if plan is None:
-        return _begin(disk, directory, planner.segment(planner.log_start))
-    return _Replay(disk, directory, planner, plan, known, index_interval, progress).run()
+    check_formats(listing)
+    with naming(listing.directory):
+        finish_interrupted(listing)
+        planner = Planner(listing, open_files, known)
+        plan = planner.plan()
+        if plan is None:
+            return _begin(listing.disk, listing.directory, planner.segment(planner.log_start))
+        return _Replay(listing, planner, plan, known, index_interval, progress).run()
 
 
 def _begin(disk: Disk, directory: Path, segment: Segment) -> Recovered:
@@ -93,16 +89,16 @@ def _begin(disk: Disk, directory: Path, segment: Segment) -> Recovered:
 class _Replay:
     def __init__(
         self,
-        disk: Disk,
-        directory: Path,
+        listing: Listing,
         planner: Planner,
         plan: Plan,
         known: Known,
         index_interval: int,
         progress: Progress | None,
     ) -> None:
-        self._disk = disk
-        self._directory = directory
+        self._listing = listing
+        self._disk = listing.disk
+        self._directory = listing.directory
         self._planner = planner
         self._plan = plan
         self._now_ms = known.now_ms
@@ -153,7 +149,7 @@ class _Replay:
             Corrupt: a batch of a trusted segment has an epoch that has not begun.
         """
         try:
-            self._epochs = LeaderEpochs.decode(self._disk.read_bytes(self._directory / EPOCH_FILE))
+            self._epochs = LeaderEpochs.decode(self._listing.read(EPOCH_FILE))
             if self._epochs.latest <= self._known.leader_epoch:
                 return
             self._epochs, self._epochs_changed = LeaderEpochs(), True
@@ -193,7 +189,8 @@ class _Replay:
     def _replay(self, segments: list[Segment], trusted: int, start: Start) -> list[Segment]:
         """Read from `start` to the log's end. Returns the segments that are left, the last one open to append."""
         first = max(place for place, segment in enumerate(segments) if segment.base_offset <= start.offset)
-        self._all_size = sum(self._disk.size(segment.path(LOG)) for segment in segments[first:])
+        if self._progress is not None:
+            self._all_size = sum(self._disk.size(segment.path(LOG)) for segment in segments[first:])
         for segment in segments[first:trusted]:
             self._replay_trusted(segment, start)
         for place in range(trusted, len(segments)):
@@ -205,7 +202,7 @@ class _Replay:
             if damage is None and later:
                 damage = self._gap_behind(segment, later[0])
             if damage is not None or not later:
-                self._finish(segment, later, damage or "", start)
+                self._finish(segment, later, damage or "")
                 return segments[: place + 1]
             self._seal(segment, later[0].base_offset, start.producers)
         raise AssertionError("the last segment is never trusted")
@@ -250,13 +247,15 @@ class _Replay:
         Raises:
             Corrupt: it is not whole, and was durable.
         """
-        log_size = self._disk.size(segment.path(LOG))
-        ours = start.progress is not None and start.progress.base_offset == segment.base_offset
-        segment.open_growing(start.progress if ours else None)
+        if start.progress is not None and start.progress.base_offset == segment.base_offset:
+            segment.open_growing(start.progress, start.indexes)
+        else:
+            segment.open_growing()
         if self._epochs_lost:
             for _, header in segment.walk_unproven(0):
                 self._note_epoch(header)
         position, file = segment.size, segment.growing_log
+        log_size = file.size
         while position < log_size:
             chunk = file.read(position, READ_SIZE)
             try:
@@ -343,17 +342,20 @@ class _Replay:
         self._cuts.append(Cut(path, segment.size, segment.end_offset, file.size - segment.size, kept, damage))
         segment.cut()
 
-    def _is_as_synced(self, segment: Segment, start: Start) -> bool:
-        """Whether the files of the last segment are those that a snapshot at the log's end tells of, which are durable."""
-        progress = start.progress
+    def _is_as_synced(self, segment: Segment) -> bool:
+        """Whether the whole log is known to be durable, and the files beside it need no repair.
+
+        The name of the last segment's log file is durable, too: a partition of this release gets its log start file
+        only when the name of its first log file is durable, and a segment its summary when the next one's name is.
+        """
         return (
-            progress is not None
-            and progress.end_offset == segment.end_offset
-            and segment.matches(progress)
-            and not self._disk.exists(segment.path(SUMMARY))
+            (self._synced.is_clean or self._known.is_established)
+            and self._synced.covers(segment.end_offset - 1)
+            and f"{segment.base_offset:020d}{SUMMARY}" not in self._listing
+            and segment.index_files_hold(self._listing)
         )
 
-    def _finish(self, segment: Segment, later: list[Segment], damage: str, start: Start) -> None:
+    def _finish(self, segment: Segment, later: list[Segment], damage: str) -> None:
         """Make the last segment durable, ready to append, and cut what lies behind it.
 
         Raises:
@@ -365,7 +367,7 @@ class _Replay:
                 f"{self._synced.offset - 1} were durable, so the disk has lost them. Restore the file, or run "
                 "`stablelog repair`, which names what is lost"
             )
-        if not later and not damage and self._is_as_synced(segment, start):
+        if not later and not damage and self._is_as_synced(segment):
             return
         self._cut_segments(segment, later, damage)
         if self._disk.exists(segment.path(SUMMARY)):

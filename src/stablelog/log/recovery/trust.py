@@ -11,8 +11,9 @@ from pathlib import Path
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.listing import Listing
 from stablelog.log.names import is_snapshot, offset_of
-from stablelog.log.recovery.plan import indexes_hold
+from stablelog.log.recovery.plan import held_indexes
 from stablelog.log.segment import OpenFiles, Segment
 from stablelog.log.snapshots import decode_either
 from stablelog.log.summary import Summary
@@ -52,12 +53,13 @@ class Trust:
         self._refused = set(self._find_refused()) if self._has_lost_epochs() else set()
         self.vouched_end = None
         if len(self._sealed) == len(bases) - 1:
+            listing = Listing(disk, directory)
             held = [
                 offset
                 for offset, mark in marks
                 if mark.base_offset == bases[-1]
                 and mark.log_size
-                and indexes_hold(disk, directory, mark)
+                and held_indexes(listing, mark) is not None
                 and offset in self._snapshots
             ]
             self.vouched_end = max(held, default=None)
