@@ -144,6 +144,24 @@ def test_it_holds_no_index_open_after_a_snapshot():
     assert [txn.producer_id for txn in log.all_aborted()] == [1, 2]
 
 
+@pytest.mark.parametrize("is_synced", [True, False])
+def test_it_holds_no_index_open_after_an_abort(is_synced):
+    log = log_with_snapshot()
+    calls = []
+    log.disk.fault = lambda what, path: calls.append((what, path))
+    for words in ("P2a", "P1 P1a", "P2 P3 P3a P2a"):
+        log.write(words, sync=is_synced)
+        if not is_synced:
+            log.partition.assume_synced()
+        assert len(list(log.disk._open)) == 1, "the log file is open, and no index"
+    assert ("reading", TXNINDEX) not in calls, "a partition may have a million aborts"
+    log.partition.take_snapshot()
+    log.sync()
+    assert log.disk.content(TXNINDEX) == log.disk._inode(TXNINDEX, "reading").durable
+    log.reopen(clean=False, is_established=True)
+    assert [txn.producer_id for txn in log.all_aborted()] == [1, 2, 1, 3, 2]
+
+
 def test_it_is_closed_without_a_change_of_the_disk():
     log = Log(retention_ms=1000, file_delete_delay_ms=60_000, segment_bytes=400).write("- P1 P1a - - - -")
     log.reopen()

@@ -165,7 +165,8 @@ SETTINGS: tuple[Setting, ...] = (
         "stablelog.max.partitions",
         _integer(1, INT_MAX),
         "10000",
-        "Partitions of all topics together that may be made; each takes up to two file descriptors while it is idle.",
+        "Partitions of all topics together that may be made; each takes up to two file descriptors while it is idle, and up to "
+        "four in a commit-ordered topic.",
     ),
     _setting(
         "connections.max.idle.ms",

@@ -581,6 +581,8 @@ class Partition:
         """What the operating system has counts as durable. Returns whether a watermark moved; raises as `unsynced`."""
         self.usability.check_open()
         self._active.write_aborted()
+        if self._unsynced.is_idle:  # no thread syncs them
+            self._active.close_index_files()
         return self._move_high_watermark(self.end_offset)
 
     def _move_high_watermark(self, offset: int) -> bool:

@@ -123,6 +123,7 @@ class Segment:
         "_time_index",
         "_txn_index",
         "_unproven",
+        "_written_sizes",
         "base_offset",
         "committed_count",
         "created_ms",
@@ -150,6 +151,7 @@ class Segment:
         self._log: File | None = None
         self._index_files: dict[str, File] = {}  # of the growing segment, those that were written to
         self._dirty: set[str] = set()  # and are not synced since
+        self._written_sizes: dict[str, int] = {}  # bytes of index files that are known to begin the index
         self._broken_files: list[File] = []  # index files that take no more writes; a sync may have them
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
@@ -434,8 +436,10 @@ class Segment:
         self._dirty.add(suffix)
         try:
             file.append(missing)
+            self._written_sizes[suffix] = file.size
         except DiskError as error:
             if not error.undone:
+                self._written_sizes.pop(suffix, None)
                 # It takes no more writes: it is opened again, and compared, when the index is written next.
                 self._broken_files.append(self._index_files.pop(suffix))
                 self._dirty.discard(suffix)
@@ -446,13 +450,17 @@ class Segment:
         file = self._index_files.get(suffix)
         if file is not None:
             return file
-        path = self.path(suffix)
-        self.names_changed = self.names_changed or not self._disk.exists(path)
+        path, written_size = self.path(suffix), self._written_sizes.get(suffix)
+        if written_size is None:
+            self.names_changed = self.names_changed or not self._disk.exists(path)
         file = self._disk.open(path, create=True)
         try:
             # It may hold zeros of a preallocation, or entries of a log that was cut: begin anew if it is not a prefix.
-            if file.size > len(content) or (file.size and file.read(0, file.size) != content[: file.size]):
+            if file.size != written_size and (
+                file.size > len(content) or file.read(0, file.size) != content[: file.size]
+            ):
                 file.truncate(0)
+            self._written_sizes[suffix] = file.size
         except DiskError:
             file.close()
             raise

@@ -160,7 +160,7 @@ class Unsynced:
         if work.unwritten:
             self._writes[:0] = work.unwritten
             return
-        if work.writes and self._handed_out is None:
+        if self._handed_out is None:
             segments.active.close_index_files()  # an idle partition keeps its log file open, and no more
         for base_offset in work.release:
             segment = segments[segments.place_of(base_offset)]
