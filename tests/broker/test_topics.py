@@ -1,18 +1,19 @@
 """Which topics a directory holds, and what Apache Kafka has left beside them."""
 
 import errno
+import random
 import threading
 from pathlib import Path
 
 import pytest
 
 from stablelog.batch.records import Record, encode_batch
-from stablelog.broker import topics as topics_module
+from stablelog.broker import side_by_side
 from stablelog.broker.checkpoints import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
 from stablelog.broker.config import load_settings
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.topics import Topics
-from stablelog.errors import Corrupt, DiskError
+from stablelog.errors import Corrupt, DiskError, Refused
 from stablelog.testing.sim_disk import SimDisk, SimFile
 
 HERE = Path("/data")
@@ -171,12 +172,39 @@ def written(disk, count):
     return topics, reserve
 
 
+def test_many_partitions_are_made_by_threads_and_none_is_left_open_where_one_cannot_be_made(monkeypatch):
+    monkeypatch.setattr(side_by_side, "IN_TURN_MAX", 2)
+    disk = SimDisk()
+    disk.make_dir(HERE)
+    topics = Topics(disk, HERE, load_settings({}), lambda: 0)
+    topics.load(clean=True)
+    makers, number = set(), errno.ENOSPC
+
+    def fault(what, path):
+        makers.add(threading.current_thread().name.partition("_")[0])
+        return number if what == "writing" and path.parent.name == "wide-7" else None
+
+    disk.fault = fault
+    with pytest.raises(Refused, match="topic wide cannot be made"):
+        topics.create("wide", 20, {})
+    assert "making" in makers
+    assert not list(disk._open)
+    assert topics.get("wide") is None
+    disk.fault = None
+    wide = topics.create("wide", 20, {})
+    assert sorted(wide.partitions) == list(range(20))
+    after = Topics(disk.crash(random.Random(1)), HERE, load_settings({}), lambda: 0)
+    after.load(clean=False)
+    for index in range(20):
+        after.open_partition(after.get("wide"), index)
+
+
 def snapshot_names(disk, topic):
     return [name for name in disk.list_dir(HERE / f"{topic}-0") if name.startswith(f"{1:020d}")]
 
 
 def test_many_partitions_are_closed_by_threads_and_one_that_fails_is_none_of_the_others_affair(monkeypatch):
-    monkeypatch.setattr(topics_module, "CLOSED_IN_TURN", 2)
+    monkeypatch.setattr(side_by_side, "IN_TURN_MAX", 2)
     disk = SimDisk()
     topics, _ = written(disk, 6)
     disk.fault = lambda what, path: errno.EIO if what == "syncing" and path.parent.name == "t3-0" else None
@@ -193,7 +221,7 @@ def test_many_partitions_are_closed_by_threads_and_one_that_fails_is_none_of_the
 
 
 def test_a_partition_without_room_among_many_is_closed_with_the_room_of_the_reserve(monkeypatch):
-    monkeypatch.setattr(topics_module, "CLOSED_IN_TURN", 2)
+    monkeypatch.setattr(side_by_side, "IN_TURN_MAX", 2)
     disk = SimDisk()
     topics, reserve = written(disk, 6)
     full = ["t2-0", "t4-0"]
@@ -215,7 +243,7 @@ def test_a_partition_without_room_among_many_is_closed_with_the_room_of_the_rese
 @pytest.mark.parametrize("in_turn_max", [2, 100])
 def test_a_sync_that_failed_at_a_stop_is_not_made_good_by_one_that_succeeds(monkeypatch, in_turn_max):
     """The system tells of a lost write once: the next sync of the file succeeds, and the record is gone all the same."""
-    monkeypatch.setattr(topics_module, "CLOSED_IN_TURN", in_turn_max)
+    monkeypatch.setattr(side_by_side, "IN_TURN_MAX", in_turn_max)
     disk = SimDisk()
     topics, _ = written(disk, 6)
     topics.get("t3").partitions[0].append(encode_batch([Record(0, 0, None, b"lost", ())]), now_ms=0)

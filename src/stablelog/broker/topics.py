@@ -8,10 +8,8 @@ import re
 import resource
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, repeat
 from pathlib import Path
 
 from kio.schema.errors import ErrorCode
@@ -45,6 +43,7 @@ from stablelog.broker.partition_metadata import (
     write_partition_metadata,
 )
 from stablelog.broker.partition_state import COMMON, Codes, PartitionState
+from stablelog.broker.side_by_side import close_each, make_each
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, InvalidConfig, NewerFormat, Refused, StablelogError, Unavailable
 from stablelog.log.epoch_check import latest_epoch_of_all
@@ -69,8 +68,6 @@ NAME_SIZE_MAX = 249
 DESCRIPTORS_PER_SEGMENT = 5
 OPEN_SEGMENTS_MIN = 64
 OPEN_SEGMENTS_MAX = 4096  # whose maps are a quarter of what Linux allows a process
-CLOSED_IN_TURN = 16
-CLOSING_THREADS = 32  # which wait for the disk: it syncs many files together
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 STRAY = (
@@ -465,8 +462,8 @@ class Topics:
         """
         made: dict[int, Partition] = {}
         try:
-            for index in indexes:
-                made[index] = self._make_partition(topic, index)
+            make_each(partial(self._make_partition, topic), list(indexes), made)
+            self._connect(made.values())  # here: for thousands it would hold the event loop
         except Unavailable as error:
             _give_up(made)
             what = ("partitions of " if topic.name in self._topics else "topic ") + topic.name
@@ -490,7 +487,7 @@ class Topics:
             self._forget(topic)
             _give_up(partitions)
             raise
-        self._serve(topic, partitions)
+        topic.partitions.update(partitions)
         self.reconfigure([topic])  # settings may have changed while they were made
         return topic
 
@@ -578,14 +575,14 @@ class Topics:
             topic.partition_count -= len(added)
             _give_up(added)
             raise
-        self._serve(topic, added)
+        topic.partitions.update(added)
         self.reconfigure([topic])
 
-    def _serve(self, topic: Topic, partitions: Mapping[int, Partition]) -> None:
-        for partition in partitions.values():
+    def _connect(self, partitions: Iterable[Partition]) -> None:
+        """Let partitions report their failures, and count the segments that they open with those of all others."""
+        for partition in partitions:
             partition.open_files.join(self._open_files)
             partition.usability.on_failure = partial(self.on_failure, partition)
-        topic.partitions.update(partitions)
 
     def delete(self, name: str) -> Topic:
         """Take a topic out of the list; its directories are renamed, and removed by `remove_deleted`. Durable on return.
@@ -759,7 +756,8 @@ class Topics:
         """Let requests be served from a partition that was recovered."""
         partition.reconfigure(self._log_config(topic))  # they may have changed meanwhile
         topic.offline.pop(partition.index, None)
-        self._serve(topic, {partition.index: partition})
+        self._connect([partition])
+        topic.partitions[partition.index] = partition
         self._recovery_points.opened((topic.name, partition.index))
 
     def mark_offline(self, topic: Topic, index: int, error: Exception) -> None:
@@ -825,7 +823,7 @@ class Topics:
         clean = self._written(self.write_log_starts)
         marks = {(p.topic, p.index): p.high_watermark for p in self.open_partitions()}
         failed = {partition for partition in self.open_partitions() if partition.failure is not None}
-        for partition, closed in self._close_all():
+        for partition, closed in close_each(self.open_partitions(), self._reserve):
             at = (partition.topic, partition.index)
             try:
                 closed()
@@ -844,21 +842,6 @@ class Topics:
             partial(write_offset_checkpoint, self._reserve, path, marks),
         )
         return clean and written
-
-    def _close_all(self) -> Iterator[tuple[Partition, Callable[[], None]]]:
-        """Each partition with what closes it. Where they are many, several wait for the disk at a time, in threads."""
-        partitions = list(self.open_partitions())
-        if len(partitions) <= CLOSED_IN_TURN:
-            for partition in partitions:
-                yield partition, partial(self._reserve.attempt, partition.close, frees=True)
-            return
-        with ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="closing") as threads:
-            closings = [threads.submit(partition.close) for partition in partitions]
-            for partition, closing in zip(partitions, closings, strict=True):
-                # Where there is no room, this thread tries again: the reserve belongs to it.
-                first: list[Callable[[], None]] = [closing.result]
-                tries = chain(first, repeat(partition.close))
-                yield partition, partial(self._reserve.attempt, partial(_next_try, tries), frees=True)
 
     def _written(self, *writes: Callable[[], None]) -> bool:
         """Write what a start reads, and say whether it worked: without it, the next start has more to recover."""
@@ -883,10 +866,6 @@ def _without_dots(name: str) -> str:
 
 def _short(name: str) -> str:
     return name[: NAME_SIZE_MAX - 50]
-
-
-def _next_try(tries: Iterator[Callable[[], None]]) -> None:
-    next(tries)()
 
 
 def _open_segments_max() -> int:
