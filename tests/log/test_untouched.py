@@ -1,5 +1,6 @@
 """A log that is durable up to its end is opened and closed with few calls; what was lost or added is met."""
 
+import random
 from collections import Counter
 
 import pytest
@@ -186,6 +187,17 @@ def test_a_close_tells_of_what_was_written_since_the_last_one(more):
         assert log.disk.exists(DIRECTORY / f"{end:020d}{suffix}")
     log.partition = log.open(clean=True)
     assert log.partition.end_offset == end
+
+
+def test_a_close_syncs_neither_a_log_that_is_synced_nor_an_empty_index():
+    log = Log().write("- P1 P1a -")
+    calls = []
+    log.disk.fault = lambda what, path: calls.append(path.suffix) if what == "syncing" else None
+    log.partition.close()
+    assert sorted(calls) == [".timeindex", ".txnindex"]
+    again = Log(log.disk.crash(random.Random(0)))
+    assert again.partition.end_offset == 4
+    assert [txn.producer_id for txn in again.all_aborted()] == [1]
 
 
 def test_a_close_completes_the_time_index_behind_a_snapshot():

@@ -566,7 +566,7 @@ class Partition:
         self._active.write_aborted()
         if self._snapshots.is_due(self.config.snapshot_bytes):
             self._take_snapshot_if_possible()
-        return self._unsynced.work(self._segments)
+        return self._unsynced.work(self._segments, self.synced_offset)
 
     def synced(self, work: SyncWork) -> bool:
         """Take note that a work was run: the high watermark moves. Returns whether it or the LSO moved."""

@@ -460,11 +460,13 @@ class Segment:
                 file.size > len(content) or file.read(0, file.size) != content[: file.size]
             ):
                 file.truncate(0)
+                self._dirty.add(suffix)
             self._written_sizes[suffix] = file.size
         except DiskError:
             file.close()
             raise
-        self._dirty.add(suffix)
+        if file.size:  # it may have been closed before it was synced
+            self._dirty.add(suffix)
         self._index_files[suffix] = file
         return file
 
@@ -491,17 +493,18 @@ class Segment:
         self.summary = self.progress(stable_offset)
         self.sealed = True
 
-    def files_to_sync(self, *, indexes: bool) -> list[File]:
+    def files_to_sync(self, *, log: bool = True, indexes: bool) -> list[File]:
         """The files to be synced so that what was appended is durable.
 
         Args:
+            log: the log file, because something was appended since it was synced.
             indexes: those of the indexes, too, because something will be written that relies on them.
         """
         assert self._log is not None
-        if not indexes:
-            return [self._log]
-        files = [self._log, *(self._index_files[suffix] for suffix in sorted(self._dirty))]
-        self._dirty.clear()
+        files = [self._log] if log else []
+        if indexes:
+            files += [self._index_files[suffix] for suffix in sorted(self._dirty)]
+            self._dirty.clear()
         return files
 
     def settled(self) -> None:

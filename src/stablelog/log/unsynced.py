@@ -120,17 +120,23 @@ class Unsynced:
         """Whether there is more to do than to sync what grew."""
         return bool(self._writes) or self._names_changed
 
-    def work(self, segments: Segments) -> SyncWork:
-        """What has to be done now."""
+    def work(self, segments: Segments, synced_offset: int) -> SyncWork:
+        """What has to be done now, where the log is known to be synced up to an offset."""
         grown = segments.from_base(self._from)
         writes, self._writes = self._writes, []
         names_changed, self._names_changed = self._names_changed, False
         for segment in grown if writes else ():
             # What is written relies on the indexes, so they have to be there with their names.
             names_changed, segment.names_changed = names_changed or segment.names_changed, False
+        end_offset = segments.active.end_offset
+        files = [
+            file
+            for segment in grown
+            for file in segment.files_to_sync(log=synced_offset < end_offset, indexes=bool(writes))
+        ]
         work = SyncWork(
-            end_offset=segments.active.end_offset,
-            files=[file for segment in grown for file in segment.files_to_sync(indexes=bool(writes))],
+            end_offset=end_offset,
+            files=files,
             disk=self._disk,
             directory=self._directory if names_changed else None,
             writes=writes,
