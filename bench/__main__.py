@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 
 from rich.console import Console
 
-from bench import aborts, against, commit_order, limits, loads, loop_holds
+from bench import aborts, against, commit_order, limits, loads, loop_holds, many_partitions
 from bench.contestants import (
     KAFKA,
     OURS,
@@ -36,6 +36,7 @@ PARTS = (
     "commit-order",
     "columns",
     "loop",
+    "many-partitions",
     *SPARK_PARTS,
 )
 THROUGHPUT = ((100, 500_000), (1_000, 300_000))  # size of a record, records
@@ -294,6 +295,9 @@ def main() -> None:
     if "loop" in plan.parts:
         with console.status("holds of the event loop") as status:
             sections += loop_holds.run(plan.run_count, plan.divisor, status.update)
+    if "many-partitions" in plan.parts:
+        with console.status("many partitions") as status:
+            sections += many_partitions.run(plan.run_count, plan.divisor, status.update)
     if plan.parts & {"columns", *SPARK_PARTS}:
         sections += measure_columns_and_spark(plan)
     if asked.json:
