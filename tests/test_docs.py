@@ -12,11 +12,11 @@ from stablelog.broker.metrics import METRICS
 from stablelog.broker.partition_state import CODES
 from stablelog.broker.router import HANDLERS
 from stablelog.spark.options import OPTIONS
-from stablelog.wire.extension import EXTENSION_VERSIONS, extension_class
+from stablelog.wire.extension import EXTENSION_VERSIONS
 from stablelog.wire.extension.joint import AbortJointRequest, JointChild, JointOffset
-from stablelog.wire.messages import API_VERSIONS, SERVED_FROM
+from stablelog.wire.messages import API_VERSIONS, SERVED_FROM, message_class
 
-MESSAGES = [extension_class(key, kind) for key in EXTENSION_VERSIONS for kind in ("request", "response")]
+MESSAGES = [message_class(key, 0, kind) for key in EXTENSION_VERSIONS for kind in ("request", "response")]
 
 ROOT = Path(__file__).parents[1]
 OPERATING = (ROOT / "docs" / "operating.md").read_text()

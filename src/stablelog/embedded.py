@@ -26,8 +26,10 @@ from stablelog.env.disk import LocalDisk
 from stablelog.errors import Unavailable
 
 # Half of the time to start would go to hypothesis, which kio imports where it is installed, and to the command line.
+# The garbage collector is enabled again when everything is imported: see `stablelog.cli.serve.run_serve`.
 PROCESS = """
-import sys
+import gc, sys
+gc.disable()
 sys.modules.setdefault("hypothesis", None)
 from stablelog.cli.serve import run_process
 run_process(sys.argv[1:])

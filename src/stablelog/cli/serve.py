@@ -1,5 +1,6 @@
 """`stablelog serve`: the broker's process."""
 
+import gc
 import logging
 import os
 import signal
@@ -50,9 +51,14 @@ def run_serve(
         Unavailable: the address or the directory is taken.
         Corrupt: the directory cannot be opened.
     """
+    # An import makes tens of thousands of objects that stay. The collector would walk them several times meanwhile,
+    # which is a tenth of the time to start.
+    gc.disable()
     from stablelog.broker.config import load_settings, parse_listener
     from stablelog.broker.server import run_server
 
+    gc.freeze()
+    gc.enable()
     given = read_properties(config) if config is not None else {}
     given |= dict(pair(setting) for setting in settings)
     loaded = load_settings(given)

@@ -17,10 +17,9 @@ from kio.static.primitive import i16, i32, i64
 
 from stablelog.client.cluster import Again, Cluster
 from stablelog.errors import Refused
+from stablelog.wire.extension import BEGIN_JOINT, COMMIT_JOINT
 from stablelog.wire.extension.children import VERSION_MAX, Child, child_id, child_of
 from stablelog.wire.extension.joint import (
-    BEGIN_JOINT,
-    COMMIT_JOINT,
     AbortJointRequest,
     BeginJointRequest,
     CommitJointRequest,

@@ -17,9 +17,9 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from stablelog.errors import Refused
-from stablelog.wire.extension import EXTENSION_NAMES, EXTENSION_VERSIONS, extension_class
+from stablelog.wire.extension import EXTENSION_NAMES, EXTENSION_VERSIONS, extension_module
 from stablelog.wire.guard import checked, skip_tagged_fields
-from stablelog.wire.produce import decode_produce_request
+from stablelog.wire.produce import VERSION_FLEXIBLE, decode_produce_request
 from stablelog.wire.shapes import error_for, reshape_request, reshape_response
 from stablelog.wire.versions import adapt, entity_in, refuse_nulls
 
@@ -89,10 +89,9 @@ def _module(api_key: int, version: int, kind: str) -> Any:
 @cache
 def message_class(api_key: int, version: int, kind: str) -> Any:
     """The class of a whole request or response of one version."""
-    if api_key in EXTENSION_NAMES:
-        return extension_class(api_key, kind)
-    module = _module(api_key, version, kind)
-    name = "".join(word.capitalize() for word in api_key_map[api_key].split("_")) + kind.capitalize()
+    is_extension = api_key in EXTENSION_NAMES
+    module = extension_module(api_key) if is_extension else _module(api_key, version, kind)
+    name = "".join(word.capitalize() for word in api_name(api_key).split("_")) + kind.capitalize()
     return getattr(module, name)
 
 
@@ -126,11 +125,12 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
             ErrorCode.unsupported_version,
             f"{api_name(api_key)} version {version} is older than record batches",
         )
-    request_class = message_class(api_key, version, "request")
     try:
-        client_id, at = _read_header(frame, flexible=request_class.__flexible__)
         if api_key == PRODUCE_KEY:
+            client_id, at = _read_header(frame, flexible=version >= VERSION_FLEXIBLE)
             return client_id, decode_produce_request(version, frame, at)
+        request_class = message_class(api_key, version, "request")
+        client_id, at = _read_header(frame, flexible=request_class.__flexible__)
         frame = checked(request_class, frame, at)
         # Bytes behind the request are passed over, as Kafka does: librdkafka 2.16 leaves three behind a Metadata
         # request for all topics.

@@ -6,27 +6,16 @@ way: same headers, same guard against counts that cannot be true, same reader an
 version, 0.
 """
 
+import importlib
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, Final
+from types import MappingProxyType, ModuleType
+from typing import Final
 
-from stablelog.wire.extension.commits import (
-    DESCRIBE_COMMITS,
-    DescribeCommitsRequest,
-    DescribeCommitsResponse,
-)
-from stablelog.wire.extension.cut import DESCRIBE_CUT, DescribeCutRequest, DescribeCutResponse
-from stablelog.wire.extension.joint import (
-    ABORT_JOINT,
-    BEGIN_JOINT,
-    COMMIT_JOINT,
-    AbortJointRequest,
-    AbortJointResponse,
-    BeginJointRequest,
-    BeginJointResponse,
-    CommitJointRequest,
-    CommitJointResponse,
-)
+BEGIN_JOINT: Final = 10_001
+COMMIT_JOINT: Final = 10_002
+ABORT_JOINT: Final = 10_003
+DESCRIBE_CUT: Final = 10_004
+DESCRIBE_COMMITS: Final = 10_005
 
 EXTENSION_NAMES: Final[Mapping[int, str]] = MappingProxyType(
     {
@@ -40,20 +29,17 @@ EXTENSION_NAMES: Final[Mapping[int, str]] = MappingProxyType(
 # api key -> (first version, last version), as `stablelog.wire.messages.API_VERSIONS` has Kafka's.
 EXTENSION_VERSIONS: Final = dict.fromkeys(EXTENSION_NAMES, (0, 0))
 
-_CLASSES: Final[dict[tuple[int, str], Any]] = {
-    (BEGIN_JOINT, "request"): BeginJointRequest,
-    (BEGIN_JOINT, "response"): BeginJointResponse,
-    (COMMIT_JOINT, "request"): CommitJointRequest,
-    (COMMIT_JOINT, "response"): CommitJointResponse,
-    (ABORT_JOINT, "request"): AbortJointRequest,
-    (ABORT_JOINT, "response"): AbortJointResponse,
-    (DESCRIBE_CUT, "request"): DescribeCutRequest,
-    (DESCRIBE_CUT, "response"): DescribeCutResponse,
-    (DESCRIBE_COMMITS, "request"): DescribeCommitsRequest,
-    (DESCRIBE_COMMITS, "response"): DescribeCommitsResponse,
-}
+_MODULES: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        BEGIN_JOINT: "joint",
+        COMMIT_JOINT: "joint",
+        ABORT_JOINT: "joint",
+        DESCRIBE_CUT: "cut",
+        DESCRIBE_COMMITS: "commits",
+    }
+)
 
 
-def extension_class(api_key: int, kind: str) -> Any:
-    """The class of a whole request or response."""
-    return _CLASSES[api_key, kind]
+def extension_module(api_key: int) -> ModuleType:
+    """Import the module that has an API's request and response: a broker does so when a client first speaks the API."""
+    return importlib.import_module(f"{__name__}.{_MODULES[api_key]}")

@@ -15,9 +15,9 @@ from kio.schema.response_header.v1.header import ResponseHeader
 from kio.static.constants import EntityType
 from kio.static.primitive import i16, i32, i64
 
+from stablelog.wire.extension import DESCRIBE_COMMITS
 from stablelog.wire.extension.fields import BOOL, ERROR, INT32, INT64, STRING, UUID
 
-DESCRIBE_COMMITS: Final = 10_005
 COUNT_MAX: Final = 1000  # transactions in one answer
 
 

@@ -15,9 +15,9 @@ from kio.schema.response_header.v1.header import ResponseHeader
 from kio.static.constants import EntityType
 from kio.static.primitive import i16, i32, i64
 
+from stablelog.wire.extension import DESCRIBE_CUT
 from stablelog.wire.extension.fields import ERROR, INT32, INT64, STRING
 
-DESCRIBE_CUT: Final = 10_004
 NOT_KNOWN: Final = -2  # of what was removed
 RESOLVED: Final = -1  # as the commit sequence that is asked for: the last one that is resolved
 

@@ -12,7 +12,7 @@ What the messages mean: docs/protocol.md, "Joint commit".
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from kio.schema.errors import ErrorCode
 from kio.schema.request_header.v2.header import RequestHeader
@@ -20,11 +20,8 @@ from kio.schema.response_header.v1.header import ResponseHeader
 from kio.static.constants import EntityType
 from kio.static.primitive import i16, i32, i64
 
+from stablelog.wire.extension import ABORT_JOINT, BEGIN_JOINT, COMMIT_JOINT
 from stablelog.wire.extension.fields import BOOL, ERROR, INT16, INT32, INT64, STRING
-
-BEGIN_JOINT: Final = 10_001
-COMMIT_JOINT: Final = 10_002
-ABORT_JOINT: Final = 10_003
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
