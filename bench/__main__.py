@@ -9,11 +9,11 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from rich.console import Console
 
-from bench import aborts, against, commit_order, limits, loads, loop_holds, many_partitions
+from bench import aborts, against, commit_order, least_broker, limits, loads, loop_holds, many_partitions
 from bench.contestants import (
     KAFKA,
     OURS,
@@ -31,6 +31,7 @@ PARTS = (
     "throughput",
     "transactions",
     "end-to-end",
+    "e2e",
     "start",
     "aborts",
     "commit-order",
@@ -44,6 +45,7 @@ RECORDS_IN_A_TRANSACTION = (1, 10, 1_000)
 TRANSACTIONS_S = 2.0  # of each size
 PRODUCERS_TOGETHER = 16
 RECORDS_END_TO_END = 400
+RECORDS_OF_E2E = 5_000  # of Kafka's own tool, whose Java has to warm up
 ABORT_COUNT = 1_000_000
 SEGMENT_COUNTS = (10, 100, 1_000)
 
@@ -129,7 +131,20 @@ def end_to_end(turn: Turn) -> None:
     turn.note("end to end at 200 records/s, p99 ms", p99_ms, wanted=0.5, limit=limit)
 
 
-LOADS = {"throughput": throughput, "transactions": transactions, "end-to-end": end_to_end}
+def e2e(turn: Turn) -> None:
+    """Kafka's own measurement of end to end, and what it takes with a broker that does nothing: its client's share."""
+    count = turn.plan.count(RECORDS_OF_E2E)
+    mean_ms = loads.kafka_e2e_latency(turn.broker.bootstrap, count)
+    turn.note("kafka-e2e-latency, mean ms", mean_ms)
+    if turn.promise is Promise.LEFT_TO_THE_SYSTEM:
+        row = turn.section.row("kafka-e2e-latency of a broker that does nothing, mean ms")
+        if turn.contestant == OURS:
+            with least_broker.serve() as address:
+                mean_ms = loads.kafka_e2e_latency(address, count)
+        row.add(turn.contestant, mean_ms)
+
+
+LOADS = {"throughput": throughput, "transactions": transactions, "end-to-end": end_to_end, "e2e": e2e}
 
 
 def in_turn(brokers: Mapping[str, Broker], run: int) -> Iterator[tuple[str, Broker]]:
@@ -281,6 +296,7 @@ def main() -> None:
     missing = why_no_kafka() if plan.parts & beside_kafka else None
     if missing is not None:
         console.print(f"without Apache Kafka: {missing}")
+        plan = replace(plan, parts=plan.parts - {"e2e"})  # its client is Kafka's
     best = limits.measure()
     sections = [machine_section(best)]
     if plan.parts & set(LOADS):

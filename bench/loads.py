@@ -18,12 +18,14 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kio.schema.errors import ErrorCode
 
+from peers import apache_kafka
 from stablelog.batch.header import headers_in
 
 MB = 1e6
 QUIET = {"log_level": 0}
 PATIENCE_S = 60.0
 READ_SIZE_MAX = 1 << 20  # as clients ask by default
+E2E_LATENCY = "org.apache.kafka.tools.EndToEndLatency"
 _numbers = itertools.count()
 
 
@@ -299,6 +301,19 @@ def end_to_end(bootstrap: str, count: int, per_s: int = 200) -> float:
         consumer.close()
         latencies = (came - sent for came, sent in zip(arrived[1:], due, strict=True))
         return percentile(latencies, 99) * 1000
+
+
+def kafka_e2e_latency(bootstrap: str, count: int) -> float:
+    """Run Kafka's own `kafka-e2e-latency.sh`: records of 100 B, acks=all, each sent when the last one was read.
+
+    Its consumer asks only once the record is acknowledged, and never waits at the broker.
+
+    Returns:
+        Its mean, in ms. Its percentiles are whole milliseconds.
+    """
+    topic = f"e2e-{os.getpid()}-{next(_numbers)}"
+    told = apache_kafka.run_tool(E2E_LATENCY, bootstrap, topic, str(count), "all", "100")
+    return float(told.partition("Avg latency: ")[2].split()[0])
 
 
 def first_record(bootstrap: str) -> None:
