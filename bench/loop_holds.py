@@ -249,7 +249,7 @@ def partitions(data: Path, divisor: int, section: Section) -> None:
         consumer = Consumer({**address, "group.id": "bench", "isolation.level": "read_committed"})
         consumer.assign([TopicPartition("wide", number, 0) for number in range(count)])
         assert consumer.poll(1.0) is None
-        producer = Producer({**address, "transactional.id": "wide"})
+        producer = Producer({**address, "transactional.id": "wide", "transaction.timeout.ms": 900_000})
         producer.init_transactions(PATIENCE_S)
         producer.begin_transaction()
         for number in range(count):

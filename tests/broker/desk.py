@@ -22,6 +22,7 @@ from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.broker import Broker
 from stablelog.broker.config import load_settings
 from stablelog.broker.disk_reserve import DiskReserve
+from stablelog.broker.long_messages import Decoding
 from stablelog.broker.partition_state import PartitionState
 from stablelog.broker.router import Router
 from stablelog.errors import Corrupt, DiskError
@@ -161,9 +162,11 @@ class Desk:
     def __init__(self, broker):
         self.broker = broker
         self.router = Router(broker)
-        self._stranger = SimpleNamespace(host="nowhere", appending=asyncio.Lock())
+        self._stranger = SimpleNamespace(host="nowhere", appending=asyncio.Lock(), decoding=Decoding())
 
     async def ask(self, api_key, version, /, **fields):
+        """Ask as a client that has used the API before: the request is begun at once."""
+        self.router.prepare(api_key, version)
         buffers = await self.router.respond(self._stranger, frame(api_key, version, **fields))
         for _ in range(ROUND_TRIP_TURNS):
             await asyncio.sleep(0)

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import pytest
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker.long_messages import Decoding
 from stablelog.broker.router import HANDLERS
 from stablelog.errors import Refused
 from stablelog.wire.messages import API_VERSIONS, PREFIX, api_name
 from tests.broker.desk import batch, frame, opened, produce_fields, read_answer
 
-STRANGER = SimpleNamespace(host="nowhere", appending=asyncio.Lock())
+STRANGER = SimpleNamespace(host="nowhere", appending=asyncio.Lock(), decoding=Decoding())
 
 
 def at_desk(conversation):

@@ -61,6 +61,7 @@ log = logging.getLogger(__name__)
 
 LOG_THREADS = 8
 READ_THREADS = 4
+MESSAGE_THREADS = 2
 FEW_LOGS = 8  # are opened one after the other
 REFUSED_APPENDS_TOLD_EVERY_MS = 10_000
 INTERNAL_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
@@ -111,9 +112,9 @@ class Broker:
         self.proofs = Proofs(self.tasks, self.waiters.wake)
         self._batch_thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._batch_turn = asyncio.Lock()
-        self.read_threads = ThreadPoolExecutor(
-            READ_THREADS, thread_name_prefix="reads"
-        )  # wait for cold pages
+        # These wait for cold pages, and those decode and encode long messages.
+        self.read_threads = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="reads")
+        self.message_threads = ThreadPoolExecutor(MESSAGE_THREADS, thread_name_prefix="messages")
         self.damage_log = DamageLog()
         self.scrub = Scrub(self.topics, self.tasks, lambda: config["stablelog.scrub.bytes.per.second"])
         self.metrics = Metrics(self)
@@ -478,12 +479,14 @@ class Broker:
         # After a sync that failed, one that succeeds proves nothing: the next start has to read what is there.
         failed = self.tasks.failure is not None
         if hasattr(self, "groups"):
+            if not failed:
+                self.transactions.write_decided()
             self.groups.close()
         if hasattr(self, "maintenance"):
             self.maintenance.close()
         self.flush.close()
         self.compactor.close()
-        for threads in (self._batch_thread, self.read_threads):
+        for threads in (self._batch_thread, self.read_threads, self.message_threads):
             threads.shutdown(wait=True, cancel_futures=True)
         self.proofs.close()
         self.scrub.close()

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from stablelog.broker.budget import Budget, Claim
+from stablelog.broker.long_messages import Decoding
 from stablelog.broker.tasks import Scope, Tasks
 from stablelog.env.disk import Buffer
 from stablelog.errors import StablelogError
@@ -92,10 +93,10 @@ class Connection(asyncio.BufferedProtocol):
     Attributes:
         peer: the client's address and port.
         host: the client's address.
-        scope: what an unexpected exception in the connection fails.
         background: starts the work on requests, and timers.
-        appending: held by the Produce request whose batches are being appended: those of one client are appended in the
-            order in which it sent them.
+        decoding: decodes its requests in their order.
+        appending: held by the request whose batches or offsets are being appended: those of one client are appended in
+            the order in which it sent them.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent: deque[list[Buffer]] = deque()  # of an answer that was begun to be sent
         self._sends_soon = False
         self._asking = asyncio.Lock()
+        self.decoding = Decoding()
         self.appending = asyncio.Lock()
         self._reading = True
         self._writable = asyncio.Event()
@@ -140,7 +142,6 @@ class Connection(asyncio.BufferedProtocol):
         self._partial_since: float | None = None  # when the request that has come in part began to come
         self.peer = "?"
         self.host = "?"
-        self.scope = Scope("the connection is closed", lambda _why: self.close())
 
     # -- life --------------------------------------------------------------------------------------------------
 
@@ -152,7 +153,6 @@ class Connection(asyncio.BufferedProtocol):
         if peer:
             self.host = str(peer[0])
             self.peer = f"{peer[0]}:{peer[1]}"
-            self.scope = Scope(f"the connection of {self.peer} is closed", self.scope.fail)
         if len(self._members) >= self._limits.connection_count_max:
             self._turn_away("max.connections", self._limits.connection_count_max)
             return
@@ -193,6 +193,11 @@ class Connection(asyncio.BufferedProtocol):
             log.warning("closing %s: %s", self.peer, why)
         if self._transport is not None and not self._transport.is_closing():
             self._transport.abort()
+
+    @property
+    def scope(self) -> Scope:
+        """What an unexpected exception in the connection fails. It is made anew: kept, it would be a cycle."""
+        return Scope(f"the connection of {self.peer} is closed", lambda _why: self.close())
 
     @property
     def tasks(self) -> "frozenset[asyncio.Task[None]]":

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.tasks import Tasks, in_thread
+from stablelog.broker.turns import AT_ONCE_MAX, in_turns
 from stablelog.errors import DiskError, StablelogError, Unavailable
 from stablelog.log.partition import Partition, SyncWork
 
@@ -119,10 +120,9 @@ class GroupFlush:
         while self.failed is None:
             await self._wake.wait()
             self._wake.clear()
-            dirty, self._dirty = self._dirty, {}
-            if not dirty or self.failed is not None:
+            if not self._dirty or self.failed is not None:
                 continue
-            await self._round(list(dirty))
+            await self._round()
             self.rounds += 1
             # Who waited for this round is answered before the next one holds the loop: it may only be for markers.
             await asyncio.sleep(0)
@@ -138,27 +138,30 @@ class GroupFlush:
                 self.forget(partition, partition.failure)
         return usable
 
-    async def _round(self, partitions: list[Partition]) -> None:
-        partitions = self._usable(partitions)
-        if not self._to_disk:
-            for partition in partitions:
-                self._advance(partition, partial(self._reserve.attempt, partition.assume_synced))
-            # What is written of sealed segments must not promise more than is on disk, in this mode too.
-            partitions = [partition for partition in partitions if partition.has_pending_writes]
+    async def _round(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        partitions = self._usable(list(dirty))
         self._round_done = asyncio.Event()
         try:
+            if not self._to_disk:
+                async for partition in in_turns(partitions, at_once=AT_ONCE_MAX):
+                    self._advance(partition, partial(self._reserve.attempt, partition.assume_synced))
+                # What is written of sealed segments must not promise more than is on disk, in this mode too.
+                partitions = [partition for partition in partitions if partition.has_pending_writes]
             await self._sync(partitions)
         finally:
             self._round_done.set()
 
     async def idle(self) -> None:
-        """Wait until no sync is under way: files may be closed then, before the next await."""
+        """Wait until no round is under way: files may be closed then, before the next await."""
         while not self._round_done.is_set():
             await self._round_done.wait()
 
     async def _sync(self, partitions: list[Partition]) -> None:
         works = [
-            (partition, work) for partition in partitions if (work := self._unsynced(partition)) is not None
+            (partition, work)
+            async for partition in in_turns(partitions, at_once=AT_ONCE_MAX)
+            if (work := self._unsynced(partition)) is not None
         ]
         if not works:
             return
@@ -175,7 +178,7 @@ class GroupFlush:
             if isinstance(error, DiskError):
                 self.fail(error)
                 return
-        for partition, work in works:
+        async for partition, work in in_turns(works, at_once=AT_ONCE_MAX):
             if work in errors:
                 self._tasks.unexpected("flush", self._tasks.partition(partition), errors[work])
             elif partition.failure is None:

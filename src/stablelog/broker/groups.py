@@ -65,8 +65,12 @@ class Groups:
     async def carry_out(self, decision: GroupDecision[Any]) -> Any:
         """`apply`, and give the decision's own answer once all is durable."""
         self.apply(decision)
-        await self.journal.settled()
+        await self.settled()
         return decision.answer
+
+    async def settled(self) -> None:
+        """Wait until all that was applied so far is durable."""
+        await self.journal.settled()
 
     def new_token(self) -> Token:
         """What stands for a request whose answer comes later."""

@@ -16,9 +16,10 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.broker import Broker
 from stablelog.broker.connection import Connection
+from stablelog.broker.long_messages import encoded
 from stablelog.env.disk import Buffer
 from stablelog.errors import Refused
-from stablelog.wire.messages import API_VERSIONS, decode_request, encode_response
+from stablelog.wire.messages import API_VERSIONS, decode_request, encode_response, import_messages
 
 log = logging.getLogger(__name__)
 
@@ -89,13 +90,16 @@ class Router:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._handlers: dict[int, Handler] = {}
+        self._prepared: set[tuple[int, int]] = set()  # APIs and versions whose modules are imported
 
-    def _handler(self, api_key: int) -> Handler:
-        handler = self._handlers.get(api_key)
-        if handler is None:
-            module = importlib.import_module(f"stablelog.broker.apis.{HANDLERS[api_key]}")
-            handler = self._handlers[api_key] = module.handle
-        return handler
+    def prepare(self, api_key: int, version: int) -> None:
+        """Import what an API needs in a version. Can be called in any thread."""
+        if (api_key, version) not in self._prepared:
+            if api_key not in self._handlers:
+                module = importlib.import_module(f"stablelog.broker.apis.{HANDLERS[api_key]}")
+                self._handlers[api_key] = module.handle
+            import_messages(api_key, version)
+            self._prepared.add((api_key, version))
 
     async def respond(self, connection: Connection, frame: Buffer) -> Sequence[Buffer] | None:
         """Answer one request. None where the client wants no answer.
@@ -119,16 +123,29 @@ class Router:
                 ErrorCode.unsupported_version,
                 f"API {api_key} is spoken in versions {versions[0]} to {versions[1]}, not {api_version}",
             )
-        client_id, request = decode_request(api_key, api_version, frame)
+        is_prepared = (api_key, api_version) in self._prepared
+        if is_prepared and connection.decoding.is_brief(api_key, frame):
+            client_id, request = decode_request(api_key, api_version, frame)
+        else:
+            client_id, request = await connection.decoding.request(
+                self._broker.message_threads, api_key, api_version, frame, self.prepare
+            )
         context = Context(
             api_key, api_version, correlation_id, client_id, connection.host, connection.appending
         )
         try:
-            answer = await self._handler(api_key)(self._broker, request, context)
+            answer = await self._handlers[api_key](self._broker, request, context)
         except Exception:
             self._broker.check_after_fault()
             raise
         self._broker.metrics.count_request(api_key)
         if answer is None or isinstance(answer, list):
             return answer
-        return encode_response(api_key, api_version, correlation_id, answer)
+        return await encoded(
+            self._broker.message_threads,
+            api_key,
+            api_version,
+            correlation_id,
+            answer,
+            request_size=len(frame),
+        )

@@ -7,6 +7,7 @@ next transaction never meets the last one's markers on their way.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -20,6 +21,7 @@ from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
 from stablelog.broker.tasks import Tasks
 from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, Topics
+from stablelog.broker.turns import AT_ONCE_MAX, Turn
 from stablelog.coordinators.transactions.coordinator import (
     REPAIR,
     Decision,
@@ -40,6 +42,7 @@ log = logging.getLogger(__name__)
 MARKER_ENDS_MIN = 64  # partitions that are remembered without a look at whether their markers are durable
 
 Answer = TypeVar("Answer")
+_Decided = tuple[Decision[Any], "asyncio.Future[None] | None"]  # a decision, and who waits for its markers
 OrderKey = tuple[str, int, int]
 
 
@@ -82,7 +85,10 @@ class TransactionGroup:
         self._tasks = tasks
         self._now_ms = now_ms
         self._recorded_count = 0  # changes of the coordinator that the journal has
-        self._decided: list[tuple[Decision[Any], asyncio.Future[None] | None]] = []
+        self._decided: deque[_Decided] = deque()  # decisions that are durable and whose markers are not begun
+        # Decisions whose markers are being written, and what is left of these markers.
+        self._in_writing: list[_Decided] = []
+        self._to_write: deque[tuple[TopicPartition, list[MarkerOrder]]] = deque()
         self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
         # Markers that go before those, and instead of the first so many of them, since the partition was settled.
         self._settling: dict[TopicPartition, tuple[list[MarkerOrder], int]] = {}
@@ -269,18 +275,43 @@ class TransactionGroup:
         self.journal.after(lambda: self._decided.append((decision, done)))
         self.write_decided()  # there is something only if nothing had to be waited for
 
-    def write_decided(self) -> None:
-        """Write the markers of all decisions that became durable: one append for each partition."""
-        if not self._decided:
-            return
-        decided, self._decided = self._decided, []
+    def write_decided(self, *, to_the_end: bool = False) -> None:
+        """Write the markers of all decisions that became durable: one append for each partition.
+
+        The markers of many partitions are written in several turns of the loop. What is decided meanwhile is written
+        after them, so that each partition gets its markers in the order of the decisions.
+
+        Args:
+            to_the_end: write everything now, as at a stop.
+        """
+        if not self._in_writing or to_the_end:
+            self._write_on(Turn(), to_the_end=to_the_end)
+
+    def _write_on(self, turn: Turn, *, to_the_end: bool = False) -> None:
+        while self._in_writing or self._decided:
+            if not self._in_writing:
+                self._begin_writing()
+            for _ in range(min(AT_ONCE_MAX, len(self._to_write))):
+                self._write_or_hold_back(*self._to_write.popleft())
+            if not self._to_write:
+                self._end_writing()
+            if turn.is_over and not to_the_end and (self._in_writing or self._decided):
+                self._tasks.soon("transactions", lambda: self._write_on(Turn()))
+                return
+
+    def _begin_writing(self) -> None:
+        """Take decisions, in their order, until they have markers for as many partitions as are written at once."""
         by_partition: dict[TopicPartition, list[MarkerOrder]] = {}
-        for decision, _ in decided:
-            for order in decision.markers:
+        while self._decided and len(by_partition) < AT_ONCE_MAX:
+            decision = self._decided.popleft()
+            self._in_writing.append(decision)
+            for order in decision[0].markers:
                 for target in order.partitions:
                     by_partition.setdefault(target, []).append(order)
-        for target, orders in by_partition.items():
-            self._write_or_hold_back(target, orders)
+        self._to_write.extend(by_partition.items())
+
+    def _end_writing(self) -> None:
+        decided, self._in_writing = self._in_writing, []
         for _, done in decided:
             if done is not None and not done.done():
                 done.set_result(None)

@@ -217,6 +217,11 @@ class Transactions:
             group.journal.settle()
             group.write_decided()
 
+    def write_decided(self) -> None:
+        """Write the markers of all decisions that are durable, to the end: the broker stops."""
+        for group in self:
+            group.write_decided(to_the_end=True)
+
     def partition_opened(self, partition: Partition) -> None:
         """A partition can be written: settle what is open in it before anyone else writes to it."""
         target = (partition.topic, partition.index)

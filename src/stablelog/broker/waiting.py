@@ -8,9 +8,11 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from stablelog.broker.tasks import Tasks
+from stablelog.broker.turns import in_turns
 from stablelog.log.partition import Isolation, Partition
 
 TopicPartition = tuple[str, int]
+Key = Partition | TopicPartition
 
 
 class Waiters:
@@ -22,7 +24,7 @@ class Waiters:
 
     def __init__(self, tasks: Tasks) -> None:
         self._tasks = tasks
-        self._waiting: dict[Partition | TopicPartition, set[asyncio.Future[bool]]] = {}
+        self._waiting: dict[Key, set[_Poll]] = {}
 
     async def wait_for_more(
         self,
@@ -43,39 +45,76 @@ class Waiters:
         Returns:
             False if the time ran out.
         """
-        seen = list(seen)
         deadline = asyncio.get_running_loop().time() + timeout_s
-        while not any(partition.visible_end(isolation) > end for partition, end in seen):
-            left = deadline - asyncio.get_running_loop().time()
-            if left <= 0 or not await self._woken([*(partition for partition, _ in seen), *closed], left):
-                return False
-            if closed:
-                return True  # only the caller can tell which are open now
-        return True
-
-    async def _woken(self, keys: list[Partition | TopicPartition], timeout_s: float) -> bool:
-        """Whether it was woken; False when the time ran out before."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[bool] = loop.create_future()
-        timer = self._tasks.later("long poll", timeout_s, _finish, future, False)
-        for key in keys:
-            self._waiting.setdefault(key, set()).add(future)
+        ends = dict(seen)
+        poll = _Poll(self._tasks)
         try:
-            return await future
+            for name in closed:
+                self._register(name, poll)
+            async for partition, end in in_turns(ends.items()):
+                self._register(partition, poll)
+                if partition.visible_end(isolation) > end:
+                    return True
+            while True:
+                # A name is that of a partition that may be open now: only the caller can tell.
+                if any(
+                    isinstance(key, tuple) or key.visible_end(isolation) > ends[key] for key in poll.moved
+                ):
+                    return True
+                if not await poll.moves(deadline):
+                    return False
         finally:
-            timer.cancel()
-            for key in keys:
-                waiting = self._waiting.get(key)
-                if waiting is not None:
-                    waiting.discard(future)
-                    if not waiting:
-                        del self._waiting[key]
+            self._forget(poll, (*closed, *ends))
+
+    def _register(self, key: Key, poll: "_Poll") -> None:
+        self._waiting.setdefault(key, set()).add(poll)
+
+    def _forget(self, poll: "_Poll", keys: Iterable[Key]) -> None:
+        for key in keys:
+            polls = self._waiting.get(key)
+            if polls is not None:
+                polls.discard(poll)
+                if not polls:
+                    del self._waiting[key]
 
     def wake(self, partition: Partition) -> None:
         """Let the waiters of a partition look again: it shows more, was opened, or is gone."""
         for key in (partition, (partition.topic, partition.index)):
-            for future in self._waiting.pop(key, ()):
-                _finish(future, True)
+            for poll in self._waiting.get(key, ()):
+                poll.wake(key)
+
+
+class _Poll:
+    """One long poll.
+
+    Attributes:
+        moved: what has woken it since it last waited: it looks at nothing else.
+    """
+
+    def __init__(self, tasks: Tasks) -> None:
+        self.moved: dict[Key, None] = {}
+        self._tasks = tasks
+        self._woken: asyncio.Future[bool] | None = None
+
+    async def moves(self, deadline: float) -> bool:
+        """Wait until something wakes it; False when the time has run out before."""
+        self.moved.clear()
+        loop = asyncio.get_running_loop()
+        left_s = deadline - loop.time()
+        if left_s <= 0:
+            return False
+        self._woken = loop.create_future()
+        timer = self._tasks.later("long poll", left_s, _finish, self._woken, False)
+        try:
+            return await self._woken
+        finally:
+            timer.cancel()
+
+    def wake(self, key: Key) -> None:
+        """Note what has moved."""
+        self.moved[key] = None
+        if self._woken is not None:
+            _finish(self._woken, True)
 
 
 def _finish(future: "asyncio.Future[bool]", is_woken: bool) -> None:

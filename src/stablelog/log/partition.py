@@ -873,7 +873,7 @@ class Partition:
             if not self._is_settled():
                 self._settle()
             self._pending_deletes.purge_all()
-        self.usability.is_closed = True
+        self.usability.close()
         self._close_files()
 
     def _is_settled(self) -> bool:

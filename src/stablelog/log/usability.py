@@ -20,7 +20,7 @@ class Usability:
     def __init__(self, name: str) -> None:
         self.is_writing = False
         self.is_closed = False
-        self.on_failure: Callable[[Unavailable], None] = lambda _why: None
+        self.on_failure: Callable[[Unavailable], None] = _tell_nobody
         self._name = name
         self._failed: Unavailable | None = None
 
@@ -37,8 +37,12 @@ class Usability:
         """Take no calls any more. The first reason holds."""
         if self._failed is None:
             self._failed = why
-            if not self.is_closed:
-                self.on_failure(why)
+            self.on_failure(why)
+
+    def close(self) -> None:
+        """Take no calls any more, and forget who wants to know of failures: a closed partition is in no cycle."""
+        self.is_closed = True
+        self.on_failure = _tell_nobody
 
     def check(self) -> None:
         """Raise Unavailable if the partition has failed or is closed."""
@@ -50,3 +54,7 @@ class Usability:
         """Raise Unavailable if the partition is closed: what it does by path would concern a later one of its name."""
         if self.is_closed:
             raise Unavailable(f"{self._name} is closed")
+
+
+def _tell_nobody(_why: Unavailable) -> None:
+    pass

@@ -75,6 +75,9 @@ class GroupsOnPaper:
         self.apply(decision)
         return decision.answer
 
+    async def settled(self) -> None:
+        pass
+
     def new_token(self) -> Any:
         return asyncio.get_running_loop().create_future()
 
@@ -105,6 +108,7 @@ class Context:
     api_version: int
     client_id: str | None = "client"
     client_host: str = "/127.0.0.1"
+    appending: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 def in_version(api_key: int, version: int, request: Any) -> Any:

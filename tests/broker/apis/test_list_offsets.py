@@ -4,7 +4,7 @@ import asyncio
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker import apis
+from stablelog.broker import turns
 from stablelog.log import read as log_read
 from stablelog.log.partition import Isolation
 from tests.broker.desk import COMMIT, batch, opened, part
@@ -70,7 +70,7 @@ def test_the_end_is_told_when_what_was_written_before_is_durable():
 
 
 def test_ends_that_are_asked_for_together_have_all_of_a_transaction_or_nothing(monkeypatch):
-    monkeypatch.setattr(apis, "TURN_S", -1)  # as if the machine stood still between any two partitions
+    monkeypatch.setattr(turns, "TURN_S", -1)  # as if the machine stood still between any two partitions
 
     async def conversation():
         async with opened() as desk:

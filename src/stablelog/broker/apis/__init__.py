@@ -5,9 +5,7 @@ Each has `async def handle(broker, request, context)`, with request and answer i
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
-from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -16,20 +14,6 @@ from stablelog.broker.partition_state import Codes, PartitionState
 from stablelog.errors import Refused, Unavailable
 
 NO_THROTTLE = timedelta(0)
-TURN_S = 0.01
-
-Item = TypeVar("Item")
-
-
-async def in_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
-    """The items of a request one by one; when that takes long, others are served in between."""
-    loop = asyncio.get_running_loop()
-    began_s = loop.time()
-    for item in items:
-        if loop.time() - began_s > TURN_S:
-            await asyncio.sleep(0)
-            began_s = loop.time()
-        yield item
 
 
 def check_marked(broker: Broker, target: tuple[str, int], code: ErrorCode | None) -> None:

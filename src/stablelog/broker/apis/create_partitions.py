@@ -6,8 +6,9 @@ from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, Cre
 from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, in_turns
+from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
+from stablelog.broker.turns import in_turns
 from stablelog.errors import Refused
 
 

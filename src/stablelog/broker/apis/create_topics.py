@@ -14,10 +14,11 @@ from kio.schema.create_topics.v7.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, in_turns
+from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.apis.describe_configs import topic_config_values
 from stablelog.broker.broker import Broker
 from stablelog.broker.topics import Topic
+from stablelog.broker.turns import in_turns
 from stablelog.errors import Refused
 
 DEFAULT = -1

@@ -12,7 +12,7 @@ from kio.schema.describe_configs.v4.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, in_turns
+from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
 from stablelog.broker.config import (
     FIXED_TOPIC_SETTINGS,
@@ -21,6 +21,7 @@ from stablelog.broker.config import (
     TOPIC_SETTINGS,
     BrokerConfig,
 )
+from stablelog.broker.turns import in_turns
 from stablelog.errors import Refused
 
 TOPIC, BROKER = 2, 4

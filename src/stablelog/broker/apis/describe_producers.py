@@ -11,10 +11,11 @@ from kio.schema.describe_producers.v0.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, in_turns
+from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
 from stablelog.broker.tasks import in_thread
+from stablelog.broker.turns import in_turns
 from stablelog.wire.messages import encode_response
 
 PARTITION_CODES = CODES["DescribeProducers"]

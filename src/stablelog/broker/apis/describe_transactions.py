@@ -11,8 +11,9 @@ from kio.schema.describe_transactions.v0.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE, in_turns
+from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
+from stablelog.broker.turns import in_turns
 
 NEVER = datetime.fromtimestamp(-0.001, UTC)  # -1 on the wire
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import in_turns
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.broker import Broker
 from stablelog.broker.fetch_sessions import (
@@ -28,8 +27,10 @@ from stablelog.broker.fetch_sessions import (
     PartitionKey,
     Wanted,
 )
+from stablelog.broker.long_messages import ENTRY_COUNT_MAX
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
 from stablelog.broker.tasks import in_thread
+from stablelog.broker.turns import in_turns
 from stablelog.env.disk import Buffer
 from stablelog.env.pages import is_in_memory, populate
 from stablelog.errors import DiskError, Refused, Unproven
@@ -47,11 +48,11 @@ def _topic_name(broker: Broker, topic: Any) -> str:
     return broker.topics.name_of(topic.topic_id) or f"{UNKNOWN_ID_PREFIX}{topic.topic_id}"
 
 
-def _wanted(broker: Broker, request: Any) -> "OrderedDict[PartitionKey, Wanted]":
+async def _wanted(broker: Broker, request: Any) -> "OrderedDict[PartitionKey, Wanted]":
     wanted: OrderedDict[PartitionKey, Wanted] = OrderedDict()
     for topic in request.topics:
         name = _topic_name(broker, topic)
-        for asked in topic.partitions:
+        async for asked in in_turns(topic.partitions):
             wanted[name, asked.partition] = Wanted(
                 fetch_offset=asked.fetch_offset,
                 size_max=asked.partition_max_bytes,
@@ -62,7 +63,7 @@ def _wanted(broker: Broker, request: Any) -> "OrderedDict[PartitionKey, Wanted]"
     return wanted
 
 
-def _session(broker: Broker, request: Any) -> FetchSession:
+async def _session(broker: Broker, request: Any) -> FetchSession:
     """The session of this request.
 
     Raises:
@@ -72,7 +73,7 @@ def _session(broker: Broker, request: Any) -> FetchSession:
         getattr(request, "session_id", NO_SESSION),
         getattr(request, "session_epoch", FINAL_EPOCH),
     )
-    wanted = _wanted(broker, request)
+    wanted = await _wanted(broker, request)
     sessions = broker.fetch_sessions
     if epoch in (FULL_FETCH_EPOCH, FINAL_EPOCH):
         if session_id != NO_SESSION:
@@ -190,11 +191,11 @@ async def _bring_in(broker: Broker, found: Found, codes: Codes) -> None:
                 break
 
 
-def _topics_of(
+async def _topics_of(
     session: FetchSession, answers: dict[PartitionKey, FetchedPartition], *, incremental: bool
 ) -> list[FetchedTopic]:
     topics: dict[str, FetchedTopic] = {}
-    for key, answer in answers.items():
+    async for key, answer in in_turns(answers.items()):
         wanted = session.partitions.get(key)
         if wanted is None:
             continue
@@ -218,7 +219,7 @@ async def handle(broker: Broker, request: Any, context: Any) -> list[Buffer]:
     """Read, wait if there is too little, answer."""
     version, correlation_id = context.api_version, context.correlation_id
     try:
-        session = _session(broker, request)
+        session = await _session(broker, request)
     except Refused as refused:
         return encode_fetch_response(version, correlation_id, refused.code, NO_SESSION, ())
     incremental = getattr(request, "session_epoch", FINAL_EPOCH) not in (FULL_FETCH_EPOCH, FINAL_EPOCH)
@@ -244,5 +245,8 @@ async def handle(broker: Broker, request: Any, context: Any) -> list[Buffer]:
     if found.size >= COLD_SIZE_MIN:
         await _bring_in(broker, found, codes)
     broker.metrics.count_fetched(found.size)
-    topics = _topics_of(session, found.answers, incremental=incremental)
-    return encode_fetch_response(version, correlation_id, ErrorCode.none, session.session_id, topics)
+    topics = await _topics_of(session, found.answers, incremental=incremental)
+    answer = (version, correlation_id, ErrorCode.none, session.session_id, topics)
+    if sum(len(topic.partitions) for topic in topics) > ENTRY_COUNT_MAX:
+        return await in_thread(broker.message_threads, encode_fetch_response, *answer)
+    return encode_fetch_response(*answer)

@@ -21,10 +21,11 @@ from kio.schema.list_offsets.v8.response import (
     ListOffsetsTopicResponse,
 )
 
-from stablelog.broker.apis import NO_THROTTLE, Item, in_turns
+from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
+from stablelog.broker.turns import Item, in_turns
 from stablelog.errors import Refused, Unavailable, Unproven
 from stablelog.log.partition import Isolation, Partition
 from stablelog.log.read import Lookup

@@ -9,8 +9,9 @@ from kio.schema.errors import ErrorCode
 from kio.schema.list_transactions.v2.request import ListTransactionsRequest
 from kio.schema.list_transactions.v2.response import ListTransactionsResponse, TransactionState
 
-from stablelog.broker.apis import NO_THROTTLE, in_turns
+from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
+from stablelog.broker.turns import in_turns
 from stablelog.coordinators.transactions.decisions import Listed
 from stablelog.errors import Refused
 

@@ -18,10 +18,11 @@ from kio.schema.metadata.v13.response import (
     MetadataResponseTopic,
 )
 
-from stablelog.broker.apis import NO_THROTTLE, in_turns
+from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PartitionState
 from stablelog.broker.topics import Topic
+from stablelog.broker.turns import in_turns
 from stablelog.errors import Refused
 
 PARTITION_CODES = CODES["Metadata"]

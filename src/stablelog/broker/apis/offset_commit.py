@@ -6,6 +6,9 @@ v2 to v4 the client may say for how long; v6+ leader epoch; v7+ static members; 
 GROUP_ID_NOT_FOUND (before: ILLEGAL_GENERATION).
 """
 
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import islice
 from typing import Any
 
 from kio.schema.offset_commit.v9.request import OffsetCommitRequest
@@ -18,6 +21,7 @@ from kio.schema.offset_commit.v9.response import (
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, Codes
+from stablelog.broker.turns import in_turns
 from stablelog.coordinators.consumer_groups.answers import (
     RETENTION_OF_BROKER,
     CodeByPartition,
@@ -29,17 +33,18 @@ from stablelog.errors import Refused
 from stablelog.wire.shapes import TimedOffsetCommitRequest
 
 MISSING_GROUP_VERSION = 9
+OFFSETS_AT_ONCE = 500
 PARTITION_CODES = CODES["OffsetCommit"]
 
 
-def offsets_asked(
+async def offsets_asked(
     broker: Broker, topics: Any, partition_codes: Codes
 ) -> tuple[dict[TopicPartition, OffsetCommit], CodeByPartition]:
     """What this request (or a TxnOffsetCommit) commits for partitions that exist; and codes of others."""
     commits: dict[TopicPartition, OffsetCommit] = {}
     codes: CodeByPartition = {}
     for topic in topics:
-        for asked in topic.partitions:
+        async for asked in in_turns(topic.partitions):
             partition = (topic.name, asked.partition_index)
             code = partition_codes.of(broker.topics.state(*partition))
             if code is not None:
@@ -51,48 +56,71 @@ def offsets_asked(
     return commits, codes
 
 
+async def in_slices(
+    commits: dict[TopicPartition, OffsetCommit],
+) -> AsyncIterator[dict[TopicPartition, OffsetCommit]]:
+    """What is committed, in slices of OFFSETS_AT_ONCE; others are served in between. An empty one if it is nothing."""
+    left = iter(commits.items())
+    first = dict(islice(left, OFFSETS_AT_ONCE))
+    yield first
+    while some := dict(islice(left, OFFSETS_AT_ONCE)):
+        await asyncio.sleep(0)
+        yield some
+
+
 async def _commit(
     broker: Broker,
     request: OffsetCommitRequest,
     commits: dict[TopicPartition, OffsetCommit],
-    api_version: int,
+    context: Any,
 ) -> CodeByPartition:
     is_timed = isinstance(request, TimedOffsetCommitRequest)
-    codes: CodeByPartition = await broker.groups.carry_out(
-        broker.groups.coordinator.commit_offsets(
-            request.group_id,
-            commits,
-            Membership(request.member_id, request.generation_id_or_member_epoch, request.group_instance_id),
-            retention_ms=request.retention_ms if is_timed else RETENTION_OF_BROKER,
-            knows_missing_group=api_version >= MISSING_GROUP_VERSION,
-            now_ms=broker.now_ms(),
-        )
-    )
+    codes: CodeByPartition = {}
+    # The offsets of one client are committed in the order in which it sent them.
+    async with context.appending:
+        async for some in in_slices(commits):
+            decision = broker.groups.coordinator.commit_offsets(
+                request.group_id,
+                some,
+                Membership(
+                    request.member_id, request.generation_id_or_member_epoch, request.group_instance_id
+                ),
+                retention_ms=request.retention_ms if is_timed else RETENTION_OF_BROKER,
+                knows_missing_group=context.api_version >= MISSING_GROUP_VERSION,
+                now_ms=broker.now_ms(),
+            )
+            broker.groups.apply(decision)
+            codes |= decision.answer
+    await broker.groups.settled()
     return codes
 
 
 async def handle(broker: Broker, request: OffsetCommitRequest, context: Any) -> OffsetCommitResponse:
     """Commit, wait for durability, answer."""
-    commits, codes = offsets_asked(broker, request.topics, PARTITION_CODES)
+    commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES)
     try:
         broker.reserve.check("OffsetCommit")
     except Refused as refused:
         codes |= dict.fromkeys(commits, refused.code)
     else:
-        codes |= await _commit(broker, request, commits, context.api_version)
+        codes |= await _commit(broker, request, commits, context)
     return OffsetCommitResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
-            OffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=tuple(
-                    OffsetCommitResponsePartition(
-                        partition_index=asked.partition_index,
-                        error_code=codes[topic.name, asked.partition_index],
-                    )
-                    for asked in topic.partitions
-                ),
-            )
-            for topic in request.topics
+            [
+                OffsetCommitResponseTopic(
+                    name=topic.name,
+                    partitions=tuple(
+                        [
+                            OffsetCommitResponsePartition(
+                                partition_index=asked.partition_index,
+                                error_code=codes[topic.name, asked.partition_index],
+                            )
+                            async for asked in in_turns(topic.partitions)
+                        ]
+                    ),
+                )
+                for topic in request.topics
+            ]
         ),
     )

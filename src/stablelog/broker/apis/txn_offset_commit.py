@@ -19,11 +19,12 @@ from kio.schema.txn_offset_commit.v5.response import (
 
 from stablelog.broker.apis import NO_THROTTLE, check_marked
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
-from stablelog.broker.apis.offset_commit import offsets_asked
+from stablelog.broker.apis.offset_commit import in_slices, offsets_asked
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES
 from stablelog.broker.transaction_group import TransactionGroup
-from stablelog.coordinators.consumer_groups.coordinator import Membership, TopicPartition
+from stablelog.broker.turns import in_turns
+from stablelog.coordinators.consumer_groups.coordinator import Membership, OffsetCommit, TopicPartition
 from stablelog.errors import Refused
 
 SECOND_DIALECT_VERSION = 5
@@ -60,18 +61,32 @@ def _check_transaction(
     return codes[OFFSETS_PARTITION]
 
 
-def _commit(
-    broker: Broker, group: TransactionGroup, request: TxnOffsetCommitRequest, api_version: int
+async def _commit(
+    broker: Broker, group: TransactionGroup, request: TxnOffsetCommitRequest, context: Any
 ) -> dict[TopicPartition, ErrorCode]:
-    commits, codes_of_others = offsets_asked(broker, request.topics, PARTITION_CODES)
+    commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES)
     if not request.group_id:
-        return dict.fromkeys(commits, ErrorCode.invalid_group_id) | codes_of_others
+        return dict.fromkeys(commits, ErrorCode.invalid_group_id) | codes
+    # The offsets of one client are committed in the order in which it sent them.
+    async with context.appending:
+        async for some in in_slices(commits):
+            codes |= _commit_some(broker, group, request, some, context.api_version)
+    return codes
+
+
+def _commit_some(
+    broker: Broker,
+    group: TransactionGroup,
+    request: TxnOffsetCommitRequest,
+    commits: dict[TopicPartition, OffsetCommit],
+    api_version: int,
+) -> dict[TopicPartition, ErrorCode]:
     groups = broker.groups
     membership = Membership(request.member_id, request.generation_id, request.group_instance_id)
     decision = groups.coordinator.txn_commit_offsets(
         request.group_id, commits, membership, now_ms=broker.now_ms()
     )
-    codes = dict(decision.answer) | codes_of_others
+    codes = dict(decision.answer)
     if not decision.records:
         return codes
     error = _check_transaction(group, broker.now_ms(), request, api_version)
@@ -96,25 +111,29 @@ async def handle(broker: Broker, request: TxnOffsetCommitRequest, context: Any) 
         check_marked(broker, OFFSETS_PARTITION, ErrorCode.coordinator_load_in_progress)
         group = broker.transactions.of_id(request.transactional_id)
     except Refused as refused:
-        commits, codes = offsets_asked(broker, request.topics, PARTITION_CODES)
+        commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES)
         codes |= dict.fromkeys(commits, refused.code)
     else:
-        codes = _commit(broker, group, request, context.api_version)
+        codes = await _commit(broker, group, request, context)
         await group.journal.settled()
-        await broker.groups.journal.settled()
+        await broker.groups.settled()
     return TxnOffsetCommitResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
-            TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=tuple(
-                    TxnOffsetCommitResponsePartition(
-                        partition_index=p.partition_index,
-                        error_code=codes.get((topic.name, p.partition_index), ErrorCode.none),
-                    )
-                    for p in topic.partitions
-                ),
-            )
-            for topic in request.topics
+            [
+                TxnOffsetCommitResponseTopic(
+                    name=topic.name,
+                    partitions=tuple(
+                        [
+                            TxnOffsetCommitResponsePartition(
+                                partition_index=p.partition_index,
+                                error_code=codes.get((topic.name, p.partition_index), ErrorCode.none),
+                            )
+                            async for p in in_turns(topic.partitions)
+                        ]
+                    ),
+                )
+                for topic in request.topics
+            ]
         ),
     )

@@ -1,0 +1,69 @@
+"""What ends is freed without the garbage collector, which passes over what it has frozen."""
+
+import asyncio
+import contextlib
+import gc
+import weakref
+
+import pytest
+
+from stablelog.broker.server import COLLECTION_S_MAX, _FreezeAfterLongCollection
+from tests.broker.desk import Desk, batch, opened
+from tests.broker.test_unexpected_errors import API_VERSIONS_KEY, any_request, ask, serving
+
+
+@contextlib.contextmanager
+def no_collector():
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+async def until(is_so):
+    while not is_so():  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
+def test_a_deleted_partition_is_freed():
+    async def conversation():
+        async with opened(topics=("t",)) as desk:
+            await desk.produce(batch(b"v"))
+            with no_collector():
+                partitions = [weakref.ref(one) for one in desk.broker.topics.get("t").partitions.values()]
+                await desk.broker.delete_topic("t")
+                await until(lambda: not any(one() for one in partitions))
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+def test_a_connection_is_freed_when_it_is_closed():
+    async def conversation():
+        async with serving() as (server, port):
+            server.broker.topics.create("t", 1, {})
+            assert Desk(server.broker)
+            await ask(port, any_request(API_VERSIONS_KEY))
+            seen = []
+            with no_collector():
+                asked = asyncio.create_task(ask(port, any_request(API_VERSIONS_KEY)))
+                await until(lambda: server._connections)
+                seen += map(weakref.ref, list(server._connections))
+                await asked
+                await until(lambda: not any(one() for one in seen))
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+@pytest.mark.parametrize(("seconds", "frozen"), [(COLLECTION_S_MAX * 2, True), (COLLECTION_S_MAX / 2, False)])
+def test_what_survives_a_long_full_collection_is_frozen(monkeypatch, seconds, frozen):
+    calls = []
+    clock = iter([0.0, seconds])
+    monkeypatch.setattr("stablelog.broker.server.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("stablelog.broker.server.gc.freeze", lambda: calls.append("freeze"))
+    collector = _FreezeAfterLongCollection()
+    for generation in (0, 1, 2):
+        for phase in ("start", "stop"):
+            collector(phase, {"generation": generation})
+    assert bool(calls) is frozen
