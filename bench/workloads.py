@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import loads
+from bench.bare_transactions import BareProducers
 from bench.commit_fetch import fetch_undecoded
 from bench.interleaved import NOW_MS, Shape, steps
 from bench.sides import Probe, Server, Side
@@ -139,9 +140,9 @@ class ServerSession:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
 
-def _on_empty_directory(side: Side) -> tuple[Server, Path]:
+def _on_empty_directory(side: Side, **settings: str) -> tuple[Server, Path]:
     directory = Path(tempfile.mkdtemp(prefix="data-", dir=side.scratch))
-    return Server(side, directory / "data", {}), directory
+    return Server(side, directory / "data", settings), directory
 
 
 class Writes:
@@ -199,6 +200,36 @@ class Transactions:
             count = scaled(count, divisor)
             committers = loads.Committers(server.bootstrap, records, producers)
             return lambda: committers.commit(lambda _began: range(count)), producers * count
+
+        return ServerSession(
+            server, {name: lambda name=name: committing(name) for name in self.rows}, directory
+        )
+
+
+class BareTransactions:
+    """Transactions of one record by clients that leave the processor to the broker; stablelog.flush=os."""
+
+    shapes: Mapping[str, tuple[int, int]] = {  # producers, transactions of each in a slice
+        "transactions-8-bare": (8, 40),
+        "transactions-16-bare": (16, 20),
+    }
+    rows: Mapping[str, Row] = {
+        "transactions-8-bare": Row("transactions of 1 record, 8 bare producers", "transaction"),
+        "transactions-16-bare": Row("transactions of 1 record, 16 bare producers", "transaction"),
+    }
+
+    def prepare(self, side: Side, divisor: int) -> None:
+        """Nothing: a session begins with an empty directory."""
+
+    def open(self, side: Side, divisor: int) -> Session:
+        """A broker, and producers for each row."""
+        server, directory = _on_empty_directory(side, stablelog_flush="os")
+
+        def committing(name: str) -> tuple[Callable[[], object], float]:
+            count_of_producers, count = self.shapes[name]
+            count = scaled(count, divisor)
+            producers = BareProducers(server.bootstrap, name, count_of_producers)
+            return lambda: producers.commit(count), count_of_producers * count
 
         return ServerSession(
             server, {name: lambda name=name: committing(name) for name in self.rows}, directory
@@ -373,7 +404,16 @@ class Aborts:
 def workloads() -> list[Workload]:
     """Every workload, in the order in which they are prepared and run."""
     reads = Reads()
-    return [Writes(), Transactions(), reads, FileScan(reads), StartAfterKill(), Columns(), Aborts()]
+    return [
+        Writes(),
+        Transactions(),
+        BareTransactions(),
+        reads,
+        FileScan(reads),
+        StartAfterKill(),
+        Columns(),
+        Aborts(),
+    ]
 
 
 ROWS: Mapping[str, Row] = dict(itertools.chain.from_iterable(work.rows.items() for work in workloads()))
