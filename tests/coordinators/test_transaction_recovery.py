@@ -1,7 +1,6 @@
 """Which markers a partition needs after a crash. Whole stories are in scripts/crash_*.txt and in the model test."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from stablelog.batch.markers import MarkerType
 from stablelog.coordinators.transactions.decisions import REPAIR, MarkerOrder, OpenTransaction
@@ -141,13 +140,13 @@ def test_history_is_taken_out_partition_by_partition() -> None:
 
 def test_a_repeated_decision_of_the_first_dialect_without_ends_decides_nothing() -> None:
     """As Apache Kafka writes them: what is found open may be the producer's next transaction."""
-    decided = replace(order(1, epoch=0, g=1, end=LogEnd(0, 10)), ends={})
+    decided = order(1, epoch=0, g=1, end=LogEnd(0, 10))._replace(ends={})
     assert not decided.decides(T0, OpenTransaction(1, 0, 3, 0))
-    new = replace(decided, transactional_id="a")
+    new = decided._replace(transactional_id="a")
     assert new.decides(T0, OpenTransaction(1, 0, 3, 0)), (
         "before its markers are written nothing else is begun"
     )
-    assert not replace(new, repeated=True).decides(T0, OpenTransaction(1, 0, 3, 0))
+    assert not new._replace(repeated=True).decides(T0, OpenTransaction(1, 0, 3, 0))
 
 
 def test_a_partition_that_was_empty_at_a_decision_of_the_first_dialect_had_nothing_of_it() -> None:

@@ -9,7 +9,6 @@ with epoch 3. A producer speaks the first dialect if it was made with `v1`, the 
 
 import os
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -300,7 +299,7 @@ class Conversation:
         key = transaction_key(transactional_id)
         value = next(v for records in reversed(self.log) for k, v in records if k == key)
         assert value is not None
-        txn = replace(decode_transaction(value), producer_epoch=int(epoch))
+        txn = decode_transaction(value)._replace(producer_epoch=int(epoch))
         self.log.append([(key, encode_transaction(txn))])
         self.coordinator.replay(*self.log[-1][0])
         for producer in self.producers.values():

@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -122,7 +120,7 @@ def test_a_batch_whose_sequences_wrap_is_recognised():
     log = Log()
     first = log.append(1, sequence=2**31 - 1, count=3, transactional=False)
     again = log.append(1, sequence=2**31 - 1, count=3, transactional=False)
-    assert again == replace(first, duplicate=True)
+    assert again == first._replace(duplicate=True)
 
 
 def test_the_window_of_five_survives_a_crash():
@@ -361,7 +359,7 @@ def test_duplicates_of_several_producers_are_answered_and_written_once():
     end, size = log.partition.end_offset, log.partition.size
     for batch, first in reversed(sent.values()):
         again = log.partition.append(batch, now_ms=log.now_ms)
-        assert again == replace(first, duplicate=True)
+        assert again == first._replace(duplicate=True)
     both = sent[1][0] + sent[2][0]
     assert refused(log.partition.append, both, now_ms=log.now_ms) is ErrorCode.invalid_record
     copied = log.partition.read(0, 1 << 20, Isolation.LOG_END).buffers[0]

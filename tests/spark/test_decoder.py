@@ -57,11 +57,11 @@ def with_gaps(batch, deltas, last):
     header = read_header(batch)
     found = decode_records(batch)
     body = bytearray()
-    from stablelog.batch.records import _encode_record, write_varint
+    from stablelog.batch.records import _encode_record, encode_varint
 
     for record, delta in zip(found, deltas, strict=True):
         encoded = _encode_record(record, delta, record.timestamp_ms - header.base_timestamp)
-        write_varint(body, len(encoded))
+        body += encode_varint(len(encoded))
         body += encoded
     packed = compress(header.codec, bytes(body))
     header = header._replace(batch_length=HEADER.size - 12 + len(packed), last_offset_delta=last)

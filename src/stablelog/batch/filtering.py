@@ -24,7 +24,7 @@ from stablelog.batch.header import (
     BatchHeader,
     Buffer,
 )
-from stablelog.batch.records import read_varint, write_varint
+from stablelog.batch.records import encode_varint, read_varint
 from stablelog.errors import Corrupt
 
 NO_TIMESTAMP = -1
@@ -114,9 +114,9 @@ def with_records(header: BatchHeader, records: Sequence[RawRecord], horizon_ms: 
     body = bytearray()
     for record in records:
         encoded = bytearray((record.attributes,))
-        write_varint(encoded, record.timestamp_ms - base_timestamp)
+        encoded += encode_varint(record.timestamp_ms - base_timestamp)
         encoded += record.rest
-        write_varint(body, len(encoded))
+        body += encode_varint(len(encoded))
         body += encoded
     newest_ms = max(record.timestamp_ms for record in records)
     return _assemble(

@@ -7,8 +7,8 @@ Format: docs/formats.md, "Transaction marker".  Source: KIP-98, KIP-890.
 """
 
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -45,8 +45,7 @@ class MarkerType(IntEnum):
     COMMIT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Marker:
+class Marker(NamedTuple):
     """What a marker says.
 
     Attributes:

@@ -33,6 +33,7 @@ LOOK_COUNT_MAX = 20_000
 # Of a batch that is decoded in some milliseconds. 4 KiB of gzip unpack to 4 MiB at the most; of zstd, to any size.
 QUICK_COUNT_MAX = 1000
 QUICK_PACKED_SIZE_MAX = 4 << 10
+SHORT_VARINTS_COUNT = 1024  # are made once: sizes and deltas of small batches
 
 
 class Record(NamedTuple):
@@ -45,13 +46,23 @@ class Record(NamedTuple):
     headers: tuple[Header, ...] = ()
 
 
-def write_varint(out: bytearray, value: int) -> None:
-    """Append a zig-zag varint."""
+def encode_varint(value: int) -> bytes:
+    """A zig-zag varint of up to 64 bits."""
+    return _SHORT_VARINTS[value] if 0 <= value < SHORT_VARINTS_COUNT else _varint(value)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
     value = (value << 1) ^ (value >> 63)
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
+    return bytes(out)
+
+
+_SHORT_VARINTS = [_varint(value) for value in range(SHORT_VARINTS_COUNT)]
+_NULL_SIZE = _varint(-1)
 
 
 def read_varint(data: Buffer, at: int) -> tuple[int, int]:
@@ -72,12 +83,9 @@ def read_varint(data: Buffer, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def _write_bytes(out: bytearray, value: bytes | None) -> None:
-    if value is None:
-        out.append(1)  # the varint of -1
-    else:
-        write_varint(out, len(value))
-        out += value
+def _field(value: bytes | None) -> tuple[bytes, bytes]:
+    """The size of a key, value or header, and its bytes."""
+    return (_NULL_SIZE, b"") if value is None else (encode_varint(len(value)), value)
 
 
 def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
@@ -89,17 +97,18 @@ def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
     return data[at : at + size], at + size
 
 
-def _encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> bytearray:
-    body = bytearray(b"\0")  # attributes: none are defined
-    write_varint(body, timestamp_delta)
-    write_varint(body, offset_delta)
-    _write_bytes(body, record.key)
-    _write_bytes(body, record.value)
-    write_varint(body, len(record.headers))
+def _encode_record(record: Record, offset_delta: int, timestamp_delta: int) -> bytes:
+    parts = [
+        b"\0",  # attributes: none are defined
+        encode_varint(timestamp_delta),
+        encode_varint(offset_delta),
+        *_field(record.key),
+        *_field(record.value),
+        encode_varint(len(record.headers)),
+    ]
     for name, value in record.headers:
-        _write_bytes(body, name.encode())
-        _write_bytes(body, value)
-    return body
+        parts += (*_field(name.encode()), *_field(value))
+    return b"".join(parts)
 
 
 def encode_batch(
@@ -121,7 +130,7 @@ def encode_batch(
     body = bytearray()
     for delta, record in enumerate(records):
         encoded = _encode_record(record, delta, record.timestamp_ms - base_timestamp)
-        write_varint(body, len(encoded))
+        body += encode_varint(len(encoded))
         body += encoded
     packed = compress(codec, body)
     batch = bytearray(HEADER.size)
@@ -136,7 +145,7 @@ def encode_batch(
         codec | (TRANSACTIONAL if transactional else 0) | extra_attributes,
         len(records) - 1,
         base_timestamp,
-        max(record.timestamp_ms for record in records),
+        max([record.timestamp_ms for record in records]),
         producer_id,
         producer_epoch,
         base_sequence,

@@ -9,8 +9,7 @@ import importlib
 import logging
 import struct
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -72,8 +71,7 @@ HANDLERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """Who asks, and in which version."""
 
     api_key: int

@@ -350,15 +350,14 @@ class TransactionGroup:
         if partition is self._groups.journal.partition and self._groups.journal.is_waiting:
             return False  # what it decided before waits for room: the log keeps that order
         writes = [_marker_write(order) for order in orders]
-        scope = self._tasks.partition(partition)
         try:
             outcomes = self._reserve.attempt(lambda: partition.append_markers(writes, now_ms=self._now_ms()))
         except Unavailable as error:
             if not isinstance(error, DiskError) or not error.is_full or partition.failure is not None:
-                scope.fail(error)
+                self._tasks.partition(partition).fail(error)
             return False
         except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
-            self._tasks.unexpected("transactions", scope, error)
+            self._tasks.unexpected("transactions", self._tasks.partition(partition), error)
             return False
         self._note_written(partition, orders, outcomes)
         return True

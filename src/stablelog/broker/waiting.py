@@ -79,6 +79,8 @@ class Waiters:
 
     def wake(self, partition: Partition) -> None:
         """Let the waiters of a partition look again: it shows more, was opened, or is gone."""
+        if not self._waiting:
+            return
         for key in (partition, (partition.topic, partition.index)):
             for poll in self._waiting.get(key, ()):
                 poll.wake(key)

@@ -50,10 +50,11 @@ def check_batch(
         Refused: the batch is not one that this origin may write.
         Corrupt: the bytes are not those that were sent.
     """
-    if header.size != len(batch):
-        if header.size < len(batch):
+    size = header.size
+    if size != len(batch):
+        if size < len(batch):
             raise Refused(ErrorCode.invalid_record, "more than one batch for a partition in one request")
-        raise Corrupt(f"a batch of {header.size} bytes of which {len(batch)} came")
+        raise Corrupt(f"a batch of {size} bytes of which {len(batch)} came")
     if header.base_offset != 0:
         raise Refused(ErrorCode.invalid_record, f"a batch begins at offset 0, not {header.base_offset}")
     if header.record_count != header.last_offset_delta + 1:
@@ -63,10 +64,10 @@ def check_batch(
         )
     if not crc_holds(batch, 0, header):
         raise Corrupt("the CRC of a batch does not hold")
-    if header.codec is Codec.NONE and header.record_count * RECORD_SIZE_MIN > header.size - HEADER.size:
+    if header.codec is Codec.NONE and header.record_count * RECORD_SIZE_MIN > size - HEADER.size:
         raise Refused(
             ErrorCode.invalid_record,
-            f"{header.record_count} records in {header.size - HEADER.size} bytes",
+            f"{header.record_count} records in {size - HEADER.size} bytes",
         )
     if origin is Origin.CLIENT:
         _check_client_batch(header, topic, config.max_message_bytes)

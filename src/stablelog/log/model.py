@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from stablelog.batch.markers import Marker
 from stablelog.env.disk import Buffer
@@ -56,8 +57,7 @@ class LogConfig:
         return "compact" in self.cleanup_policy
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     """Where an append went. Of a duplicate: where the original is. Offsets inclusive."""
 
     first_offset: int
@@ -67,8 +67,7 @@ class Appended:
     duplicate: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class MarkerWrite:
+class MarkerWrite(NamedTuple):
     """A marker to be written, with the epoch that it is to carry."""
 
     producer_id: int

@@ -390,7 +390,7 @@ class Partition:
             batches = with_append_time(batches, now_ms)
             header = read_header(batches)
         base_offset = self.end_offset
-        header = header._replace(base_offset=base_offset)
+        header = BatchHeader(base_offset, *header[1:])
         self._write(header, batches, self.leader_epoch, now_ms)
         if header.has_producer:
             self._producers.batch_appended(header, base_offset, now_ms)

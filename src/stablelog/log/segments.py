@@ -20,12 +20,17 @@ NO_ABORT = 2**63 - 1  # greater than any offset
 
 
 class Segments:
-    """The segments of one partition, oldest first."""
+    """The segments of one partition, oldest first.
+
+    Attributes:
+        active: the one that grows.
+    """
 
     def __init__(self, segments: list[Segment]) -> None:
         assert segments
         assert all(segment.sealed for segment in segments[:-1])
         self._row = segments
+        self.active = segments[-1]
         self._bases = [segment.base_offset for segment in segments]
         self._sealed_size = sum(segment.size for segment in segments[:-1])
         self._gone = 0  # how many were dropped from the beginning: minima count from there
@@ -40,11 +45,6 @@ class Segments:
 
     def __getitem__(self, place: int) -> Segment:
         return self._row[place]
-
-    @property
-    def active(self) -> Segment:
-        """The one that grows."""
-        return self._row[-1]
 
     @property
     def size(self) -> int:
@@ -98,6 +98,7 @@ class Segments:
         assert segment.base_offset == self.active.end_offset
         self._sealed_size += self.active.size
         self._row.append(segment)
+        self.active = segment
         self._bases.append(segment.base_offset)
 
     def drop_first(self, count: int) -> list[Segment]:

@@ -48,7 +48,8 @@ class Usability:
         """Raise Unavailable if the partition has failed or is closed."""
         if self.is_writing or self._failed is not None:
             raise Unavailable(f"{self._name} has failed and needs a restart: {self.failure}")
-        self.check_open()
+        if self.is_closed:
+            self.check_open()
 
     def check_open(self) -> None:
         """Raise Unavailable if the partition is closed: what it does by path would concern a later one of its name."""

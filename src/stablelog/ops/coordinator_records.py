@@ -86,7 +86,7 @@ def _without_absent(fields: Fields) -> Fields:
 
 
 def _transaction(txn: Transaction) -> Fields:
-    fields = {field.name: getattr(txn, field.name) for field in dataclasses.fields(txn)}
+    fields = txn._asdict()
     fields["state"] = txn.state.label
     fields["timeout_ms"] = "never" if txn.is_two_phase else txn.timeout_ms
     fields["partitions"] = [_name(partition) for partition in sorted(txn.partitions)]

@@ -10,6 +10,7 @@ Version notes: v5 log start; v8 error messages; v9 flexible.
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -33,7 +34,7 @@ _ACKS_AND_TIMEOUT = struct.Struct(">hi")
 _PARTITION = struct.Struct(">ihqq")  # index, error, base offset, log append time
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PartitionRecords:
     """What is to be appended to one partition: a view into the request, or None where it says null."""
 
@@ -41,16 +42,14 @@ class PartitionRecords:
     records: memoryview | None
 
 
-@dataclass(frozen=True, slots=True)
-class TopicRecords:
+class TopicRecords(NamedTuple):
     """What is to be appended to one topic."""
 
     name: str
     partitions: Sequence[PartitionRecords]
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceRequest:
+class ProduceRequest(NamedTuple):
     """A Produce request of any version.
 
     Attributes:
@@ -63,7 +62,7 @@ class ProduceRequest:
     topics: Sequence[TopicRecords]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ProducedPartition:
     """What became of the records of one partition.
 
@@ -82,8 +81,7 @@ class ProducedPartition:
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ProducedTopic:
+class ProducedTopic(NamedTuple):
     """What became of the records of one topic."""
 
     name: str

@@ -20,7 +20,6 @@ Source: KIP-98, KIP-360, KIP-664, KIP-890, KIP-939; docs/decisions/0003-transact
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -267,8 +266,7 @@ class TransactionCoordinator:
         """A producer takes over an id with its open transaction, which keeps the identity of its records."""
         records: list[Record] = []
         client = self._ending.raised(txn.client, records)
-        value = replace(
-            txn,
+        value = txn._replace(
             timeout_ms=max(timeout_ms, txn.timeout_ms),  # what may outlive its producer still may
             update_ms=now_ms,
             previous_producer_id=txn.client.producer_id,
@@ -384,9 +382,10 @@ class TransactionCoordinator:
             Refused: there is no such id, or another producer holds it.
         """
         txn = self._known(transactional_id)
-        if shown.producer_id != txn.client.producer_id:
+        client = txn.client
+        if shown.producer_id != client.producer_id:
             raise mapping_lost(transactional_id, shown, txn)
-        if shown.producer_epoch != txn.client.producer_epoch:
+        if shown.producer_epoch != client.producer_epoch:
             raise fenced(transactional_id, shown, txn)
         return txn
 
@@ -443,8 +442,7 @@ class TransactionCoordinator:
         records: list[Record] = []
         markers: list[MarkerOrder] = []
         if event is Event.ABORT_NOTHING and version < SECOND_DIALECT:
-            txn = replace(
-                txn,
+            txn = txn._replace(
                 state=state,
                 update_ms=now_ms,
                 start_ms=now_ms,
@@ -467,7 +465,7 @@ class TransactionCoordinator:
         elif settles:
             # What a crash may have left in partitions that are not open yet cannot be part of what the producer does
             # from now on.
-            settled = replace(txn, settled_epoch=self.coordinator_epoch, unknown_tags=())
+            settled = txn._replace(settled_epoch=self.coordinator_epoch, unknown_tags=())
             self._table.put(transactional_id, settled, records)
         told = txn.client if version >= SECOND_DIALECT else Identity(NO_PRODUCER_ID, NO_EPOCH)
         return Decision(EndAnswer(ErrorCode.none, *told), records, markers)
@@ -669,7 +667,7 @@ class TransactionCoordinator:
         for transactional_id in self._table.decided():
             txn = self._table.get(transactional_id)
             assert txn is not None
-            markers.append(replace(self._ending.order(transactional_id, txn), repeated=True))
+            markers.append(self._ending.order(transactional_id, txn)._replace(repeated=True))
         return Decision(None, records, markers)
 
     def reconcile(

@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
 from stablelog.coordinators.transactions.records import (
+    NO_ENDS,
     NO_EPOCH,
     NO_PRODUCER_ID,
     LogEnd,
@@ -60,8 +61,7 @@ class OpenTransaction(NamedTuple):
     leader_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class MarkerOrder:
+class MarkerOrder(NamedTuple):
     """Write this marker into these partitions.
 
     Attributes:
@@ -90,7 +90,7 @@ class MarkerOrder:
     partitions: frozenset[TopicPartition]
     transaction_version: int
     transaction_epoch: int
-    ends: Mapping[TopicPartition, LogEnd] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, LogEnd] = NO_ENDS
     settled_epoch: int = NO_EPOCH
     repeated: bool = False
 
@@ -138,8 +138,7 @@ class Decision(Generic[Answer]):
     markers: list[MarkerOrder] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class InitAnswer:
+class InitAnswer(NamedTuple):
     """To InitProducerId. The ongoing transaction is the one that was kept, -1 if there is none."""
 
     error: ErrorCode = ErrorCode.none
@@ -149,8 +148,7 @@ class InitAnswer:
     ongoing_producer_epoch: int = NO_EPOCH
 
 
-@dataclass(frozen=True, slots=True)
-class EndAnswer:
+class EndAnswer(NamedTuple):
     """To EndTxn. In the second dialect with what the producer has to show from now on, -1 in the first."""
 
     error: ErrorCode = ErrorCode.none

@@ -7,7 +7,6 @@ queue has to say when each expires.
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from typing import Final
 
@@ -126,4 +125,4 @@ def idle_value(txn: Transaction, value: bytes) -> bytes:
     """The value to keep for a record that was read: the same, if `read_idle_head` can read it."""
     if value[1] == 1 and not txn.partitions:
         return value
-    return encode_transaction(replace(txn, partitions=frozenset(), ends={}))
+    return encode_transaction(txn._replace(partitions=frozenset(), ends={}))

@@ -7,7 +7,6 @@ Source: docs/decisions/0003-transactions.md, "Markers that a crash took back".
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
@@ -112,7 +111,7 @@ class Comparison:
             if shown != (txn.producer_id, txn.producer_epoch):
                 return False
             if target not in txn.partitions:
-                self._table.put(transactional_id, replace(txn, partitions=txn.partitions | {target}), records)
+                self._table.put(transactional_id, txn._replace(partitions=txn.partitions | {target}), records)
             return True
         if txn.state.is_decided:
             return self._adopt_later(transactional_id, txn, target, found)

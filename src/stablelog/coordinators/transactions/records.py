@@ -32,7 +32,8 @@ KIP-939.
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from stablelog.coordinators.transactions.states import State
@@ -119,11 +120,11 @@ class LogEnd(NamedTuple):
     end_offset: int
 
 
+NO_ENDS: Final[Mapping[TopicPartition, LogEnd]] = MappingProxyType({})
 OFFSET_UNKNOWN: Final = 2**63 - 1  # as an end: everything under the leader epoch lies before it
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(NamedTuple):
     """The state of a transactional id, as its latest record has it.
 
     Attributes:
@@ -163,7 +164,7 @@ class Transaction:
     transaction_version: int = 0
     commit_sequence: int = NO_SEQUENCE
     transaction_epoch: int = NO_EPOCH
-    ends: Mapping[TopicPartition, LogEnd] = field(default_factory=dict)
+    ends: Mapping[TopicPartition, LogEnd] = NO_ENDS
     settled_epoch: int = NO_EPOCH
     unknown_tags: tuple[tuple[int, bytes], ...] = ()
 
@@ -200,7 +201,7 @@ class Transaction:
 
     def clamped(self, now_ms: int) -> "Transaction":
         """The same, with times after `now_ms` made into `now_ms`."""
-        return replace(self, start_ms=min(self.start_ms, now_ms), update_ms=min(self.update_ms, now_ms))
+        return self._replace(start_ms=min(self.start_ms, now_ms), update_ms=min(self.update_ms, now_ms))
 
     @property
     def is_two_phase(self) -> bool:
@@ -271,26 +272,32 @@ def encode_group(state: GroupState) -> bytes:
     return GROUP_VALUE.pack(GROUP_VALUE_VERSION, *state)
 
 
+_VERSION: Final = INT16.pack(VALUE_VERSION)
+
+
 def encode_transaction(txn: Transaction) -> bytes:
     """The value under a transactional id's key, in version 1."""
-    out = bytearray(INT16.pack(VALUE_VERSION))
-    out += HEAD.pack(txn.producer_id, txn.producer_epoch, txn.timeout_ms, txn.state)
     topics = _by_topic(txn.partitions)
+    parts = [_VERSION, HEAD.pack(txn.producer_id, txn.producer_epoch, txn.timeout_ms, txn.state)]
     if txn.state is State.EMPTY:
         assert not txn.partitions
-        _put_varint(out, 0)  # null, as Kafka writes it
+        parts.append(_varint(0))  # null, as Kafka writes it
     else:
-        _put_varint(out, len(topics) + 1)
+        parts.append(_varint(len(topics) + 1))
         for topic, indexes in topics:
             encoded = topic.encode()
-            _put_varint(out, len(encoded) + 1)
-            out += encoded
-            _put_varint(out, len(indexes) + 1)
-            out += struct.pack(f">{len(indexes)}i", *indexes)
-            out.append(0)  # no tagged fields
-    out += TIMES.pack(txn.update_ms, txn.start_ms)
-    _put_tags(out, txn, topics)
-    return bytes(out)
+            parts += (
+                _varint(len(encoded) + 1),
+                encoded,
+                _varint(len(indexes) + 1),
+                struct.pack(f">{len(indexes)}ix", *indexes),  # and no tagged fields
+            )
+    parts.append(TIMES.pack(txn.update_ms, txn.start_ms))
+    fields = _tagged_fields(txn, topics)
+    parts.append(_varint(len(fields)))
+    for tag, content in fields:
+        parts += (_varint(tag), _varint(len(content)), content)
+    return b"".join(parts)
 
 
 def _by_topic(partitions: frozenset[TopicPartition]) -> list[tuple[str, list[int]]]:
@@ -301,7 +308,8 @@ def _by_topic(partitions: frozenset[TopicPartition]) -> list[tuple[str, list[int
     return list(topics.items())
 
 
-def _put_tags(out: bytearray, txn: Transaction, topics: list[tuple[str, list[int]]]) -> None:
+def _tagged_fields(txn: Transaction, topics: list[tuple[str, list[int]]]) -> list[tuple[int, bytes]]:
+    """The tagged fields with their tags, in the order in which they are written."""
     fields: list[tuple[int, bytes]] = []
     if txn.previous_producer_id != NO_PRODUCER_ID:
         fields.append((PREVIOUS_PRODUCER_ID_TAG, INT64.pack(txn.previous_producer_id)))
@@ -318,34 +326,24 @@ def _put_tags(out: bytearray, txn: Transaction, topics: list[tuple[str, list[int
         fields.append((TRANSACTION_EPOCH_TAG, INT16.pack(txn.transaction_epoch)))
     if txn.ends:
         assert txn.ends.keys() == txn.partitions
-        ends = (txn.ends[topic, index] for topic, indexes in topics for index in indexes)
-        fields.append((ENDS_TAG, b"".join(END.pack(*end) for end in ends)))
+        ends = [END.pack(*txn.ends[topic, index]) for topic, indexes in topics for index in indexes]
+        fields.append((ENDS_TAG, b"".join(ends)))
     if txn.settled_epoch != NO_EPOCH:
         fields.append((SETTLED_EPOCH_TAG, INT32.pack(txn.settled_epoch)))
     if txn.unknown_tags:
         fields = sorted([*fields, *txn.unknown_tags])  # tags stand in rising order
-    _put_varint(out, len(fields))
-    for tag, content in fields:
-        out += _TAGS.get(tag) or _varint(tag)
-        _put_varint(out, len(content))
-        out += content
+    return fields
 
 
-def _put_varint(out: bytearray, number: int) -> None:
-    """An unsigned varint: seven bits to a byte, the least first."""
+@lru_cache(maxsize=1024)
+def _varint(number: int) -> bytes:
+    """An unsigned varint: seven bits to a byte, the least first. The same few are written again and again."""
+    out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
         number >>= 7
     out.append(number)
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    _put_varint(out, number)
     return bytes(out)
-
-
-_TAGS: Final = {tag: _varint(tag) for tag in (*range(4), *range(COMMIT_SEQUENCE_TAG, SETTLED_EPOCH_TAG + 1))}
 
 
 # -- reading --------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ without an open transaction take less than the others (`idle_ids`).
 
 import itertools
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import replace
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -209,7 +208,8 @@ class TransactionTable:
 
     def is_turned_away(self, transactional_id: str, txn: Transaction) -> bool:
         """Whether the producer's transaction was refused a partition, so that it can only abort."""
-        return self.turned_away.get(transactional_id) == txn.client
+        turned_away = self.turned_away.get(transactional_id)
+        return turned_away is not None and turned_away == txn.client
 
     def take_producer_id(self, records: list[Record]) -> int:
         """A producer id that nobody has had, with the record of the block it comes from if that is a new one."""
@@ -270,11 +270,14 @@ class TransactionTable:
         for producer_id in {txn.producer_id, txn.client.producer_id}:
             assert self._owners[producer_id] == transactional_id
             del self._owners[producer_id]
+        if not txn.state.is_decided:
+            return
         self._decided.pop(transactional_id, None)
-        unmarked = self._unmarked.get(txn.commit_sequence, set())
-        unmarked.discard(transactional_id)
-        if not unmarked:
-            self._unmarked.pop(txn.commit_sequence, None)
+        unmarked = self._unmarked.get(txn.commit_sequence)
+        if unmarked is not None:
+            unmarked.discard(transactional_id)
+            if not unmarked:
+                del self._unmarked[txn.commit_sequence]
         self._repeated.discard(transactional_id)
 
     # -- time ----------------------------------------------------------------------------------------------
@@ -375,7 +378,7 @@ class TransactionTable:
         for transactional_id in list(self._decided):
             txn = self._live[transactional_id]
             if txn.lacks_ends:
-                txn = replace(txn, ends=dict.fromkeys(txn.partitions, LogEnd(leader_epoch, 0)))
+                txn = txn._replace(ends=dict.fromkeys(txn.partitions, LogEnd(leader_epoch, 0)))
                 self.put(transactional_id, txn, records)
                 self.history.remember(transactional_id, encode_transaction(txn), txn)
         self._repeated = set(self._decided)
