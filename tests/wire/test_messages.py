@@ -159,3 +159,20 @@ def test_of_answers_given_again_few_and_small_ones_are_remembered():
     many = result.TxnOffsetCommitResponse(throttle_time=timedelta(0), topics=(topic,) * 3)
     encode_response(28, 5, 7, many)
     assert (28, 5, many) not in messages._repeated
+
+
+def test_a_small_request_that_comes_again_is_decoded_once():
+    newest = message_class(26, 1, "request")
+    asked = dataclasses.replace(blank(newest), transactional_id="x", producer_id=5, committed=True)
+    first = decode_request(26, 1, frame(26, 1, asked))
+    assert decode_request(26, 1, memoryview(frame(26, 1, asked)))[1] is first[1]
+    other = decode_request(26, 1, frame(26, 1, dataclasses.replace(asked, committed=False)))
+    assert (other[1].transactional_id, other[1].committed) == ("x", False)
+    assert decode_request(26, 2, frame(26, 2, asked_in(26, 2, asked)))[1] is not first[1]
+    long = dataclasses.replace(asked, transactional_id="x" * 600)
+    assert decode_request(26, 1, frame(26, 1, long))[1] is not decode_request(26, 1, frame(26, 1, long))[1]
+
+
+def asked_in(key, version, request):
+    """The request in another version with the same fields."""
+    return message_class(key, version, "request")(**dataclasses.asdict(request))

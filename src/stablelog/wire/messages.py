@@ -8,7 +8,7 @@ import importlib
 import io
 import struct
 import typing
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -146,12 +146,9 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
             return client_id, decode_produce_request(version, frame, at)
         request_class = message_class(api_key, version, "request")
         client_id, at = _read_header(frame, flexible=request_class.__flexible__)
-        frame = checked(request_class, frame, at)
-        # Bytes behind the request are passed over, as Kafka does: librdkafka 2.16 leaves three behind a Metadata
-        # request for all topics.
-        request, _ = _reader(api_key, version)(frame, at)
-        refuse_nulls(request)
-        return client_id, _newest_shape(api_key, version, request)
+        if api_key in _REPEATED_REQUESTS and len(frame) - at <= _REPEATED_SIZE_MAX:
+            return client_id, _decode_once(api_key, version, bytes(frame[at:]))
+        return client_id, _decode_body(api_key, version, frame, at)
     except (
         SerialError,
         ValueError,
@@ -166,6 +163,23 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
         raise Refused(
             ErrorCode.invalid_request, f"not a {name} request of version {version}: {error!r}"
         ) from error
+
+
+def _decode_body(api_key: int, version: int, frame: Buffer, at: int = 0) -> Any:
+    request_class = message_class(api_key, version, "request")
+    frame = checked(request_class, frame, at)
+    # Bytes behind the request are passed over, as Kafka does: librdkafka 2.16 leaves three behind a Metadata
+    # request for all topics.
+    request, _ = _reader(api_key, version)(frame, at)
+    refuse_nulls(request)
+    return _newest_shape(api_key, version, request)
+
+
+# Requests that a client sends again and again with the same body: Heartbeat, AddPartitionsToTxn, AddOffsetsToTxn and,
+# from clients of TV1, EndTxn. They are immutable.
+_REPEATED_REQUESTS = frozenset({12, 24, 25, 26})
+_REPEATED_SIZE_MAX = 512
+_decode_once = lru_cache(maxsize=1024)(_decode_body)
 
 
 def _newest_shape(api_key: int, version: int, request: Any) -> Any:
@@ -223,7 +237,6 @@ def _encode_body(api_key: int, version: int, response: Any) -> bytes:
 # Answered over and over with the same: Heartbeat, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, TxnOffsetCommit.
 _REPEATED_APIS = frozenset({12, 24, 25, 26, 28})
 _REPEATED_COUNT_MAX = 256
-_REPEATED_SIZE_MAX = 512
 _repeated: dict[tuple[int, int, Any], bytes] = {}
 
 
