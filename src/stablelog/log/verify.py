@@ -36,7 +36,7 @@ from stablelog.log.names import (
     offset_of,
 )
 from stablelog.log.offset_index import OffsetIndex
-from stablelog.log.producer import NO_TXN, Producer
+from stablelog.log.producer import BATCHES_KEPT, NO_TXN, Producer
 from stablelog.log.producer_table import NEVER_MS, ProducerTable
 from stablelog.log.producers import Producers
 from stablelog.log.recovery.plan import NEVER
@@ -137,6 +137,8 @@ class _Verification:
         self._producers = Producers()
         self._epochs = LeaderEpochs()
         self._begins_known = True  # of every transaction that the log shows the end of
+        self._batches_known = BATCHES_KEPT  # of each producer
+        self._counts_known = True  # of the records of every open transaction
         self._compacted = False  # whether batches are missing
         self._snapshots: list[int] = []  # offsets that are still to come, greatest first
         self._end_offset = 0
@@ -243,7 +245,11 @@ class _Verification:
                 self._producers = Producers.restored(decode_producers(ours)[0], now_ms=NEVER_MS)
                 return
             if theirs is not None:
-                self._producers = Producers.restored(decode_snapshot(theirs, 0), now_ms=NEVER_MS)
+                table = decode_snapshot(theirs, 0)
+                # Kafka's file has the last batch of each producer, and does not count the records of open transactions.
+                self._batches_known = 1
+                self._counts_known = all(producer.txn_first_offset == NO_TXN for producer in table)
+                self._producers = Producers.restored(table, now_ms=NEVER_MS)
                 return
         except (Corrupt, NewerFormat):
             pass  # it is among those that are looked at
@@ -532,7 +538,8 @@ class _Verification:
         if self._begins_known and not self._compacted:
             first_open = self._producers.first_open_offset()
             wanted["end_offset"] = seen.end_offset
-            wanted["committed_count"] = seen.committed_count
+            if self._counts_known:
+                wanted["committed_count"] = seen.committed_count
             wanted["stable_offset"] = seen.end_offset if first_open is None else first_open
             wanted["least_aborted_offset"] = min((txn.first_offset for txn in seen.aborted), default=NOTHING)
         for name, value in wanted.items():
@@ -567,7 +574,7 @@ class _Verification:
                 yield Finding(path, str(error))
             else:
                 if provable:
-                    yield from self._compare(path, producers, batch_count=5)
+                    yield from self._compare(path, producers, batch_count=self._batches_known)
                 yield from self._verify_progress(path, progress)
         if theirs is not None:
             path = self._path(offset, ".snapshot")
@@ -633,7 +640,7 @@ class _Verification:
 
 def _agrees(said: Producer, known: Producer, batch_count: int) -> bool:
     """Whether what a snapshot says of a producer is what the log says, or less: it may have been forgotten and come back."""
-    batches, kept = list(known.batches)[-batch_count:], list(said.batches)
+    batches, kept = known.batches[-batch_count:], said.batches[-batch_count:]
     if batch_count == 1:
         # Kafka's snapshot has one time for a producer, of its last batch or of the marker that came after it.
         batches, kept = ([batch._replace(timestamp_ms=NOTHING) for batch in rows] for rows in (batches, kept))
