@@ -6,6 +6,7 @@ batches kept, so that the two can be held against each other.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from crc32c import crc32c
@@ -149,6 +150,11 @@ def _verify_index(
         contents.append(content)
     entries = [Entry(*row) for row in ENTRY.iter_unpack(contents[0])]
     extents = [Extent(*row) for row in EXTENT.iter_unpack(contents[1])]
+    for one, following in pairwise(entries):
+        if following.start < one.end:
+            yield Finding(
+                path[ENTRIES_SUFFIX], f"the entry at {following.start} follows one that ends at {one.end}"
+            )
     transactions = [entry for entry in entries if entry.producer_id != NO_PRODUCER]
     expected = [one for one in slices if one.producer_id != NO_PRODUCER]
     if len(transactions) != len(expected):

@@ -1,0 +1,149 @@
+"""Verify of commit indexes: sound ones have no finding, and one that leads elsewhere has one, whatever it says."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from crc32c import crc32c
+
+from stablelog.views.commit_index import (
+    ENTRIES_SUFFIX,
+    ENTRY,
+    EXTENTS_SUFFIX,
+    NO_PRODUCER,
+    SUMMARY_SUFFIX,
+    CommitSummary,
+    Entry,
+)
+from stablelog.views.extents import EXTENT, SEVERAL, Extent
+from stablelog.views.verify import verify_view
+from tests.views.test_commit_order import DIRECTORY
+from tests.views.test_last_commit import grown, path_of
+
+
+def sealed(seed):
+    """A closed log of several segments, with commit indexes."""
+    log = grown(random.Random(seed), steps=120)
+    log.sync()
+    log.partition.close()
+    paths = sorted(path for path in log.disk.files() if path.name.endswith(SUMMARY_SUFFIX))
+    return log, [int(path.name.partition(".")[0]) for path in paths]
+
+
+def findings(log, progress=None):
+    return [finding.path for finding in verify_view(log.disk, DIRECTORY, progress)]
+
+
+def write_index(log, base, entries, extents):
+    """Write rows, and the summary that agrees with them."""
+    path = path_of(base, SUMMARY_SUFFIX)
+    contents = b"".join(ENTRY.pack(*row) for row in entries), b"".join(EXTENT.pack(*row) for row in extents)
+    for suffix, content in zip((ENTRIES_SUFFIX, EXTENTS_SUFFIX), contents, strict=True):
+        log.disk.write_atomic(path_of(base, suffix), content)
+    summary = replace(
+        CommitSummary.decode(log.disk.read_bytes(path)),
+        entries_size=len(contents[0]),
+        entries_crc=crc32c(contents[0]),
+        extents_size=len(contents[1]),
+        extents_crc=crc32c(contents[1]),
+    )
+    log.disk.write_atomic(path, summary.encode())
+
+
+def forgeries(entries, extents):
+    """Rows that lead a reader elsewhere than the log says."""
+    for place, entry in enumerate(entries):
+        before, behind = entries[:place], entries[place + 1 :]
+        for name in ("start", "record_count"):
+            for by in (1, -1):
+                yield [*before, entry._replace(**{name: getattr(entry, name) + by}), *behind], extents
+        yield [*before, *behind], extents
+        yield [*before, entry, entry, *behind], extents
+        if entry.producer_id != NO_PRODUCER:
+            yield [*before, entry._replace(producer_id=entry.producer_id + 100), *behind], extents
+        if entry.extent_count > 1:
+            yield [*before, entry._replace(extent_count=entry.extent_count - 1), *behind], extents
+    for place, extent in enumerate(extents):
+        owner = next(
+            (one for one in entries if 0 <= place - one.extent_first < one.extent_count and one.extent_count),
+            None,
+        )
+        if owner is None:
+            continue
+        changes = [{"begin": extent.begin + 1}, {"end": extent.begin}, {"segment": extent.segment + 1}]
+        if owner.producer_id != NO_PRODUCER:
+            changes += [
+                {"end": extent.end + 1},
+                {"end": extent.end - 1},
+                {"base_offset": extent.base_offset + 1},
+            ]
+            changes += [{"leader_epoch": extent.leader_epoch + 1}]
+            changes += [{"length": extent.length + 1 if extent.length != SEVERAL else 7}]
+        for change in changes:
+            yield entries, [*extents[:place], extent._replace(**change), *extents[place + 1 :]]
+
+
+@pytest.mark.parametrize("seed", [9, 10])
+def test_an_index_that_leads_elsewhere_than_the_log_says_is_named(seed):
+    log, bases = sealed(seed)
+    assert findings(log) == []
+    count = 0
+    for base in bases:
+        contents = [log.disk.read_bytes(path_of(base, one)) for one in (ENTRIES_SUFFIX, EXTENTS_SUFFIX)]
+        entries = [Entry(*row) for row in ENTRY.iter_unpack(contents[0])]
+        extents = [Extent(*row) for row in EXTENT.iter_unpack(contents[1])]
+        for forged in forgeries(entries, extents):
+            write_index(log, base, *forged)
+            named = findings(log)
+            assert named, forged
+            assert set(named) == {path_of(base, ENTRIES_SUFFIX)}
+            count += 1
+        write_index(log, base, entries, extents)
+        assert findings(log) == []
+    assert count > 40
+
+
+@pytest.mark.parametrize("seed", [9, 10])
+def test_a_file_of_an_index_that_is_changed_cut_short_or_gone_is_named(seed):
+    log, bases = sealed(seed)
+    for suffix in (ENTRIES_SUFFIX, EXTENTS_SUFFIX, SUMMARY_SUFFIX):
+        path = path_of(bases[1], suffix)
+        content = log.disk.read_bytes(path)
+        for changed in (content[:-1], content + b"\0", content[:-1] + bytes([content[-1] ^ 1])):
+            log.disk.write_atomic(path, changed)
+            assert findings(log) == [path]
+        log.disk.write_atomic(path, content)
+        if suffix != SUMMARY_SUFFIX:  # without its summary there is no index
+            log.disk.lose(path)
+            assert findings(log) == [path]
+            log.disk.write_atomic(path, content)
+    assert findings(log) == []
+
+
+def test_nothing_is_proven_behind_a_damaged_batch_and_progress_is_told():
+    log, bases = sealed(9)
+    seen = []
+    assert findings(log, lambda done, whole: seen.append((done, whole))) == []
+    segments = sorted(int(path.stem) for path in log.disk.files() if path.suffix == ".log")
+    assert seen == [(at + 1, len(segments)) for at in range(len(segments))]
+    path = path_of(bases[1], ".log")
+    content = bytearray(log.disk.read_bytes(path))
+    content[16] = 7  # no such magic
+    log.disk.damage(path, bytes(content))
+    log.disk.lose(path_of(bases[2], EXTENTS_SUFFIX))
+    assert findings(log) == [path]
+    for base in bases:
+        log.disk.lose(path_of(base, SUMMARY_SUFFIX))
+    assert findings(log) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_indexes_stay_provable_while_the_beginning_of_the_log_is_deleted(seed):
+    log = grown(random.Random(seed), steps=120)
+    log.sync()
+    while log.partition.view.start_offset < log.partition.high_watermark - 20:
+        log.partition.delete_records(log.partition.view.start_offset + 15)
+        log.sync()
+        assert findings(log) == []
+        start = log.partition.view.start_offset
+        assert log.read_all(start, 1 << 30) == [one for one in log.expected() if one[0] >= start]
