@@ -331,7 +331,7 @@ def test_what_the_event_loop_does_does_not_grow_with_the_producers():
         yield of(lambda: len(ProducersFile(producers.frozen(), PROGRESS)))
         yield of(producers.last_batches)
         yield of(lambda: next(producers.descriptions()))
-        expiry = producers.expire(NOW_MS + 10**9)
+        expiry = producers.expire(NOW_MS + 10**9, NOW_MS)
         yield of(lambda: next(expiry))
         yield of(lambda: next(expiry))
 

@@ -439,7 +439,7 @@ class Producers:
         producer.is_packed = False
         return producer
 
-    def expire(self, used_before_ms: int, recent_after_ms: int = -1) -> Iterator[int]:
+    def expire(self, used_before_ms: int, recent_after_ms: int) -> Iterator[int]:
         """Forget producers that have not written since, but for those with an open transaction.
 
         Args:

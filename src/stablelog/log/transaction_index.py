@@ -106,10 +106,6 @@ class TransactionIndex:
                 high = middle
         return low
 
-    def least_first_offset(self) -> int | None:
-        """The least first offset of all; None if there is no entry."""
-        return min(self._firsts(0, self._count), default=None)
-
     def content(self) -> memoryview:
         """The bytes of the file. While the view exists, nothing can be added: see `memoryview.release`."""
         return memoryview(self._entries)

@@ -263,15 +263,14 @@ class CommitOrder:
         except DiskError as error:
             self.failure = error
 
-    def advance(self) -> bool:
-        """Take in what has become durable. Returns whether there is more to read.
+    def advance(self) -> None:
+        """Take in what has become durable.
 
         What cannot be written of the indexes is served from memory, and written by a later call; `failure` says why.
         """
         if self._unwritten:
             self._write_indexes()
         limit = self._partition.high_watermark
-        before = self._indexes[-1].view_end
         segments = self._partition.segments()
         at = len(segments) - 1
         while segments[at].base_offset > self._indexes[-1].base_offset:
@@ -282,7 +281,6 @@ class CommitOrder:
                 break
             self._seal_index(segment, following)
             self._walk(following, limit)
-        return self._indexes[-1].view_end != before
 
     def _walk(self, segment: Segment, limit: int) -> None:
         """Take in the batches of a segment up to an offset."""
@@ -526,11 +524,12 @@ class CommitOrder:
         place = index.place_of(start)
         known = index[place - 1].latest_sequence if place else self._sequence_at(start)
         holds_any = self._indexes[-1].latest_sequence >= 0  # else all entries would be looked at for none
-        first = self.transactions(start, 1) if known < 0 and holds_any else []
-        if first:
-            known = first[0].commit_sequence - 1
+        is_searched = known < 0 and holds_any
+        first = next(iter(self.transactions(start, 1)), None) if is_searched else None
+        if first is not None:
+            known = first.commit_sequence - 1
         found = max(known, self.torn_sequence())
-        return found if found >= 0 or first else None
+        return found if found >= 0 or first is not None else None
 
     def torn_sequence(self) -> int:
         """The greatest commit sequence of a torn transaction, which is gone though positions before it may be left; -1 none."""
