@@ -503,8 +503,11 @@ def is_opened(log, *, clean):
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 @pytest.mark.parametrize("which", [0, 2])
-@pytest.mark.parametrize("at", [5, 30, 65])
-@pytest.mark.parametrize("is_control", [False, True], ids=["records", "marker"])
+@pytest.mark.parametrize(
+    ("at", "is_control"),
+    [*((at, is_control) for at in (5, 30, 65) for is_control in (False, True)), (76, True)],
+    ids=lambda value: {False: "records", True: "marker"}.get(value, value),
+)  # 76: the marker's coordinator epoch
 @pytest.mark.parametrize("is_read", [False, True], ids=["unread", "read"])
 def test_what_a_start_serves_is_not_refused(clean, which, at, is_control, is_read):
     log = several_segments(clean=clean)

@@ -1,13 +1,15 @@
 """What follows damage in a log file: real batches are found, and what a client wrote to look like one is not."""
 
 import os
+import random
 import struct
 
 import pytest
 
 from stablelog.batch.header import HEADER
 from stablelog.batch.records import Record, encode_batch
-from stablelog.log.recovery.tail import batches_behind
+from stablelog.log.recovery import tail
+from stablelog.log.recovery.tail import batches_behind, keep_segment, keep_tail, lost_batches
 from stablelog.testing.sim_disk import SimDisk
 from tests.log.timeline import DIRECTORY
 
@@ -85,3 +87,92 @@ def test_a_file_is_read_from_its_beginning_batch_by_batch():
     file = CountingFile(log)
     assert offsets(file, -1, 0) == list(range(1000))
     assert file.read_size < 2 * len(log)
+
+
+# -- against a model ---------------------------------------------------------------------------------------------------
+
+
+def damaged_log(chance):
+    """A log file in which some batches are damaged: (content, [(position, offset, whether it is whole)])."""
+    content, rows, offset = b"", [], chance.randint(0, 5)
+    for _ in range(chance.randint(2, 12)):
+        one = bytearray(batch(offset, chance.randbytes(chance.choice([1, 30, 200, 900]))))
+        is_whole = chance.random() < 0.6
+        if not is_whole:
+            how = chance.choice(["bit", "zeros", "length", "shorter"])
+            if how == "bit":
+                one[chance.randrange(16, len(one))] ^= 1 << chance.randrange(8)
+            elif how == "zeros":
+                one = bytearray(len(one))
+            elif how == "length":
+                one[chance.randrange(8, 12)] ^= 1 << chance.randrange(8)
+            else:
+                del one[chance.randrange(1, len(one) - 1) :]
+        rows.append((len(content), offset, is_whole))
+        content += bytes(one)
+        offset += chance.choice([1, 1, 1, 4])
+    return content, rows
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_the_whole_batches_behind_damage_are_found_and_nothing_else(seed, monkeypatch):
+    """One that neither a batch nor the file's end follows may be passed over: a client may have written it."""
+    chance = random.Random(seed)
+    monkeypatch.setattr(tail, "SCAN_SIZE", chance.choice([HEADER.size, HEADER.size + 1, 100, 500, 4 << 20]))
+    content, rows = damaged_log(chance)
+    file = CountingFile(content)
+    followed = {
+        row[:2] for row, behind in zip(rows, [*rows[1:], (0, 0, True)], strict=True) if row[2] and behind[2]
+    }
+
+    def check(found, wanted):
+        wanted = [row[:2] for row in wanted if row[2]]
+        assert bool(found) == bool(wanted)
+        assert set(found) <= set(wanted)
+        assert found == sorted(found)
+        assert set(found) >= followed & set(wanted)
+
+    def places(found):
+        return [(at, header.base_offset) for at, header in found]
+
+    for place, (position, offset, is_whole) in enumerate(rows):
+        if not is_whole:
+            check(places(batches_behind(file, position, offset)), rows[place + 1 :])
+            check(places(lost_batches(file, position, offset)), rows[place + 1 :])
+        elif all(row[2] for row in rows[place + 1 :]):  # refused for another reason than its bytes
+            check(places(lost_batches(file, position, offset)), rows[place:])
+    check(places(batches_behind(file, -1, 0)), rows)
+    assert offsets(file, -1, rows[-1][1] + 1) == []
+
+
+@pytest.mark.parametrize("size", [0, 1, 60, 61, 100])
+def test_what_is_shorter_than_a_batch_holds_none(size):
+    found = CountingFile(batch(0, b"a" * 200)[:size])
+    assert offsets(found, -1, 0) == offsets(found, 0, 0) == []
+    assert list(lost_batches(found, 0, 0)) == []
+
+
+@pytest.mark.parametrize("copy_size", [1, 7, 4 << 20])
+def test_the_bytes_from_a_position_on_are_kept_once_and_beside_those_that_were_kept_before(
+    copy_size, monkeypatch
+):
+    monkeypatch.setattr(tail, "COPY_SIZE", copy_size)
+    disk = CountingFile(bytes(range(50))).disk
+    assert keep_tail(disk, PATH, 20) == PATH.with_suffix(".cut")
+    assert disk.read_bytes(PATH.with_suffix(".cut")) == bytes(range(20, 50))
+    assert keep_tail(disk, PATH, 20) == PATH.with_suffix(".cut"), "it is there"
+    disk.damage(PATH.with_suffix(".cut"), bytes(range(20, 33)))
+    assert keep_tail(disk, PATH, 20) == PATH.with_suffix(".cut"), "a crash has cut the copy short"
+    assert disk.read_bytes(PATH.with_suffix(".cut")) == bytes(range(20, 50))
+    assert keep_tail(disk, PATH, 19).name == f"{0:020d}.cut.1", "these are other bytes"
+    assert keep_tail(disk, PATH, 21).name == f"{0:020d}.cut.2", "and these"
+    cut = keep_segment(disk, PATH, 7, "why")
+    assert (cut.path, cut.position, cut.offset, cut.size, cut.damage) == (PATH, 0, 7, 50, "why")
+    assert cut.kept.name == f"{0:020d}.cut.3"
+    assert disk.read_bytes(cut.kept) == bytes(range(50))
+    kept = {path.name: disk.read_bytes(path) for path in disk.files()}
+    assert kept[f"{0:020d}.cut.1"] == bytes(range(19, 50))
+    assert kept[f"{0:020d}.cut.2"] == bytes(range(21, 50))
+    disk.damage(PATH, b"")
+    assert keep_segment(disk, PATH, 7, "why") is None
+    assert {path.name for path in disk.crash(random.Random(0)).files()} >= {f"{0:020d}.cut"}
