@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker import apis
 from stablelog.broker.apis import fetch as fetch_api
 from stablelog.env import pages
 from tests.broker.desk import ABORT, batch, opened, part
@@ -137,3 +138,53 @@ def test_records_whose_pages_cannot_be_read_are_refused_and_told_once(monkeypatc
     assert [record.getMessage() for record in caplog.records].count(
         "a request cannot be served: reading t-0 failed: Input/output error (EIO)"
     ) == 1
+
+
+def test_others_are_served_between_the_partitions_of_a_fetch(monkeypatch):
+    """However many partitions a request names, it gives way when its turn is over."""
+    monkeypatch.setattr(apis, "TURN_S", -1)
+    served, count = 0, 10
+
+    async def others():
+        nonlocal served
+        while True:
+            served += 1
+            await asyncio.sleep(0)
+
+    async def conversation():
+        async with opened(partitions=count) as desk:
+            for index in range(count):
+                await desk.produce(batch(b"x"), partition=index)
+            asked = tuple(
+                part(
+                    1,
+                    12,
+                    "request",
+                    "FetchPartition",
+                    partition=index,
+                    fetch_offset=0,
+                    partition_max_bytes=1 << 20,
+                )
+                for index in range(count)
+            )
+            topic = part(1, 12, "request", "FetchTopic", topic="t", partitions=asked)
+            beside = asyncio.create_task(others())
+            answer = await desk.ask(
+                1,
+                12,
+                max_wait=timedelta(seconds=60),
+                min_bytes=1,
+                max_bytes=1 << 20,
+                isolation_level=UNCOMMITTED,
+                session_epoch=-1,
+                topics=(topic,),
+                forgotten_topics_data=(),
+                rack_id="",
+            )
+            beside.cancel()
+            found = answer.responses[0].partitions
+            assert [each.high_watermark for each in found] == [1] * count
+            assert all(each.records for each in found)
+            assert served >= count - 1
+
+    asyncio.run(asyncio.wait_for(conversation(), 100))

@@ -1,4 +1,5 @@
 import errno
+import random
 from pathlib import Path
 
 import pytest
@@ -555,6 +556,32 @@ def test_a_lookup_by_time_reads_so_many_headers_in_a_step_and_none_of_them_twice
     log.sync()
     found, step_count, count = steps_of(log.partition.look_up_time(late, Isolation.READ_COMMITTED))
     assert (found[0], count) == (400, 1)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_lookups_in_any_order_find_what_a_search_of_all_records_finds(seed, monkeypatch):
+    """Lookups remember what they have walked; those of other times and of later starts are as right behind them."""
+    chance = random.Random(seed)
+    monkeypatch.setattr(log_read, "STEP_COUNT_MAX", chance.choice([1, 3, 1000]))
+    log = Log(segment_bytes=chance.choice([500, 1 << 20]), index_interval_bytes=chance.choice([1, 300]))
+    rows = []  # (time, offset)
+    for number in range(60):
+        time_ms = NOW_MS + chance.randint(-20, 20) + number // 3
+        count = chance.randint(1, 3)
+        first = log.append(1, count=count, transactional=False, time_ms=time_ms).first_offset
+        rows += [(time_ms, first + at) for at in range(count)]
+    log.sync()
+    for _ in range(60):
+        if chance.random() < 0.1:
+            log.partition.delete_records(min(log.partition.start_offset + chance.randint(1, 9), rows[-1][1]))
+        start, asked = log.partition.start_offset, NOW_MS + chance.randint(-25, 45)
+        known = [(offset, time_ms) for time_ms, offset in rows if offset >= start]
+        found = finished(log.partition.look_up_time(asked, Isolation.READ_UNCOMMITTED))
+        wanted = next((row for row in known if row[1] >= asked), None)
+        assert (found and found[:2]) == wanted
+        if chance.random() < 0.1:  # it walks everything
+            newest = finished(log.partition.look_up_newest(Isolation.READ_UNCOMMITTED))
+            assert newest[:2] == next(row for row in known if row[1] == max(time_ms for _, time_ms in known))
 
 
 def test_a_lookup_by_time_goes_on_where_segments_were_deleted_between_two_steps(monkeypatch):

@@ -31,6 +31,10 @@ AREAS = (
     "joint commit",
     "commit order",
     "compaction of markers",
+    "packed producers",
+    "reused producer ids",
+    "lookups by time",
+    "fetch in turns",
 )
 
 
