@@ -75,6 +75,10 @@ PARTS = (
     Part("damage", tests("tests/damage"), {"STABLELOG_DAMAGED_POSITIONS": "3"}),
     Part("long", tests("tests", "-m", "night"), {"STABLELOG_NIGHT": "1"}),
     Part("rules", ("-m", "tests.mutants", "rules")),
+    Part(
+        "random-mutants",
+        ("-m", "tests.mutants", "random", "--seed", "{seed}", "--count", "500", "--at-most", "20"),
+    ),
     Part("hostile", tests("tests/chaos/test_hostile.py"), {"STABLELOG_HOSTILE": "1"}),
     Part(
         "properties",

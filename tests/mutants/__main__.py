@@ -74,6 +74,12 @@ def main():
     random_ones = commands.add_parser("random", help="mutants that a seed draws")
     random_ones.add_argument("--seed", type=int, help="drawn, and printed, if none is given")
     random_ones.add_argument("--count", type=int, default=500)
+    random_ones.add_argument("--only", default="", help="in source files whose path has this text")
+    random_ones.add_argument(
+        "--at-most",
+        type=float,
+        help="percent that may survive, with a reason or without one; without this, 5, each with a reason",
+    )
     asked = parser.parse_args()
     if asked.command == "rules":
         chosen = [rule for rule in RULES if asked.only in rule.area or asked.only in rule.says]
@@ -81,7 +87,8 @@ def main():
             parser.error(f"no rule has {asked.only!r}")
         sys.exit(not try_rules(chosen, asked.workers))
     seed = random.SystemRandom().randrange(SEED_MAX) if asked.seed is None else asked.seed
-    sys.exit(not drawn.run(seed, asked.count, asked.workers, tell))
+    limits = {} if asked.at_most is None else {"surviving_max": asked.at_most / 100, "needs_reasons": False}
+    sys.exit(not drawn.run(seed, asked.count, asked.workers, tell, only=asked.only, **limits))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,19 @@
 """Every small fault that can be made in a module: one expression or one statement is changed at a time.
 
-Passed over is what changes no behaviour: docstrings, type hints, imports, decorators, `assert`s, what goes into the
-message of an error or into a log line, `__repr__` and `__str__`.
+Some changes are not made, because they cannot make an answer wrong:
+
+- docstrings, type hints, imports, decorators, `assert`s, `__repr__` and `__str__`;
+- the message of an error and a log line, and what is assigned to a local variable that only they name;
+- `strict=True` of `zip`, which asserts that the lengths agree;
+- an amount one greater or less: a constant whose name says how much is read, copied or done at a time, or kept in a cache
+  (`AMOUNTS`). Any such number gives the same answers at another cost. Its operators are changed all the same;
+- the defaults of a class of settings whose every field the broker names (`SETTINGS`), which a test proves;
+- `file.close()` of a local variable that this function has opened: the descriptor is closed when the function returns;
+- `return None` for `return False`, which no caller can tell apart and mypy refuses. `return True` is made of it.
 """
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -34,6 +43,15 @@ OPERATIONS = {
 OTHER_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 LOGS = {"log", "logger"}
 FOR_PEOPLE = {"__repr__", "__str__"}
+AMOUNTS = re.compile(
+    r"(?:(?:^|_)(?:CHUNK|COPIED|COPY|LARGE|PAGE|PIECE|PROGRESS|READ|SCAN|SCRUB|SKIPPED|SMALL|STEP|TAIL|TICK|WRITE)"
+    r"_(?:ALARMS|BLOCKS|COUNT|LENGTH|RECORDS|SIZE)(?:_MAX)?"
+    r"|(?:DECODED|EXPIRED_BLOCKS|OPEN_SEGMENTS|RECENT|UNDIVIDED)_MAX|INDEXES_OPEN|FANOUT|SLACK|\w+_AT_ONCE)$"
+)
+SETTINGS = {
+    "LogConfig",
+    "TransactionConfig",
+}  # of GroupConfig, the broker leaves some fields at their defaults
 
 
 @dataclass(frozen=True, order=True)
@@ -83,6 +101,8 @@ class _Finder:
         self._statement: ast.stmt | None = None
         self._runs_in_tests = False
         self._function: tuple[int, str] | None = None
+        self._told_only: set[str] = set()  # local variables of that function that only messages name
+        self._opened: set[str] = set()  # local variables of that function that it has opened
 
     # -- places ------------------------------------------------------------------------------------------------
 
@@ -128,9 +148,17 @@ class _Finder:
             yield from self._of_function(statement)
             return
         if isinstance(statement, ast.ClassDef):
-            yield from self.body(statement.body)
+            is_settings = statement.name in SETTINGS
+            yield from self.body(
+                [one for one in statement.body if not (is_settings and isinstance(one, ast.AnnAssign))]
+            )
             return
         if isinstance(statement, ast.Expr) and self._is_for_people(statement.value):
+            return
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and self._is_told_only(statement):
+            return
+        if self._is_amount(statement):
+            yield from (change for change in self._of_children(statement) if change.kind != "constant")
             return
         outer, self._statement = self._statement, None if hasattr(statement, "body") else statement
         yield from self._dropped(statement)
@@ -149,6 +177,7 @@ class _Finder:
         before, self._runs_in_tests, outer = self._runs_in_tests, True, self._function
         if outer is None:
             self._function = min(one.lineno for one in (function, *function.decorator_list)), function.name
+            self._told_only, self._opened = _told_only(function), _opened(function)
         yield from self.body(function.body)
         self._runs_in_tests, self._function = before, outer
 
@@ -183,10 +212,33 @@ class _Finder:
             and value.func.value.id in LOGS
         )
 
+    def _is_told_only(self, statement: ast.Assign | ast.AnnAssign) -> bool:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        return all(isinstance(one, ast.Name) and one.id in self._told_only for one in targets)
+
+    def _is_amount(self, statement: ast.stmt) -> bool:
+        """Whether a statement of the module says how much is done at a time."""
+        if self._runs_in_tests or not isinstance(statement, ast.Assign | ast.AnnAssign):
+            return False
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else statement.target
+        return isinstance(target, ast.Name) and AMOUNTS.search(target.id) is not None
+
+    def _closes_what_was_opened(self, statement: ast.stmt) -> bool:
+        return (
+            isinstance(statement, ast.Expr)
+            and isinstance(statement.value, ast.Call)
+            and isinstance(statement.value.func, ast.Attribute)
+            and statement.value.func.attr == "close"
+            and isinstance(statement.value.func.value, ast.Name)
+            and statement.value.func.value.id in self._opened
+        )
+
     # -- what is changed ---------------------------------------------------------------------------------------
 
     def _dropped(self, statement: ast.stmt) -> Iterator[Change]:
         begin, end = self._begin(statement), self._end(statement)
+        if self._closes_what_was_opened(statement):
+            return
         if (
             (isinstance(statement, ast.Expr) and not isinstance(statement.value, ast.Yield | ast.YieldFrom))
             or isinstance(statement, ast.AugAssign | ast.Raise | ast.Delete | ast.Continue | ast.Break)
@@ -197,7 +249,7 @@ class _Finder:
         ):
             yield self._change(begin, end, "pass", "dropped statement", statement)
         elif isinstance(statement, ast.Return) and statement.value is not None:
-            if not (isinstance(statement.value, ast.Constant) and statement.value.value is None):
+            if not (isinstance(statement.value, ast.Constant) and statement.value.value in (None, False)):
                 yield self._change(begin, end, "return None", "return None", statement)
         elif isinstance(statement, ast.If | ast.While):
             yield self._negated(statement.test)
@@ -213,6 +265,14 @@ class _Finder:
         if isinstance(node, ast.JoinedStr):
             return  # a message or a name of a file
         if isinstance(node, ast.Call) and self._is_for_people(node):
+            return
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "zip":
+            yield from self._of_this(node)
+            for argument in node.args:
+                yield from self._of_expression(argument)
+            for keyword in node.keywords:
+                if not (isinstance(keyword.value, ast.Constant) and keyword.value.value is True):
+                    yield from self._of_expression(keyword.value)
             return
         yield from self._of_this(node)
         if isinstance(node, ast.Lambda):
@@ -263,6 +323,55 @@ class _Finder:
                     between = self._source[self._end(left) : self._begin(right)]
                     new = f"{second}{between}{first}"
                     yield self._change(self._begin(left), self._end(right), new, "swapped arguments", node)
+
+
+def _told_only(function: ast.FunctionDef) -> set[str]:
+    """The local variables that nothing but the message of an error, a finding or a log line names."""
+    told, used = set(), set()
+
+    def visit(node: ast.AST, is_message: bool) -> None:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            (told if is_message else used).add(node.id)
+        for child in ast.iter_child_nodes(node):
+            visit(child, is_message or isinstance(child, ast.JoinedStr))
+
+    def message_of(node: ast.AST) -> bool:
+        return isinstance(node, ast.Raise) or (
+            isinstance(node, ast.Call)
+            and (
+                (isinstance(node.func, ast.Name) and node.func.id == "Finding")
+                or (
+                    isinstance(node.func, ast.Attribute)
+                    and isinstance(node.func.value, ast.Name)
+                    and node.func.value.id in LOGS
+                )
+            )
+        )
+
+    def walk(node: ast.AST) -> None:
+        for child in ast.iter_child_nodes(node):
+            if message_of(child):
+                visit(child, False)
+            elif isinstance(child, ast.Name) and isinstance(child.ctx, ast.Load):
+                used.add(child.id)
+            else:
+                walk(child)
+
+    walk(function)
+    return told - used
+
+
+def _opened(function: ast.FunctionDef) -> set[str]:
+    """The local variables that a call of some `open` has given."""
+    return {
+        node.targets[0].id
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Call)
+        and isinstance(node.value.func, ast.Attribute)
+        and node.value.func.attr == "open"
+    }
 
 
 def changes_of(path: str, source: str) -> list[Change]:

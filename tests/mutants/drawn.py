@@ -29,9 +29,10 @@ from tests.mutants.server import Client
 
 TARGET = ROOT / "target" / "mutants"
 REASONS = Path(__file__).parent / "survivors.txt"
-FOLDERS = ("batch", "broker", "coordinators", "log", "ops", "views")
+FOLDERS = ("batch", "broker", "coordinators", "cuts", "log", "ops", "views")
+FILES = ("golden/test_newer_formats.py",)
 SURVIVING_MAX = 0.05
-ROUNDS = (15, 45)  # seconds of the tests of one mutant, as long as they take when they are traced
+ROUNDS = (15, 90)  # seconds of the tests of one mutant, as long as they take when they are traced
 TEST_SECONDS_MAX = 60
 KILLERS_FIRST = 10  # tests that have caught a mutant of the same file
 
@@ -44,8 +45,14 @@ def digest(paths: Iterable[Path]) -> str:
     return found.hexdigest()[:16]
 
 
-def draw(seed: int, count: int) -> list[Change]:
-    """The mutants of a seed, in the order in which they are drawn."""
+def draw(seed: int, count: int, only: str = "") -> list[Change]:
+    """The mutants of a seed, in the order in which they are drawn.
+
+    Args:
+        seed: decides which, and in which order.
+        count: how many.
+        only: in files whose path in the package has this text. With a count that is great enough, all of them.
+    """
     texts = {
         path.relative_to(SOURCES / PACKAGE).as_posix(): path.read_text()
         for room in lines.ROOMS
@@ -53,7 +60,8 @@ def draw(seed: int, count: int) -> list[Change]:
     }
     every = [change for path, text in texts.items() for change in changes_of(path, text)]
     random.Random(seed).shuffle(every)
-    found = (change for change in every if compiles(change.applied(texts[change.path])))
+    mine = (change for change in every if only in change.path)
+    found = (change for change in mine if compiles(change.applied(texts[change.path])))
     return [change for change, _ in zip(found, range(count), strict=False)]
 
 
@@ -62,16 +70,19 @@ def draw(seed: int, count: int) -> list[Change]:
 
 def test_files() -> list[Path]:
     """The files whose tests may catch a mutant."""
-    return [path for folder in FOLDERS for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))]
+    found = [path for folder in FOLDERS for path in sorted((ROOT / "tests" / folder).rglob("test_*.py"))]
+    return [*found, *(ROOT / "tests" / name for name in FILES)]
 
 
 class Coverage:
-    """Which tests execute a line, and how long each takes. Made file by file, and kept until sources or file change."""
+    """Which tests execute a line, and how long each takes.
+
+    Traced file by file. A trace is kept until the file changes, or a source file of the rooms that its tests execute.
+    """
 
     def __init__(self, workers: int, tell) -> None:
-        sources = digest((SOURCES / PACKAGE).rglob("*.py"))
-        files = {path: TARGET / "lines" / f"{sources}-{digest([path])}.json" for path in test_files()}
-        missing = [path for path, target in files.items() if not target.exists()]
+        files = {path: TARGET / "lines" / f"{digest([path])}.json" for path in test_files()}
+        missing = [path for path, target in files.items() if not self._is_current(target)]
         (TARGET / "lines").mkdir(parents=True, exist_ok=True)
         tell(f"{len(files)} files with tests, {len(missing)} of them to be traced")
         with ThreadPoolExecutor(workers) as pool:
@@ -80,13 +91,21 @@ class Coverage:
         self._of_line: dict[tuple[str, int], set[str]] = defaultdict(set)
         self._of_file: dict[str, set[str]] = defaultdict(set)
         for target in files.values():
-            for test, told in json.loads(target.read_text()).items():
+            for test, told in json.loads(target.read_text())["tests"].items():
                 if told["passed"]:
                     self.seconds[test] = told["seconds"]
                     for path, met in told["lines"].items():
                         self._of_file[path].add(test)
                         for line in met:
                             self._of_line[path, line].add(test)
+
+    @staticmethod
+    def _is_current(target: Path) -> bool:
+        if not target.exists():
+            return False
+        sources = json.loads(target.read_text())["sources"]
+        paths = {name: SOURCES / PACKAGE / name for name in sources}
+        return all(path.exists() and digest([path]) == sources[name] for name, path in paths.items())
 
     @staticmethod
     def _trace(path: Path, target: Path, tell) -> None:
@@ -104,6 +123,10 @@ class Coverage:
         name = path.relative_to(ROOT).as_posix()
         if not made.exists():
             raise RuntimeError(f"{name} was not traced:\n{done.stdout.decode(errors='replace')}")
+        tests = json.loads(made.read_text())
+        met = {name for told in tests.values() for name, found in told["lines"].items() if found}
+        sources = {name: digest([SOURCES / PACKAGE / name]) for name in sorted(met)}
+        made.write_text(json.dumps({"sources": sources, "tests": tests}))
         made.rename(target)
         tell(
             f"traced {name}"
@@ -252,7 +275,16 @@ def reasons() -> dict[tuple[str, str, str], str]:
 # -- the command ---------------------------------------------------------------------------------------------------
 
 
-def run(seed: int, count: int, workers: int, tell) -> bool:
+def run(
+    seed: int,
+    count: int,
+    workers: int,
+    tell,
+    *,
+    only: str = "",
+    surviving_max: float = SURVIVING_MAX,
+    needs_reasons: bool = True,
+) -> bool:
     """Draw mutants, try them, and tell how each fared. Returns whether few enough survive, each with a reason.
 
     Args:
@@ -260,9 +292,12 @@ def run(seed: int, count: int, workers: int, tell) -> bool:
         count: how many.
         workers: how many are tried at once.
         tell: called with each line.
+        only: in files whose path in the package has this text.
+        surviving_max: the part of the mutants that may survive.
+        needs_reasons: whether each survivor has to have a reason. Those of a seed that is drawn anew have none.
     """
     began = time.monotonic()
-    drawn = draw(seed, count)
+    drawn = draw(seed, count, only)
     coverage = Coverage(workers, tell)
     target = TARGET / f"random-{seed}.jsonl"
     results = Results(
@@ -316,7 +351,15 @@ def run(seed: int, count: int, workers: int, tell) -> bool:
                 f"round {number}: {done}/{len(left)} {result.path}:{result.line} {result.kind}: {fate} "
                 f"({result.seconds:.0f} s)"
             )
-    return _summary([results.found[key] for key in mine], seed, time.monotonic() - began, tell)
+    found = [results.found[key] for key in mine]
+    return _summary(
+        found,
+        seed,
+        time.monotonic() - began,
+        tell,
+        surviving_max=surviving_max,
+        needs_reasons=needs_reasons,
+    )
 
 
 def _is_left(result: Result | None, number: int) -> bool:
@@ -324,7 +367,15 @@ def _is_left(result: Result | None, number: int) -> bool:
     return result is None or (result.test is None and result.rounds < number)
 
 
-def _summary(found: list[Result], seed: int, seconds: float, tell) -> bool:
+def _summary(
+    found: list[Result],
+    seed: int,
+    seconds: float,
+    tell,
+    *,
+    surviving_max: float = SURVIVING_MAX,
+    needs_reasons: bool = True,
+) -> bool:
     known = reasons()
     survivors = sorted((one for one in found if one.test is None), key=lambda one: one.key)
     without = [one for one in survivors if (one.path, one.before, one.after) not in known]
@@ -336,6 +387,6 @@ def _summary(found: list[Result], seed: int, seconds: float, tell) -> bool:
     part = len(survivors) / max(len(found), 1)
     tell(
         f"\nseed {seed}: {len(found)} mutants, {len(found) - len(survivors)} caught, {len(survivors)} survive "
-        f"({part:.1%}; at most {SURVIVING_MAX:.0%}), {len(without)} of them without a reason; {seconds / 60:.1f} minutes"
+        f"({part:.1%}; at most {surviving_max:.0%}), {len(without)} of them without a reason; {seconds / 60:.1f} minutes"
     )
-    return part <= SURVIVING_MAX and not without
+    return part <= surviving_max and not (needs_reasons and without)

@@ -1,5 +1,7 @@
 """The table of rules agrees with the sources, changes are what they say, and a mutant that no test notices survives."""
 
+import ast
+import dataclasses
 import json
 import os
 import subprocess
@@ -8,9 +10,11 @@ from collections import Counter
 
 import pytest
 
+from stablelog.coordinators.transactions.decisions import TransactionConfig
+from stablelog.log.model import LogConfig
 from tests.mutants import drawn
 from tests.mutants.__main__ import try_rules
-from tests.mutants.changes import changes_of, compiles
+from tests.mutants.changes import SETTINGS, changes_of, compiles
 from tests.mutants.drawn import Result, Results, draw
 from tests.mutants.rules import AREAS, RULES, Rule, read
 from tests.mutants.runs import PACKAGE, ROOT, SOURCES
@@ -129,6 +133,59 @@ def test_changes_are_small_faults_of_behaviour_and_nothing_else():
     assert raised == ["pass"], "what an error says changes no behaviour"
 
 
+COSTS = """
+READ_SIZE = 4 << 20
+READ_SIZE_MAX = 7
+SECONDS_MAX = 1
+
+class LogConfig:
+    limit: int = 3
+
+def size(disk, path, rows, names):
+    file = disk.open(path)
+    found, shown = file.size, rows[0] + 1
+    for row, name in zip(rows, names, strict=True):
+        if row.size != found:
+            told = row.size - found
+            raise ValueError(f"{name}: {told}")
+    file.close()
+    rows.close()
+    if shown > found:
+        return False
+    return True
+"""
+
+
+def test_what_cannot_make_an_answer_wrong_is_not_changed():
+    shown = {change.shown(COSTS) for change in changes_of("log/x.py", COSTS)}
+    befores = {before for before, _ in shown}
+    assert {before for before in befores if before.isupper() or " = " in before} == {
+        "READ_SIZE = 4 << 20",
+        "SECONDS_MAX = 1",
+        "found, shown = file.size, rows[0] + 1",
+    }
+    assert {after for before, after in shown if before.startswith("READ")} == {"READ_SIZE = 4 >> 20"}
+    assert {after for before, after in shown if before == "rows.close()"} == {"pass"}
+    assert not befores & {"file.close()", "told = row.size - found", "limit: int = 3"}
+    assert not any("strict=False" in after for _, after in shown)
+    assert {after for before, after in shown if before == "return False"} == {"return True"}
+    assert {after for before, after in shown if before == "return True"} == {"return False", "return None"}
+
+
+def test_the_broker_names_every_setting_whose_default_is_not_changed():
+    """So these defaults are those of tests alone."""
+    named = {}
+    for path in (SOURCES / PACKAGE / "broker").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                named.setdefault(node.func.id, []).append({keyword.arg for keyword in node.keywords})
+    classes = (LogConfig, TransactionConfig)
+    assert {settings.__name__ for settings in classes} == SETTINGS
+    for settings in classes:
+        every = {field.name for field in dataclasses.fields(settings)}
+        assert every in named[settings.__name__]
+
+
 def test_changes_know_the_lines_that_have_to_be_executed():
     changes = changes_of("log/x.py", SOURCE)
     at_import = {change.shown(SOURCE)[0] for change in changes if not change.lines}
@@ -182,3 +239,7 @@ def test_too_many_survivors_fail_and_so_does_one_without_a_reason(monkeypatch):
     monkeypatch.setattr(drawn, "reasons", lambda: {("log/x.py", "a", f"b{at}"): "equal" for at in range(200)})
     assert drawn._summary([*caught, survivor], 1, 60.0, said.append)
     assert not drawn._summary([*caught, *(result(at, None) for at in range(100, 110))], 1, 60.0, said.append)
+    kept = [*caught, survivor]
+    monkeypatch.setattr(drawn, "reasons", dict)
+    assert drawn._summary(kept, 1, 60.0, said.append, surviving_max=0.01, needs_reasons=False)
+    assert not drawn._summary(kept, 1, 60.0, said.append, surviving_max=0.009, needs_reasons=False)
