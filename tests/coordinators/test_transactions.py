@@ -473,6 +473,18 @@ def test_an_open_transaction_whose_record_was_lost_is_adopted() -> None:
         assert adopted.start_ms == (77 if state is State.EMPTY else 0)
 
 
+def test_an_open_transaction_of_another_epoch_than_the_producers_is_aborted() -> None:
+    """Its producer cannot go on with it."""
+    for state in (State.EMPTY, State.ONGOING):
+        c, who = in_state(state)
+        other = OpenTransaction(who.producer_id, who.producer_epoch + 1, 5, 0)
+        decision = c.reconcile(T1, [other], now_ms=77)
+        assert decision.records == []
+        (order,) = decision.markers
+        assert order.type is MarkerType.ABORT
+        assert T1 not in c.describe("a").partitions  # type: ignore[union-attr]
+
+
 def test_a_producer_that_shows_a_later_epoch_is_fenced_too() -> None:
     c, who = in_state(State.ONGOING)
     for epoch in (who.producer_epoch - 1, who.producer_epoch + 1):
