@@ -1,5 +1,6 @@
 import errno
 import random
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import pytest
@@ -856,3 +857,44 @@ def test_files_that_retention_has_taken_go_when_their_delay_is_over_and_not_befo
     assert deleted()
     log.partition.remove_deleted(log.now_ms + 1000)
     assert not deleted()
+
+
+def test_open_transactions_are_told_with_their_epoch_and_age_the_oldest_first():
+    log = Log()
+    log.write("- - -")
+    log.reopen(leader_epoch=3)
+    assert log.partition.oldest_open_started_ms is None
+    assert log.partition.open_transactions() == []
+    for producer in (2, 1):
+        log.now_ms += 5
+        log.append(producer, epoch=producer)
+    log.sync()
+    told = [astuple(each) for each in log.partition.open_transactions()]
+    assert told == [(2, 2, 3, NOW_MS + 5, 3), (1, 1, 4, NOW_MS + 10, 3)]
+    assert log.partition.oldest_open_started_ms == NOW_MS + 5
+    log.end(2, commit=True, epoch=2)
+    assert log.partition.oldest_open_started_ms == NOW_MS + 10
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_start_removes_files_of_segments_that_are_not_there(clean):
+    log = write("P1 P1a - " * 20, segment_bytes=400)
+    log.partition.close(clean=clean)
+    stray = {DIRECTORY / f"{7:020d}{suffix}" for suffix in (".index", ".timeindex", ".txnindex")}
+    for path in stray:
+        log.disk.write_atomic(path, b"")
+    log.partition = log.open(clean=clean)
+    assert not stray & set(log.disk.files())
+
+
+def test_retention_counts_the_segments_that_are_durable_as_a_whole():
+    @dataclass
+    class Sealed:
+        end_offset: int
+        durable: bool = True
+
+    segments = [Sealed(10), Sealed(20), Sealed(30), Sealed(40)]
+    for high_watermark, count in ((9, 0), (10, 1), (19, 1), (20, 2), (30, 3), (45, 3)):
+        assert log_retention.count_durable(segments, high_watermark) == count
+    segments[1].durable = False
+    assert log_retention.count_durable(segments, 45) == 1

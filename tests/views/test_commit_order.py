@@ -1013,3 +1013,21 @@ def test_no_records_are_deleted_up_to_what_is_no_offset():
     for offset in (-1, 2):
         with pytest.raises(OffsetOutOfRange):
             log.partition.delete_records(offset)
+
+
+def test_a_view_that_begins_behind_the_end_of_a_truncated_log_begins_at_its_end():
+    log = Log(segment_bytes=400)
+    log.append(2)
+    for _ in range(12):
+        log.append(1, count=3)
+        log.end(1)
+    log.sync()
+    log.partition.delete_records(log.partition.high_watermark - 10)
+    begin = log.partition.view.start_offset
+    to = log.partition.start_offset + 1
+    assert to < begin, "the log holds more than the view"
+    log.partition.truncate_to(to)
+    end = log.partition.end_offset
+    for clean in (False, True):
+        assert log.partition.visible_start(Isolation.READ_COMMITTED) == end
+        log.reopen(clean=clean)
