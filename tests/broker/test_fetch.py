@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker import apis
+from stablelog.broker import turns
 from stablelog.broker.apis import fetch as fetch_api
 from stablelog.env import pages
 from tests.broker.desk import ABORT, batch, opened, part
@@ -142,7 +142,7 @@ def test_records_whose_pages_cannot_be_read_are_refused_and_told_once(monkeypatc
 
 def test_others_are_served_between_the_partitions_of_a_fetch(monkeypatch):
     """However many partitions a request names, it gives way when its turn is over."""
-    monkeypatch.setattr(apis, "TURN_S", -1)
+    monkeypatch.setattr(turns, "TURN_S", -1)
     served, count = 0, 10
 
     async def others():

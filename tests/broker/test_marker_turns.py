@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
+from stablelog.batch.header import headers_in
 from stablelog.broker import transaction_group, turns
+from stablelog.log.partition import Isolation
 from tests.broker.desk import ABORT, COMMIT, batch, opened
 
 COUNT = 7
@@ -52,8 +54,7 @@ def test_what_is_decided_meanwhile_is_written_after_it():
                 ends = [asyncio.create_task(desk.end("a", first, COMMIT))]
                 await asyncio.sleep(0)
                 ends += [
-                    asyncio.create_task(desk.end(name, producer, name == "b"))
-                    for name, producer in others.items()
+                    asyncio.create_task(desk.end(name, producer, COMMIT)) for name, producer in others.items()
                 ]
                 await asyncio.sleep(0)
             await asyncio.gather(*ends)
@@ -61,7 +62,10 @@ def test_what_is_decided_meanwhile_is_written_after_it():
             for index in (0, 6):
                 log = desk.broker.topics.partition("t", index)
                 assert log.last_stable_offset == log.end_offset == 6
-                assert desk.values(partition=index) == [b"a", b"b"]
+                log.prove()
+                data = b"".join(log.read(0, 1 << 20, Isolation.READ_UNCOMMITTED).buffers)
+                markers = [header.producer_id for _, header in headers_in(data) if header.is_control]
+                assert markers == [first[0], others["b"][0], others["c"][0]]
 
     asyncio.run(asyncio.wait_for(conversation(), 60))
 
