@@ -63,6 +63,23 @@ def test_an_end_is_kept_until_its_partition_is_opened_however_often_it_cannot_be
     assert read_offset_checkpoint(disk, PATH) == {("a", 0): 5, ("a", 1): 9}
 
 
+def test_ends_that_were_encoded_meanwhile_are_not_recorded_over_newer_ones(disk):
+    points = loaded(disk, ("a", 0), ("gone", 0))
+    points.opened(("a", 0))
+    first = points.changed({("a", 0): 5})
+    points.write_encoded(first, encode_offset_checkpoint(first.offsets))
+    assert read_offset_checkpoint(disk, PATH) == {("a", 0): 5, ("gone", 0): -1}
+    assert points.changed({("a", 0): 5}) is None
+    stale = points.changed({("a", 0): 7})
+    points.forget("gone")
+    points.write_encoded(stale, encode_offset_checkpoint(stale.offsets))
+    assert read_offset_checkpoint(disk, PATH) == {("a", 0): 5, ("gone", 0): -1}
+    stale = points.changed({("a", 0): 7})
+    points.write({("a", 0): 8}, durable=True)
+    points.write_encoded(stale, encode_offset_checkpoint(stale.offsets))
+    assert read_offset_checkpoint(disk, PATH) == {("a", 0): 8}
+
+
 def test_a_partition_without_a_row_was_made_after_the_file_and_had_nothing_synced(disk):
     write_offset_checkpoint(disk, PATH, {("a", 0): 5})
     assert loaded(disk, ("a", 0), ("new", 0)).of(("new", 0)) == 0

@@ -380,7 +380,7 @@ class Conversation:
     def list(self, **given: str) -> None:
         """`list states=Ongoing,Dead pids=0,1 longer=10s ids=a.*`."""
         try:
-            found, unknown = self.coordinator.list_transactions(
+            slices, unknown = self.coordinator.list_transactions(
                 states=given["states"].split(",") if "states" in given else (),
                 producer_ids=[int(p) for p in given.get("pids", "").split(",") if p],
                 duration_ms=milliseconds(given["longer"]) if "longer" in given else -1,
@@ -390,7 +390,7 @@ class Conversation:
         except Refused as refused:
             self.lines.append(f"{refused.code.name}: {refused}")
             return
-        self.lines += [f"{d.transactional_id} {d.producer_id} {d.state}" for d in found]
+        self.lines += [f"{d.transactional_id} {d.producer_id} {d.state}" for some in slices for d in some]
         self.lines += [f"unknown state {state}" for state in unknown]
 
     def watermarks(self) -> None:

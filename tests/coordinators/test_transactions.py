@@ -548,3 +548,25 @@ def test_names_of_joint_commits_have_their_limits() -> None:
     ):
         answer = c.joint.begin(JointName("", key), version, run, now_ms=0).answer
         assert (answer.error is ErrorCode.none) == fits, (key[:1], len(key), version, len(run))
+
+
+def test_a_list_is_made_in_slices_of_the_ids_that_are_there_when_it_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("stablelog.coordinators.transactions.table.LISTED_AT_ONCE", 2)
+    c = coordinator()
+    openers = {name: init(c, name) for name in ("open", "ends", "idle", "late")}
+    for name in ("open", "ends"):
+        add(c, openers[name], T0, name=name)
+    slices, _ = c.list_transactions(now_ms=0)
+    assert [(one.transactional_id, one.state) for one in next(slices)] == [
+        ("open", "Ongoing"),
+        ("ends", "Ongoing"),
+    ]
+    add(c, openers["late"], T0, name="late")
+    init(c, "new")
+    assert [(one.transactional_id, one.state) for one in next(slices)] == [
+        ("idle", "Empty"),
+        ("late", "Ongoing"),
+    ]
+    assert next(slices, None) is None

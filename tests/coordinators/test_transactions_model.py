@@ -616,7 +616,8 @@ class World:
         for target, partition in self.partitions.items():
             assert not partition.open(), f"a transaction hangs in {target}"
             assert not partition.held
-        found, _ = self.coordinator.list_transactions(now_ms=self.now_ms)
+        slices, _ = self.coordinator.list_transactions(now_ms=self.now_ms)
+        found = [*itertools.chain.from_iterable(slices)]
         assert all(d.state in ("Empty", "CompleteCommit", "CompleteAbort") for d in found)
         assert self.coordinator.resolved_commit_sequence == self.coordinator.last_commit_sequence
 
@@ -659,7 +660,8 @@ class World:
 
 def state_of(coordinator: TransactionCoordinator) -> object:
     """What a coordinator knows."""
-    found, _ = coordinator.list_transactions(now_ms=0)
+    slices, _ = coordinator.list_transactions(now_ms=0)
+    found = [*itertools.chain.from_iterable(slices)]
     joints = sorted(coordinator.joint._joints.records())
     described = sorted(str(coordinator.describe(one.transactional_id)) for one in found)
     return described, joints, coordinator.last_commit_sequence

@@ -9,7 +9,7 @@ Format: docs/formats.md, "offset checkpoints".
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, naming, refuse_newer
@@ -103,6 +103,7 @@ class RecoveryPoints:
         self._path = directory / RECOVERY_POINT_CHECKPOINT
         self._kept: Offsets = {}  # of partitions that are not open
         self._written: Offsets | None = None
+        self._change_count = 0  # writes and topics that were forgotten
 
     def load(self, partitions: Iterable[TopicPartition], *, is_recorded: bool) -> None:
         """Read the file.
@@ -141,6 +142,7 @@ class RecoveryPoints:
 
     def forget(self, topic: str) -> None:
         """Forget the partitions of a deleted topic."""
+        self._change_count += 1
         self._kept = {at: end for at, end in self._kept.items() if at[0] != topic}
 
     def write(self, open_ends: Mapping[TopicPartition, int], *, durable: bool) -> None:
@@ -157,10 +159,34 @@ class RecoveryPoints:
         offsets = self._kept | dict(open_ends)
         if offsets == self._written and not durable:
             return
+        self._replace(offsets, encode_offset_checkpoint(offsets), durable=durable)
+
+    def changed(self, open_ends: Mapping[TopicPartition, int]) -> "ChangedPoints | None":
+        """As `write`, for many partitions: the ends, which a thread may encode; None if they are recorded."""
+        offsets = self._kept | dict(open_ends)
+        return None if offsets == self._written else ChangedPoints(offsets, self._change_count)
+
+    def write_encoded(self, points: "ChangedPoints", content: bytes) -> None:
+        """Record what `changed` returned, without a sync; not if something was recorded or forgotten since.
+
+        Raises:
+            DiskError: the file is as it was, or as it should be.
+        """
+        if points.change_count == self._change_count:
+            self._replace(points.offsets, content, durable=False)
+
+    def _replace(self, offsets: Offsets, content: bytes, *, durable: bool) -> None:
         self._written = None
-        content = encode_offset_checkpoint(offsets)
+        self._change_count += 1
         if durable:
             self._writer.write_atomic(self._path, content)
         else:
             self._writer.write_unsynced(self._path, content)
         self._written = offsets
+
+
+class ChangedPoints(NamedTuple):
+    """Recovery points that are not recorded, and how often points had been changed when they were taken."""
+
+    offsets: Offsets
+    change_count: int

@@ -23,6 +23,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from stablelog.broker.checkpoints import encode_offset_checkpoint
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.flush import GroupFlush
@@ -215,7 +216,11 @@ class Maintenance:
 
     async def record_synced_ends(self) -> None:
         """Record up to where each partition is synced, if one has moved."""
-        self._topics.write_recovery_points()
+        points = self._topics.changed_recovery_points()
+        if points is not None:
+            # The rows of 10,000 partitions would hold the event loop for longer than they may.
+            content = await in_thread(None, encode_offset_checkpoint, points.offsets)
+            self._topics.write_encoded_recovery_points(points, content)
 
     async def write_checkpoints(self) -> None:
         """Write Kafka's checkpoint of log start offsets, if one has moved."""

@@ -19,6 +19,7 @@ from stablelog.broker.checkpoints import (
     FIRST_DIRTY_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_CHECKPOINT,
+    ChangedPoints,
     Offsets,
     RecoveryPoints,
     read_if_whole,
@@ -817,6 +818,16 @@ class Topics:
         """Record up to where each partition is synced: damage before it is not what a crash leaves."""
         ends = {(p.topic, p.index): p.synced_offset for p in self.open_partitions()}
         self._recovery_points.write(ends, durable=durable)
+
+    def changed_recovery_points(self) -> ChangedPoints | None:
+        """As `write_recovery_points`, for `write_encoded_recovery_points`; None if all are recorded."""
+        return self._recovery_points.changed(
+            {(p.topic, p.index): p.synced_offset for p in self.open_partitions()}
+        )
+
+    def write_encoded_recovery_points(self, points: ChangedPoints, content: bytes) -> None:
+        """Record the points, which `encode_offset_checkpoint` has encoded; not if they are out of date."""
+        self._recovery_points.write_encoded(points, content)
 
     def close(self) -> bool:
         """Close every partition and write what a clean start reads. Returns whether all of it worked."""

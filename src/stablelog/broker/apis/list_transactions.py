@@ -21,7 +21,7 @@ async def handle(broker: Broker, request: ListTransactionsRequest, _context: Any
     listed: list[Listed] = []
     unknown: list[str] = []
     try:
-        async for group in in_turns(broker.transactions):
+        for group in broker.transactions:
             of_group, unknown = group.coordinator.list_transactions(
                 states=request.state_filters,
                 producer_ids=request.producer_id_filters,
@@ -29,7 +29,8 @@ async def handle(broker: Broker, request: ListTransactionsRequest, _context: Any
                 id_pattern=request.transactional_id_pattern,
                 now_ms=broker.now_ms(),
             )
-            listed += of_group
+            async for some in in_turns(of_group):
+                listed += some
     except Refused as refused:
         return ListTransactionsResponse(
             throttle_time=NO_THROTTLE, error_code=refused.code, transaction_states=()
@@ -39,11 +40,13 @@ async def handle(broker: Broker, request: ListTransactionsRequest, _context: Any
         error_code=ErrorCode.none,
         unknown_state_filters=tuple(unknown),
         transaction_states=tuple(
-            TransactionState(
-                transactional_id=found.transactional_id,
-                producer_id=found.producer_id,
-                transaction_state=found.state,
-            )
-            for found in listed
+            [
+                TransactionState(
+                    transactional_id=found.transactional_id,
+                    producer_id=found.producer_id,
+                    transaction_state=found.state,
+                )
+                async for found in in_turns(listed)
+            ]
         ),
     )

@@ -19,7 +19,7 @@ request; who shows the wrong ones is refused. Whatever is refused leaves everyth
 Source: KIP-98, KIP-360, KIP-664, KIP-890, KIP-939; docs/decisions/0003-transactions.md.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -593,8 +593,10 @@ class TransactionCoordinator:
         duration_ms: int = -1,
         id_pattern: str | None = None,
         now_ms: int,
-    ) -> tuple[list[Listed], list[str]]:
-        """The ids that pass every filter, and the asked states that are none.
+    ) -> tuple[Iterator[list[Listed]], list[str]]:
+        """The ids that pass every filter, in slices, and the asked states that are none.
+
+        Each slice is looked at when it is asked for; ids of which the coordinator learns meanwhile are not listed.
 
         Args:
             states: by Kafka's names of the states; empty for all.

@@ -81,6 +81,11 @@ class IdleIds:
         """The longest unused ids, at most so many."""
         return [(key, read_idle_head(value)) for key, value in islice(self._values.items(), count_max)]
 
+    def head(self, transactional_id: str) -> IdleHead | None:
+        """What can be read of an id without decoding its record; None if it is not here."""
+        value = self._values.get(transactional_id)
+        return None if value is None else read_idle_head(value)
+
     def heads(self) -> Iterator[tuple[str, IdleHead]]:
         """All ids, with what can be read without decoding the record."""
         for transactional_id, value in self._values.items():

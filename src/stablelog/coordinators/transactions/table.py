@@ -46,6 +46,7 @@ from stablelog.wire.extension.transaction_groups import group_in_words
 
 FIRST_SEQUENCE: Final = 1  # so that 0 is the cut before the first commit
 UNDIVIDED_MAX: Final = 500  # decisions that a checkpoint writes in one batch, of each kind: about 10 ms
+LISTED_AT_ONCE: Final = 100  # ids that a slice of a list looks at
 
 
 class TransactionTable:
@@ -141,26 +142,30 @@ class TransactionTable:
         duration_ms: int,
         id_pattern: str | None,
         now_ms: int,
-    ) -> tuple[list[Listed], list[str]]:
+    ) -> tuple[Iterator[list[Listed]], list[str]]:
         """See `TransactionCoordinator.list_transactions`."""
         wanted, unknown = states_named(states)
         matches = id_matcher(id_pattern)
-        live = (
-            (transactional_id, txn.producer_id, txn.state)
-            for transactional_id, txn in self._live.items()
-            if duration_ms < 0 or now_ms - txn.start_ms > duration_ms
-        )
         # An id without an open transaction has no duration, and no state of an open one.
         may_be_idle = duration_ms < 0 and (not states or any(not state.is_open for state in wanted))
-        idle = ((i, head.producer_id, head.state) for i, head in self._idle.heads()) if may_be_idle else ()
-        found = [
-            Listed(transactional_id, producer_id, state.label)
-            for transactional_id, producer_id, state in itertools.chain(live, idle)
-            if (not states or state in wanted)
-            and (not producer_ids or producer_id in producer_ids)
-            and matches(transactional_id)
-        ]
-        return found, unknown
+        # They are named now, since ids come and go between two slices.
+        ids = [*self._live, *self._idle] if may_be_idle else list(self._live)
+
+        def passing(some: list[str]) -> Iterator[Listed]:
+            for transactional_id in some:
+                txn = self._live.get(transactional_id)
+                head = txn if txn is not None else self._idle.head(transactional_id)
+                if (
+                    head is not None
+                    and (duration_ms < 0 or (txn is not None and now_ms - txn.start_ms > duration_ms))
+                    and (not states or head.state in wanted)
+                    and (not producer_ids or head.producer_id in producer_ids)
+                    and matches(transactional_id)
+                ):
+                    yield Listed(transactional_id, head.producer_id, head.state.label)
+
+        slices = (ids[at : at + LISTED_AT_ONCE] for at in range(0, len(ids), LISTED_AT_ONCE))
+        return (list(passing(some)) for some in slices), unknown
 
     @property
     def change_count(self) -> int:
