@@ -208,6 +208,22 @@ def test_threads_work_on_items_and_the_loop_is_woken_for_many_at_once():
     asyncio.run(conversation())
 
 
+def test_what_is_no_exception_ends_the_work_and_is_raised():
+    class Crash(BaseException):
+        pass
+
+    def work(item):
+        if item == 5:
+            raise Crash
+
+    async def conversation():
+        with ThreadPoolExecutor(2) as threads, pytest.raises(Crash):
+            async for _ in each_in_threads(threads, 2, work, range(10)):
+                pass
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
 def test_threads_begin_nothing_more_once_the_outcomes_are_given_up():
     async def conversation():
         begun, may_end, both_work = [], threading.Event(), asyncio.Event()

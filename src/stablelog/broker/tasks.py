@@ -294,7 +294,6 @@ async def each_in_threads(
     threads: Executor, thread_count: int, work: Callable[[Item], Result], items: Iterable[Item]
 ) -> AsyncGenerator[tuple[Item, Result | Exception]]:
     """Run `work` on each item in several threads, and yield each item with its result or exception as they come.
-
     The event loop is woken for all outcomes that there are by then. With `in_thread` it would be woken for each item,
     which costs more than a short piece of work. A caller that is cancelled starts no more items.
 
@@ -303,11 +302,14 @@ async def each_in_threads(
         thread_count: how many items are worked on at a time.
         work: called with an item.
         items: in the order in which they are begun.
+
+    Raises:
+        BaseException: `work` has raised it, and it is no Exception.
     """
     loop = asyncio.get_running_loop()
     waiting = deque(items)
     left = len(waiting)
-    outcomes: deque[tuple[Item, Result | Exception]] = deque()
+    outcomes: deque[tuple[Item, Result | BaseException]] = deque()
     woken = asyncio.Event()
     is_waking = False
 
@@ -320,7 +322,7 @@ async def each_in_threads(
                 return
             try:
                 outcomes.append((item, work(item)))
-            except Exception as error:  # noqa: BLE001 - the caller gets it
+            except BaseException as error:  # noqa: BLE001 - the caller gets it
                 outcomes.append((item, error))
             # The outcome is there before the flag is read, and the caller clears the flag before it takes outcomes. So
             # either this thread wakes the caller, or the caller takes the outcome by itself.
@@ -336,7 +338,10 @@ async def each_in_threads(
             is_waking = False
             while outcomes:
                 left -= 1
-                yield outcomes.popleft()
+                item, outcome = outcomes.popleft()
+                if isinstance(outcome, BaseException) and not isinstance(outcome, Exception):
+                    raise outcome
+                yield item, outcome
         await asyncio.gather(*running)
     finally:
         waiting.clear()
