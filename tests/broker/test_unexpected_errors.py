@@ -134,14 +134,21 @@ def any_request(api_key):
 def test_a_request_whose_handler_fails_closes_its_connection_and_nothing_else(exception, monkeypatch, caplog):
     """One API after the other, each by a fault of its handler, on one broker."""
 
-    async def handle(_broker, _request, _context):
-        raise exception("on purpose")
-
-    sound = Router._handler
+    sound = Router.prepare
     failing = []
-    monkeypatch.setattr(
-        Router, "_handler", lambda router, asked: handle if asked in failing else sound(router, asked)
-    )
+
+    def prepare(router, api_key, version):
+        sound(router, api_key, version)
+        handle = router._handlers[api_key]
+
+        async def handle_or_fail(broker, request, context):
+            if api_key in failing:
+                raise exception("on purpose")
+            return await handle(broker, request, context)
+
+        router._handlers[api_key] = handle_or_fail
+
+    monkeypatch.setattr(Router, "prepare", prepare)
 
     async def conversation():
         async with serving() as (server, port):

@@ -24,6 +24,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 import stablelog
 from stablelog import embedded
 from stablelog.batch.header import headers_in
@@ -132,6 +134,19 @@ def generations():
     """All that are kept, the oldest first."""
     found = [path for path in GENERATIONS.iterdir() if path.name.isdigit()]
     return [Generation(path) for path in sorted(found, key=lambda path: int(path.name))]
+
+
+def each_generation():
+    """All that are kept, as parameters. Those between the oldest and the newest are tried by night."""
+    found = generations()
+    return [
+        pytest.param(
+            one,
+            id=str(one.number),
+            marks=[] if one is found[0] or one is found[-1] else [pytest.mark.night],
+        )
+        for one in found
+    ]
 
 
 # -- writing one ---------------------------------------------------------------------------------------------------

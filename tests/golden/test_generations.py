@@ -16,7 +16,7 @@ from stablelog.client.cluster import Cluster
 from stablelog.client.connection import Connection
 from stablelog.client.producer import Producer
 from stablelog.errors import OffsetOutOfRange
-from tests.golden.generation import NAMES, generations, versions_in
+from tests.golden.generation import NAMES, each_generation, generations, versions_in
 from tests.golden.generation_load import BUSY
 from tests.golden.generation_look import (
     ISOLATIONS,
@@ -41,10 +41,12 @@ from tests.waiting import until
 pytestmark = pytest.mark.filterwarnings("ignore")
 END_TXN, FIRST_DIALECT, SECOND_DIALECT = 26, 3, 5  # the API, and its versions
 TEST_ONLY = ("acknowledged", "written_ms")
-ALL = [(generation, name) for generation in generations() for name in NAMES]
-each_directory = pytest.mark.parametrize(
-    ("generation", "name"), ALL, ids=[f"{generation.number}-{name}" for generation, name in ALL]
-)
+
+
+def each_directory(test):
+    """Run a test on each directory of each generation."""
+    of_generation = pytest.mark.parametrize("generation", each_generation())
+    return of_generation(pytest.mark.parametrize("name", NAMES)(test))
 
 
 @pytest.fixture
