@@ -6,7 +6,7 @@ import threading
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker import long_messages
+from stablelog.broker import long_messages, turns
 from stablelog.broker.apis import offset_commit
 from stablelog.broker.long_messages import REQUEST_SIZE_MAX
 from stablelog.broker.tasks import in_thread
@@ -38,7 +38,11 @@ def in_threads(monkeypatch):
         done.append(work.__name__)
         return in_thread(threads, work, *arguments)
 
+    def noted_to_its_end(_turn, threads, work, *arguments):
+        return noted(threads, work, *arguments)
+
     monkeypatch.setattr(long_messages, "in_thread", noted)
+    monkeypatch.setattr(long_messages, "in_thread_to_its_end", noted_to_its_end)
     return done
 
 
@@ -78,11 +82,11 @@ def test_the_requests_of_a_connection_are_begun_in_their_order(monkeypatch):
     """A short one behind a long one waits until that has been decoded: a commit of offsets must not pass another."""
     gate = asyncio.Event()
 
-    async def gated(threads, work, *arguments):
+    async def gated(_turn, threads, work, *arguments):
         await gate.wait()
         return await in_thread(threads, work, *arguments)
 
-    monkeypatch.setattr(long_messages, "in_thread", gated)
+    monkeypatch.setattr(long_messages, "in_thread_to_its_end", gated)
 
     async def conversation():
         async with opened() as desk:
@@ -143,6 +147,7 @@ def test_what_an_api_needs_is_imported_in_a_thread_when_it_is_asked_for_the_firs
 def test_offsets_of_many_partitions_are_committed_in_the_order_of_the_requests(monkeypatch):
     """A later commit of a few does not pass an earlier one of many, which is carried out in slices."""
     monkeypatch.setattr(offset_commit, "OFFSETS_AT_ONCE", 2)
+    monkeypatch.setattr(turns, "TURN_S", -1)
 
     async def conversation():
         async with opened(partitions=9) as desk:

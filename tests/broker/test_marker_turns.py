@@ -70,7 +70,61 @@ def test_what_is_decided_meanwhile_is_written_after_it():
     asyncio.run(asyncio.wait_for(conversation(), 60))
 
 
-def test_a_stop_writes_the_markers_that_are_left():
+def test_a_transaction_is_complete_only_when_the_last_turn_has_written_its_markers(monkeypatch):
+    """Also if a partition that had no room for its marker has room again between two turns."""
+
+    async def conversation():
+        async with opened(partitions=COUNT) as desk:
+            producer = await write(desk, "a", range(COUNT))
+            group = desk.broker.transactions.default
+            write_markers, without_room = group._write, []
+
+            def write_or_hold_back(partition, orders):
+                if not without_room:
+                    without_room.append(partition)
+                    return False
+                return write_markers(partition, orders)
+
+            monkeypatch.setattr(group, "_write", write_or_hold_back)
+            ended = asyncio.create_task(desk.end("a", producer, COMMIT))
+            while not group._to_write:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            assert group._held_back
+            desk.broker.transactions.retry()
+            assert not group._held_back
+            logs = desk.broker.topics.get("t").partitions.values()
+            assert any(log.open_transactions() for log in logs)
+            assert group.coordinator.describe("a").state == "PrepareCommit"
+            await ended
+            await desk.durable()
+            assert group.coordinator.describe("a").state == "CompleteCommit"
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+def test_each_small_transaction_ends_in_all_of_its_partitions_in_one_turn(monkeypatch):
+    monkeypatch.setattr(transaction_group, "AT_ONCE_MAX", 4)
+
+    async def conversation():
+        async with opened(partitions=6) as desk:
+            writers = {"a": range(3), "b": range(3, 6)}
+            who = {name: await write(desk, name, targets) for name, targets in writers.items()}
+            logs = desk.broker.topics.get("t").partitions
+            seen = set()
+            with desk.held_disk():
+                ends = [asyncio.create_task(desk.end(name, who[name], COMMIT)) for name in writers]
+                for _ in range(3):
+                    await asyncio.sleep(0)
+            while not all(end.done() for end in ends):
+                for targets in writers.values():
+                    seen.add(tuple(bool(logs[index].open_transactions()) for index in targets))
+                await asyncio.sleep(0)
+            assert seen <= {(True,) * 3, (False,) * 3}, seen
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+def test_a_stop_writes_the_markers_that_are_left(caplog):
     async def conversation():
         async with opened(partitions=COUNT) as desk:
             producer = await write(desk, "a", range(COUNT))
@@ -78,8 +132,10 @@ def test_a_stop_writes_the_markers_that_are_left():
             ended = asyncio.create_task(desk.end("a", producer, ABORT))
             while not group._to_write:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            desk.broker.transactions.write_decided()
-            assert all(not log.open_transactions() for log in desk.broker.topics.get("t").partitions.values())
-            await ended
+            logs = list(desk.broker.topics.get("t").partitions.values())
+        assert all(not log.open_transactions() for log in logs)
+        await asyncio.sleep(0)
+        assert ended.done() or ended.cancel()
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
     asyncio.run(asyncio.wait_for(conversation(), 60))

@@ -13,7 +13,7 @@ from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from stablelog.broker.tasks import in_thread
+from stablelog.broker.tasks import in_thread, in_thread_to_its_end
 from stablelog.env.disk import Buffer
 from stablelog.wire.messages import PRODUCE_KEY, decode_request, encode_response
 
@@ -26,7 +26,7 @@ LONG_RESPONSES = frozenset({3, 9, 15, 16, 32, 61, 65, 66, 10004, 10005})
 class Decoding:
     """Decodes the requests of one connection, in the order in which they came.
 
-    Whoever decodes goes on with the request at once, without an await: requests are begun in their order, too.
+    The caller begins the request without an await after it is decoded, so requests are begun in their order, too.
     """
 
     def __init__(self) -> None:
@@ -57,10 +57,13 @@ class Decoding:
         self._count += 1
         try:
             async with self._turn:
-                await in_thread(threads, prepare, api_key, version)
+                # A caller that is cancelled waits for the thread: the frame counts as memory of its connection until then.
+                await in_thread_to_its_end(asyncio.Lock(), threads, prepare, api_key, version)
                 if api_key == PRODUCE_KEY:  # whose frame is used again as soon as the request has ended
                     return decode_request(api_key, version, frame)
-                return await in_thread(threads, decode_request, api_key, version, frame)
+                return await in_thread_to_its_end(
+                    asyncio.Lock(), threads, decode_request, api_key, version, frame
+                )
         finally:
             self._count -= 1
 

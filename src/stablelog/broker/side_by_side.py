@@ -11,7 +11,7 @@ from stablelog.log.partition import Partition
 
 IN_TURN_MAX: Final = 16  # partitions that are worked on in turn, without threads
 MAKING_THREADS: Final = 16  # beside which the event loop serves clients
-CLOSING_THREADS: Final = 32
+CLOSING_THREADS: Final = 8
 
 
 def make_each(make: Callable[[int], Partition], indexes: Sequence[int], made: dict[int, Partition]) -> None:

@@ -89,6 +89,9 @@ class TransactionGroup:
         # Decisions whose markers are being written, and what is left of these markers.
         self._in_writing: list[_Decided] = []
         self._to_write: deque[tuple[TopicPartition, list[MarkerOrder]]] = deque()
+        self._written: list[
+            MarkerOrder
+        ] = []  # whose markers are written, which the coordinator does not know yet
         self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
         # Markers that go before those, and instead of the first so many of them, since the partition was settled.
         self._settling: dict[TopicPartition, tuple[list[MarkerOrder], int]] = {}
@@ -285,7 +288,11 @@ class TransactionGroup:
             to_the_end: write everything now, as at a stop.
         """
         if not self._in_writing or to_the_end:
-            self._write_on(Turn(), to_the_end=to_the_end)
+            # An error half-way stops the broker: what is left would never be written.
+            with self._tasks.guard("transactions", self._tasks.broker):
+                self._write_on(Turn(), to_the_end=to_the_end)
+                if to_the_end:
+                    self._report_written()
 
     def _write_on(self, turn: Turn, *, to_the_end: bool = False) -> None:
         while self._in_writing or self._decided:
@@ -300,12 +307,15 @@ class TransactionGroup:
                 return
 
     def _begin_writing(self) -> None:
-        """Take decisions, in their order, until they have markers for as many partitions as are written at once."""
+        """Take decisions, in their order, whose markers can be written at once; or one that has too many for that."""
         by_partition: dict[TopicPartition, list[MarkerOrder]] = {}
-        while self._decided and len(by_partition) < AT_ONCE_MAX:
-            decision = self._decided.popleft()
-            self._in_writing.append(decision)
-            for order in decision[0].markers:
+        while self._decided:
+            markers = self._decided[0][0].markers
+            targets = {target for order in markers for target in order.partitions}
+            if by_partition and len(by_partition.keys() | targets) > AT_ONCE_MAX:
+                break
+            self._in_writing.append(self._decided.popleft())
+            for order in markers:
                 for target in order.partitions:
                     by_partition.setdefault(target, []).append(order)
         self._to_write.extend(by_partition.items())
@@ -316,10 +326,11 @@ class TransactionGroup:
             if done is not None and not done.done():
                 done.set_result(None)
         # Clients are answered first; before any of them can ask again, its transaction is noted as complete.
-        orders = [order for decision, _ in decided for order in decision.markers]
-        self._tasks.soon("transactions", self._report_written, orders)
+        self._written += [order for decision, _ in decided for order in decision.markers]
+        self._tasks.soon("transactions", self._report_written)
 
-    def _report_written(self, orders: Iterable[MarkerOrder]) -> None:
+    def _report_written(self) -> None:
+        orders, self._written = self._written, []
         self._report_done([order for order in orders if _key(order) not in self._waiting_for])
 
     def _write_or_hold_back(self, target: TopicPartition, orders: list[MarkerOrder]) -> None:
@@ -473,10 +484,16 @@ class TransactionGroup:
     def _report_marked(self, target: TopicPartition, held: Iterable[MarkerOrder]) -> None:
         """The partition has the markers that were held back for it, or needs them no more."""
         done = []
+        # The markers of these orders are being written to other partitions: `_report_written` reports them.
+        in_writing = {_key(order) for decision, _ in self._in_writing for order in decision.markers}
         for order in held:
             left = self._waiting_for.get(_key(order), set())
             left.discard(target)
-            if not left and self._waiting_for.pop(_key(order), None) is not None:
+            if (
+                not left
+                and self._waiting_for.pop(_key(order), None) is not None
+                and _key(order) not in in_writing
+            ):
                 done.append(order)
         self._report_done(done)
 

@@ -1,15 +1,15 @@
 """Long work on the event loop is done in turns, and others are served in between.
 
-Work on few partitions is not divided, whatever the clock says: who looks at the partitions of one transaction together
-sees its end in all of them or in none.
+The markers of a transaction in few partitions are written in one turn, whatever the clock says. So a ListOffsets request
+for these partitions shows the end of the transaction in all of them or in none.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from typing import TypeVar
 
 TURN_S = 0.005
-AT_ONCE_MAX = 100  # partitions that are worked on in one turn
+AT_ONCE_MAX = 100  # partitions whose markers are written in one turn
 
 Item = TypeVar("Item")
 
@@ -27,7 +27,7 @@ class Turn:
         return self._loop.time() > self._end_s
 
 
-async def in_turns(items: Iterable[Item], *, at_once: int = 1) -> AsyncIterator[Item]:
+async def in_turns(items: Iterable[Item], *, at_once: int = 1) -> AsyncGenerator[Item]:
     """The items one by one; when that takes long, others are served in between.
 
     Args:

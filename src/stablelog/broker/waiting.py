@@ -5,6 +5,7 @@ that moves, looks again, and waits on if it is not enough. On a partition that i
 """
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Sequence
 
 from stablelog.broker.tasks import Tasks
@@ -51,10 +52,11 @@ class Waiters:
         try:
             for name in closed:
                 self._register(name, poll)
-            async for partition, end in in_turns(ends.items()):
-                self._register(partition, poll)
-                if partition.visible_end(isolation) > end:
-                    return True
+            async with contextlib.aclosing(in_turns(ends.items())) as looked_at:
+                async for partition, end in looked_at:
+                    self._register(partition, poll)
+                    if partition.visible_end(isolation) > end:
+                        return True
             while True:
                 # A name is that of a partition that may be open now: only the caller can tell.
                 if any(

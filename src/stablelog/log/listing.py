@@ -58,15 +58,19 @@ class Listing:
         """
         found = self._heads.get(name)
         if found is None:
-            if name not in self._known:
-                raise FileNotFoundError(name)
-            file = self.disk.open(self.path(name))
-            try:
-                # No more than there is: a read reserves memory for all that is asked for.
-                found = self._heads[name] = file.read(0, min(file.size, SMALL_SIZE))
-            finally:
-                file.close()
+            found = self._heads[name] = self.beginning(name, SMALL_SIZE)
         return found
+
+    def beginning(self, name: str, size_max: int) -> bytes:
+        """The first bytes of a file, which are not kept. Raises as `head`."""
+        if name not in self._known:
+            raise FileNotFoundError(name)
+        file = self.disk.open(self.path(name))
+        try:
+            # No more than there is: a read reserves memory for all that is asked for.
+            return file.read(0, min(file.size, size_max))
+        finally:
+            file.close()
 
     def read(self, name: str) -> bytes:
         """All of a file. Raises as `head`."""

@@ -112,10 +112,13 @@ def import_messages(api_key: int, version: int) -> None:
     """
     if version < SERVED_FROM.get(api_key, 0):
         return  # a request of that version is refused
+    if api_key == PRODUCE_KEY:
+        return  # it is read and answered without kio's classes
     newest = API_VERSIONS[api_key][1]
-    if api_key != PRODUCE_KEY:
-        _reader(api_key, version)
-        message_class(api_key, newest, "request")
+    _reader(api_key, version)
+    message_class(api_key, newest, "request")
+    if api_key == FETCH_KEY:
+        return  # it is answered without them
     _writer(api_key, version)
     message_class(api_key, newest, "response")
 

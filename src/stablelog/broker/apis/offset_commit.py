@@ -59,7 +59,7 @@ async def offsets_asked(
 async def in_slices(
     commits: dict[TopicPartition, OffsetCommit],
 ) -> AsyncIterator[dict[TopicPartition, OffsetCommit]]:
-    """What is committed, in slices of OFFSETS_AT_ONCE; others are served in between. An empty one if it is nothing."""
+    """The commits in slices of OFFSETS_AT_ONCE; others are served in between. No commits are one empty slice."""
     left = iter(commits.items())
     first = dict(islice(left, OFFSETS_AT_ONCE))
     yield first
@@ -76,34 +76,35 @@ async def _commit(
 ) -> CodeByPartition:
     is_timed = isinstance(request, TimedOffsetCommitRequest)
     codes: CodeByPartition = {}
-    # The offsets of one client are committed in the order in which it sent them.
-    async with context.appending:
-        async for some in in_slices(commits):
-            decision = broker.groups.coordinator.commit_offsets(
-                request.group_id,
-                some,
-                Membership(
-                    request.member_id, request.generation_id_or_member_epoch, request.group_instance_id
-                ),
-                retention_ms=request.retention_ms if is_timed else RETENTION_OF_BROKER,
-                knows_missing_group=context.api_version >= MISSING_GROUP_VERSION,
-                now_ms=broker.now_ms(),
-            )
-            broker.groups.apply(decision)
-            codes |= decision.answer
-    await broker.groups.settled()
+    membership = Membership(
+        request.member_id, request.generation_id_or_member_epoch, request.group_instance_id
+    )
+    async for some in in_slices(commits):
+        decision = broker.groups.coordinator.commit_offsets(
+            request.group_id,
+            some,
+            membership,
+            retention_ms=request.retention_ms if is_timed else RETENTION_OF_BROKER,
+            knows_missing_group=context.api_version >= MISSING_GROUP_VERSION,
+            now_ms=broker.now_ms(),
+        )
+        broker.groups.apply(decision)
+        codes |= decision.answer
     return codes
 
 
 async def handle(broker: Broker, request: OffsetCommitRequest, context: Any) -> OffsetCommitResponse:
     """Commit, wait for durability, answer."""
-    commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES)
-    try:
-        broker.reserve.check("OffsetCommit")
-    except Refused as refused:
-        codes |= dict.fromkeys(commits, refused.code)
-    else:
-        codes |= await _commit(broker, request, commits, context)
+    # The offsets of one connection are committed in the order in which they came.
+    async with context.appending:
+        commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES)
+        try:
+            broker.reserve.check("OffsetCommit")
+        except Refused as refused:
+            codes |= dict.fromkeys(commits, refused.code)
+        else:
+            codes |= await _commit(broker, request, commits, context)
+    await broker.groups.settled()
     return OffsetCommitResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(

@@ -64,11 +64,11 @@ def _check_transaction(
 async def _commit(
     broker: Broker, group: TransactionGroup, request: TxnOffsetCommitRequest, context: Any
 ) -> dict[TopicPartition, ErrorCode]:
-    commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES)
-    if not request.group_id:
-        return dict.fromkeys(commits, ErrorCode.invalid_group_id) | codes
-    # The offsets of one client are committed in the order in which it sent them.
+    # The offsets of one connection are committed in the order in which they came.
     async with context.appending:
+        commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES)
+        if not request.group_id:
+            return dict.fromkeys(commits, ErrorCode.invalid_group_id) | codes
         async for some in in_slices(commits):
             codes |= _commit_some(broker, group, request, some, context.api_version)
     return codes
