@@ -89,9 +89,7 @@ class TransactionGroup:
         # Decisions whose markers are being written, and what is left of these markers.
         self._in_writing: list[_Decided] = []
         self._to_write: deque[tuple[TopicPartition, list[MarkerOrder]]] = deque()
-        self._written: list[
-            MarkerOrder
-        ] = []  # whose markers are written, which the coordinator does not know yet
+        self._written: list[MarkerOrder] = []  # with their markers, which the coordinator does not know yet
         self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
         # Markers that go before those, and instead of the first so many of them, since the partition was settled.
         self._settling: dict[TopicPartition, tuple[list[MarkerOrder], int]] = {}

@@ -36,7 +36,7 @@ async def in_turns(items: Iterable[Item], *, at_once: int = 1) -> AsyncGenerator
     """
     turn = Turn()
     for number, item in enumerate(items):
-        if number % at_once == 0 and turn.is_over:
+        if number and number % at_once == 0 and turn.is_over:
             await asyncio.sleep(0)
             turn = Turn()
         yield item

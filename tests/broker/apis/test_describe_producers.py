@@ -3,7 +3,7 @@
 import asyncio
 import threading
 
-from stablelog.broker.apis import describe_producers
+from stablelog.broker import long_messages
 from stablelog.log.producer import Producer
 from stablelog.log.producer_table import ProducerTable
 from stablelog.log.producers import Producers
@@ -21,13 +21,13 @@ def test_many_producers_are_described_as_few_are(monkeypatch):
         encoders.append(threading.get_ident())
         return encode_response(*arguments)
 
-    encode_response = describe_producers.encode_response
-    monkeypatch.setattr(describe_producers, "encode_response", encoded)
+    encode_response = long_messages.encode_response
+    monkeypatch.setattr(long_messages, "encode_response", encoded)
 
     async def conversation():
         async with opened() as desk:
             partition = desk.broker.topics.partition("t", 0)
-            for count in (3, describe_producers.ENCODED_IN_PLACE_MAX + 1):
+            for count in (3, 1001):
                 table = ProducerTable.of(Producer(one, one % 7, 5) for one in range(count))
                 partition._producers = Producers.restored(table, 0)
                 assert await producers(desk, "t", 0) == [(one, one % 7, -1, 5, -1) for one in range(count)]
@@ -36,5 +36,4 @@ def test_many_producers_are_described_as_few_are(monkeypatch):
             assert answer.topics[0].partitions[0].active_producers == ()
 
     asyncio.run(conversation())
-    assert len(encoders) == 1
-    assert encoders[0] != threading.get_ident()
+    assert [encoder != threading.get_ident() for encoder in encoders] == [False, True, False]

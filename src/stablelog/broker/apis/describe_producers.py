@@ -14,18 +14,15 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
-from stablelog.broker.tasks import in_thread
 from stablelog.broker.turns import in_turns
-from stablelog.wire.messages import encode_response
 
 PARTITION_CODES = CODES["DescribeProducers"]
-ENCODED_IN_PLACE_MAX = 1000  # producers
 
 
 async def handle(
-    broker: Broker, request: DescribeProducersRequest, context: Any
-) -> DescribeProducersResponse | list[bytes]:
-    """Answer; an answer that takes long to encode is encoded in a thread."""
+    broker: Broker, request: DescribeProducersRequest, _context: Any
+) -> DescribeProducersResponse:
+    """Answer."""
 
     async def describe(name: str, index: int) -> PartitionResponse:
         try:
@@ -55,7 +52,7 @@ async def handle(
             ),
         )
 
-    response = DescribeProducersResponse(
+    return DescribeProducersResponse(
         throttle_time=NO_THROTTLE,
         topics=tuple(
             [
@@ -71,10 +68,4 @@ async def handle(
                 async for topic in in_turns({topic.name: topic for topic in request.topics}.values())
             ]
         ),
-    )
-    count = sum(len(part.active_producers) for topic in response.topics for part in topic.partitions)
-    if count <= ENCODED_IN_PLACE_MAX:
-        return response
-    return await in_thread(
-        None, encode_response, context.api_key, context.api_version, context.correlation_id, response
     )

@@ -2,15 +2,15 @@
 
 Behaviour: what a read-committed reader asks ends at the last stable offset. Markers that are written and not
 durable yet are waited for: who asks after a commit was answered finds what it committed. Ends that are asked for
-together, a thousand at most, are of one moment, so that of a transaction all is before them or nothing. A time that is
-found only among records that the reader may not see yet is not found. Other than in Kafka, a transaction's marker is no
-record, so its time is not found. A lookup that has to read many headers lets others go on in between.
+together, a thousand at most, are of one moment. A transaction in a hundred partitions at most lies before all of them or
+before none. A time that is found only among records that the reader may not see yet is not found. Other than in Kafka,
+a transaction's marker is no record, so its time is not found. A lookup that has to read many headers lets others go on
+in between.
 Version notes: v2 isolation; v7 the offset of the newest timestamp (-3); v8 the local log's start (-4).
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -25,7 +25,7 @@ from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
-from stablelog.broker.turns import Item, in_turns
+from stablelog.broker.turns import in_turns
 from stablelog.errors import Refused, Unavailable, Unproven
 from stablelog.log.partition import Isolation, Partition
 from stablelog.log.read import Lookup
@@ -87,11 +87,6 @@ async def _markers_durable(broker: Broker, request: ListOffsetsRequest) -> None:
                 await wait
 
 
-async def _at_once(items: Iterable[Item]) -> AsyncIterator[Item]:
-    for item in items:
-        yield item
-
-
 def _is_brief(request: ListOffsetsRequest) -> bool:
     """Whether only ends are asked for, and few of them."""
     return sum(len(topic.partitions) for topic in request.topics) <= AT_ONCE_MAX and all(
@@ -104,7 +99,7 @@ async def handle(broker: Broker, request: ListOffsetsRequest, _context: Any) -> 
     isolation = Isolation.READ_COMMITTED if request.isolation_level == 1 else Isolation.READ_UNCOMMITTED
     if isolation is Isolation.READ_COMMITTED:
         await _markers_durable(broker, request)
-    turns = _at_once if _is_brief(request) else in_turns
+    at_once = AT_ONCE_MAX if _is_brief(request) else 1
 
     async def answer(name: str, asked: Any) -> ListOffsetsPartitionResponse:
         try:
@@ -128,9 +123,14 @@ async def handle(broker: Broker, request: ListOffsetsRequest, _context: Any) -> 
             [
                 ListOffsetsTopicResponse(
                     name=topic.name,
-                    partitions=tuple([await answer(topic.name, p) async for p in turns(topic.partitions)]),
+                    partitions=tuple(
+                        [
+                            await answer(topic.name, p)
+                            async for p in in_turns(topic.partitions, at_once=at_once)
+                        ]
+                    ),
                 )
-                async for topic in turns(request.topics)
+                async for topic in in_turns(request.topics, at_once=at_once)
             ]
         ),
     )

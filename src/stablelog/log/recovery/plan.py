@@ -119,9 +119,8 @@ class Planner:
         self._open_files = open_files
         self._known = known
         self._snapshots: list[int] = []
-        self._producers: dict[
-            int, tuple[ProducerTable, Summary] | None
-        ] = {}  # of our snapshots, as far as read
+        # What our snapshots say, by their offsets, as far as they have been read.
+        self._producers: dict[int, tuple[ProducerTable, Summary] | None] = {}
         self._log_start = 0
 
     def plan(self) -> Plan | None:
