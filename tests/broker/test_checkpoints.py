@@ -52,31 +52,35 @@ def loaded(disk, *partitions, is_recorded=True):
     return points
 
 
+def record(points, ends, *, durable):
+    points.write(points.changed(lambda: ends, anyway=durable), durable=durable)
+
+
 def test_an_end_is_kept_until_its_partition_is_opened_however_often_it_cannot_be(disk):
     write_offset_checkpoint(disk, PATH, {("a", 0): 5, ("a", 1): 7})
     for _ in range(3):
         points = loaded(disk, ("a", 0), ("a", 1))
         assert (points.of(("a", 0)), points.of(("a", 1))) == (5, 7)
         points.opened(("a", 1))
-        points.write({("a", 1): 7}, durable=True)
-    points.write({("a", 1): 9}, durable=False)
+        record(points, {("a", 1): 7}, durable=True)
+    record(points, {("a", 1): 9}, durable=False)
     assert read_offset_checkpoint(disk, PATH) == {("a", 0): 5, ("a", 1): 9}
 
 
 def test_ends_that_were_encoded_meanwhile_are_not_recorded_over_newer_ones(disk):
     points = loaded(disk, ("a", 0), ("gone", 0))
     points.opened(("a", 0))
-    first = points.changed({("a", 0): 5})
-    points.write_encoded(first, encode_offset_checkpoint(first.offsets))
+    first = points.changed(lambda: {("a", 0): 5})
+    points.write(first, durable=False)
     assert read_offset_checkpoint(disk, PATH) == {("a", 0): 5, ("gone", 0): -1}
-    assert points.changed({("a", 0): 5}) is None
-    stale = points.changed({("a", 0): 7})
+    assert points.changed(lambda: {("a", 0): 5}) is None
+    stale = points.changed(lambda: {("a", 0): 7})
     points.forget("gone")
-    points.write_encoded(stale, encode_offset_checkpoint(stale.offsets))
+    points.write(stale, durable=False)
     assert read_offset_checkpoint(disk, PATH) == {("a", 0): 5, ("gone", 0): -1}
-    stale = points.changed({("a", 0): 7})
-    points.write({("a", 0): 8}, durable=True)
-    points.write_encoded(stale, encode_offset_checkpoint(stale.offsets))
+    stale = points.changed(lambda: {("a", 0): 7})
+    record(points, {("a", 0): 8}, durable=True)
+    points.write(stale, durable=False)
     assert read_offset_checkpoint(disk, PATH) == {("a", 0): 8}
 
 
@@ -98,9 +102,9 @@ def test_where_the_file_is_lost_no_end_is_known_and_that_is_remembered(disk, con
     for _ in range(2):
         points = loaded(disk, ("a", 0), ("b", 0))
         assert (points.of(("a", 0)), points.of(("b", 0))) == (None, None)
-        points.write({}, durable=True)
+        record(points, {}, durable=True)
     points.opened(("b", 0))
-    points.write({("b", 0): 4}, durable=True)
+    record(points, {("b", 0): 4}, durable=True)
     points = loaded(disk, ("a", 0), ("b", 0))
     assert (points.of(("a", 0)), points.of(("b", 0))) == (None, 4)
 
@@ -109,15 +113,15 @@ def test_a_deleted_topic_leaves_no_end_to_the_next_of_its_name(disk):
     write_offset_checkpoint(disk, PATH, {("a", 0): 5, ("b", 0): 6})
     points = loaded(disk, ("a", 0), ("b", 0))
     points.forget("a")
-    points.write({}, durable=True)
+    record(points, {}, durable=True)
     assert read_offset_checkpoint(disk, PATH) == {("b", 0): 6}
 
 
 def test_ends_that_have_not_changed_are_not_written_again(disk):
     points = loaded(disk)
-    points.write({("a", 0): 1}, durable=False)
+    record(points, {("a", 0): 1}, durable=False)
     steps = disk.steps
-    points.write({("a", 0): 1}, durable=False)
+    record(points, {("a", 0): 1}, durable=False)
     assert disk.steps == steps
-    points.write({("a", 0): 2}, durable=False)
+    record(points, {("a", 0): 2}, durable=False)
     assert disk.steps == steps + 1

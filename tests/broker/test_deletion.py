@@ -80,7 +80,7 @@ def test_where_the_log_of_a_deleted_topic_began_is_not_where_the_next_one_begins
                 await desk.produce(batch(b"old"))
             await desk.durable()
             desk.broker.topics.partition("t", 0).delete_records(5)
-            desk.broker.topics.write_log_starts()
+            desk.broker.topics.write_log_starts(desk.broker.topics.changed_log_starts())
             await desk.broker.delete_topic("t")
             await make_and_write_again(desk)
 
@@ -97,7 +97,7 @@ def test_a_deletion_that_a_crash_cut_short_leaves_nothing_to_the_next_topic_of_t
             disk = desk.broker.disk
             await fill(desk)
             desk.broker.topics.partition("t", 0).delete_records(1)
-            desk.broker.topics.write_log_starts()
+            desk.broker.topics.write_log_starts(desk.broker.topics.changed_log_starts())
             rename = disk.rename
 
             def crashed(*paths):

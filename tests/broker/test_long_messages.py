@@ -7,12 +7,12 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker import long_messages, turns
-from stablelog.broker.apis import offset_commit
+from stablelog.broker.apis import add_partitions_to_txn, offset_commit
 from stablelog.broker.long_messages import REQUEST_SIZE_MAX
 from stablelog.broker.tasks import in_thread
-from tests.broker.desk import batch, frame, opened, part, produce_fields, read_answer
+from tests.broker.desk import COMMIT, batch, frame, opened, part, produce_fields, read_answer
 
-METADATA, OFFSET_COMMIT = 3, 8
+METADATA, OFFSET_COMMIT, ADD_OFFSETS_TO_TXN, TXN_OFFSET_COMMIT = 3, 8, 25, 28
 
 
 def metadata_of(names, correlation_id=1):
@@ -161,6 +161,38 @@ def test_offsets_of_many_partitions_are_committed_in_the_order_of_the_requests(m
                 **dict.fromkeys(range(8), 1),
                 8: 2,
             }
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
+def test_a_transaction_ends_behind_what_was_sent_before_it_in_turns(monkeypatch):
+    """A client may send all of its requests without waiting for an answer: a connection is served in their order."""
+    monkeypatch.setattr(offset_commit, "OFFSETS_AT_ONCE", 2)
+    monkeypatch.setattr(add_partitions_to_txn, "AT_ONCE_MAX", 2)
+    monkeypatch.setattr(turns, "TURN_S", -1)
+
+    async def conversation():
+        async with opened(partitions=9) as desk:
+            producer = await desk.init("a")
+            everything = [("t", index) for index in range(9)]
+            who = {"transactional_id": "a", "producer_id": producer[0], "producer_epoch": producer[1]}
+            committed = {"committed_offset": 5, "committed_metadata": ""}
+            partitions = [{"partition_index": index, **committed} for index in range(9)]
+            offsets = {"group_id": "g", "topics": [{"name": "t", "partitions": partitions}]}
+            answers = await asyncio.gather(
+                desk.add("a", producer, *everything),
+                desk.produce(batch(b"v", producer=producer, sequence=0), partition=8, transactional_id="a"),
+                desk.ask_with(ADD_OFFSETS_TO_TXN, 3, who | {"group_id": "g"}),
+                desk.ask_with(TXN_OFFSET_COMMIT, 2, who | offsets),
+                desk.end("a", producer, COMMIT),
+            )
+            assert answers[0] == [ErrorCode.none] * 9
+            assert {p.error_code for t in answers[3].topics for p in t.partitions} == {ErrorCode.none}
+            assert {answers[at].error_code for at in (1, 2, 4)} == {ErrorCode.none}
+            await desk.durable()
+            assert desk.values(partition=8) == [b"v"]
+            found = desk.broker.groups.coordinator.fetch_offsets("g", None).answer
+            assert [one.offset for _, one in sorted(found.items())] == [5] * 9
 
     asyncio.run(asyncio.wait_for(conversation(), 60))
 

@@ -109,7 +109,7 @@ def open_all(disk, *, clean):
             topics.open_partition(topic, 0)
         except Corrupt:
             refused.append(topic.name)
-    topics.write_recovery_points(durable=True)
+    topics.make_recovery_points_durable()
     return topics, refused
 
 

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker import maintenance
+from stablelog.broker import journal, maintenance
 from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE, Broker
 from stablelog.broker.config import load_settings
 from stablelog.broker.connection import Connection
@@ -438,6 +438,7 @@ BROKER_WIDE = {
 def test_work_of_the_whole_broker_that_fails_stops_it_with_its_reason(where, monkeypatch, caplog):
     """Nothing is acknowledged any more, and the next start reads everything again."""
     monkeypatch.setattr(maintenance, "CHECKPOINT_S", 0.01)
+    monkeypatch.setattr(journal, "CHECKPOINT_SIZE_MIN", 0)
     owner, name, cause = BROKER_WIDE[where]
     disk = SimDisk()
 

@@ -88,7 +88,7 @@ class Calls:
                         )
                     ]
                 ),
-                SimpleNamespace(api_version=4),
+                SimpleNamespace(api_version=4, appending=self._appending),
             )
             codes = {
                 p.partition_error_code

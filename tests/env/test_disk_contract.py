@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from stablelog.env import disk as local
-from stablelog.env.disk import LocalDisk
+from stablelog.env.disk import COPIED_SIZE_MAX, LocalDisk
 from stablelog.errors import DiskError
 from stablelog.testing.sim_disk import SimDisk
 
@@ -103,6 +103,13 @@ def there(place):
     return SimpleNamespace(place=place, disk=place.disk, directory=directory, path=directory / "f", file=file)
 
 
+def mapped(file):
+    """A view as of many bytes, of which the file has few."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "COPIED_SIZE_MAX", 0)
+        return file.view(2, 3)
+
+
 # Each call, the system calls that it stands on, and whether an error may leave its change.
 CALLS = {
     "open": (lambda on: on.disk.open(on.path), ["open"], True),
@@ -130,7 +137,8 @@ CALLS = {
     "append": (lambda on: on.file.append(b"abc", b"def"), ["pwritev"], True),
     "append, unable to undo": (lambda on: on.file.append(b"abc", b"def"), ["pwritev", "ftruncate"], False),
     "read": (lambda on: on.file.read(2, 3), ["pread"], True),
-    "view": (lambda on: on.file.view(2, 3), ["mmap"], True),
+    "view": (lambda on: on.file.view(2, 3), ["pread"], True),
+    "view, mapping": (lambda on: mapped(on.file), ["mmap"], True),
     "truncate": (lambda on: on.file.truncate(3), ["ftruncate"], True),
     "sync": (lambda on: on.file.sync(), ["fdatasync"], False),
 }
@@ -428,6 +436,28 @@ def test_a_closed_file_takes_no_calls(there, name):
     assert raised.value.number == errno.EBADF
     assert bytes(view) == CONTENT[:4]
     assert there.disk.read_bytes(there.path) == CONTENT
+
+
+def test_few_bytes_are_copied_and_many_are_mapped(tmp_path):
+    """A map takes a descriptor of the process."""
+    (tmp_path / "f").write_bytes(random.Random(1).randbytes(3 * COPIED_SIZE_MAX))
+    content = (tmp_path / "f").read_bytes()
+    file = LocalDisk().open(tmp_path / "f")
+    for position, size in [(0, 1), (5, COPIED_SIZE_MAX), (2 * COPIED_SIZE_MAX, COPIED_SIZE_MAX)]:
+        view = file.view(position, size)
+        assert (view, isinstance(view.obj, mmap.mmap)) == (content[position : position + size], False)
+    large = file.view(5, COPIED_SIZE_MAX + 1)
+    assert (large, isinstance(large.obj, mmap.mmap)) == (content[5 : 6 + COPIED_SIZE_MAX], True)
+    assert isinstance(file.view(7, 1).obj, mmap.mmap)  # there is a map already
+
+
+def test_a_view_of_a_few_bytes_is_refused_where_the_file_has_become_shorter(tmp_path):
+    (tmp_path / "f").write_bytes(CONTENT)
+    file = LocalDisk().open(tmp_path / "f")
+    os.truncate(tmp_path / "f", 4)
+    with pytest.raises(DiskError, match="shorter than it was") as raised:
+        file.view(2, 3)
+    assert raised.value.number == errno.EIO
 
 
 def test_a_file_that_was_renamed_or_removed_is_still_the_same_open_file(there):

@@ -7,7 +7,7 @@ Format: docs/formats.md, "offset checkpoints".
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -86,6 +86,72 @@ def write_offset_checkpoint(writer: FileWriter, path: Path, offsets: Mapping[Top
     writer.write_atomic(path, encode_offset_checkpoint(offsets))
 
 
+class OffsetCheckpoint:
+    """A checkpoint file that is written when the offsets have changed.
+
+    Args:
+        writer: writes the file.
+        path: of the file.
+
+    Attributes:
+        offsets: by partition, as they were last read or written.
+    """
+
+    def __init__(self, writer: FileWriter, path: Path) -> None:
+        self._writer = writer
+        self._path = path
+        self._is_recorded = False
+        self._change_count = 0
+        self.offsets: Offsets = {}
+
+    def read(self, offsets: Offsets) -> None:
+        """Take over what the file says."""
+        self.offsets = offsets
+        self._is_recorded = True
+
+    def outdate(self) -> None:
+        """Have no offsets written that were taken before: they have partitions that are gone."""
+        self._change_count += 1
+
+    def changed(self, take: Callable[[], Offsets], *, anyway: bool = False) -> "ChangedOffsets | None":
+        """The offsets as they are now; None if the file has them. May run in a thread.
+
+        Args:
+            take: gives them.
+            anyway: whether they are wanted in any case.
+        """
+        change_count = self._change_count  # first: they are not written if something changes from now on
+        offsets = take()
+        if self._is_recorded and offsets == self.offsets and not anyway:
+            return None
+        return ChangedOffsets(offsets, encode_offset_checkpoint(offsets), change_count)
+
+    def write(self, changed: "ChangedOffsets | None", *, durable: bool = True) -> None:
+        """Write what `changed` returned; not if others were written since, or partitions are gone.
+
+        Raises:
+            DiskError: the file is as it was, or as it should be.
+        """
+        if changed is None or changed.change_count != self._change_count:
+            return
+        self._is_recorded = False
+        self._change_count += 1
+        if durable:
+            self._writer.write_atomic(self._path, changed.content)
+        else:
+            self._writer.write_unsynced(self._path, changed.content)
+        self.offsets = changed.offsets
+        self._is_recorded = True
+
+
+class ChangedOffsets(NamedTuple):
+    """Offsets that a checkpoint file does not have, its new content, and how often it had changed when they were taken."""
+
+    offsets: Offsets
+    content: bytes
+    change_count: int
+
+
 class RecoveryPoints:
     """The synced ends of partitions, as they are recorded in the data directory.
 
@@ -99,11 +165,9 @@ class RecoveryPoints:
 
     def __init__(self, disk: Disk, directory: Path, writer: FileWriter) -> None:
         self._disk = disk
-        self._writer = writer
         self._path = directory / RECOVERY_POINT_CHECKPOINT
         self._kept: Offsets = {}  # of partitions that are not open
-        self._written: Offsets | None = None
-        self._change_count = 0  # writes and topics that were forgotten
+        self._file = OffsetCheckpoint(writer, self._path)
 
     def load(self, partitions: Iterable[TopicPartition], *, is_recorded: bool) -> None:
         """Read the file.
@@ -142,51 +206,32 @@ class RecoveryPoints:
 
     def forget(self, topic: str) -> None:
         """Forget the partitions of a deleted topic."""
-        self._change_count += 1
+        self._file.outdate()
         self._kept = {at: end for at, end in self._kept.items() if at[0] != topic}
 
-    def write(self, open_ends: Mapping[TopicPartition, int], *, durable: bool) -> None:
-        """Record the ends, if they have changed.
+    def changed(self, open_ends: Callable[[], Offsets], *, anyway: bool = False) -> ChangedOffsets | None:
+        """As `OffsetCheckpoint.changed`. May run in a thread.
 
         Args:
-            open_ends: the synced ends of the open partitions.
+            open_ends: gives the synced ends of the open partitions.
+            anyway: whether the points are wanted in any case.
+        """
+
+        def take() -> Offsets:
+            kept = dict(self._kept)  # first: a partition that is opened meanwhile is no longer in it
+            return kept | open_ends()
+
+        return self._file.changed(take, anyway=anyway)
+
+    def write(self, points: ChangedOffsets | None, *, durable: bool) -> None:
+        """Record the points, if nothing was recorded or forgotten since they were taken.
+
+        Args:
+            points: what `changed` returned.
             durable: whether the file has to be durable on return, as when a topic was deleted: a later topic of its
                 name must not be held to its ends.
 
         Raises:
             DiskError: the file is as it was, or as it should be.
         """
-        offsets = self._kept | dict(open_ends)
-        if offsets == self._written and not durable:
-            return
-        self._replace(offsets, encode_offset_checkpoint(offsets), durable=durable)
-
-    def changed(self, open_ends: Mapping[TopicPartition, int]) -> "ChangedPoints | None":
-        """As `write`, for many partitions: the ends, which a thread may encode; None if they are recorded."""
-        offsets = self._kept | dict(open_ends)
-        return None if offsets == self._written else ChangedPoints(offsets, self._change_count)
-
-    def write_encoded(self, points: "ChangedPoints", content: bytes) -> None:
-        """Record what `changed` returned, without a sync; not if something was recorded or forgotten since.
-
-        Raises:
-            DiskError: the file is as it was, or as it should be.
-        """
-        if points.change_count == self._change_count:
-            self._replace(points.offsets, content, durable=False)
-
-    def _replace(self, offsets: Offsets, content: bytes, *, durable: bool) -> None:
-        self._written = None
-        self._change_count += 1
-        if durable:
-            self._writer.write_atomic(self._path, content)
-        else:
-            self._writer.write_unsynced(self._path, content)
-        self._written = offsets
-
-
-class ChangedPoints(NamedTuple):
-    """Recovery points that are not recorded, and how often points had been changed when they were taken."""
-
-    offsets: Offsets
-    change_count: int
+        self._file.write(points, durable=durable)

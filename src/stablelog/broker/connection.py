@@ -95,8 +95,8 @@ class Connection(asyncio.BufferedProtocol):
         host: the client's address.
         background: starts the work on requests, and timers.
         decoding: decodes its requests in their order.
-        appending: held by the request whose batches or offsets are being appended: those of one client are appended in
-            the order in which it sent them.
+        appending: held by the request whose batches, offsets or partitions are being taken in, perhaps in several turns of
+            the loop. The requests behind it begin when it has ended that, in the order in which the client sent them.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.tasks import Tasks, in_thread
-from stablelog.broker.turns import in_turns
+from stablelog.broker.turns import AT_ONCE_MAX, in_turns
 from stablelog.errors import DiskError, StablelogError, Unavailable
 from stablelog.log.partition import Partition, SyncWork
 
@@ -25,7 +25,6 @@ log = logging.getLogger(__name__)
 
 SYNC_THREADS = 4
 SOON_S = 0.02
-ROUND_AT_ONCE_MAX = 1000  # partitions of a round that become visible at once: some ten milliseconds
 # On a fast disk a sync is over before another thread has been woken for it, twice: so long, the loop may wait.
 IN_PLACE_S = 0.001
 
@@ -145,7 +144,7 @@ class GroupFlush:
         self._round_done = asyncio.Event()
         try:
             if not self._to_disk:
-                async for partition in in_turns(partitions, at_once=ROUND_AT_ONCE_MAX):
+                async for partition in in_turns(partitions, at_once=AT_ONCE_MAX):
                     self._advance(partition, partial(self._reserve.attempt, partition.assume_synced))
                 # What is written of sealed segments must not promise more than is on disk, in this mode too.
                 partitions = [partition for partition in partitions if partition.has_pending_writes]
@@ -161,7 +160,7 @@ class GroupFlush:
     async def _sync(self, partitions: list[Partition]) -> None:
         works = [
             (partition, work)
-            async for partition in in_turns(partitions, at_once=ROUND_AT_ONCE_MAX)
+            async for partition in in_turns(partitions, at_once=AT_ONCE_MAX)
             if (work := self._unsynced(partition)) is not None
         ]
         if not works:
@@ -179,7 +178,7 @@ class GroupFlush:
             if isinstance(error, DiskError):
                 self.fail(error)
                 return
-        async for partition, work in in_turns(works, at_once=ROUND_AT_ONCE_MAX):
+        async for partition, work in in_turns(works, at_once=AT_ONCE_MAX):
             if work in errors:
                 self._tasks.unexpected("flush", self._tasks.partition(partition), errors[work])
             elif partition.failure is None:

@@ -231,6 +231,12 @@ class Journal:
                     raise _damaged(partition, header.base_offset, error) from error
                 next_offset = header.next_offset
 
+    @property
+    def has_grown(self) -> bool:
+        """Whether the log has outgrown the live state, or was not trimmed to the last checkpoint yet."""
+        size_max = max(CHECKPOINT_SIZE_MIN, CHECKPOINT_GROWTH * self._size_after_checkpoint)
+        return self._checkpoint_begin is not None or self.partition.size >= size_max
+
     async def checkpoint_if_grown(self, live: Callable[[], LiveState | None]) -> int | None:
         """Append the whole live state again, once the log has outgrown it and was trimmed to the last checkpoint.
 
@@ -249,12 +255,10 @@ class Journal:
             DiskError: there is no room for it; nothing changed.
             Unavailable: the disk failed, and the broker has to stop.
         """
-        if self._waiting or self._is_writing_checkpoint:
+        if self._waiting or self._is_writing_checkpoint or not self.has_grown:
             return None
         if self._checkpoint_begin is not None:
             return self._checkpoint_begin
-        if self.partition.size < max(CHECKPOINT_SIZE_MIN, CHECKPOINT_GROWTH * self._size_after_checkpoint):
-            return None
         self._is_writing_checkpoint = True
         try:
             return await self._write_checkpoint(live)

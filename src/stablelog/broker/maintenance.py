@@ -23,7 +23,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from stablelog.broker.checkpoints import encode_offset_checkpoint
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.flush import GroupFlush
@@ -33,6 +32,7 @@ from stablelog.broker.opening import Opening
 from stablelog.broker.tasks import Tasks, in_thread
 from stablelog.broker.topics import Topics, is_internal
 from stablelog.broker.transactions import Transactions
+from stablelog.broker.turns import AT_ONCE_MAX, in_turns
 from stablelog.coordinators.live_state import LiveState
 from stablelog.errors import StablelogError
 from stablelog.log.partition import Partition
@@ -138,7 +138,7 @@ class Maintenance:
         decision in the log. So nothing is trimmed while a partition has failed, or lacks markers from before the start:
         the live state no longer has their decisions.
         """
-        if self._lacks_markers():
+        if not journal.has_grown or await self._lacks_markers():
             return
         before_offset = await journal.checkpoint_if_grown(live)
         if before_offset is None:
@@ -146,19 +146,23 @@ class Maintenance:
         await journal.settled()
         waits = [
             self._flush.durable(partition, partition.end_offset)
-            for partition in self._topics.open_partitions()
+            async for partition in in_turns(self._topics.open_partitions(), at_once=AT_ONCE_MAX)
         ]
         for wait in waits:
             if wait is not None:
                 await wait
-        if not self._lacks_markers():  # requests were served meanwhile
+        if not await self._lacks_markers():  # requests were served meanwhile
             journal.trim(before_offset)
 
-    def _lacks_markers(self) -> bool:
-        """Whether a partition may lack markers whose decisions only the log of a coordinator has."""
-        return not self._transactions.are_all_marked or any(
-            partition.failure is not None for partition in self._topics.open_partitions()
-        )
+    async def _lacks_markers(self) -> bool:
+        """Whether a partition may lack markers whose decisions only the log of a coordinator has.
+
+        A partition may fail after it was looked at: what was durable in it before stays durable.
+        """
+        if not self._transactions.are_all_marked:
+            return True
+        partitions = in_turns(self._topics.open_partitions(), at_once=AT_ONCE_MAX)
+        return bool([partition async for partition in partitions if partition.failure is not None])
 
     # -- partitions --------------------------------------------------------------------------------------------
 
@@ -216,15 +220,12 @@ class Maintenance:
 
     async def record_synced_ends(self) -> None:
         """Record up to where each partition is synced, if one has moved."""
-        points = self._topics.changed_recovery_points()
-        if points is not None:
-            # The rows of 10,000 partitions would hold the event loop for longer than they may.
-            content = await in_thread(None, encode_offset_checkpoint, points.offsets)
-            self._topics.write_encoded_recovery_points(points, content)
+        # In a thread: 10,000 partitions would hold the event loop for longer than they may.
+        self._topics.write_recovery_points(await in_thread(None, self._topics.changed_recovery_points))
 
     async def write_checkpoints(self) -> None:
         """Write Kafka's checkpoint of log start offsets, if one has moved."""
-        self._topics.write_log_starts()
+        self._topics.write_log_starts(await in_thread(None, self._topics.changed_log_starts))
 
     # -- the full disk -----------------------------------------------------------------------------------------
 

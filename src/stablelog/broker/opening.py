@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from stablelog.broker.disk_reserve import DiskReserve
-from stablelog.broker.tasks import Scope, Tasks, each_in_threads
+from stablelog.broker.tasks import Scope, Tasks, each_in_threads, in_thread
 from stablelog.broker.topics import Topic, Topics
 from stablelog.errors import StablelogError
 from stablelog.log.partition import Partition
@@ -75,7 +75,7 @@ class Opening:
             began_ms = self._now_ms()
             await self._open(missing)
             log.info("opened %d partitions in %d ms", len(missing), self._now_ms() - began_ms)
-        self._topics.write_recovery_points()
+        self._topics.write_recovery_points(await in_thread(None, self._topics.changed_recovery_points))
 
     def open_later(self, partition: Partition) -> None:
         """Have a partition that failed for lack of room opened again when there is some."""

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 API_AND_VERSION = struct.Struct(">hhi")
 API_VERSIONS_KEY = 18
+APPENDING = frozenset({0, 8, 24, 28})  # their handlers take `Connection.appending` before they await anything
 
 Handler = Callable[[Broker, Any, "Context"], Awaitable[Any]]
 
@@ -131,6 +132,9 @@ class Router:
         context = Context(
             api_key, api_version, correlation_id, client_id, connection.host, connection.appending
         )
+        if api_key not in APPENDING and connection.appending.locked():
+            async with connection.appending:
+                pass
         try:
             answer = await self._handlers[api_key](self._broker, request, context)
         except Exception:

@@ -19,8 +19,8 @@ from stablelog.broker.checkpoints import (
     FIRST_DIRTY_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_CHECKPOINT,
-    ChangedPoints,
-    Offsets,
+    ChangedOffsets,
+    OffsetCheckpoint,
     RecoveryPoints,
     read_if_whole,
     read_offset_checkpoint,
@@ -202,8 +202,8 @@ class Topics:
         self._names: dict[uuid.UUID, str] = {}
         self._dotless: dict[str, str] = {}  # names by what metrics make of them
         self._reserved: dict[str, int] = {}  # partitions that are being made, by the same
-        self._log_starts: Offsets = {}
-        self._first_dirty: Offsets = {}
+        self._log_starts = OffsetCheckpoint(self._reserve, directory / LOG_START_CHECKPOINT)
+        self._first_dirty = OffsetCheckpoint(self._reserve, directory / FIRST_DIRTY_CHECKPOINT)
         self._recovery_points = RecoveryPoints(disk, directory, self._reserve)
         self.cluster_id = ""
         self.leader_epoch = -1
@@ -253,7 +253,7 @@ class Topics:
         self._write_list()
         if self.is_taking_over:
             self._complete_partitions()
-        self.write_recovery_points(durable=True)
+        self.make_recovery_points_durable()
 
     def _latest_epoch(self) -> int:
         """The greatest leader epoch of the list and of the partitions' logs."""
@@ -288,13 +288,12 @@ class Topics:
     def _read_checkpoints(self) -> None:
         path = self._directory / LOG_START_CHECKPOINT
         if self.is_taking_over:
-            self._log_starts = read_offset_checkpoint(self._disk, path)
+            self._log_starts.read(read_offset_checkpoint(self._disk, path))
         else:
             # Each partition has a file of its own that says it.
-            self._log_starts = read_if_whole(self._disk, path, "it is written again")
-        self._first_dirty = read_if_whole(
-            self._disk, self._directory / FIRST_DIRTY_CHECKPOINT, "compaction begins at each log's start"
-        )
+            self._log_starts.read(read_if_whole(self._disk, path, "it is written again"))
+        path = self._directory / FIRST_DIRTY_CHECKPOINT
+        self._first_dirty.read(read_if_whole(self._disk, path, "compaction begins at each log's start"))
         self._forget_gone()
         partitions = [(topic.name, index) for topic in self for index in range(topic.partition_count)]
         self._recovery_points.load(partitions, is_recorded=not self.is_taking_over)
@@ -311,7 +310,7 @@ class Topics:
                     continue
                 try:
                     check_formats(Listing(self._disk, directory))
-                    start_offset = self._log_starts.get((topic.name, index), 0)
+                    start_offset = self._log_starts.offsets.get((topic.name, index), 0)
                     self._write_missing_start(directory, start_offset)
                     if topic.is_commit_ordered:
                         self._write_missing_start(directory, 0, VIEW_START_FILE)
@@ -325,15 +324,13 @@ class Topics:
 
     def _forget_gone(self) -> None:
         """Make durable that nothing is known of what is in no list: a later topic of the name begins at 0."""
-        self._log_starts = self._known(LOG_START_CHECKPOINT, self._log_starts)
-        self._first_dirty = self._known(FIRST_DIRTY_CHECKPOINT, self._first_dirty)
+        self._forget_gone_in(self._log_starts)
+        self._forget_gone_in(self._first_dirty)
 
-    def _known(self, name: str, offsets: dict[tuple[str, int], int]) -> dict[tuple[str, int], int]:
-        """Those of partitions of topics in the list, which is what the file has then."""
-        known = {at: offset for at, offset in offsets.items() if at[0] in self._topics}
-        if known != offsets:
-            write_offset_checkpoint(self._reserve, self._directory / name, known)
-        return known
+    def _forget_gone_in(self, file: OffsetCheckpoint) -> None:
+        known = {at: offset for at, offset in file.offsets.items() if at[0] in self._topics}
+        file.outdate()
+        file.write(file.changed(lambda: known))
 
     def _write_list(self) -> None:
         """Make the list durable.
@@ -611,7 +608,7 @@ class Topics:
             self._set_aside(topic, index)
         self._written(partial(self._disk.sync_dir, self._directory))
         self._recovery_points.forget(name)
-        self._written(self._forget_gone, partial(self.write_recovery_points, durable=True))
+        self._written(self._forget_gone, self.make_recovery_points_durable)
         return topic
 
     def _set_aside(self, topic: Topic, index: int) -> None:
@@ -790,7 +787,7 @@ class Topics:
             clean=clean,
             now_ms=self._now_ms(),
             recovery_point=recovery_point,
-            first_dirty_offset=0 if is_new else self._first_dirty.get(at, 0),
+            first_dirty_offset=0 if is_new else self._first_dirty.offsets.get(at, 0),
             leader_epoch=self.leader_epoch,
             is_established=not is_new and self._established_epoch is not None,
             gapless_epoch=NEVER if self._established_epoch is None else self._established_epoch,
@@ -798,40 +795,45 @@ class Topics:
             listing=listing,
         )
 
-    def write_log_starts(self) -> None:
-        """Make the log start offsets durable: what DeleteRecords and retention removed stays removed."""
-        starts = {(p.topic, p.index): p.start_offset for p in self.open_partitions() if p.start_offset}
-        if starts != self._log_starts:
-            write_offset_checkpoint(self._reserve, self._directory / LOG_START_CHECKPOINT, starts)
-            self._log_starts = starts
+    def changed_log_starts(self) -> ChangedOffsets | None:
+        """The log start offsets, for `write_log_starts`; None if Kafka's checkpoint has them. May run in a thread."""
+        return self._log_starts.changed(
+            lambda: {(p.topic, p.index): p.start_offset for p in self.open_partitions() if p.start_offset}
+        )
+
+    def write_log_starts(self, starts: ChangedOffsets | None) -> None:
+        """Write Kafka's checkpoint of log start offsets. Each partition has a file of its own that says its start."""
+        self._log_starts.write(starts)
 
     def write_first_dirty(self) -> None:
         """Make durable how far each partition has been compacted. Without it, a pass looks at more than it has to."""
-        offsets = {
-            (p.topic, p.index): p.first_dirty_offset for p in self.open_partitions() if p.first_dirty_offset
-        }
-        if offsets != self._first_dirty:
-            write_offset_checkpoint(self._reserve, self._directory / FIRST_DIRTY_CHECKPOINT, offsets)
-            self._first_dirty = offsets
-
-    def write_recovery_points(self, *, durable: bool = False) -> None:
-        """Record up to where each partition is synced: damage before it is not what a crash leaves."""
-        ends = {(p.topic, p.index): p.synced_offset for p in self.open_partitions()}
-        self._recovery_points.write(ends, durable=durable)
-
-    def changed_recovery_points(self) -> ChangedPoints | None:
-        """As `write_recovery_points`, for `write_encoded_recovery_points`; None if all are recorded."""
-        return self._recovery_points.changed(
-            {(p.topic, p.index): p.synced_offset for p in self.open_partitions()}
+        partitions = self.open_partitions()
+        self._first_dirty.write(
+            self._first_dirty.changed(
+                lambda: {(p.topic, p.index): p.first_dirty_offset for p in partitions if p.first_dirty_offset}
+            )
         )
 
-    def write_encoded_recovery_points(self, points: ChangedPoints, content: bytes) -> None:
-        """Record the points, which `encode_offset_checkpoint` has encoded; not if they are out of date."""
-        self._recovery_points.write_encoded(points, content)
+    def changed_recovery_points(self, *, anyway: bool = False) -> ChangedOffsets | None:
+        """Up to where each partition is synced, for `write_recovery_points`; None if it is recorded, unless `anyway`.
+
+        May run in a thread.
+        """
+        return self._recovery_points.changed(
+            lambda: {(p.topic, p.index): p.synced_offset for p in self.open_partitions()}, anyway=anyway
+        )
+
+    def write_recovery_points(self, points: ChangedOffsets | None) -> None:
+        """Record up to where each partition is synced: damage before it is not what a crash leaves."""
+        self._recovery_points.write(points, durable=False)
+
+    def make_recovery_points_durable(self) -> None:
+        """Record them, durable on return."""
+        self._recovery_points.write(self.changed_recovery_points(anyway=True), durable=True)
 
     def close(self) -> bool:
         """Close every partition and write what a clean start reads. Returns whether all of it worked."""
-        clean = self._written(self.write_log_starts)
+        clean = self._written(lambda: self.write_log_starts(self.changed_log_starts()))
         marks = {(p.topic, p.index): p.high_watermark for p in self.open_partitions()}
         failed = {partition for partition in self.open_partitions() if partition.failure is not None}
         for partition, closed in close_each(self.open_partitions(), self._reserve):
@@ -849,7 +851,7 @@ class Topics:
             self._recovery_points.closed(at, partition.synced_offset)
         path = self._directory / HIGH_WATERMARK_CHECKPOINT
         written = self._written(
-            partial(self.write_recovery_points, durable=True),
+            self.make_recovery_points_durable,
             partial(write_offset_checkpoint, self._reserve, path, marks),
         )
         return clean and written

@@ -1,7 +1,8 @@
 """Long work on the event loop is done in turns, and others are served in between.
 
-The markers of a transaction in few partitions are written in one turn, whatever the clock says. So a ListOffsets request
-for these partitions shows the end of the transaction in all of them or in none.
+The markers of a transaction in few partitions are written in one turn, whatever the clock says, and few partitions become
+durable in one. So a ListOffsets request for these partitions shows the end of the transaction in all of them or in none,
+unless many other partitions become durable at the same time.
 """
 
 import asyncio
@@ -9,7 +10,9 @@ from collections.abc import AsyncGenerator, Iterable
 from typing import TypeVar
 
 TURN_S = 0.005
-AT_ONCE_MAX = 100  # partitions whose markers are written in one turn
+AT_ONCE_MAX = (
+    100  # partitions that are worked on in one turn, whatever the clock says: a millisecond or a few
+)
 
 Item = TypeVar("Item")
 

@@ -44,6 +44,8 @@ try:
 except (AttributeError, ValueError, OSError):
     BUFFERS_MAX = 1024
 ZEROS = bytes(1 << 20)
+# A copy of so many bytes takes less time than a new map. And 10,000 logs of which little is read need no descriptor for it.
+COPIED_SIZE_MAX = 16 << 10
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 
@@ -69,9 +71,10 @@ class File(Protocol):
         ...
 
     def view(self, position: int, size: int) -> memoryview:
-        """`size` bytes at `position` without a copy; they stay readable after the file was closed or removed.
+        """`size` bytes at `position`; they stay readable after the file was closed or removed.
 
-        Only ranges that are not truncated while the view lives may be viewed.
+        Many bytes are mapped, which makes no copy, and takes a descriptor until the file is closed and the last view is
+        gone. A few bytes are copied. Only ranges that are not truncated while the view lives may be viewed.
         """
         ...
 
@@ -288,12 +291,17 @@ class LocalFile:
         return content
 
     def view(self, position: int, size: int) -> memoryview:
-        """A slice of the mapped file. The file is mapped again when it has outgrown the map."""
+        """A slice of the mapped file, which is mapped again when it has outgrown the map; or a copy of a few bytes."""
         end = position + size
         assert end <= self._size, f"view past the end of {self._path}"
         if size == 0:
             return memoryview(b"")
         if self._map is None or len(self._map) < end:
+            if size <= COPIED_SIZE_MAX:
+                copied = self.read(position, size)
+                if len(copied) < size:
+                    raise DiskError(f"reading {self._path}, which is shorter than it was,", errno.EIO)
+                return memoryview(copied)
             if self._fd < 0:  # for mmap, -1 means memory without a file
                 raise DiskError(f"mapping {self._path} failed", errno.EBADF)
             try:

@@ -22,6 +22,7 @@ from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PartitionState
 from stablelog.broker.topics import is_internal
+from stablelog.broker.turns import AT_ONCE_MAX, in_turns
 from stablelog.coordinators.transactions.states import State
 from stablelog.errors import Refused
 from stablelog.wire.extension.transaction_groups import group_of
@@ -57,9 +58,12 @@ def _is_refused(broker: Broker, transactional_id: str, name: str) -> bool:
     return False
 
 
-def _add(broker: Broker, asked: Any, api_version: int) -> dict[TopicPartition, ErrorCode]:
+async def _add(broker: Broker, asked: Any, api_version: int) -> dict[TopicPartition, ErrorCode]:
     targets = [(topic.name, index) for topic in asked.topics for index in topic.partitions]
-    refused = {target: _refusal(broker, target, verify_only=asked.verify_only) for target in targets}
+    refused = {
+        target: _refusal(broker, target, verify_only=asked.verify_only)
+        async for target in in_turns(targets, at_once=AT_ONCE_MAX)
+    }
     if any(refused.values()):
         if not asked.verify_only:
             _allow_abort(broker, asked)
@@ -102,26 +106,30 @@ async def handle(
     broker: Broker, request: AddPartitionsToTxnRequest, context: Any
 ) -> AddPartitionsToTxnResponse:
     """Answer."""
-    results = []
-    for asked in request.transactions:
-        codes = _add(broker, asked, context.api_version)
-        results.append(
-            AddPartitionsToTxnResult(
-                transactional_id=asked.transactional_id,
-                topic_results=tuple(
+    async with context.appending:
+        codes = [await _add(broker, asked, context.api_version) for asked in request.transactions]
+    results = [
+        AddPartitionsToTxnResult(
+            transactional_id=asked.transactional_id,
+            topic_results=tuple(
+                [
                     AddPartitionsToTxnTopicResult(
                         name=topic.name,
                         results_by_partition=tuple(
-                            AddPartitionsToTxnPartitionResult(
-                                partition_index=index, partition_error_code=codes[topic.name, index]
-                            )
-                            for index in topic.partitions
+                            [
+                                AddPartitionsToTxnPartitionResult(
+                                    partition_index=index, partition_error_code=found[topic.name, index]
+                                )
+                                async for index in in_turns(topic.partitions, at_once=AT_ONCE_MAX)
+                            ]
                         ),
                     )
                     for topic in asked.topics
-                ),
-            )
+                ]
+            ),
         )
+        for asked, found in zip(request.transactions, codes, strict=True)
+    ]
     return AddPartitionsToTxnResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, results_by_transaction=tuple(results)
     )

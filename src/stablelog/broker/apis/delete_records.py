@@ -1,7 +1,8 @@
 """DeleteRecords (21): drop everything before an offset; -1 means before the high watermark.
 
 Behaviour: answered when the new starts are durable. A disk error at one partition is answered for that partition, and
-its start stays or is moved as a whole; the other partitions are served.
+its start stays or is moved as a whole; the other partitions are served. Each partition keeps its start in a file of its own.
+Kafka's checkpoint of log start offsets follows within `CHECKPOINT_S`.
 """
 
 import logging
@@ -19,7 +20,8 @@ from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
 from stablelog.broker.topics import is_internal
-from stablelog.errors import Refused, Unavailable
+from stablelog.broker.turns import in_turns
+from stablelog.errors import Refused
 
 HIGH_WATERMARK = -1
 PARTITION_CODES = CODES["DeleteRecords"]
@@ -51,14 +53,12 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Any) -
         )
 
     topics = tuple(
-        DeleteRecordsTopicResult(
-            name=topic.name, partitions=tuple(delete(topic.name, p) for p in topic.partitions)
-        )
-        for topic in request.topics
+        [
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=tuple([delete(topic.name, p) async for p in in_turns(topic.partitions)]),
+            )
+            for topic in request.topics
+        ]
     )
-    try:
-        broker.topics.write_log_starts()
-    except (FileNotFoundError, Unavailable) as error:
-        # Each partition keeps its start in a file of its own. This one is for Apache Kafka, and is written again later.
-        log.warning("the checkpoint of log start offsets was not written: %s", error)
     return DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=topics)

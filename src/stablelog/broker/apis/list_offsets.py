@@ -77,7 +77,7 @@ async def _markers_durable(broker: Broker, request: ListOffsetsRequest) -> None:
     """Wait until all that was written before can be seen, if its fate is known."""
     waits = []
     for topic in request.topics:
-        for asked in topic.partitions:
+        async for asked in in_turns(topic.partitions, at_once=AT_ONCE_MAX):
             with contextlib.suppress(Refused):  # the answer says why
                 partition = broker.topics.partition(topic.name, asked.partition_index)
                 waits.append(broker.flush.durable(partition, partition.end_offset))

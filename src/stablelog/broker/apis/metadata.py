@@ -22,7 +22,7 @@ from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PartitionState
 from stablelog.broker.topics import Topic
-from stablelog.broker.turns import in_turns
+from stablelog.broker.turns import AT_ONCE_MAX, in_turns
 from stablelog.errors import Refused
 
 PARTITION_CODES = CODES["Metadata"]
@@ -43,13 +43,14 @@ def _partition(broker: Broker, topic: Topic, index: int) -> MetadataResponsePart
     )
 
 
-def _topic(broker: Broker, topic: Topic) -> MetadataResponseTopic:
+async def _topic(broker: Broker, topic: Topic) -> MetadataResponseTopic:
+    indexes = in_turns(range(topic.partition_count), at_once=AT_ONCE_MAX)
     return MetadataResponseTopic(
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
-        partitions=tuple(_partition(broker, topic, index) for index in range(topic.partition_count)),
+        partitions=tuple([_partition(broker, topic, index) async for index in indexes]),
     )
 
 
@@ -84,14 +85,14 @@ async def _find(
                 return _missing(ErrorCode.leader_not_available, name, None)
     if topic is None:
         return _missing(PARTITION_CODES.unknown, name, None)
-    return _topic(broker, topic)
+    return await _topic(broker, topic)
 
 
 async def handle(broker: Broker, request: MetadataRequest, context: Any) -> MetadataResponse:
     """Answer."""
     everything = request.topics is None or (context.api_version == 0 and not request.topics)
     if everything:
-        topics = tuple([_topic(broker, topic) async for topic in in_turns(broker.topics)])
+        topics = tuple([await _topic(broker, topic) async for topic in in_turns(broker.topics)])
     else:
         create = request.allow_auto_topic_creation and broker.config["auto.create.topics.enable"]
         asked = dict.fromkeys((topic.name, topic.topic_id) for topic in request.topics or ())
