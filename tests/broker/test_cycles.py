@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from stablelog.broker.server import COLLECTION_S_MAX, _FreezeAfterLongCollection
+from stablelog.broker.garbage import COLLECTION_S_MAX, FreezeAfterLongCollection, collect_often
 from tests.broker.desk import Desk, batch, opened
 from tests.broker.test_unexpected_errors import API_VERSIONS_KEY, any_request, ask, serving
 
@@ -56,13 +56,40 @@ def test_a_connection_is_freed_when_it_is_closed():
     asyncio.run(asyncio.wait_for(conversation(), 60))
 
 
+@pytest.fixture
+def own_collector():
+    """The test may change how garbage is collected."""
+    threshold, callbacks = gc.get_threshold(), list(gc.callbacks)
+    yield
+    gc.set_threshold(*threshold)
+    gc.callbacks[:] = callbacks
+    gc.unfreeze()
+
+
+def test_no_collection_looks_at_many_objects_however_many_there_are(own_collector, monkeypatch):
+    """With CPython's thresholds, a collection would look at 80,000 of these objects and more."""
+    looked_at = []
+    monkeypatch.setattr("stablelog.broker.garbage.COLLECTION_S_MAX", 0)  # each takes long
+
+    def count(phase, _info):
+        if phase == "start":
+            looked_at.append(len(gc.get_objects()))
+
+    collect_often()
+    gc.callbacks.append(count)
+    kept = [[number] for number in range(300_000)]
+    assert len(kept) == 300_000
+    assert len(looked_at) > 10
+    assert max(looked_at) < 25_000
+
+
 @pytest.mark.parametrize(("seconds", "frozen"), [(COLLECTION_S_MAX * 2, True), (COLLECTION_S_MAX / 2, False)])
 def test_what_survives_a_long_full_collection_is_frozen(monkeypatch, seconds, frozen):
     calls = []
     clock = iter([0.0, seconds])
-    monkeypatch.setattr("stablelog.broker.server.time.perf_counter", lambda: next(clock))
-    monkeypatch.setattr("stablelog.broker.server.gc.freeze", lambda: calls.append("freeze"))
-    collector = _FreezeAfterLongCollection()
+    monkeypatch.setattr("stablelog.broker.garbage.time.thread_time", lambda: next(clock))
+    monkeypatch.setattr("stablelog.broker.garbage.gc.freeze", lambda: calls.append("freeze"))
+    collector = FreezeAfterLongCollection()
     for generation in (0, 1, 2):
         for phase in ("start", "stop"):
             collector(phase, {"generation": generation})

@@ -2,13 +2,11 @@
 
 import asyncio
 import contextlib
-import gc
 import logging
 import resource
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,6 +15,7 @@ from stablelog.broker.broker import Broker
 from stablelog.broker.budget import Budget
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.connection import Connection, Limits
+from stablelog.broker.garbage import collect_often
 from stablelog.broker.router import Router
 from stablelog.env.clock import Clock, SystemClock
 from stablelog.env.disk import Disk, LocalDisk
@@ -26,8 +25,6 @@ log = logging.getLogger(__name__)
 
 DRAIN_S = 5.0
 SWITCH_INTERVAL_S = 0.0002
-FULL_COLLECTION = 2  # the generation that such a collection ends
-COLLECTION_S_MAX = 0.005
 
 
 class Server:
@@ -178,34 +175,12 @@ async def _serve(config: BrokerConfig, directory: Path, ready: Callable[[str, in
         host, port = await server.start()
     except (DiskError, FileNotFoundError) as error:  # read-only, full, of another user, or a file
         raise Unavailable(f"the data directory {directory} cannot be used: {in_words(error)}") from error
-    # What is alive now stays so: the collector need not look at it again and again.
-    gc.collect()
-    gc.freeze()
-    gc.callbacks.append(_FreezeAfterLongCollection())
+    collect_often()
     ready(host, port)
     await server.stopping.wait()
     await server.stop()
     if server.failure is not None:
         raise server.failure
-
-
-class _FreezeAfterLongCollection:
-    """Has the garbage collector pass over what it found alive whenever it took long: a full collection holds the loop.
-
-    10,000 partitions are half a million objects, of which each collection would take 40 ms. What was passed over is still
-    freed by its reference count, but not if it is in a cycle: partitions, connections and requests leave none behind.
-    """
-
-    def __init__(self) -> None:
-        self._began_s = 0.0
-
-    def __call__(self, phase: str, info: dict[str, int]) -> None:
-        if info["generation"] < FULL_COLLECTION:
-            return
-        if phase == "start":
-            self._began_s = time.perf_counter()
-        elif time.perf_counter() - self._began_s > COLLECTION_S_MAX:
-            gc.freeze()
 
 
 def _take_all_descriptors() -> None:
