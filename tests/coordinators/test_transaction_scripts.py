@@ -110,7 +110,7 @@ class Conversation:
             TransactionConfig(**self.settings),
             coordinator_epoch=self.leader_epoch,
             producer_ids=ProducerIds(self.block),
-            log_end=lambda target: self.ends.get(target, 0),
+            log_ends=lambda targets: [self.ends.get(target, 0) for target in targets],
         )
 
     # -- commands ----------------------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ class World:
             TransactionConfig(two_phase_commit_enable=True),
             producer_ids=ProducerIds(COMMIT_LOG_BLOCK),
             coordinator_epoch=self.leader_epoch,
-            log_end=self.log_end,
+            log_ends=lambda targets: [self.log_end(target) for target in targets],
             marker_barrier=self.marker_barrier,
         )
 

