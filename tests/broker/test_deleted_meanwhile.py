@@ -168,8 +168,8 @@ def test_a_compaction_that_begins_while_a_deletion_waits_for_a_sync_has_ended_be
             for _ in range(20):
                 partition.append(keyed(), now_ms=desk.broker.now_ms())
                 await desk.durable()
-            delete = desk.broker.topics.delete
-            desk.broker.topics.delete = lambda name: (order.append("deleted"), delete(name))[1]
+            unlist = desk.broker.topics.unlist
+            desk.broker.topics.unlist = lambda name: (order.append("deleted"), unlist(name))[1]
             with sync_under_way(desk):
                 deleting = asyncio.create_task(desk.broker.delete_topic("z"))
                 await turns()
@@ -196,7 +196,7 @@ def test_an_opening_that_begins_while_a_deletion_waits_for_a_sync_has_ended_befo
             await make(desk)
             await write(desk, 3, 10)
             topics = desk.broker.topics
-            recover, delete = topics.recover_partition, topics.delete
+            recover, unlist = topics.recover_partition, topics.unlist
 
             def held(*arguments):
                 there.set()
@@ -205,7 +205,7 @@ def test_an_opening_that_begins_while_a_deletion_waits_for_a_sync_has_ended_befo
                 return recover(*arguments)
 
             topics.recover_partition = held
-            topics.delete = lambda name: (order.append("deleted"), delete(name))[1]
+            topics.unlist = lambda name: (order.append("deleted"), unlist(name))[1]
             with sync_under_way(desk):
                 deleting = asyncio.create_task(desk.broker.delete_topic("z"))
                 await turns()

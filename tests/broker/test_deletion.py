@@ -5,9 +5,12 @@ import random
 import threading
 
 import pytest
+from kio.schema.errors import ErrorCode
 
+from stablelog.broker import broker, turns
 from stablelog.broker.broker import Broker
 from stablelog.broker.topics import Topics
+from stablelog.errors import Refused
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import DATA, batch, opened
 
@@ -121,7 +124,7 @@ def test_a_deletion_that_a_crash_cut_short_leaves_nothing_to_the_next_topic_of_t
 
 def test_who_deletes_a_topic_waits_until_no_thread_recovers_it(monkeypatch):
     disk, is_recovered, may_go_on = SimDisk(), threading.Event(), threading.Event()
-    start, recover_partition, delete = Broker.start, Topics.recover_partition, Topics.delete
+    start, recover_partition, unlist = Broker.start, Topics.recover_partition, Topics.unlist
     deleting, order = [], []
 
     async def written():
@@ -138,7 +141,7 @@ def test_who_deletes_a_topic_waits_until_no_thread_recovers_it(monkeypatch):
 
     def deleted(self, name):
         order.append("deleted")
-        return delete(self, name)
+        return unlist(self, name)
 
     async def delete_meanwhile(broker):
         assert await asyncio.to_thread(is_recovered.wait, 60)
@@ -158,5 +161,51 @@ def test_who_deletes_a_topic_waits_until_no_thread_recovers_it(monkeypatch):
     run(written)
     monkeypatch.setattr(Broker, "start", started)
     monkeypatch.setattr(Topics, "recover_partition", slowly)
-    monkeypatch.setattr(Topics, "delete", deleted)
+    monkeypatch.setattr(Topics, "unlist", deleted)
+    run(conversation)
+
+
+def test_others_are_served_while_a_topic_is_deleted_and_its_name_is_taken_until_then(monkeypatch):
+    """The partitions of a large topic are closed in turns, and their directories are renamed in a thread."""
+    monkeypatch.setattr(turns, "TURN_S", -1)
+    monkeypatch.setattr(broker, "AT_ONCE_MAX", 2)
+
+    async def conversation():
+        async with opened(topics=("t", "other"), partitions=9) as desk:
+            for index in range(9):
+                await desk.produce(batch(b"old"), partition=index)
+            partitions = list(desk.broker.topics.get("t").partitions.values())
+            late = asyncio.create_task(desk.produce(batch(b"late"), partition=8))
+            deleting = asyncio.create_task(desk.broker.delete_topic("t"))
+            served = refused = 0
+            while desk.broker.topics.get("t") is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            while not deleting.done():
+                assert all(one.is_closed for one in partitions)
+                answer = await desk.produce(batch(b"v"), topic="other")
+                served += answer.error_code is ErrorCode.none
+                if not deleting.done():
+                    with pytest.raises(Refused, match="exists already"):
+                        await desk.broker.create_topic("t", 1, {})
+                    refused += 1
+            assert min(served, refused) > 1
+            await deleting
+            assert (await late).error_code in (ErrorCode.none, ErrorCode.unknown_topic_or_partition)
+            await desk.broker.create_topic("t", 1, {})
+            assert desk.broker.topics.partition("t", 0).end_offset == 0
+            assert not desk.broker.tasks.error_counts
+
+    run(conversation)
+
+
+def test_a_deletion_goes_on_when_its_client_has_gone():
+    async def conversation():
+        async with opened(partitions=9) as desk:
+            deleting = asyncio.create_task(desk.broker.delete_topic("t"))
+            while desk.broker.topics.get("t") is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            deleting.cancel()
+            await desk.broker.tasks.finish_requested()
+            await desk.broker.create_topic("t", 1, {})
+
     run(conversation)

@@ -10,6 +10,7 @@ import logging
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from stablelog.broker.catalog import Catalog, read_catalog
@@ -38,15 +39,10 @@ from stablelog.broker.opening import Opening
 from stablelog.broker.proofs import Proofs
 from stablelog.broker.scrub import Scrub
 from stablelog.broker.tasks import Arguments, Result, Tasks, in_thread, in_thread_to_its_end
-from stablelog.broker.topics import (
-    CONSUMER_OFFSETS_TOPIC,
-    Topic,
-    Topics,
-    commit_log_of,
-    group_of_log,
-    is_internal,
-)
+from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, commit_log_of, group_of_log, is_internal
+from stablelog.broker.topics import Topic, Topics
 from stablelog.broker.transactions import Transactions
+from stablelog.broker.turns import AT_ONCE_MAX, in_turns
 from stablelog.broker.waiting import Waiters
 from stablelog.coordinators.consumer_groups.coordinator import GroupConfig, GroupCoordinator
 from stablelog.coordinators.transactions.coordinator import TransactionConfig
@@ -462,13 +458,24 @@ class Broker:
             await self._end_work(name)
             if not self._opening.works_on(name):  # an opening may have begun while other work was waited for
                 break
-        topic = self.topics.delete(name)
-        for index in range(topic.partition_count):
-            self.transactions.partition_gone((name, index), topic.group)
-        for partition in topic.partitions.values():
-            self.flush.forget(partition, Unavailable(f"topic {name} was deleted"))
-            self.waiters.wake(partition)
-        self.groups.apply(self.groups.coordinator.topic_deleted(name, now_ms=self.now_ms()))
+        topic = self.topics.unlist(name)
+        await self.tasks.for_request("deleting a topic", partial(self._delete, topic))
+
+    async def _delete(self, topic: Topic) -> None:
+        """Delete what there is of a topic that is not in the list. Others are served meanwhile."""
+        why = Unavailable(f"topic {topic.name} was deleted")
+        try:
+            async for partition in in_turns(list(topic.partitions.values()), at_once=AT_ONCE_MAX):
+                self.flush.forget(partition, why)
+                self.waiters.wake(partition)
+                partition.close(clean=False)
+            async for index in in_turns(range(topic.partition_count), at_once=AT_ONCE_MAX):
+                self.transactions.partition_gone((topic.name, index), topic.group)
+            await in_thread(None, self.topics.set_aside, topic)
+            self.topics.forget_files(topic)
+        finally:
+            self.topics.release(topic)
+        self.groups.apply(self.groups.coordinator.topic_deleted(topic.name, now_ms=self.now_ms()))
         await self.groups.journal.settled()
 
     # -- stop --------------------------------------------------------------------------------------------------

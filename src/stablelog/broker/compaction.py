@@ -16,7 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.tasks import Tasks, in_thread
-from stablelog.broker.topics import Topics, is_internal
+from stablelog.broker.topic_names import is_internal
+from stablelog.broker.topics import Topics
 from stablelog.errors import StablelogError
 from stablelog.log.cleaner import Cleaned, Compaction
 from stablelog.log.compaction import KEY_MEMORY_SIZE

@@ -33,7 +33,7 @@ from stablelog.broker.directory_signs import (
 from stablelog.broker.dynamic_settings import SETTINGS_FILE, decode_settings
 from stablelog.broker.kafka_import import PARTITION_DIRECTORY
 from stablelog.broker.partition_metadata import read_partition_metadata
-from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, is_internal
+from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, is_internal
 from stablelog.coordinators.consumer_groups import records as group_records
 from stablelog.coordinators.joint import records as joint_records
 from stablelog.coordinators.transactions import records as transaction_records

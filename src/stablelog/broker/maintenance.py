@@ -30,7 +30,8 @@ from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
 from stablelog.broker.opening import Opening
 from stablelog.broker.tasks import Tasks, in_thread
-from stablelog.broker.topics import Topics, is_internal
+from stablelog.broker.topic_names import is_internal
+from stablelog.broker.topics import Topics
 from stablelog.broker.transactions import Transactions
 from stablelog.broker.turns import AT_ONCE_MAX, in_turns
 from stablelog.coordinators.live_state import LiveState

@@ -4,7 +4,6 @@ The list of topics is `catalog`'s. A directory that Apache Kafka wrote has none:
 """
 
 import logging
-import re
 import resource
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -45,6 +44,13 @@ from stablelog.broker.partition_metadata import (
 )
 from stablelog.broker.partition_state import COMMON, Codes, PartitionState
 from stablelog.broker.side_by_side import close_each, make_each
+from stablelog.broker.topic_names import (
+    NAME_SIZE_MAX,
+    check_not_internal,
+    check_topic_name,
+    is_internal,
+    without_dots,
+)
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, InvalidConfig, NewerFormat, Refused, StablelogError, Unavailable
 from stablelog.log.epoch_check import latest_epoch_of_all
@@ -58,64 +64,17 @@ from stablelog.log.recovery import NEVER
 from stablelog.log.segment import OpenFiles
 from stablelog.views.commit_ordered import CommitOrderedPartition
 from stablelog.views.last_commit import last_commit_sequence
-from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, is_group_name
 
 log = logging.getLogger(__name__)
 
-TRANSACTION_STATE_TOPIC = "__transaction_state"
-CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
-NAME_SIZE_MAX = 249
 # Of a sealed segment that is read: the log file, its map, and the maps of three indexes.
 DESCRIPTORS_PER_SEGMENT = 5
 OPEN_SEGMENTS_MIN = 64
 OPEN_SEGMENTS_MAX = 4096  # whose maps are a quarter of what Linux allows a process
 
-_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 STRAY = (
     "-stray"  # what the name of a directory ends in that had the name of a new partition, and holds records
 )
-
-
-def commit_log_of(group: str) -> str:
-    """The topic that is the commit log of a transaction group."""
-    return f"{TRANSACTION_STATE_TOPIC}.{group}" if group else TRANSACTION_STATE_TOPIC
-
-
-def group_of_log(name: str) -> str | None:
-    """The transaction group whose commit log a topic of this name is; None if it is none."""
-    if name == TRANSACTION_STATE_TOPIC:
-        return DEFAULT_GROUP
-    stem, _, group = name.partition(".")
-    return group if stem == TRANSACTION_STATE_TOPIC and group and is_group_name(group) else None
-
-
-def is_internal(name: str) -> bool:
-    """Whether the broker keeps its own state in a topic of this name."""
-    return name == CONSUMER_OFFSETS_TOPIC or group_of_log(name) is not None
-
-
-def check_not_internal(name: str) -> None:
-    """Refuse a name that the broker uses itself, now or some day.
-
-    Raises:
-        Refused: invalid_topic_exception.
-    """
-    # Names with _ for . too: metrics could not tell them apart.
-    if is_internal(name) or _without_dots(name).startswith(f"{TRANSACTION_STATE_TOPIC}_"):
-        raise Refused(ErrorCode.invalid_topic_exception, f"{name!r} is a name for the broker's own topics")
-
-
-def check_topic_name(name: str) -> None:
-    """Refuse a name that Kafka would refuse.
-
-    Raises:
-        Refused: invalid_topic_exception.
-    """
-    if not name or len(name) > NAME_SIZE_MAX or name in {".", ".."} or not _LEGAL_NAME.fullmatch(name):
-        raise Refused(
-            ErrorCode.invalid_topic_exception,
-            f"{name[:NAME_SIZE_MAX]!r} is no topic name: 1 to {NAME_SIZE_MAX} characters from a-z A-Z 0-9 . _ -, and not . or ..",
-        )
 
 
 @dataclass(slots=True, eq=False)
@@ -358,7 +317,7 @@ class Topics:
 
     def _add(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
-        self._dotless[_without_dots(topic.name)] = topic.name
+        self._dotless[without_dots(topic.name)] = topic.name
         self._names[topic.topic_id] = topic.name
 
     # -- looking up --------------------------------------------------------------------------------------------
@@ -449,7 +408,7 @@ class Topics:
             given = {s: self._config[s] for s in SETTLED_AT_CREATION if self._config[s] != default_of(s)}
             configs = {**given, **configs}
         self.check_new(name, partition_count, configs, own=own)
-        self._reserved[_without_dots(name)] = partition_count
+        self._reserved[without_dots(name)] = partition_count
         return Topic(name, uuid.uuid4(), partition_count, dict(configs))
 
     def make_partitions(self, topic: Topic, indexes: Iterable[int]) -> dict[int, Partition]:
@@ -491,7 +450,7 @@ class Topics:
 
     def release(self, topic: Topic) -> None:
         """What was reserved is in the list now, or will not be."""
-        del self._reserved[_without_dots(topic.name)]
+        del self._reserved[without_dots(topic.name)]
 
     def check_new(
         self, name: str, partition_count: int, configs: Mapping[str, str], *, own: bool = False
@@ -502,8 +461,8 @@ class Topics:
             Refused: as `create` would.
         """
         check_topic_name(name)
-        other = self._dotless.get(_without_dots(name))
-        if name in self._topics or (other is None and _without_dots(name) in self._reserved):
+        other = self._dotless.get(without_dots(name))
+        if name in self._topics or (other is None and without_dots(name) in self._reserved):
             raise Refused(ErrorCode.topic_already_exists, f"topic {name!r} exists already")
         if not own:
             check_not_internal(name)
@@ -550,11 +509,11 @@ class Topics:
                 ErrorCode.invalid_partitions,
                 f"{name} has {topic.partition_count} partitions and can be given more; {partition_count} were asked for",
             )
-        if _without_dots(name) in self._reserved:
+        if without_dots(name) in self._reserved:
             raise Refused(ErrorCode.reassignment_in_progress, f"{name} is being given partitions")
         more = partition_count - topic.partition_count
         self._check_room(more)
-        self._reserved[_without_dots(name)] = more
+        self._reserved[without_dots(name)] = more
         return topic
 
     def publish_more(self, topic: Topic, added: Mapping[int, Partition]) -> None:
@@ -590,26 +549,54 @@ class Topics:
         Raises:
             Refused: there is no such topic, the broker needs it, or the disk does not take the list; nothing changed.
         """
+        topic = self.unlist(name)
+        try:
+            for partition in topic.partitions.values():
+                partition.close(clean=False)
+            self.set_aside(topic)
+            self.forget_files(topic)
+        finally:
+            self.release(topic)
+        return topic
+
+    # Deleting many partitions takes long: `delete` in steps, of which `set_aside` may run in a thread.
+
+    def unlist(self, name: str) -> Topic:
+        """Take a topic out of the list. Durable on return.
+
+        Its partitions take no calls any more, and its name is taken until `release`.
+
+        Raises:
+            Refused: as `delete` would.
+        """
         topic = self._topics.get(name)
         if topic is None:
             raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
         if topic.is_internal:
             raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own and stays")
+        if without_dots(name) in self._reserved:
+            raise Refused(ErrorCode.reassignment_in_progress, f"{name} is being given partitions")
         self._forget(topic)
         try:
             self._write_list()
         except Refused:
             self._add(topic)
             raise
+        self._reserved[without_dots(name)] = 0
+        for partition in topic.partitions.values():
+            partition.usability.close()
+        return topic
+
+    def set_aside(self, topic: Topic) -> None:
+        """Rename the directories of a topic that is not in the list. May run in a thread."""
         for index in range(topic.partition_count):
-            partition = topic.partitions.get(index)
-            if partition is not None:
-                partition.close(clean=False)
             self._set_aside(topic, index)
         self._written(partial(self._disk.sync_dir, self._directory))
-        self._recovery_points.forget(name)
+
+    def forget_files(self, topic: Topic) -> None:
+        """Have the checkpoints say nothing of a topic that is not in the list."""
+        self._recovery_points.forget(topic.name)
         self._written(self._forget_gone, self.make_recovery_points_durable)
-        return topic
 
     def _set_aside(self, topic: Topic, index: int) -> None:
         """Rename the directory of a deleted partition."""
@@ -664,7 +651,7 @@ class Topics:
     def _forget(self, topic: Topic) -> None:
         del self._topics[topic.name]
         del self._names[topic.topic_id]
-        self._dotless.pop(_without_dots(topic.name), None)
+        self._dotless.pop(without_dots(topic.name), None)
 
     # -- partitions --------------------------------------------------------------------------------------------
 
@@ -871,10 +858,6 @@ def _give_up(made: Mapping[int, Partition]) -> None:
     """Close partitions that will not be: where descriptors have run out, others need theirs."""
     for partition in made.values():
         partition.close(clean=False)
-
-
-def _without_dots(name: str) -> str:
-    return name.replace(".", "_")
 
 
 def _short(name: str) -> str:

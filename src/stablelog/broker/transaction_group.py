@@ -20,7 +20,8 @@ from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
 from stablelog.broker.tasks import Tasks
-from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, Topic, Topics
+from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
+from stablelog.broker.topics import Topic, Topics
 from stablelog.broker.turns import AT_ONCE_MAX, Turn
 from stablelog.coordinators.transactions.coordinator import (
     REPAIR,

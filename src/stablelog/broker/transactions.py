@@ -18,7 +18,8 @@ from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
 from stablelog.broker.tasks import Tasks
-from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, Topics
+from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
+from stablelog.broker.topics import Topics
 from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.coordinators.transactions.coordinator import (
     Description,

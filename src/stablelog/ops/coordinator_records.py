@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, group_of_log
+from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, group_of_log
 from stablelog.coordinators.consumer_groups import records as group_records
 from stablelog.coordinators.consumer_groups.membership import CONSUMER_PROTOCOL
 from stablelog.coordinators.consumer_groups.records import GroupValue, MemberValue, OffsetKey

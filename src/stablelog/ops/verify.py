@@ -27,7 +27,7 @@ from stablelog.broker.formats import newer_formats
 from stablelog.broker.kafka_import import PARTITION_DIRECTORY, find_topics
 from stablelog.broker.kafka_metadata import METADATA_TOPIC
 from stablelog.broker.partition_metadata import METADATA_FILE, read_partition_metadata
-from stablelog.broker.topics import is_internal
+from stablelog.broker.topic_names import is_internal
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, DiskError, InvalidConfig, NewerFormat
 from stablelog.log.epoch_check import latest_epoch_of_all

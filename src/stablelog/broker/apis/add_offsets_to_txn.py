@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
-from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC
+from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
 from stablelog.errors import Refused
 
 OFFSETS_PARTITION = (CONSUMER_OFFSETS_TOPIC, 0)

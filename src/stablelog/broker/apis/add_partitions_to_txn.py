@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PartitionState
-from stablelog.broker.topics import is_internal
+from stablelog.broker.topic_names import is_internal
 from stablelog.broker.turns import AT_ONCE_MAX, in_turns
 from stablelog.coordinators.transactions.states import State
 from stablelog.errors import Refused

@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
-from stablelog.broker.topics import is_internal
+from stablelog.broker.topic_names import is_internal
 from stablelog.broker.turns import in_turns
 from stablelog.errors import Refused
 

@@ -21,7 +21,7 @@ from stablelog.batch.records import is_decoded_quickly
 from stablelog.broker.apis import check_marked, durable_code
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
-from stablelog.broker.topics import is_internal
+from stablelog.broker.topic_names import is_internal
 from stablelog.broker.turns import in_turns
 from stablelog.errors import Corrupt, Refused, Unavailable
 from stablelog.log.append import check_batch, check_keys

@@ -25,7 +25,7 @@ from stablelog.batch.markers import Marker, MarkerType
 from stablelog.broker.apis import check_marked, durable_code
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
-from stablelog.broker.topics import CONSUMER_OFFSETS_TOPIC, group_of_log
+from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, group_of_log
 from stablelog.errors import Refused
 from stablelog.log.partition import MarkerWrite, Partition
 from stablelog.views.commit_ordered import CommitOrderedPartition

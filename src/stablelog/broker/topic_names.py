@@ -1,0 +1,61 @@
+"""The names of topics: which are legal, and which are the broker's own."""
+
+import re
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.errors import Refused
+from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, is_group_name
+
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
+NAME_SIZE_MAX = 249
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def commit_log_of(group: str) -> str:
+    """The topic that is the commit log of a transaction group."""
+    return f"{TRANSACTION_STATE_TOPIC}.{group}" if group else TRANSACTION_STATE_TOPIC
+
+
+def group_of_log(name: str) -> str | None:
+    """The transaction group whose commit log a topic of this name is; None if it is none."""
+    if name == TRANSACTION_STATE_TOPIC:
+        return DEFAULT_GROUP
+    stem, _, group = name.partition(".")
+    return group if stem == TRANSACTION_STATE_TOPIC and group and is_group_name(group) else None
+
+
+def is_internal(name: str) -> bool:
+    """Whether the broker keeps its own state in a topic of this name."""
+    return name == CONSUMER_OFFSETS_TOPIC or group_of_log(name) is not None
+
+
+def check_not_internal(name: str) -> None:
+    """Refuse a name that the broker uses itself, now or some day.
+
+    Raises:
+        Refused: invalid_topic_exception.
+    """
+    # Names with _ for . too: metrics could not tell them apart.
+    if is_internal(name) or without_dots(name).startswith(f"{TRANSACTION_STATE_TOPIC}_"):
+        raise Refused(ErrorCode.invalid_topic_exception, f"{name!r} is a name for the broker's own topics")
+
+
+def check_topic_name(name: str) -> None:
+    """Refuse a name that Kafka would refuse.
+
+    Raises:
+        Refused: invalid_topic_exception.
+    """
+    if not name or len(name) > NAME_SIZE_MAX or name in {".", ".."} or not _LEGAL_NAME.fullmatch(name):
+        raise Refused(
+            ErrorCode.invalid_topic_exception,
+            f"{name[:NAME_SIZE_MAX]!r} is no topic name: 1 to {NAME_SIZE_MAX} characters from a-z A-Z 0-9 . _ -, and not . or ..",
+        )
+
+
+def without_dots(name: str) -> str:
+    """What metrics make of a name: they cannot tell `.` and `_` apart."""
+    return name.replace(".", "_")
