@@ -3,6 +3,7 @@
 The real disk meets its errors through a stand-in for the `os` module, which lets one system call fail or fall short.
 """
 
+import contextlib
 import errno
 import mmap
 import os
@@ -15,7 +16,7 @@ import pytest
 from stablelog.env import disk as local
 from stablelog.env.disk import COPIED_SIZE_MAX, LocalDisk
 from stablelog.errors import DiskError
-from stablelog.testing.sim_disk import SimDisk
+from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 
 NUMBERS = [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EINVAL]
 CONTENT = b"0123456789"
@@ -110,6 +111,11 @@ def mapped(file):
         return file.view(2, 3)
 
 
+def both(on):
+    """A file that exists and one that does not."""
+    return {on.path: b"x" * 100, on.path.with_name("new"): InPieces(b"y" * 100, b"z" * 200)}
+
+
 # Each call, the system calls that it stands on, and whether an error may leave its change.
 CALLS = {
     "open": (lambda on: on.disk.open(on.path), ["open"], True),
@@ -123,6 +129,10 @@ CALLS = {
     "write_atomic": (lambda on: on.disk.write_atomic(on.path, b"x"), ["write"], True),
     "write_atomic, syncing": (lambda on: on.disk.write_atomic(on.path, b"x"), ["fsync"], True),
     "write_atomic, replacing": (lambda on: on.disk.write_atomic(on.path, b"x"), ["replace"], True),
+    "write_together, opening": (lambda on: on.disk.write_together(both(on)), ["open"], True),
+    "write_together": (lambda on: on.disk.write_together(both(on)), ["write"], True),
+    "write_together, syncing": (lambda on: on.disk.write_together(both(on)), ["fsync"], True),
+    "write_together, replacing": (lambda on: on.disk.write_together(both(on)), ["replace"], True),
     "write_unsynced": (lambda on: on.disk.write_unsynced(on.path, b"x"), ["write"], True),
     "write_unsynced, replacing": (lambda on: on.disk.write_unsynced(on.path, b"x"), ["replace"], True),
     "list_dir": (lambda on: on.disk.list_dir(on.directory), ["listdir"], True),
@@ -170,9 +180,10 @@ def test_each_call_raises_one_error_that_names_the_path_and_changes_nothing(ther
         lambda on: on.file.append(b"ab" * 100, b"c" * 200),
         lambda on: on.disk.write_atomic(on.path, b"x" * 400),
         lambda on: on.disk.write_atomic(on.path, InPieces(b"x" * 100, b"y" * 300)),
+        lambda on: on.disk.write_together(both(on)),
         lambda on: on.disk.write_unsynced(on.path, b"x" * 400),
     ],
-    ids=["append", "write_atomic", "write_atomic, pieces", "write_unsynced"],
+    ids=["append", "write_atomic", "write_atomic, pieces", "write_together", "write_unsynced"],
 )
 def test_a_failed_write_says_how_many_bytes_it_was_to_write(there, write):
     there.place.fail(["pwritev", "write"], errno.ENOSPC)
@@ -190,6 +201,7 @@ def test_only_a_call_that_writes_content_says_how_many_bytes_lack_room_on_the_si
     for call, size in (
         (lambda: file.append(bytes(200)), 200),
         (lambda: disk.write_atomic(path, bytes(200)), 200),
+        (lambda: disk.write_together({path: bytes(60), path.with_name("g"): bytes(60)}), 120),
         (lambda: disk.write_unsynced(path, bytes(200)), 200),
         (lambda: file.truncate(200), 0),
         (lambda: disk.allocate(path.with_name("g"), 200), 0),
@@ -197,6 +209,60 @@ def test_only_a_call_that_writes_content_says_how_many_bytes_lack_room_on_the_si
         with pytest.raises(DiskError) as raised:
             call()
         assert (raised.value.number, raised.value.size) == (errno.ENOSPC, size)
+
+
+def test_files_that_are_written_together_are_all_replaced(there):
+    there.disk.write_together(both(there))
+    assert there.disk.list_dir(there.directory) == ["f", "new"]
+    assert there.disk.read_bytes(there.path) == b"x" * 100
+    assert there.disk.read_bytes(there.path.with_name("new")) == b"y" * 100 + b"z" * 200
+
+
+def test_an_error_behind_the_first_replaced_file_says_that_something_changed(there):
+    """On the real disk the second rename fails, on the simulated one the step that is the second name."""
+    if isinstance(there.place, Local):
+        renamed = []
+
+        def replace(source, target):
+            if renamed:
+                raise OSError(errno.EIO, "no more renames")
+            renamed.append(target)
+            os.replace(source, target)
+
+        there.place.calls.instead = {"replace": replace}
+    else:
+        there.disk.fail_at = there.disk.steps + 2
+    with pytest.raises(DiskError) as raised:
+        there.disk.write_together(both(there))
+    assert not raised.value.undone
+    assert there.disk.list_dir(there.directory) == ["f"]
+    assert there.disk.read_bytes(there.path) == b"x" * 100
+
+
+def test_files_of_two_directories_are_not_written_together(there):
+    there.disk.make_dir(there.directory / "e")
+    with pytest.raises(AssertionError, match="2 directories"):
+        there.disk.write_together({there.path: b"", there.directory / "e" / "f": b""})
+    assert there.disk.read_bytes(there.path) == CONTENT
+
+
+def test_after_a_crash_each_file_of_those_written_together_is_old_or_new():
+    """The simulated disk alone can crash."""
+    found = set()
+    for seed in range(200):
+        disk, directory = SimDisk(), Path("/d")
+        disk.make_dir(directory)
+        old = {directory / "a": b"old", directory / "b": b"old"}
+        disk.write_together(old)
+        disk.crash_at = disk.steps + 1 + seed % 4
+        with contextlib.suppress(SimulatedCrash):
+            disk.write_together(dict.fromkeys(old, b"new"))
+        after = disk.crash(random.Random(seed))
+        found.add((seed % 4, *(after.read_bytes(path) for path in old)))
+    every = {(b"old", b"old"), (b"old", b"new"), (b"new", b"old"), (b"new", b"new")}
+    assert {tuple(pair) for at, *pair in found if at == 0} == {(b"old", b"old")}
+    assert {tuple(pair) for at, *pair in found if at == 2} == every
+    assert {tuple(pair) for at, *pair in found if at == 3} == {(b"new", b"new")}
 
 
 def test_a_write_that_cannot_be_undone_closes_the_file_for_more(there):
@@ -261,6 +327,7 @@ MISSING = {
     "size": lambda disk, path: disk.size(path),
     "read_bytes": lambda disk, path: disk.read_bytes(path),
     "write_atomic": lambda disk, path: disk.write_atomic(path / "x", b""),
+    "write_together": lambda disk, path: disk.write_together({path / "x": b"", path / "y": b""}),
     "write_unsynced": lambda disk, path: disk.write_unsynced(path / "x", b""),
     "list_dir": lambda disk, path: disk.list_dir(path),
     "rename": lambda disk, path: disk.rename(path, path.with_name("other")),
@@ -303,6 +370,7 @@ def test_a_symbolic_link_is_not_followed_when_a_directory_is_removed(tmp_path):
 WRITING = {
     "create": lambda disk, path: disk.open(path.with_name("new"), create=True),
     "write_atomic": lambda disk, path: disk.write_atomic(path, b""),
+    "write_together": lambda disk, path: disk.write_together({path: b""}),
     "write_unsynced": lambda disk, path: disk.write_unsynced(path, b""),
     "make_dir": lambda disk, path: disk.make_dir(path.with_name("d")),
     "rename": lambda disk, path: disk.rename(path, path.with_name("g")),
@@ -361,6 +429,10 @@ WRONG_KIND = {
     "open a directory": (lambda on: on.disk.open(on.directory), errno.EISDIR),
     "read a directory": (lambda on: on.disk.read_bytes(on.directory), errno.EISDIR),
     "replace a directory": (lambda on: on.disk.write_atomic(on.directory, b""), errno.EISDIR),
+    "replace a directory with a file beside it": (
+        lambda on: on.disk.write_together({on.directory / "e": b"", on.directory / "h": b""}),
+        errno.EISDIR,
+    ),
     "allocate a directory": (lambda on: on.disk.allocate(on.directory, 9), errno.EISDIR),
     "remove a directory": (lambda on: on.disk.remove(on.directory), errno.EISDIR),
     "list a file": (lambda on: on.disk.list_dir(on.path), errno.ENOTDIR),

@@ -16,7 +16,7 @@ import mmap
 import os
 import stat
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -144,6 +144,17 @@ class Disk(Protocol):
         """Replace the file as a whole: after a crash it holds the old content or the new. Durable on return."""
         ...
 
+    def write_together(self, files: Mapping[Path, Content]) -> None:
+        """Replace files of one directory, each as a whole, with one sync of the directory. Durable on return.
+
+        After a crash each file, by itself, holds its old content or its new one. If the content of one file cannot be
+        written, no file is replaced.
+
+        Args:
+            files: contents by path; at least one.
+        """
+        ...
+
     def write_unsynced(self, path: Path, content: bytes) -> None:
         """Replace the file as a whole without a sync: after a crash it holds the old content, the new, or a part."""
         ...
@@ -192,6 +203,13 @@ class Disk(Protocol):
 def pieces_of(content: Content) -> Iterable[bytes]:
     """The pieces of a file's content, to be written one behind the other."""
     return (content,) if isinstance(content, bytes) else content
+
+
+def directory_of(files: Iterable[Path]) -> Path:
+    """The directory of files that are written together: they have the same one."""
+    directories = {path.parent for path in files}
+    assert len(directories) == 1, f"files of {len(directories)} directories are not written together"
+    return directories.pop()
 
 
 def _disk_call(what: str, *, undone: bool = True, writes: bool = False) -> Callable[[Call], Call]:
@@ -403,37 +421,52 @@ class LocalDisk:
     @_disk_call("writing", writes=True)
     def write_atomic(self, path: Path, content: Content) -> None:
         """Write beside, sync, rename over, sync the directory."""
-        self._replace(path, content, sync=True)
+        self._replace({path: content}, sync=True)
+        self._sync_replaced(path.parent, path)
+
+    def write_together(self, files: Mapping[Path, Content]) -> None:
+        """Write all beside and sync each, rename them over, sync the directory."""
+        self._write_together(directory_of(files), files)
+
+    @_disk_call("writing files of", writes=True)
+    def _write_together(self, directory: Path, files: Mapping[Path, Content]) -> None:
+        self._replace(files, sync=True)
+        self._sync_replaced(directory, *files)
+
+    def _sync_replaced(self, directory: Path, *paths: Path) -> None:
+        """Make the names of replaced files durable."""
         try:
-            self.sync_dir(path.parent)
+            self.sync_dir(directory)
         except DiskError as error:
-            raise DiskError(f"writing {path} failed", error.number, undone=False) from error
+            names = ", ".join(map(str, paths))
+            raise DiskError(f"writing {names} failed", error.number, undone=False) from error
 
     @_disk_call("writing", writes=True)
     def write_unsynced(self, path: Path, content: bytes) -> None:
         """Write beside, and rename over."""
-        self._replace(path, content, sync=False)
+        self._replace({path: content}, sync=False)
 
-    def _replace(self, path: Path, content: Content, *, sync: bool) -> None:
-        beside = path.with_name(path.name + ".tmp")
-        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    def _replace(self, files: Mapping[Path, Content], *, sync: bool) -> None:
+        """Write all files beside, then rename each over. If one cannot be written, none is replaced."""
+        size = sum(map(len, files.values()))
+        beside: dict[Path, str] = {}  # what is not renamed yet
+        is_replaced = False
+        path = Path()
         try:
-            try:
-                for piece in pieces_of(content):
-                    view = memoryview(piece)
-                    while view:
-                        view = view[os.write(fd, view) :]
-                if sync:
-                    os.fsync(fd)
-            finally:
-                os.close(fd)
-            os.replace(beside, path)
+            for path, content in files.items():
+                beside[path] = f"{path}.tmp"
+                _write(beside[path], content, sync=sync)
+            for path in files:
+                os.replace(beside[path], path)
+                del beside[path]
+                is_replaced = True
         except OSError as error:
-            with contextlib.suppress(OSError):
-                os.unlink(beside)  # it would take room on a full disk
+            for left in beside.values():
+                with contextlib.suppress(OSError):
+                    os.unlink(left)  # it would take room on a full disk
             if isinstance(error, FileNotFoundError):
                 raise
-            raise _disk_error(f"writing {path}", error, size=len(content)) from error
+            raise _disk_error(f"writing {path}", error, undone=not is_replaced, size=size) from error
 
     @_disk_call("listing")
     def list_dir(self, path: Path) -> list[str]:
@@ -518,6 +551,20 @@ class LocalDisk:
         """Bytes that this user may still write, by statvfs(2)."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
+
+
+def _write(path: str, content: Content, *, sync: bool) -> None:
+    """Write a file that belongs to nobody yet."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        for piece in pieces_of(content):
+            written = os.write(fd, piece)
+            while written < len(piece):
+                written += os.write(fd, memoryview(piece)[written:])
+        if sync:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _mode(path: Path) -> int | None:

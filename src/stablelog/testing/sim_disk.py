@@ -9,12 +9,12 @@ names, closed files, and, within a `capacity`, what does not fit.
 
 import errno
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from weakref import WeakSet
 
-from stablelog.env.disk import Buffer, Content, pieces_of
+from stablelog.env.disk import Buffer, Content, directory_of, pieces_of
 from stablelog.errors import DiskError
 
 PAGE_SIZE = 512
@@ -360,6 +360,27 @@ class SimDisk:
         home = self._replaceable(path, content)
         with self.effect(f"write {path.name}", path):
             home.names[path.name] = home.durable[path.name] = _Inode(bytearray(content), bytes(content))
+
+    def write_together(self, files: Mapping[Path, Content]) -> None:
+        """Replace files of one directory: the content of each is durable first, and its name when all are replaced."""
+        directory = directory_of(files)
+        contents = {path: b"".join(pieces_of(content)) for path, content in files.items()}
+        size = sum(map(len, contents.values()))
+        is_replaced = False
+        try:
+            homes = {path: self._replaceable(path, content) for path, content in contents.items()}
+            self.take_room(size, "writing files of", directory)
+            for path, home in homes.items():
+                with self.effect(f"write {path.name}", path):
+                    home.names[path.name] = _Inode(bytearray(contents[path]), contents[path])
+                is_replaced = True
+            with self.effect(f"sync directory {directory.name}", directory):
+                for path, home in homes.items():
+                    home.durable[path.name] = home.names[path.name]
+        except DiskError as error:
+            error.size = size
+            error.undone = error.undone and not is_replaced
+            raise
 
     def write_unsynced(self, path: Path, content: bytes) -> None:
         """Replace the file as a whole, without a sync."""
