@@ -205,9 +205,9 @@ class WatchedDisk(SimDisk):
         super().__init__()
         self.writers = {}
 
-    def write_atomic(self, path, content):
-        self.writers[path.suffix] = threading.get_ident()
-        super().write_atomic(path, content)
+    def write_together(self, files):
+        self.writers |= dict.fromkeys((path.suffix for path in files), threading.get_ident())
+        super().write_together(files)
 
 
 def test_a_large_snapshot_is_not_written_on_the_event_loop():

@@ -157,14 +157,17 @@ class CountedReserve(DiskReserve):
 
 
 def written(disk, count):
-    """Topics of one partition each, with one record each that is synced."""
+    """Topics of one partition each, with one synced record of a producer each."""
     disk.make_dir(HERE)
     reserve = CountedReserve(disk)
     topics = Topics(disk, HERE, load_settings({}), lambda: 0, reserve)
     topics.load(clean=True)
     for number in range(count):
         partition = topics.create(f"t{number}", 1, {}).partitions[0]
-        partition.append(encode_batch([Record(0, 0, None, b"value", ())]), now_ms=0)
+        batch = encode_batch(
+            [Record(0, 0, None, b"value", ())], producer_id=7, producer_epoch=0, base_sequence=0
+        )
+        partition.append(batch, now_ms=0)
         work = partition.unsynced()
         work.run()
         partition.synced(work)

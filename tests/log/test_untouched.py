@@ -7,9 +7,13 @@ import pytest
 
 from stablelog.errors import Corrupt
 from stablelog.log.partition import Isolation
+from stablelog.log.verify import verify_directory
+from stablelog.testing.sim_disk import SimulatedCrash
 from tests.log.timeline import DIRECTORY, Log
 
-LOG, TIMEINDEX, TXNINDEX = (DIRECTORY / f"{0:020d}{suffix}" for suffix in (".log", ".timeindex", ".txnindex"))
+LOG, INDEX, TIMEINDEX, TXNINDEX = (
+    DIRECTORY / f"{0:020d}{suffix}" for suffix in (".log", ".index", ".timeindex", ".txnindex")
+)
 
 
 def log_with_snapshot(words="P1 P1a P2 -", more=""):
@@ -218,3 +222,191 @@ def test_a_close_syncs_what_only_the_system_has():
     steps = log.disk.steps
     log.partition.close()
     assert log.disk.steps > steps
+
+
+def names(log):
+    return [name.partition(".")[2] for name in log.disk.list_dir(DIRECTORY) if name[0] == "0"]
+
+
+def test_a_close_behind_a_few_records_without_producers_writes_no_snapshot():
+    log = Log().write("- - -")
+    log.partition.close()
+    assert names(log) == ["index", "log", "timeindex"]
+    log.disk = log.disk.crash(random.Random(0))
+    assert names(log) == ["index", "log", "timeindex"]
+    assert len(log.disk.content(TIMEINDEX)) == 12
+    log.partition = log.open(clean=True)
+    assert log.partition.end_offset == 3
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+@pytest.mark.parametrize("clean", [True, False])
+def test_entries_that_closes_have_added_to_the_time_index_stay(snapshot, clean):
+    """A replay makes none of them. The file is not written again."""
+    log = Log(index_interval_bytes=150)
+    if snapshot:
+        log.write("- - -")
+        log.partition.take_snapshot()
+        log.sync()
+    for _ in range(3):
+        log.now_ms += 10
+        log.write("- - -")
+        log.reopen()
+    log.now_ms += 10
+    log.write("-" if clean else "- - -")
+    log.partition.close(clean=clean)
+    end, content, steps = log.partition.end_offset, bytes(log.disk.content(TIMEINDEX)), log.disk.steps
+    assert len(content) >= 36
+    log.partition = log.open(clean=clean, recovery_point=end, is_established=True)
+    assert log.disk.steps == steps
+    index = log.partition._active.time_index
+    assert bytes(index.content())[: len(content)] == content
+    pairs = [index[at] for at in range(len(index))]
+    assert pairs == sorted(set(pairs))
+    log.now_ms += 10
+    log.write("-")
+    log.reopen()
+    assert bytes(log.disk.content(TIMEINDEX))[: len(content)] == content
+    assert list(verify_directory(log.disk, DIRECTORY)) == []
+
+
+@pytest.mark.parametrize("damage", [bytes(12), b"\xff" * 12, "other offset"])
+def test_an_entry_of_the_time_index_that_the_log_does_not_confirm_is_replaced(damage):
+    log = Log().write("- - -")
+    log.partition.close()
+    content = bytes(log.disk.content(TIMEINDEX))
+    log.disk.damage(TIMEINDEX, content[:-1] + b"\1" if isinstance(damage, str) else damage)
+    log.partition = log.open(clean=True)
+    assert not len(log.disk.content(TIMEINDEX))
+    log.partition.close()
+    assert log.disk.content(TIMEINDEX) == content
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_close_of_a_log_without_a_snapshot_is_repeated_without_a_change_of_the_disk(is_written):
+    log = Log().write("- - -" if is_written else "")
+    log.reopen()
+    steps, calls = log.disk.steps, []
+    log.disk.fault = lambda what, path: calls.append((what, path))
+    log.partition.close()
+    assert (log.disk.steps, calls) == (steps, [])
+    log.partition = log.open(clean=True, is_established=True)
+    assert log.disk.steps == steps
+
+
+def test_a_second_close_syncs_the_time_index_and_nothing_else():
+    log = Log().write("-")
+    log.reopen()
+    log.now_ms += 1
+    log.write("-")
+    calls = []
+    log.disk.fault = lambda what, path: calls.append((what, path.name))
+    log.partition.close()
+    what_matters = ("reading", "writing", "syncing", "syncing the directory", "listing", "removing")
+    assert [(what, name) for what, name in calls if what in what_matters] == [
+        ("reading", INDEX.name),
+        ("reading", TIMEINDEX.name),
+        ("writing", TIMEINDEX.name),
+        ("syncing", TIMEINDEX.name),
+    ]
+    assert log.disk.content(TIMEINDEX) == log.disk._inode(TIMEINDEX, "reading").durable
+
+
+@pytest.mark.parametrize("sessions", [1, 3])
+def test_a_close_behind_many_records_without_producers_writes_a_snapshot(sessions):
+    """However many stops there were in between: a start replays little."""
+    log = Log()
+    while log.partition.size <= 4096:
+        assert not any(name.endswith(".producers") for name in log.disk.list_dir(DIRECTORY))
+        log.write("- " * (60 // sessions))
+        log.reopen()
+    end = log.partition.end_offset
+    assert names(log) == ["index", "log", "timeindex", "producers", "snapshot"]
+    log.write("-")
+    log.reopen()
+    assert log.disk.exists(DIRECTORY / f"{end:020d}.producers"), "the next start replays one record behind it"
+    assert log.partition.end_offset == end + 1
+
+
+def test_a_close_behind_producers_that_have_expired_says_that_they_have():
+    log = Log(producer_id_expiration_ms=1000).write("P1 P1a")
+    log.reopen()
+    log.now_ms += 100_000
+    assert sum(log.partition.expire_producers(log.now_ms)) == 1
+    log.write("-")
+    log.reopen()
+    assert list(log.partition.producers()) == []
+
+
+def test_a_close_after_a_kill_syncs_the_index_files_that_the_killed_broker_wrote():
+    log = Log(index_interval_bytes=1).write("- - -")
+    log.partition._active.write_indexes()
+    log.partition.close(clean=False)
+    log.partition = log.open(recovery_point=3, is_established=True)
+    log.partition.close()
+    for suffix in (".index", ".timeindex"):
+        path = DIRECTORY / f"{0:020d}{suffix}"
+        assert len(log.disk.content(path)) > 0
+        assert log.disk.content(path) == log.disk._inode(path, "reading").durable
+    assert ".index" in "".join(log.disk.crash(random.Random(1)).list_dir(DIRECTORY))
+
+
+def test_a_close_lists_no_directory_and_leaves_the_newest_snapshot_alone():
+    log = Log().write("P1")
+    for _ in range(3):
+        log.reopen()
+        log.write("P1 P1c P1")
+        log.partition.take_snapshot()
+        log.write("P1")
+        calls = []
+        log.disk.fault = lambda what, path, calls=calls: calls.append(what)
+        log.partition.close()
+        log.disk.fault = None
+        assert "listing" not in calls
+        assert calls.count("syncing the directory") == 0
+        assert names(log) == ["index", "log", "timeindex", "producers", "snapshot"]
+        log.partition = log.open(clean=True)
+
+
+def state(partition):
+    """What is to survive a stop, whether it ends or not."""
+    return (
+        partition.end_offset,
+        list(partition.producers()),
+        [txn.first_offset for txn in partition.open_transactions()],
+        [txn.producer_id for txn in partition.aborted_in(0, partition.last_stable_offset)],
+    )
+
+
+@pytest.mark.parametrize("power", [False, True], ids=["killed", "power lost"])
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 300])
+@pytest.mark.parametrize(
+    ("before", "more"),
+    [("", "- -"), ("- -", "-"), ("", "P1 P1a P2 -"), ("P1 P1c", "P1 P2 P2a P1c P3"), ("P1", "- " * 70)],
+)
+def test_a_crash_at_each_step_of_a_close_loses_nothing(before, more, segment_bytes, power):
+    """Nothing that was acknowledged, and nothing of the producers."""
+    crash_at, is_over = 0, False
+    while not is_over:
+        crash_at += 1
+        log = Log(segment_bytes=segment_bytes).write(before)
+        log.reopen()
+        log.now_ms += 1
+        log.write(more)
+        wanted, end = state(log.partition), log.partition.end_offset
+        log.disk.crash_at = log.disk.steps + crash_at
+        try:
+            log.partition.close()
+            is_over = True
+        except SimulatedCrash:
+            pass
+        log.disk.crash_at = None
+        if power:
+            log.disk = log.disk.crash(random.Random(crash_at))
+        log.partition = log.open(clean=is_over, recovery_point=end, is_established=True)
+        assert state(log.partition) == wanted, crash_at
+        log.write("- P9 P9a")
+        log.reopen()
+        assert log.partition.end_offset == end + 3
+        assert list(verify_directory(log.disk, DIRECTORY)) == []
+    assert crash_at > 2

@@ -43,14 +43,9 @@ from stablelog.log.model import (
     ProducerDescription,
     Slice,
 )
-from stablelog.log.names import PRODUCERS, SNAPSHOT, SUMMARY
+from stablelog.log.names import SUMMARY
 from stablelog.log.producers import EndedTxn, Producers
-from stablelog.log.read import (
-    Lookup,
-    first_at_or_after,
-    greatest_timestamp,
-    read,
-)
+from stablelog.log.read import Lookup, first_at_or_after, greatest_timestamp, read
 from stablelog.log.recovery import NEVER, Cut, Known, Recovered, recover
 from stablelog.log.retention import PendingDeletes, count_durable, count_too_much, count_too_old
 from stablelog.log.segment import RELATIVE_OFFSET_MAX, OpenFiles, Segment
@@ -227,7 +222,7 @@ class Partition:
         self.leader_epoch = max(self.leader_epoch, found.epochs.latest)
         self.start_offset = found.start_offset
         self._unsynced = Unsynced(self._disk, self.directory, self._active.base_offset)
-        self._snapshots.put_off()
+        self._snapshots.opened(found.snapshots)
         self.high_watermark = self.synced_offset = self.end_offset
         self._producers.high_watermark_moved(self.high_watermark)
         self._active.created_ms = self._now_ms
@@ -430,7 +425,7 @@ class Partition:
     def _assign_epoch(self, epoch: int, offset: int) -> None:
         if self._epochs.assign(epoch, offset):
             # Written with the next sync: what a crash before it takes, recovery reads in the batches.
-            self._unsynced.write([(self.directory / EPOCH_FILE, self._epochs.encode())])
+            self._unsynced.write({self.directory / EPOCH_FILE: self._epochs.encode()})
 
     def _append_replicated(self, batches: Buffer, now_ms: int) -> Appended:
         """Take over batches of another log, with their offsets and epochs; the same markers give the same index."""
@@ -539,7 +534,7 @@ class Partition:
         self._unsynced.names_changed()
         # The snapshot first: when the segment goes, nothing else knows of the transactions that began in it.
         self._snapshot()
-        self._unsynced.write([(active.path(SUMMARY), active.summary.encode())])
+        self._unsynced.write({active.path(SUMMARY): active.summary.encode()})
 
     def _decided_to(self, end_offset: int) -> int:
         """The first offset that is undecided when all up to `end_offset` was written; that offset itself if none is."""
@@ -861,7 +856,7 @@ class Partition:
     # -- close -------------------------------------------------------------------------------------------------
 
     def close(self, *, clean: bool = True) -> None:
-        """Close every file. If `clean`, make everything durable and leave nothing for recovery to read again.
+        """Close every file. If `clean`, make everything durable and leave recovery little to read; see `Snapshots`.
 
         The time index then ends with an entry of the greatest timestamp, which Kafka needs to look up later ones.
         Later calls raise Unavailable: the directory may be deleted, and made again for another topic of the name.
@@ -877,22 +872,28 @@ class Partition:
         self._close_files()
 
     def _is_settled(self) -> bool:
-        """Whether a clean close has nothing to write: all is durable, and a snapshot at the log's end too, if one is needed."""
-        if not (self.end_offset == self.high_watermark == self.synced_offset and self._unsynced.is_idle):
-            return False
-        stem = self.directory / f"{self.end_offset:020d}"
-        is_told = all(self._disk.exists(stem.with_suffix(suffix)) for suffix in (PRODUCERS, SNAPSHOT))
-        return self.end_offset == 0 or (is_told and self._active.is_time_index_complete)
+        """Whether a clean close has nothing to write: all is durable, and a snapshot too, if one is needed."""
+        is_durable = self.end_offset == self.high_watermark == self.synced_offset and self._unsynced.is_idle
+        is_told = self._active.are_index_files_complete and not self._lacks_snapshot()
+        return is_durable and (is_told or self.end_offset == 0)
+
+    def _lacks_snapshot(self) -> bool:
+        is_complete = self._active.is_time_index_complete
+        return self._snapshots.lacks_newest(self._producers, self.end_offset, is_complete)
 
     def _settle(self) -> None:
+        lacks_snapshot = self._lacks_snapshot()
         self._active.complete_time_index()
-        self.take_snapshot()
+        self._active.write_indexes()
+        self._unsynced.indexes_written()
+        if lacks_snapshot:
+            self._snapshot()
         work = self.unsynced()
         assert work is not None
         work.run()
         self.synced(work)
         if not work.unwritten:  # else older snapshots are what the next start has
-            self._snapshots.remove_all_but({*self._segments.bases, self.end_offset})
+            self._snapshots.keep_newest(self.end_offset, self._segments.bases)
 
     def _close_files(self) -> None:
         for segment in self._segments:

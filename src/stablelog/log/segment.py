@@ -10,6 +10,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +24,7 @@ from stablelog.log.names import INDEX, LOG, TIMEINDEX, TXNINDEX
 from stablelog.log.offset_index import OffsetIndex
 from stablelog.log.proof import DamagedBatch, prove_headers, scrub
 from stablelog.log.summary import NOTHING, Summary
-from stablelog.log.time_index import TimeIndex
+from stablelog.log.time_index import ENTRY, TimeIndex
 from stablelog.log.transaction_index import AbortedTxn, TransactionIndex
 
 WALK_READ_SIZE = 64 << 10
@@ -120,6 +121,8 @@ class Segment:
         "_log",
         "_offset_index",
         "_open_files",
+        "_replayed_from",
+        "_synced_sizes",
         "_time_index",
         "_txn_index",
         "_unproven",
@@ -152,6 +155,8 @@ class Segment:
         self._index_files: dict[str, File] = {}  # of the growing segment, those that were written to
         self._dirty: set[str] = set()  # and are not synced since
         self._written_sizes: dict[str, int] = {}  # bytes of index files that are known to begin the index
+        self._replayed_from = 0, NOTHING, base_offset  # position, greatest timestamp before it, its offset
+        self._synced_sizes: list[int] = []  # of the index files, if the last owner has synced them
         self._broken_files: list[File] = []  # index files that take no more writes; a sync may have them
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
@@ -232,6 +237,7 @@ class Segment:
         """
         self._log = self._disk.open(self.path(LOG))
         self._begin_indexes()
+        self._replayed_from = 0, NOTHING, self.base_offset
         if progress is None:
             return
         contents = [bytearray(index) for index in indexes]
@@ -259,19 +265,66 @@ class Segment:
                 if header.max_timestamp == self.max_timestamp:
                     self.max_timestamp_offset = header.last_offset
                     break
+        self._replayed_from = self.size, self.max_timestamp, self.max_timestamp_offset
 
-    def index_files_hold(self, listing: Listing) -> bool:
+    def index_files_hold(self, listing: Listing, *, are_synced: bool) -> bool:
         """Whether the index files of the growing segment need no repair.
 
         The transaction index has to be what memory holds. The others may be behind it: `write_indexes` goes on from there.
+        Entries that closes have added to the time index are taken over.
+
+        Args:
+            listing: of the directory.
+            are_synced: whether the files are as their last owner has synced them.
         """
+        sizes = []
         for suffix, index in self._indexes():
             name = f"{self.base_offset:020d}{suffix}"
             found = listing.read(name) if name in listing else b""
+            sizes.append(len(found) if name in listing or suffix == TXNINDEX else -1)
             with index.content() as content:
-                if found != (content if suffix == TXNINDEX else content[: len(found)]):
-                    return False
+                is_held = found == (content if suffix == TXNINDEX else content[: len(found)])
+            if not is_held and not (suffix == TIMEINDEX and self._adopt_time_entries(found)):
+                return False
+        if are_synced:
+            self._synced_sizes = sizes
         return True
+
+    def _adopt_time_entries(self, found: bytes) -> bool:
+        """Take over the entries of the time index's file, if the log says the same of each. Returns whether it does.
+
+        A close completes the time index, and a replay does not make such an entry. Only a few batches are looked at.
+        """
+        position, newest, newest_offset = self._replayed_from
+        if self.size - position > WALK_READ_SIZE:
+            return False
+        assert self._time_index is not None
+        adopted = TimeIndex(self.base_offset, found)
+        known = [self._time_index[at] for at in range(len(self._time_index))]
+        maxima = {
+            newest: newest_offset,
+            **dict(known),
+        }  # the offset at which each greatest timestamp was reached
+        for _, header in self.walk_unproven(position):
+            if header.max_timestamp > newest and header.record_count:
+                newest, maxima[header.max_timestamp] = header.max_timestamp, header.last_offset
+        entries = [adopted[at] for at in range(len(adopted))]
+        timestamps = [timestamp for timestamp, _ in entries]
+        if (
+            len(found) != len(adopted) * ENTRY.size
+            or any(maxima.get(timestamp) != offset for timestamp, offset in entries)
+            or any(former >= latter for former, latter in pairwise(timestamps))
+        ):
+            return False
+        for timestamp, offset in known:
+            adopted.append_if_later(timestamp, offset)
+        self._time_index = adopted
+        return True
+
+    @property
+    def are_index_files_complete(self) -> bool:
+        """Whether the index files are synced and hold all that a clean close leaves in them, as far as is known."""
+        return self.is_time_index_complete and self._synced_sizes == [len(one) for one in self._contents()]
 
     def _take(self, summary: Summary) -> None:
         self.summary = summary

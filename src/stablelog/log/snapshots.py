@@ -16,13 +16,13 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from crc32c import crc32c
 
 from stablelog.env.disk import Content, Disk
 from stablelog.errors import Corrupt, DiskError, in_words, refuse_newer
-from stablelog.log.names import PRODUCERS, is_snapshot, offset_of
+from stablelog.log.names import PRODUCERS, SNAPSHOT, is_snapshot, offset_of
 from stablelog.log.producer import BATCHES_KEPT, NO_TXN, KeptBatch, Producer
 from stablelog.log.producer_table import SNAPSHOT_ENTRY, ProducerTable, entries_of
 from stablelog.log.producers import Producers
@@ -37,6 +37,7 @@ SNAPSHOT_HEADER = struct.Struct(
 )
 CRC_END = 6
 KEPT_COUNT = 2  # of those within a segment: the newest, and one before it should that be damaged
+REPLAYED_SIZE_MAX = 4096  # bytes of the log that a start replays for less than a snapshot costs
 SHARE = 8  # a snapshot is taken after so many times its own size at the least
 PRODUCERS_VERSION = 2
 PRODUCERS_HEADER = struct.Struct(
@@ -48,6 +49,20 @@ PRODUCERS_HEADER = struct.Struct(
 JSON_BEGINS = b'{"version":1,'  # a file of version 1
 PIECE_SIZE = 1 << 20  # bytes of a file that are read at once
 PIECE_BLOCKS = 256  # of up to 32 producers: a piece of a file that is written has 1.5 MB at most
+
+
+class FoundSnapshots(NamedTuple):
+    """What recovery has found of snapshots.
+
+    Attributes:
+        offsets: of those in the directory.
+        replayed_size: bytes of the log that were replayed behind one of them, or from the log's start.
+        holds_producers: whether that one has any.
+    """
+
+    offsets: frozenset[int] = frozenset()
+    replayed_size: int = 0
+    holds_producers: bool = False
 
 
 class Snapshots:
@@ -67,10 +82,34 @@ class Snapshots:
         self._within: deque[int] = deque()  # offsets of those within a segment, oldest first
         self._appended_size = 0  # since the last one
         self._size = 0  # of the last one
+        self._offsets: set[int] = set()  # of all that are on disk or will be
+        self._replayed_size = 0  # bytes of the log behind the newest one
+        self._holds_producers = False  # the newest one
+
+    def opened(self, found: FoundSnapshots) -> None:
+        """Take note of what recovery has found."""
+        self._offsets = set(found.offsets)
+        self._replayed_size, self._holds_producers = found.replayed_size, found.holds_producers
+        self.put_off()
 
     def appended(self, size: int) -> None:
         """So many bytes were appended to the log."""
         self._appended_size += size
+        self._replayed_size += size
+
+    def lacks_newest(self, producers: Producers, end_offset: int, is_complete: bool) -> bool:
+        """Whether the next start needs a snapshot at the log's end that is not there.
+
+        Without producers, and with only a few bytes to replay, a snapshot would cost more than it saves. When a producer
+        wrote and when a transaction began, only a snapshot says.
+
+        Args:
+            producers: as they are now.
+            end_offset: of the log.
+            is_complete: whether the time index is complete, as a snapshot at the end has to describe it.
+        """
+        is_worth_it = len(producers) or self._holds_producers or self._replayed_size > REPLAYED_SIZE_MAX
+        return bool(is_worth_it) and not (is_complete and end_offset in self._offsets)
 
     def is_due(self, size_min: int) -> bool:
         """Whether enough was appended: `size_min` bytes, and many times what a snapshot takes."""
@@ -80,8 +119,11 @@ class Snapshots:
         """The next one is due when as much has been appended as after one that was taken now."""
         self._appended_size = 0
 
-    def take(self, producers: Producers, progress: Summary) -> list[tuple[Path, Content]]:
-        """The files to be written once all up to the end that `progress` tells is durable."""
+    def take(self, producers: Producers, progress: Summary) -> dict[Path, Content]:
+        """The files to be written, together, once all up to the end that `progress` tells is durable.
+
+        A crash may leave one of them: ours alone is enough, and Kafka's alone is read only where none of ours helps.
+        """
         offset = progress.end_offset
         if self._within and self._within[-1] == offset:
             self._within.pop()
@@ -90,16 +132,18 @@ class Snapshots:
         table = producers.frozen()
         content = ProducersFile(table, progress)
         self._size = len(content)
-        self._appended_size = 0
+        self._appended_size = self._replayed_size = 0
+        self._offsets.add(offset)
+        self._holds_producers = bool(len(table))
         stem = f"{offset:020d}"
-        # Ours first: what is said by Kafka's alone is less, and is read only where there is none of ours.
-        return [
-            (self._directory / f"{stem}.producers", content),
-            (self._directory / f"{stem}.snapshot", SnapshotFile(table)),
-        ]
+        return {
+            self._directory / f"{stem}{PRODUCERS}": content,
+            self._directory / f"{stem}{SNAPSHOT}": SnapshotFile(table),
+        }
 
     def remove(self, offset: int) -> None:
         """Remove the one of this offset."""
+        self._offsets.discard(offset)
         self._disk.remove(self._directory / f"{offset:020d}.snapshot")
         self._disk.remove(self._directory / f"{offset:020d}.producers")
 
@@ -110,11 +154,11 @@ class Snapshots:
                 self.remove(self._within[0])
                 self._within.popleft()
 
-    def remove_all_but(self, offsets: set[int]) -> None:
-        """Keep those of these offsets: the beginnings of segments, as Kafka does, and the newest."""
-        for name in self._disk.list_dir(self._directory):
-            if is_snapshot(name) and offset_of(name) not in offsets:
-                self._disk.remove(self._directory / name)
+    def keep_newest(self, end_offset: int, bases: Iterable[int]) -> None:
+        """Where one stands at the log's end, remove all others but those at the beginnings of segments."""
+        if end_offset in self._offsets:
+            for offset in sorted(self._offsets - {end_offset, *bases}):
+                self.remove(offset)
 
     def forget_past(self, end_offset: int) -> None:
         """Remove those of offsets past `end_offset`: they will be those of other records."""

@@ -9,7 +9,7 @@ A work is handed out on the event loop and run in any thread. Until `done` is ca
 it: a stop may have come in between.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from stablelog.errors import DiskError
 from stablelog.log.segments import Segments
 
 LARGE_SIZE = 1 << 18  # bytes
+Files = Mapping[Path, Content]  # of one directory
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +28,8 @@ class SyncWork:
     Attributes:
         files: to be synced first.
         directory: to be synced then, if names changed in it.
-        writes: to be written at last, in order: each is true only once the log is durable.
+        writes: to be written at last, in order: each is true only once the log is durable. Files of one entry are
+            written together.
         release: bases of sealed segments that need not stay open afterwards.
         unwritten: set by `run`: those of `writes` that are not written, because of `failure`.
         failure: set by `run`: why not all of `writes` are written; None if they are.
@@ -38,9 +40,9 @@ class SyncWork:
     files: Sequence[File]
     disk: Disk
     directory: Path | None
-    writes: Sequence[tuple[Path, Content]]
+    writes: Sequence[Files]
     release: Sequence[int]
-    unwritten: Sequence[tuple[Path, Content]] = field(default=(), init=False)
+    unwritten: Sequence[Files] = field(default=(), init=False)
     failure: DiskError | None = field(default=None, init=False)
     sync_failure: DiskError | None = field(default=None, init=False)
 
@@ -58,7 +60,7 @@ class SyncWork:
     @property
     def is_large(self) -> bool:
         """Whether it writes so much that the event loop must not wait for it."""
-        return sum(len(content) for _, content in self.writes) > LARGE_SIZE
+        return sum(len(content) for files in self.writes for content in files.values()) > LARGE_SIZE
 
     def run(self) -> None:
         """Do it.
@@ -77,9 +79,9 @@ class SyncWork:
         except DiskError as error:
             self.sync_failure = error
             raise
-        for place, (path, content) in enumerate(self.writes):
+        for place, files in enumerate(self.writes):
             try:
-                self.disk.write_atomic(path, content)
+                self.disk.write_together(files)
             except DiskError as error:
                 self.unwritten, self.failure = self.writes[place:], error
                 return
@@ -99,16 +101,21 @@ class Unsynced:
         self._directory = directory
         self._from = base_offset  # the first segment that a sync has to look at
         self._names_changed = False
-        self._writes: list[tuple[Path, Content]] = []
+        self._are_indexes_written = False
+        self._writes: list[Files] = []
         self._handed_out: SyncWork | None = None  # until it is known to have been run
 
-    def write(self, writes: Iterable[tuple[Path, Content]]) -> None:
-        """Have these files written once all that was appended so far is durable."""
-        self._writes += writes
+    def write(self, files: Files) -> None:
+        """Have these files written, together, once all that was appended so far is durable."""
+        self._writes.append(files)
 
     def names_changed(self) -> None:
         """A file was made."""
         self._names_changed = True
+
+    def indexes_written(self) -> None:
+        """The index files of the growing segment have all that memory holds: have them synced, too."""
+        self._are_indexes_written = True
 
     @property
     def is_idle(self) -> bool:
@@ -118,21 +125,22 @@ class Unsynced:
     @property
     def is_more_than_bytes(self) -> bool:
         """Whether there is more to do than to sync what grew."""
-        return bool(self._writes) or self._names_changed
+        return bool(self._writes) or self._names_changed or self._are_indexes_written
 
     def work(self, segments: Segments, synced_offset: int) -> SyncWork:
         """What has to be done now, where the log is known to be synced up to an offset."""
         grown = segments.from_base(self._from)
         writes, self._writes = self._writes, []
         names_changed, self._names_changed = self._names_changed, False
-        for segment in grown if writes else ():
+        with_indexes, self._are_indexes_written = bool(writes) or self._are_indexes_written, False
+        for segment in grown if with_indexes else ():
             # What is written relies on the indexes, so they have to be there with their names.
             names_changed, segment.names_changed = names_changed or segment.names_changed, False
         end_offset = segments.active.end_offset
         files = [
             file
             for segment in grown
-            for file in segment.files_to_sync(log=synced_offset < end_offset, indexes=bool(writes))
+            for file in segment.files_to_sync(log=synced_offset < end_offset, indexes=with_indexes)
         ]
         work = SyncWork(
             end_offset=end_offset,

@@ -18,7 +18,7 @@ from stablelog.log.proof import bad_crc
 from stablelog.log.recovery.plan import NEVER, Known, Plan, Planner, Start
 from stablelog.log.recovery.tail import Cut, SyncedEnd, check_cut, keep_segment, keep_tail
 from stablelog.log.segment import RELATIVE_OFFSET_MAX, OpenFiles, Segment
-from stablelog.log.snapshots import ProducersFile, SnapshotFile
+from stablelog.log.snapshots import FoundSnapshots, ProducersFile, SnapshotFile
 from stablelog.log.summary import Summary
 
 READ_SIZE = 4 << 20
@@ -33,6 +33,7 @@ class Recovered:
     Attributes:
         segments: oldest first; the last one is open to append.
         cuts: what was cut off the log, in its order.
+        snapshots: what was found of them.
     """
 
     segments: list[Segment]
@@ -40,6 +41,7 @@ class Recovered:
     epochs: LeaderEpochs
     start_offset: int
     cuts: list[Cut] = field(default_factory=list)
+    snapshots: FoundSnapshots = field(default_factory=FoundSnapshots)
 
 
 def recover(
@@ -115,6 +117,7 @@ class _Replay:
         self._epochs_changed = False
         self._epochs_lost = False
         self._cuts: list[Cut] = []
+        self._snapshots = set(plan.snapshots)
 
     @property
     def _synced(self) -> SyncedEnd:
@@ -123,6 +126,7 @@ class _Replay:
     def run(self) -> Recovered:
         plan = self._plan
         self._read_epochs(plan.segments[: plan.trusted_count])
+        holds_producers = len(plan.start.producers) > 0
         kept = self._replay(plan.segments, plan.trusted_count, plan.start)
         end_offset = kept[-1].end_offset
         self._drop_snapshots_past(end_offset)
@@ -136,7 +140,9 @@ class _Replay:
         self._planner.drop(plan.deleted)
         if not plan.is_log_start_written:
             self._disk.write_atomic(self._directory / LOG_START_FILE, encode_log_start(plan.log_start))
-        return Recovered(kept, plan.start.producers, self._epochs, plan.log_start, self._cuts)
+        snapshots = frozenset(offset for offset in self._snapshots if offset <= end_offset)
+        found = FoundSnapshots(snapshots, self._done_size, holds_producers)
+        return Recovered(kept, plan.start.producers, self._epochs, plan.log_start, self._cuts, found)
 
     # -- leader epochs -----------------------------------------------------------------------------------------
 
@@ -352,7 +358,7 @@ class _Replay:
             (self._synced.is_clean or self._known.is_established)
             and self._synced.covers(segment.end_offset - 1)
             and f"{segment.base_offset:020d}{SUMMARY}" not in self._listing
-            and segment.index_files_hold(self._listing)
+            and segment.index_files_hold(self._listing, are_synced=self._synced.is_clean)
         )
 
     def _finish(self, segment: Segment, later: list[Segment], damage: str) -> None:
@@ -418,8 +424,13 @@ class _Replay:
         # As when a segment is rolled: once it is deleted, only the snapshot knows of the transactions begun in it.
         progress = Summary(next_base_offset, next_base_offset, stable_offset=segment.stable_offset)
         table, stem = producers.frozen(), f"{next_base_offset:020d}"
-        self._disk.write_atomic(self._directory / f"{stem}{PRODUCERS}", ProducersFile(table, progress))
-        self._disk.write_atomic(self._directory / f"{stem}{SNAPSHOT}", SnapshotFile(table))
+        self._disk.write_together(
+            {
+                self._directory / f"{stem}{PRODUCERS}": ProducersFile(table, progress),
+                self._directory / f"{stem}{SNAPSHOT}": SnapshotFile(table),
+            }
+        )
+        self._snapshots.add(next_base_offset)
         self._disk.write_atomic(segment.path(SUMMARY), segment.summary.encode())
         segment.settled()
 
