@@ -43,7 +43,7 @@ SEGMENT_SIZE = 1 << 30
 RECORD_SIZE = 100_000
 BOMB_SIZE = 1 << 30  # bytes of records that a gzip bomb becomes
 IN_FLIGHT = 50
-CREATION_S = 280  # at the most, of 10,000 partitions
+MANY_S = 280  # at the most, for what is done to 10,000 partitions
 
 Held = Callable[[str, Callable[[], object]], None]
 
@@ -252,18 +252,30 @@ def partitions(data: Path, divisor: int, section: Section) -> None:
         producer = Producer({**address, "transactional.id": "wide", "transaction.timeout.ms": 900_000})
         producer.init_transactions(PATIENCE_S)
         producer.begin_transaction()
-        for number in range(count):
-            producer.produce("wide", b"value", partition=number)
-        producer.flush(PATIENCE_S)
+        held = noted(watch, section)
+
+        def write() -> None:
+            for number in range(count):
+                producer.produce("wide", b"value", partition=number)
+            producer.flush(MANY_S)
+
+        held("a transaction writes to 10,000 partitions", write)
 
         def commit() -> None:
-            producer.commit_transaction(PATIENCE_S)
+            producer.commit_transaction(MANY_S)
             got = 0
             while got < count:
-                got += len(consumer.consume(count - got, PATIENCE_S))
+                got += len(consumer.consume(count - got, MANY_S))
 
-        noted(watch, section)("commit that releases 10,000 partitions", commit)
+        held("commit that releases 10,000 partitions", commit)
         consumer.close()
+        admin = AdminClient(address)
+        held("Metadata of 10,000 partitions", lambda: admin.list_topics("wide", timeout=PATIENCE_S))
+
+        def delete() -> None:
+            admin.delete_topics(["wide"])["wide"].result()
+
+        held("deletion of a topic of 10,000 partitions", delete)
 
 
 # -- requests ------------------------------------------------------------------------------------------------------
@@ -290,12 +302,12 @@ def cluster_of(watch: LoopWatch) -> Cluster:
 def create(watch: LoopWatch, name: str, partition_count: int, config: dict[str, str]) -> None:
     """Create a topic."""
     # A partition takes several syncs to make.
-    settings = {"bootstrap.servers": watch.broker.bootstrap, "socket.timeout.ms": CREATION_S * 1000, **QUIET}
+    settings = {"bootstrap.servers": watch.broker.bootstrap, "socket.timeout.ms": MANY_S * 1000, **QUIET}
     admin = AdminClient(settings)
     made = admin.create_topics(
         [NewTopic(name, partition_count, 1, config=config)],
-        request_timeout=CREATION_S,
-        operation_timeout=CREATION_S,
+        request_timeout=MANY_S,
+        operation_timeout=MANY_S,
     )
     made[name].result()
 

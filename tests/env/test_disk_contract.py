@@ -218,6 +218,26 @@ def test_files_that_are_written_together_are_all_replaced(there):
     assert there.disk.read_bytes(there.path.with_name("new")) == b"y" * 100 + b"z" * 200
 
 
+def test_no_file_is_replaced_where_another_one_cannot_be_written(there):
+    if isinstance(there.place, Local):
+        written = []
+
+        def write(fd, data):
+            if written:
+                raise OSError(errno.ENOSPC, "no room for the second file")
+            written.append(data)
+            return os.write(fd, data)
+
+        there.place.calls.instead = {"write": write}
+    else:
+        there.disk.fault = lambda _what, path: errno.ENOSPC if path.name == "new" else None
+    with pytest.raises(DiskError) as raised:
+        there.disk.write_together(both(there))
+    assert raised.value.undone
+    assert there.disk.list_dir(there.directory) == ["f"]
+    assert there.disk.read_bytes(there.path) == CONTENT
+
+
 def test_an_error_behind_the_first_replaced_file_says_that_something_changed(there):
     """On the real disk the second rename fails, on the simulated one the step that is the second name."""
     if isinstance(there.place, Local):
