@@ -1,0 +1,515 @@
+"""Tables of bounds: what parts of the log answer for the last value that they accept, and for the first that they do not."""
+
+import itertools
+import random
+
+import pytest
+
+from stablelog.batch.header import headers_in, read_header
+from stablelog.batch.markers import Marker, MarkerType, encode_marker
+from stablelog.batch.records import Record, encode_batch
+from stablelog.errors import Corrupt, NewerFormat
+from stablelog.log.append import MarkerBatch, fitting
+from stablelog.log.epoch_check import check_epochs, latest_epoch, latest_epoch_of_all
+from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.log_start import decode_log_start, encode_log_start
+from stablelog.log.model import Isolation, MarkerWrite, Origin
+from stablelog.log.offset_index import OffsetIndex
+from stablelog.log.producer import KeptBatch, Producer
+from stablelog.log.producer_table import ProducerTable
+from stablelog.log.producers import Producers
+from stablelog.log.proof import DamagedBatch
+from stablelog.log.read import finished
+from stablelog.log.recovery import tail
+from stablelog.log.segment import OpenFiles, Segment
+from stablelog.log.snapshots import (
+    ProducersFile,
+    SnapshotFile,
+    Snapshots,
+    decode_producers,
+    decode_snapshot,
+)
+from stablelog.log.summary import Summary
+from stablelog.log.time_index import TimeIndex
+from stablelog.log.transaction_index import AbortedTxn, TransactionIndex
+from stablelog.testing.sim_disk import SimDisk
+from tests.log.known import Batch as KnownBatch
+from tests.log.known import Known
+from tests.log.test_damage import path_of
+from tests.log.timeline import DIRECTORY, NOW_MS, Log
+
+# -- indexes and segments -------------------------------------------------------------------------------------------
+
+
+def indexes():
+    offsets, times, txns = OffsetIndex(7), TimeIndex(7), TransactionIndex()
+    for at in range(1, 4):
+        offsets.append(7 + at, 100 * at)
+        times.append_if_later(NOW_MS + at, 7 + at)
+        txns.append(AbortedTxn(1, 7, 7 + at, 7))
+    return offsets, times, txns
+
+
+@pytest.mark.parametrize("which", range(3), ids=["offsets", "times", "transactions"])
+def test_an_index_has_entries_from_0_to_its_length(which):
+    index = indexes()[which]
+    assert len({index[place] for place in range(len(index))}) == 3
+    for place in (-1, 3, -4):
+        with pytest.raises(IndexError):
+            index[place]
+
+
+def grown(size=200):
+    """A growing segment that begins at offset 10, with a batch of that size and one entry in each index."""
+    disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    segment = Segment(disk, DIRECTORY, 10, OpenFiles())
+    segment.create()
+    for at, base in enumerate((10, 11)):
+        batch = encode_batch([Record(0, NOW_MS + at, None, bytes(size // 2 - 70))], base_offset=base)
+        header = read_header(batch)
+        segment.append((batch,))
+        segment.note(header, segment.size, batch[:61], 10)
+    return segment
+
+
+@pytest.mark.parametrize(
+    ("size", "last_offset", "segment_bytes", "index_bytes", "fits"),
+    [
+        (50, 20, 0, 36, True),
+        (51, 20, 0, 36, False),  # bytes of the log file
+        (50, 10 + 2**31 - 1, 0, 36, True),
+        (50, 10 + 2**31, 0, 36, False),  # what an entry can say
+        (50, 20, 0, 35, False),  # two entries of the time index, and one place for the last entry
+    ],
+)
+def test_a_segment_has_room_up_to_each_bound(size, last_offset, segment_bytes, index_bytes, fits):
+    segment = grown()
+    assert (len(segment.offset_index), len(segment.time_index)) == (1, 1)
+    assert segment.has_room(size, last_offset, segment.size + 50, index_bytes) is fits
+
+
+def test_the_offset_index_bounds_a_segment_where_all_times_are_equal():
+    segment = grown()
+    for at in range(2, 20):
+        batch = encode_batch([Record(0, NOW_MS, None, b"")], base_offset=10 + at)
+        segment.append((batch,))
+        segment.note(read_header(batch), segment.size, batch[:61], 10)
+    count = len(segment.offset_index)
+    assert (count, len(segment.time_index)) == (19, 1)
+    assert segment.has_room(1, 99, 10**6, (count + 1) * 8)
+    assert not segment.has_room(1, 99, 10**6, (count + 1) * 8 - 1)
+
+
+def test_a_damaged_batch_refuses_exactly_the_reads_that_touch_it():
+    segment = Segment(SimDisk(), DIRECTORY, 0, OpenFiles())
+    batches = [DamagedBatch(300, 50, 3), DamagedBatch(100, 20, 1), DamagedBatch(500, 1, 5)]
+    assert [segment.note_damaged(batch) for batch in batches] == [True] * 3
+    assert [segment.note_damaged(batch) for batch in batches] == [False] * 3
+    assert [batch.position for batch in segment.damaged_batches] == [100, 300, 500]
+    places = [0, 99, 100, 101, 119, 120, 121, 299, 300, 349, 350, 499, 500, 501, 600]
+    for begin, end in itertools.combinations(places, 2):
+        touched = [b for b in batches if set(range(begin, end)) & set(range(b.position, b.position + b.size))]
+        if touched:
+            with pytest.raises(Corrupt, match=str(path_of(0))):
+                segment.check_undamaged(begin, end)
+        else:
+            segment.check_undamaged(begin, end)
+    for place in places:
+        behind = min((batch.position for batch in batches if batch.position >= place), default=None)
+        found = segment.damaged_behind(place)
+        assert (found and found.position) == behind
+
+
+@pytest.mark.parametrize("isolation", Isolation)
+def test_a_read_ends_before_a_damaged_batch_and_is_refused_in_it(isolation):
+    log = Log().write("- - - - -")
+    (segment,) = log.partition.segments()
+    size = segment.size // 5
+    segment.note_damaged(DamagedBatch(2 * size, size, 2))
+    segment.note_damaged(DamagedBatch(4 * size, size, 4))
+    assert log.partition.damaged_count == 2
+    for start, end in ((0, 2), (1, 2), (2, None), (3, 4), (4, None)):
+        if end is None:
+            with pytest.raises(Corrupt, match=f"the CRC of the batch of offset {start}"):
+                log.partition.read(start, 10**6, isolation)
+        else:
+            assert log.partition.read(start, 10**6, isolation).end_offset == end
+
+
+def test_markers_are_written_together_as_far_as_a_segment_can_hold_them():
+    def planned(*counts):
+        found, offset = [], 100
+        for count in counts:
+            batch = encode_marker(
+                Marker(MarkerType.COMMIT, 0),
+                base_offset=offset,
+                leader_epoch=0,
+                producer_id=1,
+                producer_epoch=0,
+                timestamp_ms=NOW_MS,
+                position_count=count,
+            )
+            write = MarkerWrite(1, 0, Marker(MarkerType.COMMIT, 0))
+            found.append(MarkerBatch(write, read_header(batch), batch))
+            offset = found[-1].header.next_offset
+        return found
+
+    batches = planned(0, 3, 5)
+    lasts = [one.header.last_offset - 100 for one in batches]
+    assert lasts == sorted(lasts)
+    for limit in range(lasts[-1] + 2):
+        assert fitting(batches, limit) == max(1, sum(last <= limit for last in lasts))
+
+
+# -- reads of a log with gaps, and of aborted transactions -----------------------------------------------------------
+
+
+def test_a_read_passes_over_segments_from_which_everything_was_compacted():
+    """As another program leaves them: a segment that ends early, and two without any batch."""
+    disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    for base, offsets in ((0, (0, 1)), (10, ()), (20, ()), (30, (30, 32)), (40, (40,))):
+        content = b"".join(
+            encode_batch([Record(0, NOW_MS + at, None, b"")], base_offset=at, leader_epoch=0)
+            for at in offsets
+        )
+        disk.write_atomic(path_of(base), content)
+    log = Log.__new__(Log)
+    log.disk, log.directory, log.now_ms = disk, DIRECTORY, NOW_MS
+    log.config = Log().config
+    partition = log.open(clean=True, recovery_point=None)
+    assert [segment.end_offset for segment in partition.segments()] == [10, 20, 30, 40, 41]
+    there = [0, 1, 30, 32, 40]
+    for isolation in Isolation:
+        for start in range(41):
+            found = partition.read(start, 1, isolation)
+            first = next(offset for offset in there if offset >= start)
+            assert [one.base_offset for _, one in headers_in(found.buffers[0])] == [first]
+            assert found.start_offset == start
+    for time in range(-1, 43):
+        for isolation in Isolation:
+            found = finished(partition.look_up_time(NOW_MS + time, isolation))
+            first = next((offset for offset in there if offset >= time), None)
+            assert (found and found[0]) == first
+    partition.close(clean=False)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_aborted_transactions_are_those_of_a_list_while_segments_are_deleted(seed):
+    chance, log, known = random.Random(seed), Log(segment_bytes=250), Known()
+    for _ in range(70):
+        producer = chance.randint(1, 5)
+        is_open = any(one == producer for one, _ in known.open_transactions())
+        kind = chance.choice(["data", "data", "abort", "commit"]) if is_open else "data"
+        if kind == "data":
+            offset = log.append(producer).first_offset
+        else:
+            offset = log.end(producer, commit=kind == "commit").first_offset
+        known.batches.append(KnownBatch(offset, offset, producer, kind, 0, ()))
+    for producer, _ in known.open_transactions():
+        offset = log.end(producer, commit=False).first_offset
+        known.batches.append(KnownBatch(offset, offset, producer, "abort", 0, ()))
+    log.sync()
+    partition, end = log.partition, log.partition.end_offset
+    assert len(partition.segments()) > 15
+    aborted = [(txn.first, txn.marker) for txn in known.transactions() if not txn.committed]
+    begins = [0, 0, end // 3, end // 3 + 4, 2 * end // 3, end - 3]
+    for begin in begins if seed else begins[1:]:
+        partition.delete_records(begin)
+        for start in range(begin, end, 3):
+            for stop in range(start + 1, end + 1, 2):
+                told = [(txn.first_offset, txn.last_offset) for txn in partition.aborted_in(start, stop)]
+                assert told == [one for one in aborted if one[0] < stop and one[1] >= start]
+
+
+# -- leader epochs --------------------------------------------------------------------------------------------------
+
+EPOCH_LOGS = [  # (first offset, last offset, epoch) of each batch, and the bases of the segments
+    ([(0, 0, 0), (1, 1, 0), (2, 3, 1), (4, 4, 1), (5, 5, 3), (6, 6, 3)], (0, 4)),
+    ([(0, 0, 0), (1, 1, 1), (2, 2, 2), (3, 3, 4), (4, 5, 4)], (0, 2, 3)),
+    ([(2, 2, 1), (3, 4, 1), (6, 6, 2), (7, 7, 2)], (2, 7)),
+]
+
+
+def log_of_epochs(batches, bases):
+    """A log with these batches in these segments."""
+    disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    disk.write_atomic(path_of(bases[0]), b"")
+    log = Log.__new__(Log)
+    log.disk, log.directory, log.now_ms = disk, DIRECTORY, NOW_MS
+    log.config = Log().config
+    log.partition = log.open(clean=True, recovery_point=None)
+    for first, last, epoch in batches:
+        if first in bases[1:]:
+            log.partition.roll(NOW_MS)
+        records = [Record(0, NOW_MS, None, b"")] * (last - first + 1)
+        batch = encode_batch(records, base_offset=first, leader_epoch=epoch)
+        log.partition.append(batch, now_ms=NOW_MS, origin=Origin.REPLICATION)
+    log.sync()
+    return log
+
+
+def are_right(entries, batches, bases):
+    """Whether the batches are those of which a file of epochs tells, by the rules in words of `check_epochs`."""
+    if not entries:
+        return True
+    end = batches[-1][1] + 1
+    first = max(bases[0], entries[0][1])
+    holder = next((batch for batch in batches if batch[1] >= first), None)
+    if holder is not None and holder[0] >= first:
+        told = max((epoch for epoch, start in entries if start <= holder[0]), default=-1)
+        if told != holder[2]:
+            return False
+    for epoch, start in entries:
+        if not bases[0] <= start < end:
+            continue  # deleted, or nothing was written since
+        base = max(one for one in bases if one <= start)
+        stop = min((one for one in bases if one > base), default=end)
+        holder = next((one for one in batches if one[1] >= start and one[0] < stop), None)
+        before = [one for one in batches if base <= one[0] and one[1] < start][-1:]
+        if holder is None:
+            continue
+        gone = holder[0] > start  # compaction may have removed the batch that began there
+        if holder[2] < epoch if gone else holder[::2] != (start, epoch):
+            return False
+        if before and before[0][2] >= epoch and before[0][1] == start - 1:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("batches_and_bases", EPOCH_LOGS[:2])
+def test_a_file_of_leader_epochs_is_held_against_every_batch_where_one_begins(batches_and_bases):
+    batches, bases = batches_and_bases
+    partition = log_of_epochs(batches, bases).partition
+    pairs = list(itertools.product(range(5), range(8)))
+    rising = [
+        entries
+        for count in range(3)
+        for entries in itertools.combinations(pairs, count)
+        if all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(entries))
+    ]
+    true = list(LeaderEpochs.decode(partition._disk.read_bytes(DIRECTORY / EPOCH_FILE)).entries)
+    rising += [[*true[:at], *true[at + 1 :]] for at in range(len(true))] + [true]
+    outcomes = set()
+    for entries in rising:
+        try:
+            check_epochs(LeaderEpochs(list(entries)), partition._segments, DIRECTORY / EPOCH_FILE)
+            is_right = True
+        except Corrupt:
+            is_right = False
+        assert is_right == are_right(entries, batches, bases), entries
+        outcomes.add(is_right)
+    assert outcomes == {True, False}
+
+
+@pytest.mark.parametrize("batches_and_bases", EPOCH_LOGS)
+def test_the_latest_epoch_of_a_closed_log_is_one_of_a_batch_or_one_that_begins_behind_all(batches_and_bases):
+    batches, bases = batches_and_bases
+    log = log_of_epochs(batches, bases)
+    log.partition.close()
+    last, path = batches[-1][1], DIRECTORY / EPOCH_FILE
+    files = [[], [(2, 9)], [(1, 2), (9, last)], [(1, 2), (9, last + 1)], [(3, 5), (4, 6), (9, 7)], [(0, 0)]]
+    files += [
+        LeaderEpochs.decode(log.disk.read_bytes(path)).entries,
+        [(1, 0), (2, 1)],
+        [(7, 1), (8, last + 1)],
+    ]
+    for known, entries in itertools.product(range(-1, 5), files):
+        log.disk.write_atomic(path, LeaderEpochs(list(entries)).encode())
+        later = [entry for entry in entries if entry[0] > known]
+        from_base = max((base for base in bases if later and base <= later[0][1]), default=bases[0])
+        there = {batch[2] for batch in batches if batch[0] >= from_base}
+        counted = [epoch for epoch, start in later if epoch in there or start > last]
+        assert latest_epoch(log.disk, DIRECTORY, known) == max(counted, default=known), (known, entries)
+    for content in (b"rubbish", b"1\n0\n"):
+        log.disk.write_atomic(path, content)
+        for known in range(-1, 5):
+            wanted = max(known, batches[-1][2])
+            assert latest_epoch(log.disk, DIRECTORY, known) == wanted
+    missing = DIRECTORY.with_name("t-1")
+    assert latest_epoch_of_all(log.disk, [missing, DIRECTORY], -1) == batches[-1][2]
+
+
+# -- producers and their files ---------------------------------------------------------------------------------------
+
+
+def header(producer_id, sequence, *, count=1, transactional=True):
+    return read_header(
+        encode_batch(
+            [Record(0, NOW_MS, None, b"")] * count,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=transactional,
+        )
+    )
+
+
+@pytest.mark.parametrize("is_packed", [True, False])
+def test_counts_of_open_transactions_replace_what_was_counted_and_nothing_else(is_packed):
+    producers = Producers()
+    for producer_id in (1, 2, 3):
+        producers.batch_appended(header(producer_id, 0, count=4), 10 * producer_id, NOW_MS)
+    if is_packed:
+        producers.pack_unused(NOW_MS + 1)
+    before = {one.producer_id: one for one in producers}
+    producers.set_open_record_counts({1: 7, 3: 9})
+    producers.batch_appended(header(1, 4), 50, NOW_MS + 1)
+    after = {one.producer_id: one for one in producers}
+    assert [producers.open_record_count(one) for one in (1, 2, 3)] == [8, 4, 9]
+    assert [after[one].txn_record_count for one in (1, 2, 3)] == [8, 4, 9]
+    assert after[2] == before[2]
+    assert after[3].batches == before[3].batches
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_first_unstable_offset_is_the_least_of_all_that_is_open_or_not_durable(seed):
+    chance, producers = random.Random(seed), Producers()
+    opened, ended, offset, high_watermark = {}, [], 0, 0
+    for _ in range(300):
+        producer_id, choice = chance.randrange(6), chance.random()
+        if choice < 0.4:
+            producers.batch_appended(header(producer_id, 0), offset, NOW_MS)
+            opened.setdefault(producer_id, offset)
+            offset += 1
+        elif choice < 0.8:
+            marker = Marker(chance.choice(list(MarkerType)), 0)
+            txn = producers.marker_appended(producer_id, 0, marker, offset, offset + 1, NOW_MS, NOW_MS)
+            assert (txn is not None) == (producer_id in opened)
+            if txn is not None:
+                producers.ended(txn)
+                ended.append((offset, opened.pop(producer_id)))
+            offset += 1
+        else:
+            high_watermark = chance.randint(high_watermark, offset)
+            producers.high_watermark_moved(high_watermark)
+        undecided = [*opened.values(), *(first for at, first in ended if at >= high_watermark)]
+        assert producers.first_unstable_offset() == min(undecided, default=None)
+        assert producers.first_open_offset() == min(opened.values(), default=None)
+
+
+def test_a_snapshot_is_due_from_its_bound_on():
+    disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    snapshots = Snapshots(disk, DIRECTORY)
+    assert snapshots.is_due(0)
+    snapshots.appended(99)
+    assert not snapshots.is_due(100)
+    snapshots.appended(1)
+    assert snapshots.is_due(100)
+    assert not snapshots.is_due(101)
+    snapshots.put_off()
+    assert not snapshots.is_due(1)
+    size = len(snapshots.take(Producers(), Summary(0, 5))[0][1])
+    snapshots.appended(8 * size - 1)
+    assert not snapshots.is_due(1)
+    snapshots.appended(1)
+    assert snapshots.is_due(1)
+
+
+def test_within_a_segment_the_two_newest_durable_snapshots_stay():
+    disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    snapshots = Snapshots(disk, DIRECTORY)
+
+    def left():
+        return sorted({int(path.stem) for path in disk.files()})
+
+    for offset in (5, 7, 9, 9, 12, 15):
+        for path, content in snapshots.take(Producers(), Summary(5, offset)):
+            disk.write_atomic(path, content)
+    for durable, stay in (
+        (8, [5, 7, 9, 12, 15]),
+        (11, [5, 7, 9, 12, 15]),
+        (12, [5, 9, 12, 15]),
+        (15, [5, 12, 15]),
+    ):
+        snapshots.remove_older(durable)
+        assert left() == stay
+    snapshots.forget_past(13)
+    assert left() == [5, 12]
+    for path, content in snapshots.take(Producers(), Summary(5, 13)):
+        disk.write_atomic(path, content)
+    snapshots.remove_older(99)
+    assert left() == [5, 12, 13]
+    snapshots.remove_all_but({5, 13})
+    assert left() == [5, 13]
+
+
+def producers_of(count):
+    return ProducerTable.of(
+        Producer(
+            one,
+            one % 5,
+            one % 3 - 1,
+            [KeptBatch(one, one, 0, NOW_MS)] * (one % 6),
+            NOW_MS,
+            NOW_MS,
+            one % 4 - 1,
+            3,
+            2,
+        )
+        for one in range(count)
+    )
+
+
+CONTENTS = {
+    "summary": (Summary(3, 9, log_size=7).encode(), Summary.decode),
+    "producers": (b"".join(ProducersFile(producers_of(9), Summary(0, 9))), decode_producers),
+    "snapshot": (b"".join(SnapshotFile(producers_of(3))), lambda content: decode_snapshot(content, 0)),
+    "log start": (encode_log_start(123), lambda content: decode_log_start(content, DIRECTORY)),
+    "epochs": (LeaderEpochs([(1, 2), (4, 6)]).encode(), LeaderEpochs.decode),
+    "version 1": (
+        b'{"version":1,"segment":"","producers":[]}\n00000000\n',
+        decode_producers,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+def test_a_file_that_is_cut_anywhere_or_goes_on_is_refused_as_damage(name):
+    content, decode = CONTENTS[name]
+    if name != "version 1":
+        decode(content)
+    for end in range(len(content) - 2):
+        with pytest.raises((Corrupt, NewerFormat)):
+            decode(content[:end])
+    for more in (b"\0", content) if name != "epochs" else ():
+        with pytest.raises((Corrupt, NewerFormat)):
+            decode(content + more)
+    if name not in ("epochs", "log start"):
+        for at in range(2, len(content)):
+            with pytest.raises((Corrupt, NewerFormat)):
+                decode(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+
+
+@pytest.mark.parametrize("count", [0, 33, 255])
+def test_a_block_holds_1_to_32_producers(count):
+    assert len(ProducerTable.of_blocks([])) == 0
+    block = producers_of(32).blocks()[0]
+    assert len(ProducerTable.of_blocks([block[:7], block[7:]])) == 32
+    with pytest.raises(Corrupt):
+        ProducerTable.of_blocks([bytes([count]) + block[1:]])
+
+
+# -- the search behind damage ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_followed", [True, False])
+@pytest.mark.parametrize(("limit", "reads"), [(0, 16), (0, 1), (0, 0), (1, 0)])
+def test_a_large_batch_is_searched_for_if_another_follows_and_there_is_room_for_its_crc(
+    is_followed, limit, reads, monkeypatch
+):
+    large = encode_batch([Record(0, NOW_MS, None, bytes(900))], base_offset=4)
+    small = encode_batch([Record(0, NOW_MS, None, b"")], base_offset=5)
+    disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    content = bytes(100) + large + (small if is_followed else bytes(100))
+    disk.write_atomic(path_of(0), content)
+    monkeypatch.setattr(tail, "LONE_SIZE_MAX", len(large) - 1 + limit)
+    monkeypatch.setattr(tail, "SPARE_READS", reads)
+    found = [one.base_offset for _, one in tail.batches_behind(disk.open(path_of(0)), 0, 0)]
+    is_found = bool(limit) or (is_followed and reads > 0)
+    assert found == [4] * is_found + [5] * is_followed
