@@ -7,6 +7,10 @@ Some changes are not made, because they cannot make an answer wrong:
 - `strict=True` of `zip`, which asserts that the lengths agree;
 - an amount one greater or less: a constant whose name says how much is read, copied or done at a time, or kept in a cache
   (`AMOUNTS`). Any such number gives the same answers at another cost. Its operators are changed all the same;
+- `<` for `<=` and `>` for `>=`, and the other way round, in a comparison with such a constant: that is the amount one greater
+  or less, too;
+- a call of `will_need`, which tells the system what to read ahead and returns nothing;
+- the order of the arguments of `suppress`: they are a set of exceptions;
 - the defaults of a class of settings whose every field the broker names (`SETTINGS`), which a test proves;
 - `file.close()` of a local variable that this function has opened: the descriptor is closed when the function returns;
 - `return None` for `return False`, which no caller can tell apart and mypy refuses. `return True` is made of it.
@@ -42,11 +46,14 @@ OPERATIONS = {
 }
 OTHER_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 LOGS = {"log", "logger"}
+HINTS = {"will_need"}
+UNORDERED = {"suppress"}
+NEIGHBOURS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 FOR_PEOPLE = {"__repr__", "__str__"}
 AMOUNTS = re.compile(
     r"(?:(?:^|_)(?:CHUNK|COPIED|COPY|LARGE|PAGE|PIECE|PROGRESS|READ|SCAN|SCRUB|SKIPPED|SMALL|STEP|TAIL|TICK|WRITE)"
     r"_(?:ALARMS|BLOCKS|COUNT|LENGTH|RECORDS|SIZE)(?:_MAX)?"
-    r"|(?:DECODED|EXPIRED_BLOCKS|OPEN_SEGMENTS|RECENT|UNDIVIDED)_MAX|INDEXES_OPEN|FANOUT|SLACK|\w+_AT_ONCE)$"
+    r"|(?:DECODED|EXPIRED_BLOCKS|OPEN_SEGMENTS|RECENT|UNDIVIDED)_MAX|RECENT_MS|SPARE_READS|INDEXES_OPEN|FANOUT|SLACK|\w+_AT_ONCE)$"
 )
 SETTINGS = {
     "LogConfig",
@@ -153,7 +160,9 @@ class _Finder:
                 [one for one in statement.body if not (is_settings and isinstance(one, ast.AnnAssign))]
             )
             return
-        if isinstance(statement, ast.Expr) and self._is_for_people(statement.value):
+        if isinstance(statement, ast.Expr) and (
+            self._is_for_people(statement.value) or _name_of_call(statement.value) in HINTS
+        ):
             return
         if isinstance(statement, ast.Assign | ast.AnnAssign) and self._is_told_only(statement):
             return
@@ -288,8 +297,12 @@ class _Finder:
             for left, operator, right in zip(lefts, node.ops, node.comparators, strict=False):
                 token, others = COMPARISONS[type(operator)]
                 at, end = self._between(left, right, token)
+                is_amount = any(
+                    isinstance(side, ast.Name) and AMOUNTS.search(side.id) for side in (left, right)
+                )
                 for other in others:
-                    yield self._change(at, end, other, "comparison", node)
+                    if not (is_amount and NEIGHBOURS.get(token) == other):
+                        yield self._change(at, end, other, "comparison", node)
         elif isinstance(node, ast.BoolOp):
             token, other = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
             for left, right in zip(node.values, node.values[1:], strict=False):
@@ -316,13 +329,26 @@ class _Finder:
         if isinstance(node.func, ast.Name) and node.func.id in OTHER_NAMES:
             other = OTHER_NAMES[node.func.id]
             yield self._change(self._begin(node.func), self._end(node.func), other, "other function", node)
-        elif len(node.args) > 1 and not any(isinstance(one, ast.Starred) for one in node.args):
+        elif (
+            len(node.args) > 1
+            and _name_of_call(node) not in UNORDERED
+            and not any(isinstance(one, ast.Starred) for one in node.args)
+        ):
             for left, right in zip(node.args, node.args[1:], strict=False):
                 first, second = self._text(left), self._text(right)
                 if first != second:
                     between = self._source[self._end(left) : self._begin(right)]
                     new = f"{second}{between}{first}"
                     yield self._change(self._begin(left), self._end(right), new, "swapped arguments", node)
+
+
+def _name_of_call(node: ast.expr) -> str | None:
+    """The last name of the function that is called; None if this is no call of a name."""
+    if not isinstance(node, ast.Call):
+        return None
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr
+    return node.func.id if isinstance(node.func, ast.Name) else None
 
 
 def _told_only(function: ast.FunctionDef) -> set[str]:

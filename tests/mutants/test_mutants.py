@@ -172,6 +172,31 @@ def test_what_cannot_make_an_answer_wrong_is_not_changed():
     assert {after for before, after in shown if before == "return True"} == {"return False", "return None"}
 
 
+HARMLESS = """
+SCAN_COUNT_MAX = 64
+SECONDS_MAX = 64
+
+def look(file, count, rows):
+    file.will_need(count - 1, 7)
+    if count <= SCAN_COUNT_MAX:
+        return rows
+    if count <= SECONDS_MAX:
+        return count
+    with contextlib.suppress(ValueError, KeyError):
+        rows.move(count, file)
+    return file
+"""
+
+
+def test_a_bound_of_an_amount_a_hint_and_the_order_of_exceptions_are_not_changed():
+    shown = {change.shown(HARMLESS) for change in changes_of("log/x.py", HARMLESS)}
+    assert not any("will_need" in before or "suppress" in before for before, _ in shown)
+    of_amount = {after for before, after in shown if before == "if count <= SCAN_COUNT_MAX:"}
+    assert of_amount == {"if count > SCAN_COUNT_MAX:", "if not (count <= SCAN_COUNT_MAX):"}
+    assert ("if count <= SECONDS_MAX:", "if count < SECONDS_MAX:") in shown
+    assert ("rows.move(count, file)", "rows.move(file, count)") in shown
+
+
 def test_the_broker_names_every_setting_whose_default_is_not_changed():
     """So these defaults are those of tests alone."""
     named = {}
