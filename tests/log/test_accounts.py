@@ -209,6 +209,11 @@ def deleting_and_truncating():
         partition.truncate_to(offset)
         told.tell(f"truncate to {offset}")
     log.sequences.clear()
+    for words in ("- -", "P8 P8c"):  # a truncation goes by the time of the last append
+        told.pass_ms(7)
+        log.write(words)
+        partition.truncate_to(partition.end_offset - 1)
+        told.tell(f"truncate behind {words}")
     log.write("P9 P9c - ")
     told.tell("write behind that")
     told.pass_ms(10**6)
@@ -272,7 +277,7 @@ def failing():
         (".log", ".index", ".timeindex", ".txnindex", ".producers", ".snapshot", ".summary")
     ):
         for late in (False, True):
-            log.disk.fault = failing_at(suffix, ("writing", "opening"))
+            log.disk.fault = failing_at(suffix, ("writing",) if place % 2 or late else ("writing", "opening"))
             log.disk.fails_late = late
             told.pass_ms(1)
             try:
@@ -290,6 +295,19 @@ def failing():
                 told.tell("opened again")
             log.sync()
             told.tell("the disk works")
+    work = log.write("-", sync=False).partition.unsynced()
+    log.partition.roll(log.now_ms)
+    again = log.write("- -", sync=False).partition.unsynced()
+    log.partition.roll(log.now_ms)
+    log.disk.fault = failing_at(".summary", ("writing",))
+    again.run()
+    log.partition.synced(again)
+    log.disk.fault = None
+    told.tell(
+        f"what is not written: {[short(path.name) for path, _ in again.unwritten]}, {len(work.files)} files"
+    )
+    log.sync()
+    told.tell("it comes first")
     log.disk.fault = failing_at("", ("renaming",))
     log.partition.delete_records(log.partition.segments()[2].base_offset)
     log.disk.fault = failing_at("", ("removing",))
@@ -384,6 +402,7 @@ def changed_batches(log):
             position = found[place][0]
             for at in (7, 11, 15, 22, 64):
                 yield f"{base}.log batch {place} byte {at}", flipped(path_of(base), position + at)
+            yield f"{base}.log batch {place} epoch too late", flipped(path_of(base), position + 15, 2)
             if place:
                 yield f"{base}.log batch {place} byte 0", flipped(path_of(base), position)
                 yield f"{base}.log batch {place} byte 6", flipped(path_of(base), position + 6)
@@ -437,6 +456,7 @@ def moved_starts(log):
         for start in sorted({base, behind - 1}):
             moved = put(DIRECTORY / LOG_START_FILE, encode_log_start(start))
             yield f"starts at {start}", moved
+            yield f"starts at {start}, and {base}.log is lost", together(moved, lost(path_of(base)))
             if older:
                 yield f"starts at {start}, before {base} is gone", together(moved, lost(*older))
         if older:
@@ -585,9 +605,20 @@ ACCOUNTS = STORIES | {
 }
 
 
-@pytest.mark.parametrize("name", STORIES)
-def test_a_story_has_its_account(name):
-    compare(name, STORIES[name]())
+def test_an_account_of_growing_and_rolling():
+    compare("growing_and_rolling", growing_and_rolling())
+
+
+def test_an_account_of_deleting_and_truncating():
+    compare("deleting_and_truncating", deleting_and_truncating())
+
+
+def test_an_account_of_compacting():
+    compare("compacting", compacting())
+
+
+def test_an_account_of_calls_that_fail():
+    compare("failing", failing())
 
 
 @pytest.mark.parametrize("make", [plain_log, compacted_log])

@@ -35,7 +35,8 @@ from stablelog.log.transaction_index import AbortedTxn, TransactionIndex
 from stablelog.testing.sim_disk import SimDisk
 from tests.log.known import Batch as KnownBatch
 from tests.log.known import Known
-from tests.log.test_damage import path_of
+from tests.log.test_compaction import KeyedLog
+from tests.log.test_damage import changed, headers, path_of
 from tests.log.timeline import DIRECTORY, NOW_MS, Log
 
 # -- indexes and segments -------------------------------------------------------------------------------------------
@@ -221,6 +222,30 @@ def test_aborted_transactions_are_those_of_a_list_while_segments_are_deleted(see
             for stop in range(start + 1, end + 1, 2):
                 told = [(txn.first_offset, txn.last_offset) for txn in partition.aborted_in(start, stop)]
                 assert told == [one for one in aborted if one[0] < stop and one[1] >= start]
+
+
+def test_compaction_replaces_a_segment_of_which_all_goes_and_leaves_one_of_which_all_stays():
+    log = KeyedLog(segment_bytes=400)
+    log.write("a=1 b=1 a=2 b=2 a=3").write("c=1 d=1 e=1 f=1 g=1").write("a=4 b=3 h=1 i=1 j=1")
+    before = log.partition.segments()
+    log.compact()
+    after = log.partition.segments()
+    assert [one.base_offset for one in after] == [one.base_offset for one in before] == [0, 5, 10, 15]
+    assert [one is other for one, other in zip(after, before, strict=True)] == [False, True, True, True]
+    assert log.words() == "4:-. 5:c=1 6:d=1 7:e=1 8:f=1 9:g=1 10:a=4 11:b=3 12:h=1 13:i=1 14:j=1"
+
+
+def test_a_damaged_marker_in_a_trusted_segment_is_named_by_the_start_that_reads_it():
+    log = Log(segment_bytes=300).write("P1 P1c P1 P1c " * 3)
+    log.partition.close()
+    position = next(at for at, one in headers(log, path_of(0)) if one.is_control)
+    changed(log, path_of(0), position + 76)
+    for path in [path for path in log.disk.files() if path.suffix in (".producers", ".snapshot")]:
+        log.disk.lose(path)
+    with pytest.raises(
+        Corrupt, match=rf"{path_of(0)}: the CRC of the batch at offset 1, byte {position}, does not"
+    ):
+        log.open(clean=True)
 
 
 # -- leader epochs --------------------------------------------------------------------------------------------------

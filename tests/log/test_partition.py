@@ -844,6 +844,15 @@ def test_recovery_tells_how_far_it_has_come(monkeypatch):
     assert len(told) > 3
     assert told == sorted(told)
     assert all(100 <= done <= whole == log.partition.size for done, whole in told)
+    log = write("- " * 40, segment_bytes=500)
+    log.partition.close(clean=False)
+    for path in [path for path in log.disk.files() if path.suffix in (".producers", ".snapshot")]:
+        log.disk.lose(path)
+    told.clear()
+    log.partition = log.open(progress=lambda done, whole: told.append((done, whole)))
+    assert len(log.partition.segments()) > 4
+    assert [done // 100 for done, _ in told] == list(range(1, log.partition.size // 100 + 1))
+    assert {whole for _, whole in told} == {log.partition.size}
 
 
 def test_files_that_retention_has_taken_go_when_their_delay_is_over_and_not_before():

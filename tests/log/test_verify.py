@@ -329,6 +329,8 @@ def test_leader_epochs_are_compared_from_where_both_are_known():
         ([entries[0], entries[-1]], True),
         ([*entries, (10**6, log.end_offset)], False),
         ([*entries, (10**6, log.end_offset - 1)], True),
+        ([(10**6, log.end_offset)], False),
+        ([(10**6, log.end_offset - 1)], True),
         ([], False),
     ):
         found = {finding.path for finding in forged(log, {path: LeaderEpochs(rows).encode()})}

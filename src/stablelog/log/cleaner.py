@@ -286,7 +286,7 @@ class Cleaning:
     """
 
     def __init__(self, disk: Disk, directory: Path, open_files: OpenFiles) -> None:
-        self.first_dirty_offset = 0
+        self.first_dirty_offset: int  # the partition sets it when its log is loaded
         self._disk = disk
         self._directory = directory
         self._open_files = open_files

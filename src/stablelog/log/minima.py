@@ -66,5 +66,4 @@ class Minima:
                     yield place
             return
         for child in range(first, last):
-            if below[child] < bound:
-                yield from self._search(level - 1, child, bound, begin, end)
+            yield from self._search(level - 1, child, bound, begin, end)

@@ -108,21 +108,24 @@ class Partition:
         self.directory = directory
         self.config = config
         self.leader_epoch = leader_epoch
-        self.start_offset = 0
-        self.high_watermark = 0
-        self.synced_offset = 0
-        self.cuts: tuple[Cut, ...] = ()
-        self._disk = disk
         self.open_files = open_files
-        self._producers = Producers()
-        self._epochs = LeaderEpochs()
-        self._are_epochs_checked = False
-        self._found_epochs: dict[int, int] = {}  # of transactions that were open at the open, by first offset
         self.usability = Usability(f"{topic}-{partition}")
-        self._now_ms = 0  # the broker's clock when it was last told
+        self._disk = disk
         self._snapshots = Snapshots(disk, directory)
         self._pending_deletes = PendingDeletes(disk, directory)
         self._cleaning = Cleaning(disk, directory, open_files)
+        # These are what recovery finds: `_load` sets them.
+        self.start_offset: int
+        self.high_watermark: int
+        self.synced_offset: int
+        self.cuts: tuple[Cut, ...]
+        self._segments: Segments
+        self._producers: Producers
+        self._epochs: LeaderEpochs
+        self._are_epochs_checked: bool
+        self._found_epochs: dict[int, int]  # of transactions that were open at the open, by first offset
+        self._unsynced: Unsynced
+        self._now_ms: int  # the broker's clock when it was last told
 
     @classmethod
     def open(
@@ -183,7 +186,6 @@ class Partition:
         if listing is None:
             disk.make_dir(directory)
             listing = Listing(disk, directory)
-        self._now_ms = now_ms
         known = Known(
             is_clean=clean,
             is_established=is_established,
@@ -205,6 +207,7 @@ class Partition:
             index_interval=self.config.index_interval_bytes,
             progress=progress,
         )
+        self._now_ms = known.now_ms
         self.cuts = tuple(found.cuts)
         self._segments = Segments(found.segments)
         self._producers = found.producers
@@ -730,7 +733,7 @@ class Partition:
     def apply_retention(self, now_ms: int) -> int:
         """Delete the oldest segments while they are too old or too much. Returns how many."""
         self.usability.check()
-        self._now_ms = max(self._now_ms, now_ms)
+        self._now_ms = now_ms
         count = self._segments.place_of(self.start_offset)
         if "delete" in self.config.cleanup_policy:
             too_old = count_too_old(self._segments, self.config, now_ms)

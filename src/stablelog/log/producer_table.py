@@ -104,9 +104,8 @@ def _unpack(row: _Row) -> Producer:
     producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_first = (
         SNAPSHOT_ENTRY.unpack(entry)
     )
-    producer = Producer(
-        producer_id, epoch, coordinator_epoch, [], TIMESTAMP.unpack(used)[0], timestamp, txn_first
-    )
+    (used_ms,) = TIMESTAMP.unpack(used)
+    producer = Producer(producer_id, epoch, coordinator_epoch, [], used_ms, timestamp, txn_first)
     count, at = kind & ~OPEN, 0
     if count:
         (last_timestamp,) = TIMESTAMP.unpack_from(rest)

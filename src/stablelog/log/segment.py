@@ -205,7 +205,6 @@ class Segment:
         """
         self._log = self._disk.open(self.path(LOG), create=True)
         self._begin_indexes()
-        self.names_changed = True
 
     def _begin_indexes(self) -> None:
         self._offset_index, self._time_index = OffsetIndex(self.base_offset), TimeIndex(self.base_offset)

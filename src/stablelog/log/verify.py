@@ -359,7 +359,7 @@ class _Verification:
                 position += at
                 continue
             size = read_header(chunk).size if len(chunk) >= HEADER.size else HEADER.size
-            if size <= len(chunk) or size > log_size - position:
+            if size > log_size - position:
                 if seen.is_last:
                     return
                 raise Corrupt(f"a torn batch at byte {position}")
@@ -644,9 +644,9 @@ def _agrees(said: Producer, known: Producer, batch_count: int) -> bool:
     if batch_count == 1:
         # Kafka's snapshot has one time for a producer, of its last batch or of the marker that came after it.
         batches, kept = ([batch._replace(timestamp_ms=NOTHING) for batch in rows] for rows in (batches, kept))
-    if len(kept) > len(batches) and known.coordinator_epoch != NOTHING:
+    if known.coordinator_epoch != NOTHING:
         # Version 1 of the file also has batches of ended transactions.
-        kept = kept[len(kept) - len(batches) :]
+        kept = kept[max(len(kept) - len(batches), 0) :]
     return (
         said.producer_epoch == known.producer_epoch
         and said.coordinator_epoch in (known.coordinator_epoch, -1)

@@ -134,7 +134,7 @@ class Examination:
         self._names = disk.list_dir(directory)
         self._marks: list[tuple[int, Summary]] = []  # what the snapshots say of the growing segment
         self._snapshots: set[int] = set()
-        self._log_start = 0
+        self._log_start: int
         self.durable_end = expected.recovery_point
 
     def run(self) -> Damage | None:
@@ -176,14 +176,14 @@ class Examination:
         for place, base in enumerate(bases):
             following, summary = (*bases, None)[place + 1], summaries[base]
             end_offset: int | None
-            damage, end_offset = self._examine_segment(base, following, summary, begin)
+            damage, end_offset = self._examine_segment(base, following, summary)
             if damage is not None:
                 damage.later = tuple(bases[place + 1 :])
                 if summary is not None and trust.is_sealed(base):
                     passed.append(damage)
                     end_offset = summary.end_offset
                 else:
-                    end_offset = self._end_of_vouched(base, begin, trust) if following is None else None
+                    end_offset = self._end_of_vouched(base, trust) if following is None else None
                     if end_offset is None or end_offset < self.durable_end:
                         return passed, damage
                     passed.append(damage)
@@ -196,14 +196,14 @@ class Examination:
             return passed, Damage(self._path(bases[-1]), sizes[-1], begin, why)
         return passed, None
 
-    def _end_of_vouched(self, base: int, begin: int, trust: Trust) -> int | None:
+    def _end_of_vouched(self, base: int, trust: Trust) -> int | None:
         """Where the growing segment ends if a start skips all that is damaged in it; None if it does not.
 
         With damage behind that, or in headers, the segment is of no use: what is appended to it could not be read either.
         """
         if trust.vouched_end is None:
             return None
-        behind, end_offset = self._examine_segment(base, None, None, begin, vouched_end=trust.vouched_end)
+        behind, end_offset = self._examine_segment(base, None, None, vouched_end=trust.vouched_end)
         return end_offset if behind is None else None
 
     def _is_body_only(self, damage: Damage, bases: list[int], summaries: dict[int, Summary | None]) -> bool:
@@ -211,7 +211,7 @@ class Examination:
         base = offset_of(damage.path.name)
         summary, following = summaries[base], next(one for one in bases if one > base)
         assert summary is not None
-        behind, _ = self._examine_segment(base, following, summary, base, vouched_end=following)
+        behind, _ = self._examine_segment(base, following, summary, vouched_end=following)
         return behind is None and not any(
             isinstance(one, DamagedBatch) and self._is_control(damage.path, one.position)
             for one in scrub(self._disk, damage.path, summary.log_size)
@@ -286,26 +286,31 @@ class Examination:
         base: int,
         following: int | None,
         summary: Summary | None,
-        end_offset: int,
         *,
         vouched_end: int = 0,
     ) -> tuple[Damage | None, int]:
         """The damage in one log file or behind it, if there is any, and where its batches end.
 
-        Records before `vouched_end` are passed over if the headers of their batches are whole.
+        No segment before it has an offset of it: a batch that is past what its segment holds is damaged. Records before `vouched_end` are passed over if the headers of their batches are whole.
         """
         path = self._path(base)
         file = self._disk.open(path)
         try:
-            walk = _Walk(file, path, self._expected, base, following, max(base, end_offset))
             gone = self._next_gone(base, following)
-            walk.is_growing = following is None and summary is None and gone is None
             # A start does not read what lies before a snapshot, and nobody reads what lies before the log's start.
             known_end = max(
                 [0, *(offset for offset, mark in self._marks if self._is_of(mark, base, file.size))]
             )
-            walk.unread_end = self._log_start if summary is not None else min(self._log_start, known_end)
-            walk.unread_end = max(walk.unread_end, vouched_end)
+            unread_end = self._log_start if summary is not None else min(self._log_start, known_end)
+            walk = _Walk(
+                file,
+                path,
+                self._expected,
+                base,
+                following,
+                unread_end=max(unread_end, vouched_end),
+                is_growing=following is None and summary is None and gone is None,
+            )
             damage = walk.run()
             if damage is None:
                 damage = self._prove(walk, base, following, summary)
@@ -365,14 +370,22 @@ class _Walk:
     """
 
     def __init__(
-        self, file: File, path: Path, expected: Expected, base: int, following: int | None, end_offset: int
+        self,
+        file: File,
+        path: Path,
+        expected: Expected,
+        base: int,
+        following: int | None,
+        *,
+        unread_end: int,
+        is_growing: bool,
     ) -> None:
         self.file = file
         self.path = path
-        self.end_offset = end_offset
-        self.unread_end = 0
+        self.end_offset = base
+        self.unread_end = unread_end
         self.first_gap: int | None = None
-        self.is_growing = False
+        self.is_growing = is_growing
         self._expected = expected
         self._base = base
         self._following = following

@@ -121,7 +121,7 @@ class Planner:
         self._snapshots: list[int] = []
         # What our snapshots say, by their offsets, as far as they have been read.
         self._producers: dict[int, tuple[ProducerTable, Summary] | None] = {}
-        self._log_start = 0
+        self._log_start: int  # where the log begins, once its file is read
 
     def plan(self) -> Plan | None:
         """The plan; None if a log begins here.
@@ -206,16 +206,9 @@ class Planner:
         ):
             return count
         # The last of them were not durable when the log's start moved: they were not deleted, and have no snapshot.
-        durable_count = next(
-            (
-                at
-                for at in range(count, 0, -1)
-                if bases[at] in self._snapshots and self._is_readable(bases[at])
-            ),
-            0,
-        )
-        if durable_count:
-            return durable_count
+        for at in range(count - 1, 0, -1):
+            if bases[at] in self._snapshots and self._is_readable(bases[at]):
+                return at
         while count:
             summary = self._read_summary(self.segment(bases[count - 1]))
             if summary is not None and summary.end_offset != bases[count]:
