@@ -4,7 +4,9 @@ The stories go to the bounds of the settings: a batch that just fits into a segm
 come and one that has not. See `tests.log.accounts`.
 """
 
+import contextlib
 import errno
+import random
 from dataclasses import replace
 
 import pytest
@@ -15,9 +17,11 @@ from stablelog.log.epochs import EPOCH_FILE
 from stablelog.log.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.model import Origin
 from stablelog.log.names import LOG, SEGMENT_SUFFIXES, SUMMARY, VIEW_START_FILE
+from stablelog.log.producer_table import ProducerTable
 from stablelog.log.recovery.examine import Expected
 from stablelog.log.recovery.repair import cut, examine
 from stablelog.log.retention import close_all
+from stablelog.log.snapshots import ProducersFile, SnapshotFile, decode_producers
 from stablelog.log.summary import Summary
 from stablelog.log.verify import verify_directory
 from tests.log.accounts import (
@@ -26,8 +30,8 @@ from tests.log.accounts import (
     TracingDisk,
     compare,
     copy_of,
+    in_words,
     kept,
-    of_summary,
     operations_of,
     short,
     time,
@@ -362,6 +366,16 @@ def compacted_log():
     return closed(log)
 
 
+def short_log():
+    """A log of one segment, which has a snapshot within it, and an open transaction."""
+    log = Log(TracingDisk(), index_interval_bytes=100)
+    log.write("P1 - P1a P2 P2c")
+    log.partition.take_snapshot()
+    log.now_ms += 5
+    log.write("P3 - -")
+    return closed(log)
+
+
 def closed(log):
     log.end_offset = log.partition.end_offset
     log.bases = [segment.base_offset for segment in log.partition.segments()]
@@ -466,7 +480,7 @@ def moved_starts(log):
             yield f"starts at {base}, without snapshots", together(moved, lost(*snapshots))
     for start in (log.end_offset, log.end_offset + 1):
         yield f"starts at {start}", put(DIRECTORY / LOG_START_FILE, encode_log_start(start))
-    for start in (0, log.bases[-1], log.end_offset + 1):
+    for start in sorted({0, log.bases[-1], log.end_offset + 1}):
         yield f"the view starts at {start}", put(DIRECTORY / VIEW_START_FILE, encode_log_start(start))
     for epochs in (
         "0\n0\n",
@@ -479,15 +493,59 @@ def moved_starts(log):
         yield f"epochs {epochs.split()}", put(DIRECTORY / EPOCH_FILE, epochs.encode())
 
 
+def unused_ends(log):
+    """An empty segment behind the last one, as a roll leaves it, with each of the files that come after it."""
+    end = log.end_offset
+    last = [path_of(log.bases[-1], suffix) for suffix in (".index", ".timeindex")]
+    empty = put(path_of(end), b"")
+    summary = put(path_of(log.bases[-1], ".summary"), Summary(log.bases[-1], end, log_size=1).encode())
+    table = (
+        decode_producers(log.disk.read_bytes(path_of(log.bases[-1], ".producers")))[0]
+        if len(log.bases) > 1
+        else ProducerTable()
+    )
+    ours = put(path_of(end, ".producers"), b"".join(ProducersFile(table, Summary(end, end))))
+    kafkas = put(path_of(end, ".snapshot"), b"".join(SnapshotFile(table)))
+    yield "empty", empty
+    yield "empty, and indexes before it are lost", together(empty, lost(*last))
+    yield "empty, and our snapshot", together(empty, ours)
+    yield "empty, and Kafka's snapshot", together(empty, kafkas)
+    yield "both snapshots alone", together(ours, kafkas)
+    yield "empty, snapshots and a wrong summary", together(empty, ours, kafkas, summary)
+    yield "two empty ones", together(empty, put(path_of(end + 3), b""))
+    yield "an empty one behind a gap", put(path_of(end + 3), b"")
+    yield "an empty one that begins too early", put(path_of(end - 1), b"")
+    for name in (
+        f"{end:020d}.log.deleted",
+        f"{end:020d}.log.cleaned",
+        f"{end:020d}.index.swap",
+        f"{end:020d}.summary.tmp",
+    ):
+        yield f"an interrupted {short(name)}", put(DIRECTORY / name, b"some")
+
+
+def several_at_once(log):
+    """Two or three of the other damages together."""
+    chance = random.Random(len(log.bases))
+    every = [
+        one for damages in (changed_batches, ended_logs, lost_files, moved_starts) for one in damages(log)
+    ]
+    for _ in range(40):
+        chosen = chance.sample(every, chance.choice([2, 2, 3]))
+        yield ", ".join(title for title, _ in chosen), together(*(damage for _, damage in chosen))
+
+
 def together(*damages):
     def damage(disk):
         for one in damages:
-            one(disk)
+            with contextlib.suppress(FileNotFoundError, IndexError):  # another one has taken what it changes
+                one(disk)
 
     return damage
 
 
-DAMAGES = [changed_batches, ended_logs, lost_files, moved_starts]
+DAMAGES = [changed_batches, ended_logs, lost_files, moved_starts, unused_ends, several_at_once]
+MAKES = [plain_log, compacted_log, short_log]
 PARTS = 6
 NAMES_OPERATIONS = [ended_logs, lost_files]
 OPENINGS = {
@@ -555,7 +613,7 @@ def examined(log, disk, *, names_operations):
     copies = [f"{short(one.path.name)}@{one.position}+{one.size} {short(one.kept.name)}" for one in cuts]
     done, content = operations_of(disk), {path.name: disk.read_bytes(path) for path in disk.files()}
     files = [
-        f"{short(name)} {of_summary(Summary.decode(content[name])) if name.endswith(SUMMARY) else ''}".strip()
+        f"{short(name)} {' '.join(in_words(name, content[name])) if name.endswith(SUMMARY) else ''}".strip()
         for name in content
         if name.endswith((LOG, SUMMARY))
     ]
@@ -601,7 +659,7 @@ STORIES = {
 ACCOUNTS = STORIES | {
     f"{damages.__name__}_of_{make.__name__}": account_of(make, damages)
     for damages in DAMAGES
-    for make in (plain_log, compacted_log)
+    for make in MAKES
 }
 
 
@@ -621,7 +679,7 @@ def test_an_account_of_calls_that_fail():
     compare("failing", failing())
 
 
-@pytest.mark.parametrize("make", [plain_log, compacted_log])
+@pytest.mark.parametrize("make", MAKES)
 @pytest.mark.parametrize("part", range(PARTS))
 class TestDamages:
     """In parts, each with every so many damages, so that a fault in the code is met soon."""
@@ -637,6 +695,12 @@ class TestDamages:
 
     def test_moved_starts(self, make, part):
         check_part(make, moved_starts, part)
+
+    def test_segments_that_are_not_used(self, make, part):
+        check_part(make, unused_ends, part)
+
+    def test_several_damages_at_once(self, make, part):
+        check_part(make, several_at_once, part)
 
 
 def check_part(make, damages, part):
