@@ -5,12 +5,19 @@ come and one that has not. See `tests.log.accounts`.
 """
 
 import contextlib
+import enum
 import errno
+import importlib
+import inspect
+import pkgutil
 import random
-from dataclasses import replace
+import re
+import struct
+from dataclasses import MISSING, fields, is_dataclass, replace
 
 import pytest
 
+import stablelog.log
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Corrupt, DiskError
 from stablelog.log.epochs import EPOCH_FILE
@@ -39,6 +46,7 @@ from tests.log.accounts import (
 from tests.log.test_compaction import HOUR_MS, KeyedLog
 from tests.log.test_damage import DIRECTORY, headers, path_of
 from tests.log.timeline import Log
+from tests.mutants.changes import AMOUNTS, SETTINGS
 
 SEGMENT_SIZE = 500
 HEADER_SIZE = 61
@@ -370,9 +378,10 @@ def short_log():
     """A log of one segment, which has a snapshot within it, and an open transaction."""
     log = Log(TracingDisk(), index_interval_bytes=100)
     log.write("P1 - P1a P2 P2c")
-    log.partition.take_snapshot()
-    log.now_ms += 5
-    log.write("P3 - -")
+    for words in ("P3 - -", "P4", "-"):
+        log.partition.take_snapshot()
+        log.now_ms += 5
+        log.write(words)
     return closed(log)
 
 
@@ -650,7 +659,56 @@ def account_of(make, damages):
     return lambda: damaged(make, damages)
 
 
+# -- constants and defaults -------------------------------------------------------------------------------------------
+
+
+def constants_and_defaults():
+    """A line for each constant number of the log's modules, and for each default of a class or of a function."""
+    lines = []
+    for found in pkgutil.walk_packages(stablelog.log.__path__, "stablelog.log."):
+        module = importlib.import_module(found.name)
+        for name, value in sorted(vars(module).items()):
+            own = f"{found.name.removeprefix('stablelog.')}.{name}"
+            if getattr(value, "__module__", found.name) != found.name:
+                continue
+            if isinstance(value, type):
+                if name in SETTINGS:
+                    continue  # the broker names every field
+                lines += [f"{own}.{told}" for told in defaults_of_class(value)]
+            elif inspect.isfunction(value):
+                lines += [f"{own}({told})" for told in defaults_of(value)]
+            elif re.fullmatch("_?[A-Z][A-Z_0-9]+", name) and not AMOUNTS.search(name):
+                numbers = isinstance(value, int | slice) or name in ("_KINDS", "_REST_SIZES", "NO_BATCH")
+                lines += [f"{own} = {value!r}"] * numbers
+                if isinstance(value, struct.Struct):
+                    lines.append(f"{own} = {value.format}")
+                elif isinstance(value, list) and all(isinstance(one, struct.Struct) for one in value):
+                    lines.append(f"{own} = {[one.size for one in value]}")
+    return lines
+
+
+def defaults_of_class(value):
+    if issubclass(value, enum.Enum):
+        return [f"{one.name} = {one.value}" for one in value]
+    if hasattr(value, "_field_defaults"):
+        return [f"{name} = {default!r}" for name, default in value._field_defaults.items()]
+    if is_dataclass(value):
+        known = [one for one in fields(value) if one.default is not MISSING]
+        return [f"{one.name} = {one.default!r} {one.init} {one.compare} {one.repr}" for one in known]
+    methods = [(name, getattr(one, "__func__", one)) for name, one in vars(value).items()]
+    return [
+        f"{name}({told})" for name, one in methods if inspect.isfunction(one) for told in defaults_of(one)
+    ]
+
+
+def defaults_of(function):
+    parameters = inspect.signature(function).parameters.values()
+    told = [f"{one.name}={one.default!r}" for one in parameters if one.default is not inspect.Parameter.empty]
+    return [", ".join(told)] if told else []
+
+
 STORIES = {
+    "constants_and_defaults": constants_and_defaults,
     "growing_and_rolling": growing_and_rolling,
     "deleting_and_truncating": deleting_and_truncating,
     "compacting": compacting,
@@ -677,6 +735,14 @@ def test_an_account_of_compacting():
 
 def test_an_account_of_calls_that_fail():
     compare("failing", failing())
+
+
+def test_constants_and_defaults_are_those_that_are_kept():
+    """Formats and callers rely on them: a change is to be seen. A log that is written and damaged is proof that they work."""
+    compare("compacting", compacting())
+    for name in ("changed_batches", "ended_logs", "lost_files"):
+        check_part(short_log, globals()[name], 0)
+    compare("constants_and_defaults", constants_and_defaults())
 
 
 @pytest.mark.parametrize("make", MAKES)

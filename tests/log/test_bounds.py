@@ -4,11 +4,14 @@ import itertools
 import random
 
 import pytest
+from crc32c import crc32c
 
 from stablelog.batch.header import headers_in, read_header
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.batch.records import Record, encode_batch
-from stablelog.errors import Corrupt, NewerFormat
+from stablelog.errors import Corrupt, NewerFormat, Unproven
+from stablelog.log import compaction, producer_table, transaction_index
+from stablelog.log import verify as verify_module
 from stablelog.log.append import MarkerBatch, fitting
 from stablelog.log.epoch_check import check_epochs, latest_epoch, latest_epoch_of_all
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
@@ -20,7 +23,8 @@ from stablelog.log.producer_table import ProducerTable
 from stablelog.log.producers import Producers
 from stablelog.log.proof import DamagedBatch
 from stablelog.log.read import finished
-from stablelog.log.recovery import tail
+from stablelog.log.recovery import examine as examine_module
+from stablelog.log.recovery import replay, tail
 from stablelog.log.segment import OpenFiles, Segment
 from stablelog.log.snapshots import (
     ProducersFile,
@@ -246,6 +250,19 @@ def test_a_damaged_marker_in_a_trusted_segment_is_named_by_the_start_that_reads_
         Corrupt, match=rf"{path_of(0)}: the CRC of the batch at offset 1, byte {position}, does not"
     ):
         log.open(clean=True)
+
+
+def test_a_log_file_that_gets_shorter_before_it_is_proven_is_damaged():
+    log = Log(segment_bytes=300).write("- " * 20)
+    log.partition.close()
+    log.partition = log.open(clean=True, prove=False)
+    log.disk.damage(path_of(0), log.disk.read_bytes(path_of(0))[:-1])
+    with pytest.raises(Unproven) as raised:
+        log.partition.read(0, 100, Isolation.LOG_END)
+    with pytest.raises(Corrupt, match="bytes; "):
+        list(raised.value.prove())
+    with pytest.raises(Corrupt, match=str(path_of(0))):
+        log.partition.read(0, 100, Isolation.LOG_END)
 
 
 # -- leader epochs --------------------------------------------------------------------------------------------------
@@ -517,6 +534,136 @@ def test_a_block_holds_1_to_32_producers(count):
     assert len(ProducerTable.of_blocks([block[:7], block[7:]])) == 32
     with pytest.raises(Corrupt):
         ProducerTable.of_blocks([bytes([count]) + block[1:]])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_table_of_producers_in_any_order_is_a_dict_that_is_sorted(seed, monkeypatch):
+    monkeypatch.setattr(producer_table, "BLOCK_COUNT_MAX", 4)
+    chance = random.Random(seed)
+
+    def producer(one):
+        used_ms, first = chance.randrange(100), chance.choice([-1, -1, 5])
+        started_ms = -1 if first < 0 else chance.randrange(100)
+        batches = [KeptBatch(one, one, 0, 3)] * chance.randrange(3)
+        return Producer(one, 1, 2, batches, used_ms, 3, first, started_ms, 0 if first < 0 else 7)
+
+    assert ProducerTable().greatest_id(10) == -1
+    given = [producer(chance.randrange(60)) for _ in range(chance.choice([1, 4, 5, 40, 70]))]
+    if seed % 2:
+        given.sort(key=lambda one: one.producer_id)
+    wanted = {one.producer_id: one for one in given}
+    table = ProducerTable.of(given)
+    assert list(table) == [wanted[one] for one in sorted(wanted)]
+    assert len(table) == len(wanted)
+    for one in range(-1, 61):
+        assert table.get(one) == wanted.get(one)
+        assert table.greatest_id(one) == max((known for known in wanted if known <= one), default=-1)
+    opened = [wanted[one] for one in sorted(wanted) if wanted[one].txn_first_offset >= 0]
+    assert table.open_producers() == opened
+    copy, before = table.copy(), list(table)
+    for limit in (90, 50, 10):
+        table.limit_times(limit)
+        for one in wanted.values():
+            one.used_ms, one.txn_started_ms = min(one.used_ms, limit), min(one.txn_started_ms, limit)
+        assert list(table) == [wanted[one] for one in sorted(wanted)]
+    assert [(one.producer_id, one.used_ms) for one in copy] == [
+        (one.producer_id, one.used_ms) for one in before
+    ]
+    for used_before in (3, 9, 11):
+        removed, more = table.remove_unused(used_before, chance.choice([1, 2, 99]))
+        while more:
+            again, more = table.remove_unused(used_before, 1)
+            removed += again
+        gone = {
+            o for o, known in wanted.items() if known.used_ms < used_before and known.txn_first_offset < 0
+        }
+        assert removed == len(gone)
+        wanted = {one: known for one, known in wanted.items() if one not in gone}
+        assert list(table) == [wanted[one] for one in sorted(wanted)]
+        assert len(table) == len(wanted)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_growing_index_of_aborts_answers_as_a_list_however_it_is_searched(seed, monkeypatch):
+    monkeypatch.setattr(transaction_index, "SCAN_COUNT_MAX", seed)
+    chance, rows, stable = random.Random(seed), [], 0
+    index = TransactionIndex()
+    for last in range(3, 300, 5):
+        stable = max(stable, chance.randint(0, last))
+        rows.append(AbortedTxn(chance.randrange(4), chance.randint(max(stable - 9, 0), last), last, stable))
+        index.append(rows[-1])
+        if last % 9 == 0:
+            index = TransactionIndex(bytes(index.content()))
+        for _ in range(4):
+            start = chance.randrange(last + 2)
+            end = chance.randrange(start, last + 9)
+            stop = next((at for at, row in enumerate(rows) if row.stable_offset >= end), None)
+            seen = rows if stop is None else rows[: stop + 1]
+            touching = [row for row in seen if row.first_offset < end and row.last_offset >= start]
+            assert index.collect(start, end) == (touching, stop is not None)
+    assert [index[place] for place in range(len(index))] == rows
+
+
+# -- how far a segment goes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spare", [1, 0, -1])
+def test_every_reader_of_a_segment_knows_how_far_its_offsets_may_go(spare, monkeypatch):
+    """The bound is made low here: offsets of a segment's last batch lie at it, or one past it."""
+    log = Log().write("- - P1 - -")
+    log.partition.close()
+    for module in (replay, examine_module, verify_module, tail, compaction):
+        monkeypatch.setattr(module, "RELATIVE_OFFSET_MAX", 4 + spare)
+    fits = spare >= 0
+    summaries = [Summary(0, 3), Summary(3, 5)]
+    assert len(compaction.grouped(summaries, log.config)) == (1 if fits else 2)
+    found = list(verify_module.verify_directory(log.disk, DIRECTORY))
+    assert [finding.path for finding in found] == ([] if fits else [path_of(0)])
+    damage = examine_module.Examination(log.disk, DIRECTORY, examine_module.Expected()).run()
+    assert (damage is None) == fits
+    for path in [path for path in log.disk.files() if path.suffix in (".producers", ".snapshot")]:
+        log.disk.lose(path)
+    assert log.open(clean=False, recovery_point=0).end_offset == (5 if fits else 4)
+
+
+@pytest.mark.parametrize(
+    ("base_offset", "delta", "attributes", "is_found"),
+    [
+        (7, 0, 0, True),
+        (6, 0, 0, False),  # before the end of what is whole
+        (7 + 2**31 - 1, 0, 0, True),
+        (7 + 2**31, 0, 0, False),
+        (7, -1, 0, False),
+        (7, 3, 0, True),
+        (7, 0, 0x7F, True),
+        (7, 0, 0x80, False),
+    ],
+)
+def test_behind_damage_only_what_may_stand_there_is_taken_for_a_batch(
+    base_offset, delta, attributes, is_found
+):
+    batch = bytearray(encode_batch([Record(0, NOW_MS, None, b"x")], base_offset=base_offset))
+    batch[21:23], batch[23:27] = attributes.to_bytes(2, "big"), delta.to_bytes(4, "big", signed=True)
+    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    disk.write_atomic(path_of(0), bytes(80) + batch)
+    found = [position for position, _ in tail.batches_behind(disk.open(path_of(0)), 0, 7)]
+    assert found == [80] * is_found
+
+
+@pytest.mark.parametrize("scan_size", [61, 62, 80, 140, 141, 142, 143, 161, 200, 10_000])
+def test_a_search_in_pieces_of_any_size_finds_the_same_batches(scan_size, monkeypatch):
+    batches = [encode_batch([Record(0, NOW_MS, None, bytes(at))], base_offset=at) for at in range(4)]
+    content = b"\x02".join([b"damaged" * 11, batches[0] + batches[1], batches[2] + batches[3]])
+    disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    disk.write_atomic(path_of(0), content)
+    monkeypatch.setattr(tail, "SCAN_SIZE", scan_size)
+    found = list(tail.batches_behind(disk.open(path_of(0)), 0, 0))
+    assert [(position, one.base_offset) for position, one in found] == [
+        (content.index(batch), at) for at, batch in enumerate(batches)
+    ]
 
 
 # -- the search behind damage ----------------------------------------------------------------------------------------

@@ -2,7 +2,8 @@
 
 Some changes are not made, because they cannot make an answer wrong:
 
-- docstrings, type hints, imports, decorators, `assert`s, `__repr__` and `__str__`;
+- docstrings, type hints, imports, decorators, `assert`s, `raise AssertionError`, `__repr__` and `__str__`;
+- a function that returns a `Corrupt`: all that it finds out stands in the message;
 - the message of an error and a log line, and what is assigned to a local variable that only they name;
 - `strict=True` of `zip`, which asserts that the lengths agree;
 - an amount one greater or less: a constant whose name says how much is read, copied or done at a time, or kept in a cache
@@ -53,7 +54,7 @@ FOR_PEOPLE = {"__repr__", "__str__"}
 AMOUNTS = re.compile(
     r"(?:(?:^|_)(?:CHUNK|COPIED|COPY|LARGE|PAGE|PIECE|PROGRESS|READ|SCAN|SCRUB|SKIPPED|SMALL|STEP|TAIL|TICK|WRITE)"
     r"_(?:ALARMS|BLOCKS|COUNT|LENGTH|RECORDS|SIZE)(?:_MAX)?"
-    r"|(?:DECODED|EXPIRED_BLOCKS|OPEN_SEGMENTS|RECENT|UNDIVIDED)_MAX|RECENT_MS|SPARE_READS|INDEXES_OPEN|FANOUT|SLACK|\w+_AT_ONCE)$"
+    r"|(?:DECODED|EXPIRED_BLOCKS|HELD|OPEN_SEGMENTS|RECENT|UNDIVIDED)_MAX|RECENT_MS|SPARE_READS|INDEXES_OPEN|FANOUT|SLACK|\w+_AT_ONCE)$"
 )
 SETTINGS = {
     "LogConfig",
@@ -154,6 +155,8 @@ class _Finder:
         if isinstance(statement, ast.FunctionDef):
             yield from self._of_function(statement)
             return
+        if isinstance(statement, ast.Raise) and _name_of_call(statement.exc) == "AssertionError":
+            return
         if isinstance(statement, ast.ClassDef):
             is_settings = statement.name in SETTINGS
             yield from self.body(
@@ -178,7 +181,9 @@ class _Finder:
         self._statement = outer
 
     def _of_function(self, function: ast.FunctionDef) -> Iterator[Change]:
-        if function.name in FOR_PEOPLE:
+        if function.name in FOR_PEOPLE or (
+            isinstance(function.returns, ast.Name) and function.returns.id == "Corrupt"
+        ):
             return
         for default in (*function.args.defaults, *function.args.kw_defaults):
             if default is not None:
@@ -342,7 +347,7 @@ class _Finder:
                     yield self._change(self._begin(left), self._end(right), new, "swapped arguments", node)
 
 
-def _name_of_call(node: ast.expr) -> str | None:
+def _name_of_call(node: ast.expr | None) -> str | None:
     """The last name of the function that is called; None if this is no call of a name."""
     if not isinstance(node, ast.Call):
         return None

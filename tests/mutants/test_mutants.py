@@ -184,7 +184,16 @@ def look(file, count, rows):
         return count
     with contextlib.suppress(ValueError, KeyError):
         rows.move(count, file)
+    if rows:
+        raise AssertionError("never")
+    if file:
+        raise ValueError("perhaps")
     return file
+
+def damaged(position) -> Corrupt:
+    while position < 7:
+        position += 1
+    return Corrupt(f"at {position}")
 """
 
 
@@ -195,6 +204,8 @@ def test_a_bound_of_an_amount_a_hint_and_the_order_of_exceptions_are_not_changed
     assert of_amount == {"if count > SCAN_COUNT_MAX:", "if not (count <= SCAN_COUNT_MAX):"}
     assert ("if count <= SECONDS_MAX:", "if count < SECONDS_MAX:") in shown
     assert ("rows.move(count, file)", "rows.move(file, count)") in shown
+    assert {before for before, _ in shown if before.startswith("raise")} == {'raise ValueError("perhaps")'}
+    assert not any("position" in before for before, _ in shown), "it makes a message"
 
 
 def test_the_broker_names_every_setting_whose_default_is_not_changed():

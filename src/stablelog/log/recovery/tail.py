@@ -194,8 +194,9 @@ class _Search:
         at, lone = begin, None
         while at + HEADER.size <= self._file.size:
             chunk = self._file.read(at, SCAN_SIZE)
-            found = chunk.find(MAGIC, MAGIC_AT)
-            while 0 <= found <= len(chunk) - HEADER.size + MAGIC_AT:
+            end = len(chunk) - HEADER.size + MAGIC_AT + 1  # behind it no whole header begins in this chunk
+            found = chunk.find(MAGIC, MAGIC_AT, end)
+            while found != -1:
                 place = found - MAGIC_AT
                 header = self._plausible(chunk, place, at + place, end_offset)
                 if header is not None:
@@ -204,8 +205,8 @@ class _Search:
                         if is_followed:
                             return at + place
                         lone = at + place
-                found = chunk.find(MAGIC, found + 1)
-            at += max(len(chunk) - HEADER.size + 1, 1)
+                found = chunk.find(MAGIC, found + 1, end)
+            at += len(chunk) - HEADER.size + 1
         return lone
 
     def _is_followed(self, position: int, header: BatchHeader) -> bool:
