@@ -11,12 +11,14 @@ from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Corrupt, NewerFormat, Unproven
 from stablelog.log import compaction, producer_table, transaction_index
+from stablelog.log import partition as partition_module
+from stablelog.log import segment as segment_module
 from stablelog.log import verify as verify_module
 from stablelog.log.append import MarkerBatch, fitting
 from stablelog.log.epoch_check import check_epochs, latest_epoch, latest_epoch_of_all
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.log_start import decode_log_start, encode_log_start
-from stablelog.log.model import Isolation, MarkerWrite, Origin
+from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite, Origin
 from stablelog.log.offset_index import OffsetIndex
 from stablelog.log.producer import KeptBatch, Producer
 from stablelog.log.producer_table import ProducerTable
@@ -78,20 +80,17 @@ def grown(size=200):
     return segment
 
 
-@pytest.mark.parametrize(
-    ("size", "last_offset", "segment_bytes", "index_bytes", "fits"),
-    [
-        (50, 20, 0, 36, True),
-        (51, 20, 0, 36, False),  # bytes of the log file
-        (50, 10 + 2**31 - 1, 0, 36, True),
-        (50, 10 + 2**31, 0, 36, False),  # what an entry can say
-        (50, 20, 0, 35, False),  # two entries of the time index, and one place for the last entry
-    ],
-)
-def test_a_segment_has_room_up_to_each_bound(size, last_offset, segment_bytes, index_bytes, fits):
+def test_a_segment_has_room_up_to_each_bound():
     segment = grown()
     assert (len(segment.offset_index), len(segment.time_index)) == (1, 1)
-    assert segment.has_room(size, last_offset, segment.size + 50, index_bytes) is fits
+    for size, last_offset, index_bytes, fits in (
+        (50, 20, 36, True),
+        (51, 20, 36, False),  # bytes of the log file
+        (50, 10 + 2**31 - 1, 36, True),
+        (50, 10 + 2**31, 36, False),  # what an entry can say
+        (50, 20, 35, False),  # two entries of the time index, and one place for the last entry
+    ):
+        assert segment.has_room(size, last_offset, segment.size + 50, index_bytes) is fits
 
 
 def test_the_offset_index_bounds_a_segment_where_all_times_are_equal():
@@ -165,6 +164,104 @@ def test_markers_are_written_together_as_far_as_a_segment_can_hold_them():
     assert lasts == sorted(lasts)
     for limit in range(lasts[-1] + 2):
         assert fitting(batches, limit) == max(1, sum(last <= limit for last in lasts))
+
+
+def test_an_append_tells_where_it_went_and_by_which_time():
+    for by_broker, order in itertools.product((False, True), ("offset", "commit")):
+        log = Log(message_timestamp_type="LogAppendTime" if by_broker else "CreateTime", order=order)
+        log.write("- - -")
+        log.partition.delete_records(1)
+        log.now_ms += 9
+        time_ms = log.now_ms if by_broker else -1
+        assert log.append(1, count=4) == Appended(3, 6, time_ms, 1)
+        log.now_ms += 1
+        assert log.append(1, count=4, sequence=0) == Appended(3, 6, time_ms, 1, duplicate=True)
+        log.append(2, count=2)
+        markers = [
+            MarkerWrite(1, 0, Marker(MarkerType.COMMIT, 0)),
+            MarkerWrite(1, 0, Marker(MarkerType.COMMIT, 0)),
+            MarkerWrite(2, 0, Marker(MarkerType.ABORT, 0)),
+        ]
+        last = (
+            9 if order == "offset" else 13
+        )  # in commit order, the marker takes an offset for each record, too
+        assert log.partition.append_markers(markers, now_ms=log.now_ms) == [
+            Appended(9, last, log.now_ms, 1),
+            Appended(-1, -1, -1, 1, duplicate=True),
+            Appended(last + 1, last + 1, log.now_ms, 1),
+        ]
+        assert log.partition.end_offset == last + 2
+        if order == "offset":
+            batch = encode_batch([Record(0, NOW_MS, None, b"x")] * 3, base_offset=20)
+            outcome = log.partition.append(batch, now_ms=log.now_ms, origin=Origin.REPLICATION)
+            assert outcome == Appended(20, 22, -1, 1)
+
+
+def test_markers_that_go_past_what_a_segment_can_hold_begin_another_one(monkeypatch):
+    log = Log().write("P1 P2 P3 -")
+    for module in (segment_module, partition_module):
+        monkeypatch.setattr(module, "RELATIVE_OFFSET_MAX", 5)
+    markers = [MarkerWrite(one, 0, Marker(MarkerType.COMMIT, 0)) for one in (1, 2, 3)]
+    log.partition.append_markers(markers, now_ms=log.now_ms)
+    assert [segment.base_offset for segment in log.partition.segments()] == [0, 4]
+    assert log.partition.end_offset == 7
+
+
+def test_a_log_that_begins_within_a_batch_that_is_cut_begins_at_its_new_end_also_after_a_start():
+    log = Log().write("- -")
+    log.append(1, count=5)
+    log.sync()
+    log.partition.delete_records(4)
+    log.partition.truncate_to(4)
+    for clean in (False, True):
+        assert (log.partition.start_offset, log.partition.end_offset) == (2, 2)
+        log.reopen(clean=clean)
+
+
+def test_a_segment_may_be_cleaned_from_the_end_of_its_lag_on():
+    summaries = [Summary(0, 5, max_timestamp=100), Summary(5, 9, max_timestamp=90)]
+    for now_ms, lag_ms, stable, count in (
+        (110, 10, 9, 2),
+        (109, 10, 9, 0),
+        (105, 0, 9, 2),
+        (0, 0, 8, 1),
+        (0, 0, 4, 0),
+        (0, 0, 5, 1),
+    ):
+        config = LogConfig(min_compaction_lag_ms=lag_ms)
+        assert compaction.count_cleanable(summaries, stable, config, now_ms) == count
+    sized = [Summary(0, 5, log_size=60), Summary(5, 9, log_size=40)]
+    for dirty_from, ratio, is_worth_it in (
+        (5, 0.4, True),
+        (5, 0.41, False),
+        (4, 1.0, True),
+        (9, 0.0, False),
+        (8, 0.4, True),
+    ):
+        config = LogConfig(min_cleanable_dirty_ratio=ratio)
+        assert compaction.is_worth_it(sized, dirty_from, config) is is_worth_it
+
+
+def test_of_sealed_segments_the_one_not_used_for_longest_is_closed():
+    class Held:
+        closed = False
+
+        def give_back(self):
+            self.closed = True
+
+    open_files, shared = OpenFiles(2), OpenFiles(2)
+    one, two, three, four = (Held() for _ in range(4))
+    for used in (one, two, one, three):
+        open_files.used(used)
+    assert [held.closed for held in (one, two, three)] == [False, True, False]
+    open_files.forget(one)
+    open_files.forget(one)
+    assert len(open_files) == 1
+    open_files.join(shared)
+    for used in (four, three, one):
+        open_files.used(used)
+    assert [held.closed for held in (one, two, three, four)] == [False, True, False, True]
+    assert (len(open_files), len(shared)) == (0, 2)
 
 
 # -- reads of a log with gaps, and of aborted transactions -----------------------------------------------------------
@@ -626,9 +723,10 @@ def test_every_reader_of_a_segment_knows_how_far_its_offsets_may_go(spare, monke
     assert log.open(clean=False, recovery_point=0).end_offset == (5 if fits else 4)
 
 
-@pytest.mark.parametrize(
-    ("base_offset", "delta", "attributes", "is_found"),
-    [
+def test_behind_damage_only_what_may_stand_there_is_taken_for_a_batch():
+    disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    for base_offset, delta, attributes, is_found in (
         (7, 0, 0, True),
         (6, 0, 0, False),  # before the end of what is whole
         (7 + 2**31 - 1, 0, 0, True),
@@ -637,51 +735,40 @@ def test_every_reader_of_a_segment_knows_how_far_its_offsets_may_go(spare, monke
         (7, 3, 0, True),
         (7, 0, 0x7F, True),
         (7, 0, 0x80, False),
-    ],
-)
-def test_behind_damage_only_what_may_stand_there_is_taken_for_a_batch(
-    base_offset, delta, attributes, is_found
-):
-    batch = bytearray(encode_batch([Record(0, NOW_MS, None, b"x")], base_offset=base_offset))
-    batch[21:23], batch[23:27] = attributes.to_bytes(2, "big"), delta.to_bytes(4, "big", signed=True)
-    batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
-    disk = SimDisk()
-    disk.make_dir(DIRECTORY)
-    disk.write_atomic(path_of(0), bytes(80) + batch)
-    found = [position for position, _ in tail.batches_behind(disk.open(path_of(0)), 0, 7)]
-    assert found == [80] * is_found
+    ):
+        batch = bytearray(encode_batch([Record(0, NOW_MS, None, b"x")], base_offset=base_offset))
+        batch[21:23], batch[23:27] = attributes.to_bytes(2, "big"), delta.to_bytes(4, "big", signed=True)
+        batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+        disk.write_atomic(path_of(0), bytes(80) + batch)
+        found = [position for position, _ in tail.batches_behind(disk.open(path_of(0)), 0, 7)]
+        assert found == [80] * is_found, (base_offset, delta, attributes)
 
 
-@pytest.mark.parametrize("scan_size", [61, 62, 80, 140, 141, 142, 143, 161, 200, 10_000])
-def test_a_search_in_pieces_of_any_size_finds_the_same_batches(scan_size, monkeypatch):
+def test_a_search_in_pieces_of_any_size_finds_the_same_batches(monkeypatch):
     batches = [encode_batch([Record(0, NOW_MS, None, bytes(at))], base_offset=at) for at in range(4)]
     content = b"\x02".join([b"damaged" * 11, batches[0] + batches[1], batches[2] + batches[3]])
     disk = SimDisk()
     disk.make_dir(DIRECTORY)
     disk.write_atomic(path_of(0), content)
-    monkeypatch.setattr(tail, "SCAN_SIZE", scan_size)
-    found = list(tail.batches_behind(disk.open(path_of(0)), 0, 0))
-    assert [(position, one.base_offset) for position, one in found] == [
-        (content.index(batch), at) for at, batch in enumerate(batches)
-    ]
+    wanted = [(content.index(batch), at) for at, batch in enumerate(batches)]
+    for scan_size in (*range(61, 215, 3), 10_000):
+        monkeypatch.setattr(tail, "SCAN_SIZE", scan_size)
+        found = list(tail.batches_behind(disk.open(path_of(0)), 0, 0))
+        assert [(position, one.base_offset) for position, one in found] == wanted, scan_size
 
 
 # -- the search behind damage ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("is_followed", [True, False])
-@pytest.mark.parametrize(("limit", "reads"), [(0, 16), (0, 1), (0, 0), (1, 0)])
-def test_a_large_batch_is_searched_for_if_another_follows_and_there_is_room_for_its_crc(
-    is_followed, limit, reads, monkeypatch
-):
+def test_a_large_batch_is_searched_for_if_another_follows_and_there_is_room_for_its_crc(monkeypatch):
     large = encode_batch([Record(0, NOW_MS, None, bytes(900))], base_offset=4)
     small = encode_batch([Record(0, NOW_MS, None, b"")], base_offset=5)
     disk = SimDisk()
     disk.make_dir(DIRECTORY)
-    content = bytes(100) + large + (small if is_followed else bytes(100))
-    disk.write_atomic(path_of(0), content)
-    monkeypatch.setattr(tail, "LONE_SIZE_MAX", len(large) - 1 + limit)
-    monkeypatch.setattr(tail, "SPARE_READS", reads)
-    found = [one.base_offset for _, one in tail.batches_behind(disk.open(path_of(0)), 0, 0)]
-    is_found = bool(limit) or (is_followed and reads > 0)
-    assert found == [4] * is_found + [5] * is_followed
+    for is_followed, (limit, reads) in itertools.product((True, False), ((0, 16), (0, 1), (0, 0), (1, 0))):
+        disk.write_atomic(path_of(0), bytes(100) + large + (small if is_followed else bytes(100)))
+        monkeypatch.setattr(tail, "LONE_SIZE_MAX", len(large) - 1 + limit)
+        monkeypatch.setattr(tail, "SPARE_READS", reads)
+        found = [one.base_offset for _, one in tail.batches_behind(disk.open(path_of(0)), 0, 0)]
+        is_found = bool(limit) or (is_followed and reads > 0)
+        assert found == [4] * is_found + [5] * is_followed, (is_followed, limit, reads)
