@@ -619,7 +619,10 @@ def examined(log, disk, *, names_operations):
         told += f" read whole: {short(as_read_whole.path.name)}@{as_read_whole.position}"
     cuts = cut(disk, DIRECTORY, damage.refused or damage)
     assert disk.names_held() == []
-    copies = [f"{short(one.path.name)}@{one.position}+{one.size} {short(one.kept.name)}" for one in cuts]
+    copies = [
+        f"{one.offset} {short(one.path.name)}@{one.position}+{one.size} {short(one.kept.name)}"
+        for one in cuts
+    ]
     done, content = operations_of(disk), {path.name: disk.read_bytes(path) for path in disk.files()}
     files = [
         f"{short(name)} {' '.join(in_words(name, content[name])) if name.endswith(SUMMARY) else ''}".strip()

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 from crc32c import crc32c
@@ -591,6 +592,53 @@ def producers_of(count):
             2,
         )
         for one in range(count)
+    )
+
+
+def test_kafkas_snapshot_gives_the_last_batch_and_the_open_transaction_of_each_producer():
+    batches = [KeptBatch(5, 30, 2, NOW_MS), KeptBatch(9, 40, 3, NOW_MS + 1)]
+    table = ProducerTable.of(
+        [
+            Producer(1, 2, 3, batches, 70, NOW_MS + 4, 38, 60, 4),
+            Producer(2, 3, -1, [], 71, NOW_MS + 5),
+            Producer(3, 0, 0, batches[:1], 72, NOW_MS, -1),
+        ]
+    )
+    assert list(decode_snapshot(b"".join(SnapshotFile(table)), 99)) == [
+        Producer(1, 2, 3, [KeptBatch(9, 40, 3, NOW_MS + 4)], 99, NOW_MS + 4, 38, 99, 0),
+        Producer(2, 3, -1, [], 99, NOW_MS + 5),
+        Producer(3, 0, 0, [KeptBatch(5, 30, 2, NOW_MS)], 99, NOW_MS),
+    ]
+
+
+def test_a_snapshot_agrees_with_the_log_if_it_says_the_same_or_less():
+    batches = [KeptBatch(one, 10 * one, 0, NOW_MS + one) for one in range(1, 4)]
+    known = Producer(1, 2, 3, batches, txn_first_offset=20)
+    for said, count, agrees in (
+        (known, 5, True),
+        (replace(known, batches=batches[1:]), 5, True),
+        (replace(known, batches=batches[:1]), 5, False),
+        (replace(known, batches=[]), 5, True),
+        (replace(known, batches=[batches[2]._replace(timestamp_ms=7)]), 1, True),
+        (replace(known, batches=[batches[2]._replace(timestamp_ms=7)]), 5, False),
+        (replace(known, batches=[batches[2]._replace(last_offset=7)]), 1, False),
+        (replace(known, coordinator_epoch=-1), 5, True),
+        (replace(known, coordinator_epoch=0), 5, False),
+        (replace(known, coordinator_epoch=4), 5, False),
+        (replace(known, producer_epoch=3), 5, False),
+        (replace(known, producer_epoch=3, batches=[]), 5, False),
+        (replace(known, txn_first_offset=-1), 5, False),
+        (
+            replace(known, batches=[KeptBatch(0, 0, 0, 1), *batches]),
+            5,
+            True,
+        ),  # version 1 keeps those of ended ones
+        (replace(known, batches=[KeptBatch(0, 0, 0, 1), *batches[1:]]), 5, False),
+    ):
+        assert verify_module._agrees(said, known, count) is agrees, said
+    markerless = replace(known, coordinator_epoch=-1)
+    assert not verify_module._agrees(
+        replace(markerless, batches=[KeptBatch(0, 0, 0, 1), *batches]), markerless, 5
     )
 
 

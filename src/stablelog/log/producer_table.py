@@ -360,7 +360,6 @@ class ProducerTable:
                 self._firsts[at] = _ids(kept)[0]
                 self._used_since[at] = _least_used(kept)
             else:
-                self._used_since[at] = NEVER_MS
                 emptied = True
         self._count -= removed
         if emptied:
