@@ -10,7 +10,7 @@ from crc32c import crc32c
 from stablelog.batch.header import headers_in, read_header
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.batch.records import Record, encode_batch
-from stablelog.errors import Corrupt, NewerFormat, Unproven
+from stablelog.errors import Corrupt, NewerFormat, OffsetOutOfRange, Refused, Unproven
 from stablelog.log import compaction, producer_table, transaction_index
 from stablelog.log import partition as partition_module
 from stablelog.log import segment as segment_module
@@ -363,6 +363,38 @@ def test_a_log_file_that_gets_shorter_before_it_is_proven_is_damaged():
         log.partition.read(0, 100, Isolation.LOG_END)
 
 
+def test_reads_outside_the_log_and_of_a_lost_file_are_refused():
+    log = Log(segment_bytes=300).write("- " * 20)
+    log.partition.delete_records(5)
+    assert (log.partition.topic, log.partition.index, log.partition.directory) == ("t", 0, DIRECTORY)
+    for isolation in Isolation:
+        for start, is_there in ((-1, False), (4, False), (5, True), (20, True), (21, False)):
+            if is_there:
+                log.partition.read(start, 1, isolation)
+            else:
+                with pytest.raises(OffsetOutOfRange, match=f"offset {start} of t-0 is not in"):
+                    log.partition.read(start, 1, isolation)
+    log.partition.close()
+    log.partition = log.open(clean=True)
+    log.partition.segments()[0].give_back()
+    log.disk.lose(log.partition.segments()[0].path(".log"))
+    with pytest.raises(Corrupt, match="is gone, and was durable"):
+        log.partition.read(5, 1, Isolation.LOG_END)
+
+
+def test_a_record_of_the_first_millisecond_of_1970_has_a_time():
+    log = Log(message_timestamp_before_ms_max=1000, retention_ms=1000)
+    log.append(1, time_ms=-1, transactional=False)
+    with pytest.raises(Refused, match="behind the broker's clock"):
+        log.append(1, time_ms=0, transactional=False)
+    for time_ms, count in ((0, 1), (-1, 0)):
+        log = Log(retention_ms=1000)
+        log.append(1, time_ms=time_ms, transactional=False)
+        log.partition.roll(log.now_ms)
+        log.sync()
+        assert log.partition.apply_retention(log.now_ms + 1) == count
+
+
 # -- leader epochs --------------------------------------------------------------------------------------------------
 
 EPOCH_LOGS = [  # (first offset, last offset, epoch) of each batch, and the bases of the segments
@@ -711,6 +743,10 @@ def test_a_table_of_producers_in_any_order_is_a_dict_that_is_sorted(seed, monkey
         for one in wanted.values():
             one.used_ms, one.txn_started_ms = min(one.used_ms, limit), min(one.txn_started_ms, limit)
         assert list(table) == [wanted[one] for one in sorted(wanted)]
+    again, idle = table.copy(), [one for one in before if one.txn_first_offset < 0]
+    again.put(Producer(61, 1, used_ms=4))
+    assert again.remove_unused(2**62, 99)[0] == len(idle) + 1
+    assert [one.producer_id for one in again] == [one.producer_id for one in opened]
     assert [(one.producer_id, one.used_ms) for one in copy] == [
         (one.producer_id, one.used_ms) for one in before
     ]
