@@ -11,7 +11,7 @@ from stablelog.batch.header import headers_in, read_header
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Corrupt, NewerFormat, OffsetOutOfRange, Refused, Unproven
-from stablelog.log import compaction, producer_table, transaction_index
+from stablelog.log import cleaner, compaction, producer_table, transaction_index
 from stablelog.log import partition as partition_module
 from stablelog.log import segment as segment_module
 from stablelog.log import verify as verify_module
@@ -335,6 +335,27 @@ def test_compaction_replaces_a_segment_of_which_all_goes_and_leaves_one_of_which
     assert [one.base_offset for one in after] == [one.base_offset for one in before] == [0, 5, 10, 15]
     assert [one is other for one, other in zip(after, before, strict=True)] == [False, True, True, True]
     assert log.words() == "4:-. 5:c=1 6:d=1 7:e=1 8:f=1 9:g=1 10:a=4 11:b=3 12:h=1 13:i=1 14:j=1"
+
+
+def test_compaction_writes_the_same_in_pieces_of_any_size(monkeypatch):
+    found = set()
+    for write_size in (1, 100, 200, 1 << 20):
+        monkeypatch.setattr(cleaner, "WRITE_SIZE", write_size)
+        log = KeyedLog().write("a=1 b=1 a=2 P1:c=1 d=1 P1a e=1 P2:f=1 P2c g=1").write("a=3 h=1 i=1")
+        log.compact()
+        found.add((log.words(), log.disk.read_bytes(path_of(0))))
+    assert len(found) == 1
+
+
+def test_a_scrub_of_a_segment_reads_all_of_it_and_names_each_damaged_batch():
+    log = Log().write("- - - -")
+    (segment,) = log.partition.segments()
+    assert sum(segment.scrub()) == segment.size
+    positions = [position for position, _ in headers(log, path_of(0))]
+    for position in positions[1::2]:
+        changed(log, path_of(0), position + 64)
+    damaged = [one for one in segment.scrub() if isinstance(one, DamagedBatch)]
+    assert [(one.position, one.base_offset) for one in damaged] == [(positions[1], 1), (positions[3], 3)]
 
 
 def test_a_damaged_marker_in_a_trusted_segment_is_named_by_the_start_that_reads_it():
