@@ -316,7 +316,7 @@ def failing():
     log.partition.synced(again)
     log.disk.fault = None
     told.tell(
-        f"what is not written: {[short(path.name) for path, _ in again.unwritten]}, {len(work.files)} files"
+        f"what is not written: {[short(path.name) for files in again.unwritten for path in files]}, {len(work.files)} files"
     )
     log.sync()
     told.tell("it comes first")

@@ -595,7 +595,7 @@ def test_a_snapshot_is_due_from_its_bound_on():
     assert not snapshots.is_due(101)
     snapshots.put_off()
     assert not snapshots.is_due(1)
-    size = len(snapshots.take(Producers(), Summary(0, 5))[0][1])
+    size = len(snapshots.take(Producers(), Summary(0, 5))[DIRECTORY / f"{5:020d}.producers"])
     snapshots.appended(8 * size - 1)
     assert not snapshots.is_due(1)
     snapshots.appended(1)
@@ -611,7 +611,7 @@ def test_within_a_segment_the_two_newest_durable_snapshots_stay():
         return sorted({int(path.stem) for path in disk.files()})
 
     for offset in (5, 7, 9, 9, 12, 15):
-        for path, content in snapshots.take(Producers(), Summary(5, offset)):
+        for path, content in snapshots.take(Producers(), Summary(5, offset)).items():
             disk.write_atomic(path, content)
     for durable, stay in (
         (8, [5, 7, 9, 12, 15]),
@@ -623,11 +623,13 @@ def test_within_a_segment_the_two_newest_durable_snapshots_stay():
         assert left() == stay
     snapshots.forget_past(13)
     assert left() == [5, 12]
-    for path, content in snapshots.take(Producers(), Summary(5, 13)):
+    for path, content in snapshots.take(Producers(), Summary(5, 13)).items():
         disk.write_atomic(path, content)
     snapshots.remove_older(99)
     assert left() == [5, 12, 13]
-    snapshots.remove_all_but({5, 13})
+    snapshots.keep_newest(14, [5])
+    assert left() == [5, 12, 13]
+    snapshots.keep_newest(13, [5])
     assert left() == [5, 13]
 
 

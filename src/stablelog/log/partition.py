@@ -877,15 +877,13 @@ class Partition:
     def _is_settled(self) -> bool:
         """Whether a clean close has nothing to write: all is durable, and a snapshot too, if one is needed."""
         is_durable = self.end_offset == self.high_watermark == self.synced_offset and self._unsynced.is_idle
-        is_told = self._active.are_index_files_complete and not self._lacks_snapshot()
-        return is_durable and (is_told or self.end_offset == 0)
-
-    def _lacks_snapshot(self) -> bool:
-        is_complete = self._active.is_time_index_complete
-        return self._snapshots.lacks_newest(self._producers, self.end_offset, is_complete)
+        is_told = not self._snapshots.lacks_newest(self._producers, self._active)
+        return is_durable and (self.end_offset == 0 or (is_told and self._active.are_index_files_complete))
 
     def _settle(self) -> None:
-        lacks_snapshot = self._lacks_snapshot()
+        lacks_snapshot = self._snapshots.lacks_newest(
+            self._producers, self._active
+        )  # before the time index changes
         self._active.complete_time_index()
         self._active.write_indexes()
         self._unsynced.indexes_written()

@@ -26,6 +26,7 @@ from stablelog.log.names import PRODUCERS, SNAPSHOT, is_snapshot, offset_of
 from stablelog.log.producer import BATCHES_KEPT, NO_TXN, KeptBatch, Producer
 from stablelog.log.producer_table import SNAPSHOT_ENTRY, ProducerTable, entries_of
 from stablelog.log.producers import Producers
+from stablelog.log.segment import Segment
 from stablelog.log.summary import SUMMARY, Summary
 
 SNAPSHOT_VERSION = 1
@@ -97,7 +98,7 @@ class Snapshots:
         self._appended_size += size
         self._replayed_size += size
 
-    def lacks_newest(self, producers: Producers, end_offset: int, is_complete: bool) -> bool:
+    def lacks_newest(self, producers: Producers, active: Segment) -> bool:
         """Whether the next start needs a snapshot at the log's end that is not there.
 
         Without producers, and with only a few bytes to replay, a snapshot would cost more than it saves. When a producer
@@ -105,11 +106,12 @@ class Snapshots:
 
         Args:
             producers: as they are now.
-            end_offset: of the log.
-            is_complete: whether the time index is complete, as a snapshot at the end has to describe it.
+            active: the growing segment, whose time index a snapshot at the end has to describe as complete.
         """
         is_worth_it = len(producers) or self._holds_producers or self._replayed_size > REPLAYED_SIZE_MAX
-        return bool(is_worth_it) and not (is_complete and end_offset in self._offsets)
+        return bool(is_worth_it) and not (
+            active.is_time_index_complete and active.end_offset in self._offsets
+        )
 
     def is_due(self, size_min: int) -> bool:
         """Whether enough was appended: `size_min` bytes, and many times what a snapshot takes."""
