@@ -201,15 +201,15 @@ class Conversation:
             if code is ErrorCode.none:
                 self.ends[target] = self.ends.get(target, 0) + 1
 
-    def commit(self, name: str, **given: str) -> None:
-        """`commit A as=0/1 version=1`: EndTxn, as A or with another identity."""
-        self.end(name, given, commit=True)
+    def commit(self, name: str, *flags: str, **given: str) -> None:
+        """`commit A as=0/1 version=1 open-only`: EndTxn, as A or with another identity."""
+        self.end(name, flags, given, commit=True)
 
-    def abort(self, name: str, **given: str) -> None:
+    def abort(self, name: str, *flags: str, **given: str) -> None:
         """`abort A`: likewise."""
-        self.end(name, given, commit=False)
+        self.end(name, flags, given, commit=False)
 
-    def end(self, name: str, given: dict[str, str], *, commit: bool) -> None:
+    def end(self, name: str, flags: tuple[str, ...], given: dict[str, str], *, commit: bool) -> None:
         producer = self.producers[name]
         version = int(given.get("version", 3 if producer.dialect == FIRST else 5))
         decision = self.coordinator.end(
@@ -217,6 +217,7 @@ class Conversation:
             *self.identity(producer, given),
             commit,
             api_version=version,
+            open_only="open-only" in flags,
             now_ms=self.now_ms,
         )
         answer = decision.answer
