@@ -172,9 +172,10 @@ class Transactions:
             if found is not None:
                 due += [found.start_ms + found.timeout_ms, found.update_ms + 20_000]
         due = [ms - less for ms in due for less in (0, 1) if ms - less >= conversation.now_ms]
+        most = f" most={chance.choice((0, 1, 1, 2))}" if chance.random() < 0.3 else ""
         if due and chance.random() < 0.5:
-            return f"at {min(due) if chance.random() < 0.7 else chance.choice(due)}ms"
-        return f"at {conversation.now_ms + chance.choice((1, 1, 10, 999, 1000, 4000, 20_000))}ms"
+            return f"at {min(due) if chance.random() < 0.7 else chance.choice(due)}ms{most}"
+        return f"at {conversation.now_ms + chance.choice((1, 1, 10, 999, 1000, 4000, 20_000))}ms{most}"
 
     def crash(self) -> str:
         """The broker starts again, now and then with a clock that was set back; its clients go on, and partitions open."""
@@ -236,7 +237,13 @@ class Transactions:
         return " ".join(words)
 
     def exhaust(self) -> str:
-        known = [one for one in self.ids() if self.conversation.coordinator.describe(one) is not None]
+        described = {one: self.conversation.coordinator.describe(one) for one in self.ids()}
+        known = [
+            one
+            for one, d in described.items()
+            if d is not None
+            and (d.producer_id, d.producer_epoch) == (d.client_producer_id, d.client_producer_epoch)
+        ]
         logged = {key for records in self.conversation.log for key, _ in records}
         known = [one for one in known if told.transaction_key(one) in logged]
         if not known:
@@ -559,16 +566,17 @@ def drawn(asker: Any, count: int) -> str:
     A command that cannot be carried out ends it: a crash has taken away what the clients were told.
     """
     commands = asker.first()
-    for command in commands:
-        asker.conversation.told(command)
-    while len(commands) < count:
-        command = asker.next()
-        try:
+    with told.small_limits():
+        for command in commands:
             asker.conversation.told(command)
-        except Exception as error:
-            print(f"{type(asker).__name__} {asker.seed}: {len(commands)} commands, then {command}: {error!r}")
-            break
-        commands.append(command)
+        while len(commands) < count:
+            command = asker.next()
+            try:
+                asker.conversation.told(command)
+            except Exception as error:
+                print(f"{type(asker).__name__} {asker.seed} ends after {len(commands)}: {command}: {error!r}")
+                break
+            commands.append(command)
     return "".join(f"> {command}\n" for command in commands)
 
 

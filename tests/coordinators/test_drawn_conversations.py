@@ -5,15 +5,20 @@ record, each marker and each deadline. `REWRITE=1` writes what came instead of c
 line of words stands a digest of what the line does not say.
 """
 
+import contextlib
 import hashlib
 import os
+from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from stablelog.coordinators.consumer_groups import alarms
 from stablelog.coordinators.consumer_groups.answers import JoinAnswer, SyncAnswer
 from stablelog.coordinators.joint.coordinator import ChildShown
+from stablelog.coordinators.transactions import clock, idle_ids, table
 from stablelog.coordinators.transactions.coordinator import (
     MarkerOrder,
     TransactionConfig,
@@ -111,11 +116,28 @@ class Transactions(test_transaction_scripts.Conversation):
         self.run(command)
         c = self.coordinator
         counts = (c.last_commit_sequence, c.resolved_commit_sequence, c.item_count, c.change_count, len(c))
-        counted = f"= {' '.join(map(str, counts))} {digest(sorted(c.unsettled().items()))}"
+        counted = f"= {' '.join(map(str, counts))} {digest(sorted(c.unsettled().items()), *self.kept())}"
         if counted != self.counted:
             self.counted = counted
             self.lines.append(counted)
         return self.lines
+
+    def kept(self) -> Iterator[Any]:
+        """What takes memory, and what is done because of it."""
+        known = self.coordinator._table
+        for deadlines in (known._timeouts, known.joints._expiries):
+            yield sorted(deadlines._heap)
+        yield list(known._idle._decoded)
+        yield sorted(known.turned_away.items())
+        yield len(known._spare_ids), len(known.history)
+        yield self.coordinator.live_state() is None
+
+    def at(self, when: str, most: str = "100") -> None:
+        """`at 10s most=1`: at most so much is done at once."""
+        self.now_ms = test_transaction_scripts.milliseconds(when)
+        for work in (self.coordinator.abort_overdue, self.coordinator.forget_expired):
+            decision = work(self.now_ms, int(most))
+            self.carry_out(decision, "more" if decision.answer else "")
 
     def last(self) -> list[str]:
         """What is known at the end."""
@@ -130,6 +152,7 @@ class Groups(test_group_scripts.Conversation):
     def __init__(self) -> None:
         super().__init__()
         self.deadline_ms: int | None = None
+        self.kept = digest([])
 
     def tell(self, client: str, what: str, answer: JoinAnswer | SyncAnswer) -> str:
         return f"{super().tell(client, what, answer)} {digest(answer)}"
@@ -148,6 +171,11 @@ class Groups(test_group_scripts.Conversation):
         if command.startswith(("crash", "trim")):
             begin = len(self.log)
         lines += [f"log {test_group_scripts.logged(*entry)} {digest(entry)}" for entry in self.log[begin:]]
+        heap = sorted(self.coordinator._alarms._heap, key=itemgetter(0, 1))
+        kept = [(queued_ms, alarm.deadline_ms) for queued_ms, _, alarm in heap]
+        if (word := digest(kept)) != self.kept:
+            self.kept = word
+            lines.append(f"= alarms {len(kept)} {word}")
         if (deadline_ms := self.coordinator.next_deadline_ms()) != self.deadline_ms:
             self.deadline_ms = deadline_ms
             lines.append(f"= due {deadline_ms}")
@@ -158,17 +186,34 @@ class Groups(test_group_scripts.Conversation):
         return [digest(key, value) for key, value in self.coordinator.checkpoint()]
 
 
+LIMITS = (
+    (clock, "SLACK", 2),
+    (idle_ids, "DECODED_MAX", 2),
+    (table, "UNDIVIDED_MAX", 2),
+    (alarms, "COMPACT_SIZE_MIN", 2),
+)
 KINDS = {"transactions": Transactions, "groups": Groups}
+
+
+@contextlib.contextmanager
+def small_limits() -> Iterator[None]:
+    """Have every limit of what is kept be met."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, limit in LIMITS:
+            patch.setattr(module, name, limit)
+        yield
 
 
 def came(path: Path, text: str) -> str:
     """The commands of a file with what comes of them now."""
-    conversation = KINDS[path.stem.partition("_")[0]]()
     lines = []
-    for line in text.splitlines():
-        if line.startswith("> "):
-            lines += [line, *conversation.told(line[2:])]
-    return "\n".join([*lines, *conversation.last()]) + "\n"
+    with small_limits():
+        conversation = KINDS[path.stem.partition("_")[0]]()
+        for line in text.splitlines():
+            if line.startswith("> "):
+                lines += [line, *conversation.told(line[2:])]
+        lines += conversation.last()
+    return "\n".join(lines) + "\n"
 
 
 def write(path: Path, text: str) -> None:

@@ -23,6 +23,7 @@ from stablelog.views import commit_index, commit_order, extents, gather, last_co
 from stablelog.views.copies import Copies
 from stablelog.views.last_commit import last_commit_sequence
 from stablelog.views.verify import verify_view
+from tests.views import test_commit_order
 from tests.views.test_commit_order import DIRECTORY, NOW_MS, VIEW_FILES, Log, set_long_count
 
 DRAWN = Path(__file__).parent / "drawn"
@@ -100,7 +101,8 @@ class History:
         if how == "without-indexes":
             for name in [name for name in self.log.disk.list_dir(DIRECTORY) if ".commit" in name]:
                 self.log.disk.remove(DIRECTORY / name)
-        last = last_commit_sequence(self.log.disk, DIRECTORY)
+        self.asked.clear()
+        last = f"{last_commit_sequence(self.log.disk, DIRECTORY)} {digest(self.asked)}"
         self.log.partition = self.log.open(clean=how != "unclean")
         self.log.partition.leader_epoch = leader_epoch
         return f"{self.shown()} last commit {last}"
@@ -143,12 +145,25 @@ class History:
         told = digest(data, pieces, self.asked)
         return f"[{found.start_offset}, {found.end_offset}) {len(data)} bytes, asked {len(self.asked)} {told}"
 
+    def uncommitted(self, start, size_max):
+        found = self.log.partition.read(int(start), int(size_max), Isolation.READ_UNCOMMITTED)
+        return f"[{found.start_offset}, {found.end_offset}) {digest(b''.join(found.buffers))}"
+
+    def truncate(self, end):
+        self.log.sync()
+        self.log.partition.truncate_to(int(end))
+        test_commit_order.History.forget_from(self, self.log.partition.end_offset)
+        return self.shown()
+
     def time(self, ms):
         partition = self.log.partition
-        steps = list(partition.look_up_time(NOW_MS + int(ms), Isolation.READ_COMMITTED))
-        found = finished(partition.look_up_time(NOW_MS + int(ms), Isolation.READ_COMMITTED))
-        newest = finished(partition.look_up_newest(Isolation.READ_COMMITTED))
-        return f"{found} in {len(steps)} steps, newest {newest}"
+        told = []
+        for isolation in (Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED):
+            count = len(list(partition.look_up_time(NOW_MS + int(ms), isolation)))
+            found = finished(partition.look_up_time(NOW_MS + int(ms), isolation))
+            newest = finished(partition.look_up_newest(isolation))
+            told.append(f"{found} in {count} steps, newest {newest}")
+        return "; ".join(told)
 
     def cut(self, sequence):
         view = self.log.partition.view
@@ -240,6 +255,13 @@ class Drawing:
             (2 if log.disk.fault else 0, lambda: "fail"),
             (0.8, lambda: f"delete {chance.randint(start, max(log.partition.high_watermark, start))}"),
             (0.5, lambda: f"retain {int(log.partition.size * chance.random())}"),
+            (
+                1,
+                lambda: (
+                    f"uncommitted {chance.randint(log.partition.start_offset, end)} {chance.choice(sizes)}"
+                ),
+            ),
+            (0.4, lambda: f"truncate {chance.randint(max(start - 5, log.partition.start_offset), end)}"),
             (14, lambda: f"read {position} {chance.choice(sizes)}{' none' * (chance.random() < 0.2)}"),
             (
                 4,
