@@ -52,7 +52,7 @@ class Log:
         self.written = []  # of what the view can show: (position, payload, first offset of its transaction, time, g)
         self.partition = self.open(clean=True)
 
-    def open(self, *, clean):
+    def open(self, *, clean, progress=None):
         partition = CommitOrderedPartition.open(
             self.disk,
             DIRECTORY,
@@ -62,6 +62,7 @@ class Log:
             clean=clean,
             now_ms=self.now_ms,
             recovery_point=0,
+            progress=progress,
         )
         partition.prove()
         return partition

@@ -17,6 +17,7 @@ import pytest
 
 from stablelog.errors import StablelogError
 from stablelog.log.model import Isolation
+from stablelog.log.proof import DamagedBatch
 from stablelog.log.read import finished
 from stablelog.testing.sim_disk import SimFile
 from stablelog.views import commit_index, commit_order, extents, gather, last_commit, stretches
@@ -28,7 +29,7 @@ from tests.views.test_commit_order import DIRECTORY, NOW_MS, VIEW_FILES, Log, se
 
 DRAWN = Path(__file__).parent / "drawn"
 SEEDS = range(10)
-COMMANDS = 220
+COMMANDS = 240
 SMALL = (
     (extents, {"COPY_SIZE": 64, "ALONE_SIZE": 300, "GAP_SIZE_MAX": 200, "RUN_SIZE_MAX": 900}),
     (commit_index, {"TAIL_SIZE": 200}),
@@ -78,6 +79,24 @@ class History:
     def plain(self, count):
         self.log.plain(int(count))
 
+    def many(self, count):
+        for _ in range(int(count)):
+            self.log.plain()
+            self.log.now_ms += 1
+
+    def damage(self, place):
+        """`damage 3`: the scrub has found a batch damaged; `damage -` : it was made whole."""
+        segments = self.log.partition.segments()
+        if place == "-":
+            for segment in segments:
+                segment.damaged_batches = []
+            return
+        segment = segments[int(place) % len(segments)]
+        batches = list(segment.walk(0))
+        if batches:
+            position, header = batches[int(place) % len(batches)]
+            segment.note_damaged(DamagedBatch(position, header.size, header.base_offset))
+
     def end(self, producer, outcome):
         self.log.end(int(producer), commit=outcome == "commit")
 
@@ -103,9 +122,10 @@ class History:
                 self.log.disk.remove(DIRECTORY / name)
         self.asked.clear()
         last = f"{last_commit_sequence(self.log.disk, DIRECTORY)} {digest(self.asked)}"
-        self.log.partition = self.log.open(clean=how != "unclean")
+        seen = []
+        self.log.partition = self.log.open(clean=how != "unclean", progress=lambda *done: seen.append(done))
         self.log.partition.leader_epoch = leader_epoch
-        return f"{self.shown()} last commit {last}"
+        return f"{self.shown()} last commit {last} progress {seen}"
 
     def fail(self, *calls):
         """`fail opening writing late`, `fail`: which calls of view files find no room from now on."""
@@ -198,7 +218,7 @@ class History:
         return (
             f"view [{view.start_offset}, {view.end_offset}) latest {view.latest_sequence} needs {view.first_needed_offset()}, "
             f"log [{partition.start_offset}, {partition.end_offset}), {len(view._indexes)} indexes, {opened} open, "
-            f"failed {view.failure is not None}, open {counts}, files {len(changed)} {digest(sorted(files.items()))}"
+            f"torn {sorted(view._torn.items())}, failed {view.failure is not None}, open {counts}, files {len(changed)} {digest(sorted(files.items()))}"
         )
 
     def told(self, command):
@@ -220,7 +240,17 @@ class Drawing:
         self.seed = seed
 
     def first(self):
-        return f"begin {(900, 2500, 6000, 1 << 20)[self.seed % 4]} {(1, 200, 4096)[self.seed % 3]}"
+        return f"begin {(900, 2500, 6000, 1 << 20)[self.seed % 4]} {(200, 4096, 4096)[self.seed % 3]}"
+
+    def exact_sizes(self, position):
+        """Bytes of the batches from a position on, and one more and less."""
+        try:
+            found = self.history.log.partition.read(
+                position, self.chance.choice((1, 900, 4000)), Isolation.READ_COMMITTED
+            )
+        except StablelogError:
+            return []
+        return [found.size + more for more in (0, 0, 0, -1, 1)]
 
     def next(self):
         chance, log = self.chance, self.history.log
@@ -231,7 +261,7 @@ class Drawing:
         some = [row[0] for row in log.written if start <= row[0] < view.end_offset]
         if some and chance.random() < 0.7:
             position = chance.choice(some) + chance.choice((0, 0, 0, -1, 1))
-        sizes = (1, 77, 100, 300, 700, 1500, 4000, 1 << 20)
+        sizes = [1, 77, 100, 300, 700, 1500, 4000, 1 << 20, *self.exact_sizes(position)]
         choices = [
             (
                 30,
@@ -241,7 +271,10 @@ class Drawing:
             ),
             (6, lambda: f"plain {chance.choice((1, 1, 3))}"),
             (9, lambda: f"end {producer} {chance.choice(('commit', 'commit', 'commit', 'abort'))}"),
-            (4, lambda: f"wait {chance.choice((1, 10, 500))}"),
+            (4, lambda: f"wait {chance.choice((1, 10, 500, -3))}"),
+            (2, lambda: f"many {chance.choice((5, 9, 17))}"),
+            (1, lambda: f"damage {chance.randrange(99)}"),
+            (0.7 if any(one.damaged_batches for one in log.partition.segments()) else 0, lambda: "damage -"),
             (16, lambda: "sync"),
             (1.5, lambda: "roll"),
             (0.5, lambda: f"leader {log.partition.leader_epoch + 1}"),
@@ -291,7 +324,12 @@ def came(commands):
         history = History(patch)
         for command in commands:
             lines += [f"> {command}", *history.told(command)]
-        lines += [*history.told("fail"), *history.told("restart clean"), *history.told("verify")]
+        lines += [
+            *history.told("fail"),
+            *history.told("damage -"),
+            *history.told("restart clean"),
+            *history.told("verify"),
+        ]
         log = history.log
         start = log.partition.visible_start(Isolation.READ_COMMITTED)
         assert log.read_all(start, 1 << 20) == log.expected()

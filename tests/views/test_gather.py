@@ -302,3 +302,23 @@ def test_an_extent_of_one_batch_is_handed_on_as_it_is():
     assert found.lengths == [length] * 3
     assert found.begins == [0, len(one), 2 * len(one)]
     assert found.ends == [len(one), 2 * len(one), 3 * len(one)]
+
+
+def test_a_position_that_no_batch_reaches_is_told_and_not_passed_over():
+    """A batch says how many records it has, and damage can make it say less."""
+    log = Log()
+    for _ in range(3):
+        log.append(1, count=2)
+    log.end(1)
+    log.append(2)
+    log.end(2)
+    log.sync()
+    position = log.expected()[5][0]
+    segment = log.partition.segments()[0]
+    path = segment.path(".log")
+    content = bytearray(log.disk.read_bytes(path))
+    at = [at for at, header in headers_in(bytes(content)) if header.producer_id == 1][2]
+    struct.pack_into(">i", content, at + 23, 0)
+    log.disk.damage(path, bytes(content))
+    with pytest.raises(Corrupt, match=f"end before position {position}"):
+        log.fetched(position)

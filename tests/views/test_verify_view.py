@@ -17,7 +17,7 @@ from stablelog.views.commit_index import (
 )
 from stablelog.views.extents import EXTENT, SEVERAL, Extent
 from stablelog.views.verify import verify_view
-from tests.views.test_commit_order import DIRECTORY
+from tests.views.test_commit_order import DIRECTORY, Log
 from tests.views.test_last_commit import grown, path_of
 
 
@@ -147,3 +147,19 @@ def test_indexes_stay_provable_while_the_beginning_of_the_log_is_deleted(seed):
         assert findings(log) == []
         start = log.partition.view.start_offset
         assert log.read_all(start, 1 << 30) == [one for one in log.expected() if one[0] >= start]
+
+
+@pytest.mark.parametrize("cut", [1, 20, 70])
+def test_a_last_batch_that_is_torn_is_not_a_finding_of_the_view(cut):
+    log = Log()
+    log.append(1)
+    log.end(1)
+    log.partition.roll(log.now_ms)
+    log.append(1)
+    log.end(1)
+    log.sync()
+    path = log.partition.segments()[-1].path(".log")
+    content = log.disk.read_bytes(path)
+    log.disk.damage(path, content[:-cut])
+    assert log.partition.view._indexes[0].sealed
+    assert findings(log) == []

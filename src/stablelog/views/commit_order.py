@@ -62,10 +62,10 @@ class _Run:
 
     __slots__ = ("begin_position", "end", "end_position", "latest_ms", "start")
 
-    def __init__(self, start: int, position: int) -> None:
-        self.start = self.end = start
+    def __init__(self, header: BatchHeader, position: int) -> None:
+        self.start = self.end = header.base_offset
         self.begin_position = self.end_position = position
-        self.latest_ms = -1
+        self.latest_ms = header.max_timestamp
 
 
 class CommitOrder:
@@ -302,7 +302,7 @@ class CommitOrder:
 
     @staticmethod
     def _extend(run: _Run | None, position: int, header: BatchHeader) -> _Run:
-        run = run or _Run(header.base_offset, position)
+        run = run or _Run(header, position)
         run.end_position = position + header.size
         run.end = header.next_offset
         run.latest_ms = max(run.latest_ms, header.max_timestamp)

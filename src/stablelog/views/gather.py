@@ -101,8 +101,6 @@ class Gathered:
         data = log.view(0, max(stretch.ends))
         if SEVERAL in stretch.lengths:
             stretch = _looked_at(data, stretch, self.start)
-            if not stretch.lengths:
-                return True
         if max(stretch.lengths) <= SMALL_LENGTH_MAX:
             return self._add_alike(data, stretch, are_small=True)
         if min(stretch.lengths) > SMALL_LENGTH_MAX:
@@ -120,7 +118,7 @@ class Gathered:
         asked_begin = asked_end = stretch.begins[0]
         wanted_size = 0
         for begin, end in zip(stretch.begins, stretch.ends, strict=True):
-            if not 0 <= begin - asked_end < PAGE_SIZE:
+            if not asked_end <= begin < asked_end + PAGE_SIZE:
                 log.will_need(asked_begin, asked_end - asked_begin)
                 asked_begin = begin
             asked_end = end
@@ -238,4 +236,8 @@ def _looked_at(data: memoryview, stretch: Stretch, start: int) -> Stretch:
                     ends.append(next_at)
                 base_offset = next_offset
             at = next_at
+        if base_offset <= start:  # the first extent holds the start, and the others lie behind it
+            raise Corrupt(
+                f"the batches of producer {producer_id} end before position {start}, which is theirs"
+            )
     return Stretch(stretch.segment, prefixes, lengths, begins, ends)

@@ -78,10 +78,10 @@ def _beginnings(disk: Disk, segment: Segment) -> Iterator[int]:
     except FileNotFoundError:
         index = OffsetIndex(segment.base_offset)
     begin, step = segment.size, STEP_SIZE
-    while begin > 0:
-        known = index.position_at_or_before(max(begin - step, 0))
+    while begin:
+        known = index.position_at_or_before(begin - step)
         # An index that was not synced may hold anything after a crash.
-        is_batch = 0 < known < begin and _is_batch(segment.growing_log, known, segment.base_offset)
+        is_batch = known < begin and _is_batch(segment.growing_log, known, segment.base_offset)
         begin = known if is_batch else 0
         step *= 2
         yield begin

@@ -69,7 +69,9 @@ def stretches(index: CommitIndex, start: int, log_start: int, size_max: int) -> 
         size_max: bytes that are wanted. There may be more, but as few are looked up for nothing as can be told.
     """
     place, count, size_left = index.place_of(start), FIRST_COUNT, size_max
-    begin = index.extent_with(index[place], start) if place < len(index) else 0
+    if place == len(index):
+        return
+    begin = index.extent_with(index[place], start)
     for span in _spans(index, place, log_start):
         long = None
         if isinstance(span, Entry):

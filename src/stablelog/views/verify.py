@@ -5,9 +5,9 @@ batches kept, so that the two can be held against each other.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -32,15 +32,19 @@ from stablelog.views.extents import EXTENT, SEVERAL, Extent
 Place = tuple[int, int]  # segment, position of a batch in it
 
 
-@dataclass(slots=True)
-class _Slice:
-    """What the log says of a transaction, or of a batch outside of one. `places` are those of its batches."""
+class _Transaction(NamedTuple):
+    """A committed transaction, as the log has it. `places` are those of its batches."""
 
     start: int
     record_count: int
-    producer_id: int
-    first_offset: int
-    places: list[Place] = field(default_factory=list)
+    places: list[Place]
+
+
+class _Contents(NamedTuple):
+    """Contents of a segment: transactions that commit in it, and batches outside transactions."""
+
+    transactions: list[_Transaction]
+    outside: list[Place]
 
 
 class _Walk:
@@ -50,22 +54,22 @@ class _Walk:
         self._disk = disk
         self._directory = directory
         self.headers: dict[Place, BatchHeader] = {}
-        self._open: dict[int, _Slice] = {}
+        self._open: dict[int, list[Place]] = {}  # batches of open transactions, by producer id
 
-    def slices_of(self, base_offset: int) -> list[_Slice]:
-        """What of the view a segment holds, in the order of the view.
+    def contents_of(self, base_offset: int) -> _Contents:
+        """Read a segment. Transactions are in the order of the view.
 
         Raises:
             Corrupt: a batch is damaged.
         """
         file = self._disk.open(self._directory / f"{base_offset:020d}{LOG}")
         try:
-            return self._slices_in(file, base_offset)
+            return self._contents_in(file, base_offset)
         finally:
             file.close()
 
-    def _slices_in(self, file: File, base_offset: int) -> list[_Slice]:
-        found: list[_Slice] = []
+    def _contents_in(self, file: File, base_offset: int) -> _Contents:
+        found = _Contents([], [])
         position = 0
         while position + HEADER.size <= file.size:
             header = read_header(file.read(position, HEADER.size))
@@ -75,23 +79,21 @@ class _Walk:
             self.headers[place] = header
             if header.is_control:
                 marker = read_marker(file.read(position, header.size))
-                ended = self._open.pop(header.producer_id, None)
+                places = self._open.pop(header.producer_id, [])
                 if marker is not None and marker.type is MarkerType.COMMIT and header.last_offset_delta:
-                    committed = ended or _Slice(0, 0, header.producer_id, -1)
-                    committed.start, committed.record_count = header.base_offset + 1, header.last_offset_delta
-                    found.append(committed)
+                    found.transactions.append(
+                        _Transaction(header.base_offset + 1, header.last_offset_delta, places)
+                    )
             elif header.is_transactional:
-                begun = _Slice(0, 0, header.producer_id, header.base_offset)
-                self._open.setdefault(header.producer_id, begun).places.append(place)
+                self._open.setdefault(header.producer_id, []).append(place)
             else:
-                count = header.last_offset_delta + 1
-                found.append(_Slice(header.base_offset, count, NO_PRODUCER, header.base_offset, [place]))
+                found.outside.append(place)
             position += header.size
         return found
 
     def forget_before(self, base_offset: int) -> None:
         """Forget the batches of earlier segments that no open transaction can lead to any more."""
-        needed = min([base_offset, *(one.places[0][0] for one in self._open.values())])
+        needed = min([base_offset, *(places[0][0] for places in self._open.values())])
         self.headers = {place: header for place, header in self.headers.items() if place[0] >= needed}
 
 
@@ -112,20 +114,20 @@ def verify_view(
     walk = _Walk(disk, directory)
     for done, base_offset in enumerate(bases):
         try:
-            slices = walk.slices_of(base_offset)
+            contents = walk.contents_of(base_offset)
         except Corrupt as error:
             message = f"{error}; the commit indexes from here on are not proven"
             yield Finding(directory / f"{base_offset:020d}{LOG}", message)
             return
         if f"{base_offset:020d}{SUMMARY_SUFFIX}" in names:
-            yield from _verify_index(disk, directory, base_offset, slices, walk)
+            yield from _verify_index(disk, directory, base_offset, contents, walk)
         walk.forget_before(base_offset)
         if progress is not None:
             progress(done + 1, len(bases))
 
 
 def _verify_index(
-    disk: Disk, directory: Path, base_offset: int, slices: list[_Slice], walk: _Walk
+    disk: Disk, directory: Path, base_offset: int, said: _Contents, walk: _Walk
 ) -> Iterator[Finding]:
     path = {
         suffix: directory / f"{base_offset:020d}{suffix}"
@@ -138,7 +140,7 @@ def _verify_index(
     except (Corrupt, NewerFormat) as error:
         yield Finding(path[SUMMARY_SUFFIX], str(error))
         return
-    contents = []
+    rows = []
     for suffix, size, crc in (
         (ENTRIES_SUFFIX, summary.entries_size, summary.entries_crc),
         (EXTENTS_SUFFIX, summary.extents_size, summary.extents_crc),
@@ -147,38 +149,41 @@ def _verify_index(
         if len(content) != size or crc32c(content) != crc:
             yield Finding(path[suffix], f"{len(content)} bytes that are not those of its commit summary")
             return
-        contents.append(content)
-    entries = [Entry(*row) for row in ENTRY.iter_unpack(contents[0])]
-    extents = [Extent(*row) for row in EXTENT.iter_unpack(contents[1])]
+        rows.append(content)
+    entries = [Entry(*row) for row in ENTRY.iter_unpack(rows[0])]
+    extents = [Extent(*row) for row in EXTENT.iter_unpack(rows[1])]
     for one, following in pairwise(entries):
         if following.start < one.end:
             yield Finding(
                 path[ENTRIES_SUFFIX], f"the entry at {following.start} follows one that ends at {one.end}"
             )
     transactions = [entry for entry in entries if entry.producer_id != NO_PRODUCER]
-    expected = [one for one in slices if one.producer_id != NO_PRODUCER]
-    if len(transactions) != len(expected):
+    if len(transactions) != len(said.transactions):
         yield Finding(
-            path[ENTRIES_SUFFIX], f"{len(transactions)} transactions; {len(expected)} were committed here"
+            path[ENTRIES_SUFFIX],
+            f"{len(transactions)} transactions; {len(said.transactions)} were committed here",
         )
         return
-    for entry, said in zip(transactions, expected, strict=True):
-        yield from _verify_transaction(path[ENTRIES_SUFFIX], entry, said, extents, walk)
+    for entry, committed in zip(transactions, said.transactions, strict=True):
+        yield from _verify_transaction(path[ENTRIES_SUFFIX], entry, committed, extents, walk)
     outside: set[Place] = set()
     for entry in entries:
         if entry.producer_id == NO_PRODUCER:
             places = _batches(entry, extents, walk)
-            run = walk.headers[places[0]].base_offset if places else -1
-            if not places or (entry.start, entry.end) != (run, walk.headers[places[-1]].next_offset):
-                yield Finding(path[ENTRIES_SUFFIX], f"a run at {entry.start} that the log has at {run}")
+            headers = [walk.headers[place] for place in places]
+            if not headers or (entry.start, entry.end) != (headers[0].base_offset, headers[-1].next_offset):
+                yield Finding(
+                    path[ENTRIES_SUFFIX],
+                    f"the extent of the run at {entry.start} is not where its batches are",
+                )
             outside.update(places)
-    missing = [one for one in slices if one.producer_id == NO_PRODUCER and one.places[0] not in outside]
+    missing = [walk.headers[place].base_offset for place in said.outside if place not in outside]
     if missing:
-        yield Finding(path[ENTRIES_SUFFIX], f"the batch at offset {missing[0].start} is in no entry")
+        yield Finding(path[ENTRIES_SUFFIX], f"the batches at offsets {missing} are in no entry")
 
 
 def _verify_transaction(
-    path: Path, entry: Entry, said: _Slice, extents: list[Extent], walk: _Walk
+    path: Path, entry: Entry, said: _Transaction, extents: list[Extent], walk: _Walk
 ) -> Iterator[Finding]:
     if (entry.start, entry.record_count) != (said.start, said.record_count):
         yield Finding(
@@ -193,7 +198,7 @@ def _verify_transaction(
         )
 
 
-def _is_whole(said: _Slice, walk: _Walk) -> bool:
+def _is_whole(said: _Transaction, walk: _Walk) -> bool:
     """Whether retention has left all of a transaction."""
     return sum(walk.headers[place].last_offset_delta + 1 for place in said.places) == said.record_count
 
