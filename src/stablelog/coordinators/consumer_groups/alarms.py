@@ -6,6 +6,7 @@ there are.
 """
 
 import heapq
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +35,7 @@ class Alarms:
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Alarm]] = []
-        self._sequence = 0
+        self._sequence = itertools.count()
         self._set_count = 0
 
     def set(self, alarm: Alarm, deadline_ms: int) -> None:
@@ -68,8 +69,7 @@ class Alarms:
 
     def _queue(self, alarm: Alarm, deadline_ms: int) -> None:
         alarm.queued_ms = deadline_ms
-        self._sequence += 1
-        heapq.heappush(self._heap, (deadline_ms, self._sequence, alarm))
+        heapq.heappush(self._heap, (deadline_ms, next(self._sequence), alarm))
         if len(self._heap) > COMPACT_SIZE_MIN + 2 * self._set_count:
             self._compact()
 

@@ -275,15 +275,16 @@ class GroupCoordinator:
         """
         missing = ErrorCode.group_id_not_found if knows_missing_group else ErrorCode.illegal_generation
         try:
-            group = self._check_commit(group_id, membership, missing, is_transactional=False)
+            self._check_commit(group_id, membership, missing, is_transactional=False)
         except Refused as refused:
             return GroupDecision(dict.fromkeys(commits, refused.code))
         decision: GroupDecision[CodeByPartition] = GroupDecision({})
         expire_ms = -1 if retention_ms == RETENTION_OF_BROKER else now_ms + retention_ms
         for partition, value in self._check_offsets(commits, decision.answer, expire_ms, now_ms):
-            group = self._group_or_new(group_id)
+            self._group_or_new(group_id)
             self._offsets.commit(group_id, partition, value)
             decision.records.append((encode_offset_key(group_id, *partition), encode_offset_value(value)))
+        group = self._groups.get(group_id)
         if group is not None:
             self._rebalances.renew_session(group, membership.member_id, now_ms)
             self._look_soon(group, now_ms)
@@ -326,7 +327,7 @@ class GroupCoordinator:
 
     def _check_commit(
         self, group_id: str, membership: Membership, missing: ErrorCode, *, is_transactional: bool
-    ) -> Group | None:
+    ) -> None:
         """Check that somebody may commit. Transactional clients before KIP-447 don't say who they are."""
         if len(group_id.encode()) > STRING_SIZE_MAX:
             raise Refused(ErrorCode.invalid_group_id, "a group id of such a length cannot be recorded")
@@ -334,9 +335,9 @@ class GroupCoordinator:
         if group is None:
             if membership.generation >= 0:
                 raise Refused(missing, f"there is no group {group_id!r}")
-            return None
+            return
         if membership.generation < 0 and group.state is State.EMPTY:
-            return group
+            return
         if membership != NOBODY:
             check_member(group, membership.member_id, membership.group_instance_id)
             check_generation(group, membership.generation)
@@ -346,7 +347,6 @@ class GroupCoordinator:
             )
         if group.state is State.COMPLETING_REBALANCE and not is_transactional:
             raise Refused(ErrorCode.rebalance_in_progress, f"group {group_id!r} is rebalancing: sync first")
-        return group
 
     def _check_offsets(
         self,

@@ -238,7 +238,7 @@ class Group:
         votes = Counter(
             next(name for name, _ in member.protocols if name in common) for member in self.members.values()
         )
-        return votes.most_common(1)[0][0]
+        return max(votes, key=votes.__getitem__)
 
     def begin_generation(self, now_ms: int) -> None:
         """Begin the next generation with the members there are."""

@@ -342,22 +342,25 @@ class _Source:
         return version
 
     def int16(self) -> int:
-        number: int = INT16.unpack(self._take(2))[0]
+        number: int
+        (number,) = INT16.unpack(self._take(INT16.size))
         return number
 
     def int32(self) -> int:
-        number: int = INT32.unpack(self._take(4))[0]
+        number: int
+        (number,) = INT32.unpack(self._take(INT32.size))
         return number
 
     def int64(self) -> int:
-        number: int = INT64.unpack(self._take(8))[0]
+        number: int
+        (number,) = INT64.unpack(self._take(INT64.size))
         return number
 
     def _varint(self) -> int:
         number = 0
-        for shift in range(0, 35, 7):
+        for place in range(5):
             (byte,) = self._take(1)
-            number |= (byte & 0x7F) << shift
+            number |= (byte & 0x7F) << 7 * place
             if byte < 0x80:
                 return number
         raise self._corrupt("a number of more than 5 bytes")
@@ -385,7 +388,7 @@ class _Source:
 
     def array(self, read: Callable[[], Item]) -> tuple[Item, ...]:
         count = self._length(self.int32)
-        if not 0 <= count <= len(self._data):
+        if count < 0:
             raise self._corrupt(f"an array of {count}")
         return tuple(read() for _ in range(count))
 

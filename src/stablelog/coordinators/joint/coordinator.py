@@ -40,7 +40,7 @@ from stablelog.coordinators.transactions.refusals import turned_away
 from stablelog.coordinators.transactions.states import Event, State
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.errors import Refused
-from stablelog.wire.extension.children import VERSION_MAX, Child, JointName, child_id, child_of
+from stablelog.wire.extension.children import VERSION_MAX, JointName, child_id, child_of
 from stablelog.wire.extension.transaction_groups import is_group_name
 
 KEY_SIZE_MAX: Final = 255  # bytes, so that ids made of it stay below the size of a transactional id
@@ -370,7 +370,7 @@ class JointCommits:
         self._table.put(transactional_id, txn, records)
         return Decision(ChildShown(transactional_id, *txn.client), records)
 
-    def _check_belongs(self, name: JointName, version: int, shown: ChildShown) -> Child:
+    def _check_belongs(self, name: JointName, version: int, shown: ChildShown) -> None:
         child = child_of(shown.transactional_id)
         if child is None or child.name != name or child.version != version:
             raise Refused(
@@ -378,7 +378,6 @@ class JointCommits:
                 f"{shown.transactional_id} is not a child of version {version} of joint commit {name.key!r} in "
                 f"transaction group {name.group or 'default'!r}",
             )
-        return child
 
     def _chosen(self, name: JointName, version: int, shown: ChildShown) -> Transaction:
         """The state of a child that can be committed.

@@ -106,8 +106,7 @@ def decode_joint(value: bytes) -> JointState:
     state = JointState(last_version, commit_sequence, open_version, retention_ms, update_ms, run, superseded)
     if version > 0:
         committed_run, digest = reader.text(reader.int16()), reader.text(reader.int16())
-        state = replace(
-            state, committed_run=committed_run, digest=digest, order=ORDER.unpack(reader.take(ORDER.size))[0]
-        )
+        (order,) = ORDER.unpack(reader.take(ORDER.size))
+        state = replace(state, committed_run=committed_run, digest=digest, order=order)
     reader.done()
     return state

@@ -468,8 +468,8 @@ class TransactionCoordinator:
             # from now on.
             settled = txn._replace(settled_epoch=self.coordinator_epoch, unknown_tags=())
             self._table.put(transactional_id, settled, records)
-        told = txn.client if version >= SECOND_DIALECT else Identity(NO_PRODUCER_ID, NO_EPOCH)
-        return Decision(EndAnswer(ErrorCode.none, *told), records, markers)
+        answer = EndAnswer(ErrorCode.none, *(txn.client if version >= SECOND_DIALECT else ()))
+        return Decision(answer, records, markers)
 
     def _is_first_since_start(self, txn: Transaction, version: int) -> bool:
         """Whether a repeated request for this end has to be noted: it is the first one since the start."""

@@ -29,9 +29,6 @@ class IdleIds:
         self._decoded: OrderedDict[str, Transaction] = OrderedDict()
         self._owners: dict[int, str] | None = None
 
-    def __contains__(self, transactional_id: str) -> bool:
-        return transactional_id in self._values
-
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
 
@@ -100,8 +97,7 @@ class IdleIds:
     def clamp_times(self, now_ms: int) -> None:
         """Make times after `now_ms` into `now_ms`."""
         for transactional_id, value in self._values.items():
-            if (txn := decode_transaction(value)).latest_ms > now_ms:
-                self._values[transactional_id] = encode_transaction(txn.clamped(now_ms))
+            self._values[transactional_id] = encode_transaction(decode_transaction(value).clamped(now_ms))
         self._decoded.clear()
 
     def index_owners(self) -> None:

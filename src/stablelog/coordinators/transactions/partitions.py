@@ -101,9 +101,10 @@ class Comparison:
     ) -> bool:
         """Take what fits no decision for the current transaction of its producer, if it can be that."""
         transactional_id = self._table.owner(found.producer_id)
-        txn = None if transactional_id is None else self._table.get(transactional_id)
-        if transactional_id is None or txn is None:
+        if transactional_id is None:
             return False
+        txn = self._table.get(transactional_id)
+        assert txn is not None
         shown = (found.producer_id, found.producer_epoch)
         if 0 <= found.leader_epoch < txn.settled_epoch:
             return False  # of an earlier transaction, which was decided without it

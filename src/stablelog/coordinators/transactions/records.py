@@ -535,25 +535,28 @@ class FieldReader:
 
     def int16(self) -> int:
         """An int16."""
-        number: int = INT16.unpack(self.take(2))[0]
+        number: int
+        (number,) = INT16.unpack(self.take(INT16.size))
         return number
 
     def int32(self) -> int:
         """An int32."""
-        number: int = INT32.unpack(self.take(4))[0]
+        number: int
+        (number,) = INT32.unpack(self.take(INT32.size))
         return number
 
     def int64(self) -> int:
         """An int64."""
-        number: int = INT64.unpack(self.take(8))[0]
+        number: int
+        (number,) = INT64.unpack(self.take(INT64.size))
         return number
 
     def varint(self) -> int:
         """An unsigned varint of up to 32 bits."""
         number = 0
-        for shift in range(0, 35, 7):
-            byte = self.take(1)[0]
-            number |= (byte & 0x7F) << shift
+        for place in range(5):
+            (byte,) = self.take(1)
+            number |= (byte & 0x7F) << 7 * place
             if byte < 0x80:
                 return number
         raise Corrupt(f"commit log: a varint of more than 5 bytes in a {self._what}")

@@ -375,8 +375,7 @@ class TransactionTable:
         for transactional_id in self._idle:
             self.joints.enrol(transactional_id)
         for transactional_id, txn in self._live.items():
-            if txn.latest_ms > now_ms:
-                txn = self._live[transactional_id] = txn.clamped(now_ms)
+            txn = self._live[transactional_id] = txn.clamped(now_ms)
             self._enrol(transactional_id, txn)
             self.joints.enrol(transactional_id)
         records: list[Record] = []
