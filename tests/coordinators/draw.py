@@ -40,7 +40,7 @@ class Transactions:
         self.seed = seed
         self.names = 0
         self.former: dict[str, list[tuple[int, int]]] = {}
-        self.keys = ["k", "l"]
+        self.keys = ["k", "l/m"]
         self.planned: list[Callable[[], str]] = []
         self.versions = dict.fromkeys(self.keys, 0)
 
@@ -60,7 +60,7 @@ class Transactions:
             (6, self.init),
             (0.5, lambda: f"init I{self.seed} id= version={chance.choice((0, 4, 6))}"),
             (0.6, lambda: f"durable {chance.choice(('yes', 'yes', 'no', 'never'))}"),
-            (1, self.odd),
+            (2.5, self.odd),
             (1, self.has_open),
             (10, self.write),
             (3, self.add),
@@ -270,26 +270,31 @@ class Transactions:
                 f"{known} as=0/-1",
                 f"{known} as=-2/-1",
                 f"{known} as=-7/3",
+                f"{known} as=-2/-2",
+                "abort-joint k -1",
+                f"abort-joint {'k' * 256} 0 run=r1",
+                f"commit-joint l/m {self.versions['l/m']} group=!",
                 "begin-joint k -1",
                 f"begin-joint k {2**63 - 1}",
                 f"begin-joint k {2**63}",
                 f"begin-joint {'k' * 255} 0",
                 f"begin-joint {'k' * 256} 0",
-                f"begin-joint l {self.versions['l']} {'r' * 100}",
-                f"begin-joint l {self.versions['l']} {'r' * 101}",
-                f"commit-joint l {self.versions['l']} digest={'d' * 100}",
-                f"commit-joint l {self.versions['l']} digest={'d' * 101}",
-                f"commit-joint l {self.versions['l']} group=other",
-                f"commit-joint l {self.versions['l']} group=-",
-                f"commit-joint l {self.versions['l']} {name or ''}",
+                f"begin-joint l/m {self.versions['l/m']} {'r' * 100}",
+                f"begin-joint l/m {self.versions['l/m']} {'r' * 101}",
+                f"commit-joint l/m {self.versions['l/m']} digest={'d' * 100}",
+                f"commit-joint l/m {self.versions['l/m']} digest={'d' * 101}",
+                f"commit-joint l/m {self.versions['l/m']} group=other",
+                f"commit-joint l/m {self.versions['l/m']} group=-",
+                f"commit-joint l/m {self.versions['l/m']} {name or ''}",
                 f"list ids={self.chance.choice(PATTERNS)}",
             )
         )
 
     def has_open(self) -> str:
         key, version = self.place()
-        run = f" run={self.a_run()}" if self.chance.random() < 0.5 else ""
-        return " ".join([f"has-open {key} {version}", *self.children(key, version)]) + run
+        if self.chance.random() < 0.5:
+            return f"has-open {key} {version} run={self.a_run()}"
+        return " ".join([f"has-open {key} {version}", *self.children(key, version)])
 
     def sequences(self) -> str:
         return self.chance.choice(("await-sequences", "sequences-met", "sequences-met"))
@@ -317,7 +322,7 @@ class Transactions:
     def begin_joint(self) -> str:
         key, version = self.place()
         run = self.chance.choice(("", " r1", " r1", " r2"))
-        order = f" order={self.chance.randrange(4)}" if run and self.chance.random() < 0.4 else ""
+        order = f" order={self.chance.randrange(3)}" if run and self.chance.random() < 0.6 else ""
         return f"begin-joint {key} {version}{run}{order}"
 
     def children(self, key: str, version: int) -> list[str]:
@@ -385,7 +390,7 @@ class Groups:
 
     def first(self) -> list[str]:
         """The settings."""
-        delay = ("0", "3s")[self.seed % 2]
+        delay = ("0", "3s", "1s", "0", "2s", "1s")[self.seed % 6]
         size = ("100", "3", "4")[self.seed % 3]
         small = " group_metadata_size_max=250" if self.seed % 5 == 4 else ""
         settings = (
@@ -411,7 +416,7 @@ class Groups:
             (1.5, lambda: f"end {chance.choice(('commit', 'abort'))} pid={chance.choice((7, 8))}"),
             (1.5, self.fetch),
             (0.4, lambda: f"delete-offsets {self.a_group()} t-0 {chance.choice(('t-1', 'u-0'))}"),
-            (0.25, lambda: f"delete-topic {chance.choice('tu')}"),
+            (0.7, lambda: f"delete-topic {chance.choice('tu')}"),
             (0.4, lambda: f"delete {self.a_group()} {chance.choice(('h', 'nobody'))}"),
             (1, lambda: f"describe {chance.choice(('g', 'g', 's', 'h'))}"),
             (0.6, self.listing),
@@ -438,7 +443,7 @@ class Groups:
         chance, conversation = self.chance, self.conversation
         words = ""
         if chance.random() < 0.08:
-            words += f" generation={conversation.generations.get(client, 0) + chance.choice((-1, 1))}"
+            words += f" generation={chance.choice((conversation.generations.get(client, 0) + chance.choice((-1, 1)), 0))}"
         if chance.random() < 0.06:
             words += f" id={conversation.member_ids.get(self.a_client(), 'nobody')}"
         return words
@@ -491,7 +496,7 @@ class Groups:
                 (" type=connect", " session=5999ms", " session=1800001ms", " protocols=none", " id=nobody")
             )
         session = chance.choice(("10s", "10s", "6s", "30s"))
-        rebalance = chance.choice(("60s", "5s", "5s", "0s"))
+        rebalance = chance.choice(("60s", "5s", "5s", "3s", "1s", "0s"))
         times = f" session={session} rebalance={rebalance}"
         words = f"join {group} {client}{' anew' * is_anew}{self.CLIENTS[client]}"
         return words + self.kinds[client] * ("protocols" not in odd) + times * ("session" not in odd) + odd

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 
 from stablelog.coordinators.consumer_groups import alarms
+from stablelog.coordinators.consumer_groups import coordinator as group_coordinator
 from stablelog.coordinators.consumer_groups.answers import JoinAnswer, SyncAnswer
 from stablelog.coordinators.joint.coordinator import ChildShown
-from stablelog.coordinators.transactions import clock, idle_ids, table
+from stablelog.coordinators.transactions import clock, idle_ids, spare_ids, table
 from stablelog.coordinators.transactions.coordinator import (
     MarkerOrder,
     TransactionConfig,
@@ -26,6 +27,7 @@ from stablelog.coordinators.transactions.coordinator import (
 )
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import transaction_key
+from stablelog.errors import Refused
 from stablelog.wire.extension.children import JointName, child_of
 from tests.coordinators import test_group_scripts, test_transaction_scripts
 
@@ -128,6 +130,7 @@ class Transactions(test_transaction_scripts.Conversation):
         for deadlines in (known._timeouts, known.joints._expiries):
             yield sorted(deadlines._heap)
         yield list(known._idle._decoded)
+        yield sorted((known._idle._owners or {}).items())
         yield sorted(known.turned_away.items())
         yield len(known._spare_ids), len(known.history)
         yield self.coordinator.live_state() is None
@@ -144,6 +147,18 @@ class Transactions(test_transaction_scripts.Conversation):
         c, self.lines = self.coordinator, []
         self.lines += [f"{digest(key, value)}" for key, value in c.checkpoint()]
         return self.lines
+
+    def list(self, **given: str) -> None:
+        super().list(**given)
+        with contextlib.suppress(Refused):
+            slices, _ = self.coordinator.list_transactions(id_pattern=given.get("ids"), now_ms=self.now_ms)
+            count = len([*slices])
+            states = given["states"].split(",") if "states" in given else ()
+            duration_ms = test_transaction_scripts.milliseconds(given["longer"]) if "longer" in given else -1
+            slices, _ = self.coordinator.list_transactions(
+                states=states, duration_ms=duration_ms, now_ms=self.now_ms
+            )
+            self.lines.append(f"looked at {len([*slices])} slices of {count}")
 
 
 class Groups(test_group_scripts.Conversation):
@@ -183,13 +198,18 @@ class Groups(test_group_scripts.Conversation):
 
     def last(self) -> list[str]:
         """What is known at the end."""
-        return [digest(key, value) for key, value in self.coordinator.checkpoint()]
+        state = self.coordinator.live_state()
+        return [digest(key, value) for key, value in (*state.undivided, *state.rest)]
 
 
 LIMITS = (
     (clock, "SLACK", 2),
     (idle_ids, "DECODED_MAX", 2),
     (table, "UNDIVIDED_MAX", 2),
+    (table, "LISTED_AT_ONCE", 2),
+    (spare_ids, "WAITING_MAX", 2),
+    (group_coordinator, "TICK_ALARMS_MAX", 2),
+    (group_coordinator, "TICK_RECORDS_MAX", 2),
     (alarms, "COMPACT_SIZE_MIN", 2),
 )
 KINDS = {"transactions": Transactions, "groups": Groups}

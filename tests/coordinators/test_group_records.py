@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stablelog.coordinators.consumer_groups import records
 from stablelog.coordinators.consumer_groups.records import (
     GroupKey,
     GroupValue,
@@ -187,3 +188,49 @@ def test_a_string_that_is_not_utf_8_is_corrupt() -> None:
         read_key(key.replace(b"topic", b"to\xffic"))
     with pytest.raises(Corrupt, match="UTF-8"):
         read_offset_value(value.replace(b"meta", b"m\xffta"))
+
+
+@pytest.mark.parametrize(
+    ("number", "content"),
+    [(0, "00"), (1, "01"), (126, "7e"), (127, "7f"), (128, "8001"), (16383, "ff7f"), (16384, "808001")],
+)
+def test_varints_are_as_short_as_they_can_be_and_have_at_most_five_bytes(number: int, content: str) -> None:
+    assert records._unsigned_varint(number).hex() == content
+    assert records._Source(bytes.fromhex(content), "it")._varint() == number
+    if number < 128:
+        with pytest.raises(Corrupt, match="more than 5 bytes"):
+            records._Source(bytes.fromhex("80" * 5 + content), "it")._varint()
+
+
+def test_what_cannot_be_null_is_refused_where_it_is() -> None:
+    key, value = encode_group_key("g"), encode_group_value(GROUP)
+    with pytest.raises(Corrupt, match="null where a string must be"):
+        read_key(key[:2] + b"\xff\xff")
+    with pytest.raises(Corrupt, match="null where a string must be"):
+        read_group_value(value[:2] + b"\xff\xff" + value[12:])
+    count_at = value.index(struct.pack(">i", 1) + string("m1"))
+    for count in (-1, -2):
+        with pytest.raises(Corrupt, match=f"an array of {count}"):
+            read_group_value(value[:count_at] + struct.pack(">i", count) + value[count_at + 4 :])
+    with pytest.raises(Corrupt, match="-1 bytes are not there"):
+        read_group_value(value[:-7] + b"\xff\xff\xff\xff")
+    with pytest.raises(Corrupt, match="a key of version -1"):
+        read_key(b"\xff\xff")
+
+
+def test_partitions_are_read_from_an_assignment_of_any_version() -> None:
+    partitions = struct.pack(">i", 1) + string("t") + struct.pack(">iii", 2, 4, 5)
+    for version in (0, 3):
+        assignment = struct.pack(">h", version) + partitions + b"\xff\xff\xff\xff"
+        assert records.assigned_partitions(assignment) == {"t": (4, 5)}
+    assert records.assigned_partitions(b"\0\0" + partitions[:-1]) is None
+
+
+def test_a_member_of_the_flexible_version_ends_with_its_tagged_fields() -> None:
+    """Two members, so that one is read behind the other's tagged fields."""
+    member = b"\x03m1\x02i\x02c\x03/h" + struct.pack(">ii", 60, 10) + b"\x02s" + b"\x02a" + b"\x01\x07\x02xy"
+    head = b"\x09consumer" + struct.pack(">i", 5) + b"\x06range" + b"\x03m1" + struct.pack(">q", 77)
+    value = read_group_value(struct.pack(">h", 4) + head + b"\x03" + 2 * member + b"\x01\x63\x00")
+    assert value.members == 2 * (MemberValue("m1", "i", "c", "/h", 60, 10, b"s", b"a"),)
+    with pytest.raises(Corrupt):
+        read_group_value(struct.pack(">h", 4) + head + b"\x03" + 2 * member)

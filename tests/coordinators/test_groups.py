@@ -19,6 +19,7 @@ from stablelog.coordinators.consumer_groups.coordinator import (
     TICK_RECORDS_MAX,
     GroupCoordinator,
 )
+from stablelog.coordinators.consumer_groups.rebalance import STRING_SIZE_MAX
 from stablelog.coordinators.consumer_groups.records import (
     GroupValue,
     OffsetValue,
@@ -131,6 +132,11 @@ def test_a_group_id_must_be_there_and_fit_into_a_record() -> None:
         assert coordinator.leave(group_id, [], now_ms=0).answer.code is ErrorCode.invalid_group_id
     codes = coordinator.commit_offsets(long, {T0: OffsetCommit(1)}, now_ms=0).answer
     assert codes == {T0: ErrorCode.invalid_group_id}
+    longest = "g" * STRING_SIZE_MAX
+    for group_id, code in ((longest, ErrorCode.none), (f"{longest}g", ErrorCode.invalid_group_id)):
+        assert coordinator.commit_offsets(group_id, {T0: OffsetCommit(1)}, now_ms=0).answer == {T0: code}
+        joined = answered(coordinator.join(a_join(group_id=group_id), "token", now_ms=0))
+        assert joined.code is code
     # As in Kafka, offsets of the group without a name can be kept.
     assert coordinator.commit_offsets("", {T0: OffsetCommit(1)}, now_ms=0).answer == {T0: ErrorCode.none}
     assert fetched(coordinator, "") == {T0: 1}

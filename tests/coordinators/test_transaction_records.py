@@ -325,3 +325,21 @@ def test_the_numbers_of_our_fields_and_keys_are_those_of_the_document() -> None:
 def test_sizes_of_several_bytes_are_read(size: int) -> None:
     txn = EXAMPLE._replace(unknown_tags=((128, bytes(size)), (16384, b"x")))
     assert decode_transaction(encode_transaction(txn)) == txn
+
+
+VARINTS = [(0, "00"), (1, "01"), (126, "7e"), (127, "7f"), (128, "8001"), (16383, "ff7f"), (16384, "808001")]
+
+
+@pytest.mark.parametrize(("number", "content"), [*VARINTS, (2**32 - 1, "ffffffff0f")])
+def test_varints_are_as_short_as_they_can_be_and_have_at_most_five_bytes(number: int, content: str) -> None:
+    assert records._varint(number).hex() == content
+    assert records.FieldReader(bytes.fromhex(content), "varint").varint() == number
+    if number < 128:
+        with pytest.raises(Corrupt, match="more than 5 bytes"):
+            records.FieldReader(bytes.fromhex("80" * 5 + content), "varint").varint()
+
+
+@pytest.mark.parametrize("key", ["0000ffff", "0000fffe61", "27100001", "2711000161ffff", "2711000161"])
+def test_a_key_whose_text_is_null_or_not_there_is_refused(key: str) -> None:
+    with pytest.raises(Corrupt, match="cut short"):
+        read_key(bytes.fromhex(key))

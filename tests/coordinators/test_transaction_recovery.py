@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+import pytest
+
 from stablelog.batch.markers import MarkerType
 from stablelog.coordinators.transactions.decisions import REPAIR, MarkerOrder, OpenTransaction
 from stablelog.coordinators.transactions.records import LogEnd, Transaction, encode_transaction
@@ -153,3 +155,38 @@ def test_a_partition_that_was_empty_at_a_decision_of_the_first_dialect_had_nothi
     decided = order(1, epoch=0, g=1, end=LogEnd(2, 0))
     assert not decided.decides(T0, OpenTransaction(1, 0, 0, 2))
     assert decided.decides(T0, OpenTransaction(1, 0, 0, 1))
+
+
+END = LogEnd(leader_epoch=5, end_offset=100)
+
+
+@pytest.mark.parametrize("settled_epoch", [-1, 0, 3, 5])
+@pytest.mark.parametrize("repeated", [True, False])
+@pytest.mark.parametrize("transactional_id", [REPAIR, "a"])
+@pytest.mark.parametrize("end", [END, None])
+def test_an_order_decides_what_was_open_at_the_decision(
+    settled_epoch: int, repeated: bool, transactional_id: str, end: LogEnd | None
+) -> None:
+    """Every place at which a transaction may be found, against the rules one by one."""
+    decision = order(
+        7,
+        epoch=2,
+        end=end or END,
+        transactional_id=transactional_id,
+        repeated=repeated,
+        settled_epoch=settled_epoch,
+    )._replace(ends={T0: end} if end else {})
+    raised = decision._replace(producer_epoch=3)
+    for leader_epoch in range(-1, 8):
+        was_settled = leader_epoch != -1 and leader_epoch < settled_epoch
+        for first_offset in (-1, 0, 99, 100, 101):
+            found = OpenTransaction(7, 2, first_offset, leader_epoch)
+            is_before_end = end is not None and (
+                first_offset == -1 or (leader_epoch, first_offset) < (end.leader_epoch, end.end_offset)
+            )
+            is_of_now = transactional_id != REPAIR and not repeated
+            assert decision.decides(T0, found) == (not was_settled and (is_of_now or is_before_end))
+            assert raised.decides(T0, found) == (not was_settled)
+            assert not decision.decides(T0, found._replace(producer_id=8))
+            assert not raised.decides(T0, found._replace(producer_epoch=3))
+    assert decision.decides(T1, OpenTransaction(7, 2)) == (transactional_id != REPAIR and not repeated)

@@ -173,6 +173,11 @@ def test_ids_that_make_no_sense_are_refused() -> None:
     assert init(c, producer_id=3).error is ErrorCode.invalid_request
     assert init(c, producer_epoch=3).error is ErrorCode.invalid_request
     assert init(c, producer_id=-7, producer_epoch=3).error is ErrorCode.invalid_request
+    assert init(c, producer_id=-2, producer_epoch=-2).error is ErrorCode.invalid_request
+    for key in ("", "k" * 256):
+        assert c.joint.begin(JointName("", key), 0, now_ms=0).answer.error is ErrorCode.invalid_request
+        assert c.joint.commit(JointName("", key), 0, [], now_ms=0).answer.error is ErrorCode.invalid_request
+        assert c.joint.abort(JointName("", key), 0, [], now_ms=0).answer.error is ErrorCode.invalid_request
     assert c.end("", 0, 0, True, api_version=5, now_ms=0).answer.error is ErrorCode.invalid_request
     assert c.verify_partitions("", 0, 0, [T0]) == {T0: ErrorCode.invalid_request}
 
@@ -248,6 +253,8 @@ def test_reporting_markers_twice_or_late_changes_nothing() -> None:
     marked(c, decision)
     assert c.describe("a").state == "PrepareCommit"  # type: ignore[union-attr]
     assert c.markers_done("nobody", 0, 0, now_ms=0) == Decision(None)
+    for other in ((0, 7), (7, 2)):
+        assert c.markers_done("a", *other, now_ms=0) == Decision(None)
     assert before != c.checkpoint()
 
 
