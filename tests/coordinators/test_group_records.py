@@ -192,7 +192,7 @@ def test_a_string_that_is_not_utf_8_is_corrupt() -> None:
 
 @pytest.mark.parametrize(
     ("number", "content"),
-    [(0, "00"), (1, "01"), (126, "7e"), (127, "7f"), (128, "8001"), (16383, "ff7f"), (16384, "808001")],
+    [(0, "00"), (1, "01"), (126, "7e"), (127, "7f"), (128, "8001"), (16383, "ff7f"), (2**28, "8080808001")],
 )
 def test_varints_are_as_short_as_they_can_be_and_have_at_most_five_bytes(number: int, content: str) -> None:
     assert records._unsigned_varint(number).hex() == content

@@ -19,7 +19,7 @@ from stablelog.coordinators.consumer_groups.coordinator import (
     TICK_RECORDS_MAX,
     GroupCoordinator,
 )
-from stablelog.coordinators.consumer_groups.rebalance import STRING_SIZE_MAX
+from stablelog.coordinators.consumer_groups.rebalance import PROTOCOLS_SIZE_MAX, STRING_SIZE_MAX
 from stablelog.coordinators.consumer_groups.records import (
     GroupValue,
     OffsetValue,
@@ -145,9 +145,11 @@ def test_a_group_id_must_be_there_and_fit_into_a_record() -> None:
 @pytest.mark.parametrize("field", ["client_id", "group_instance_id", "protocol_type"])
 def test_a_name_that_does_not_fit_into_a_record_is_refused(field: str) -> None:
     coordinator = a_coordinator()
-    answer = answered(coordinator.join(a_join(**{field: "n" * 40_000}), "token", now_ms=0))
+    longest = "n" * STRING_SIZE_MAX
+    answer = answered(coordinator.join(a_join(**{field: f"{longest}n"}), "token", now_ms=0))
     assert answer.code is ErrorCode.invalid_request
     assert coordinator.list_groups().answer == []
+    assert answered(coordinator.join(a_join(**{field: longest}), "token", now_ms=0)).code is ErrorCode.none
 
 
 def test_a_refused_first_member_leaves_no_group_behind() -> None:
@@ -297,5 +299,39 @@ def test_a_subscription_that_could_never_be_recorded_is_refused_at_once() -> Non
     refused = answered(coordinator.join(a_join(protocols=protocols), "token", now_ms=0))
     assert refused.code is ErrorCode.invalid_request
     assert coordinator.list_groups().answer == []
-    coordinator.join(a_join(protocols=protocols[:1]), "token", now_ms=0)
+    room = PROTOCOLS_SIZE_MAX - len("range")
+    refused = answered(coordinator.join(a_join(protocols=(("range", bytes(room + 1)),)), "token", now_ms=0))
+    assert refused.code is ErrorCode.invalid_request
+    coordinator.join(a_join(protocols=(("range", bytes(room)),)), "token", now_ms=0)
     assert len(coordinator.list_groups().answer) == 1
+
+
+def with_a_static_member(size_max: int) -> tuple[GroupDecision[Any], GroupDecision[Any]]:
+    """A static member gets its work, and starts anew, while records of groups have at most so many bytes."""
+    coordinator = a_coordinator(group_metadata_size_max=size_max)
+    joined = answered(coordinator.join(a_join(group_instance_id="i"), "join", now_ms=0))
+    sync = SyncRequest(
+        group_id="g",
+        member_id=joined.member_id,
+        generation=joined.generation,
+        group_instance_id="i",
+        assignments={joined.member_id: b"work"},
+    )
+    synced = coordinator.sync(sync, "sync", now_ms=0)
+    return synced, coordinator.join(a_join(group_instance_id="i", fresh_id="22"), "again", now_ms=0)
+
+
+def test_a_record_of_a_group_may_be_as_large_as_the_setting_says() -> None:
+    whole_synced, whole_again = with_a_static_member(1_000_000)
+    ((_, first),), ((_, second),) = whole_synced.records, whole_again.records
+    assert first is not None
+    assert second is not None
+    assert len(second) > len(first), "its id is longer"
+    assert with_a_static_member(len(second)) == (whole_synced, whole_again)
+    synced, again = with_a_static_member(len(second) - 1)
+    assert synced == whole_synced
+    assert answered(again).generation == answered(whole_again).generation + 1, "the record is too large"
+    synced, _ = with_a_static_member(len(first))
+    assert answered(synced).assignment == b"work"
+    synced, _ = with_a_static_member(len(first) - 1)
+    assert answered(synced).code is ErrorCode.unknown_server_error

@@ -150,6 +150,8 @@ def size(disk, path, rows, names):
             raise ValueError(f"{name}: {told}")
     file.close()
     rows.close()
+    if found < 0:
+        raise AssertionError(f"{found} bytes")
     if shown > found:
         return False
     return True
@@ -166,6 +168,7 @@ def test_what_cannot_make_an_answer_wrong_is_not_changed():
     }
     assert {after for before, after in shown if before.startswith("READ")} == {"READ_SIZE = 4 >> 20"}
     assert {after for before, after in shown if before == "rows.close()"} == {"pass"}
+    assert not any("AssertionError" in before for before in befores)
     assert not befores & {"file.close()", "told = row.size - found", "limit: int = 3"}
     assert not any("strict=False" in after for _, after in shown)
     assert {after for before, after in shown if before == "return False"} == {"return True"}

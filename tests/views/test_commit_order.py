@@ -1032,3 +1032,19 @@ def test_a_view_that_begins_behind_the_end_of_a_truncated_log_begins_at_its_end(
     for clean in (False, True):
         assert log.partition.visible_start(Isolation.READ_COMMITTED) == end
         log.reopen(clean=clean)
+
+
+def test_a_lookup_in_a_run_ends_with_the_run():
+    """Behind it stands a batch of an open transaction, which has the time that is looked for."""
+    log = Log()
+    log.now_ms += 1000
+    log.plain()
+    log.now_ms -= 500
+    log.plain()
+    log.now_ms += 500
+    log.append(1)
+    log.sync()
+    assert finished(log.partition.look_up_time(NOW_MS + 1000, Isolation.READ_COMMITTED))[0] == 0
+    log.partition.delete_records(1)
+    assert finished(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))[0] == 1
+    assert finished(log.partition.look_up_time(NOW_MS + 501, Isolation.READ_COMMITTED)) is None

@@ -163,3 +163,12 @@ def test_a_last_batch_that_is_torn_is_not_a_finding_of_the_view(cut):
     log.disk.damage(path, content[:-cut])
     assert log.partition.view._indexes[0].sealed
     assert findings(log) == []
+
+
+@pytest.mark.parametrize("version", [-1, 0])
+def test_a_version_that_no_summary_has_had_is_a_finding(version):
+    log, bases = sealed(9)
+    path = path_of(bases[0], SUMMARY_SUFFIX)
+    content = version.to_bytes(2, "big", signed=True) + log.disk.read_bytes(path)[2:-4]
+    log.disk.write_atomic(path, content + crc32c(content).to_bytes(4, "big"))
+    assert findings(log) == [path]

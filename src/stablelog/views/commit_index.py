@@ -468,10 +468,10 @@ class CommitIndex:
         """
         rows = self.entries.between(first, end)
         return (
-            column("q", rows, 24, ENTRY.size).tolist(),
-            column("q", rows, 32, ENTRY.size).tolist(),
-            column("q", rows, 48, ENTRY.size).tolist(),
-            column("i", rows, 56, ENTRY.size).tolist(),
+            column("q", rows, 3, ENTRY.size).tolist(),
+            column("q", rows, 4, ENTRY.size).tolist(),
+            column("q", rows, 6, ENTRY.size).tolist(),
+            column("i", rows, 14, ENTRY.size).tolist(),
         )
 
     def extent(self, place: int) -> Extent:
@@ -490,11 +490,11 @@ class CommitIndex:
         if long is not None:
             rows = placed(rows, long.start, long.leader_epoch)
         return ExtentColumns(
-            column("q", rows, 16, EXTENT.size),
+            column("q", rows, 2, EXTENT.size),
             struct.unpack("16s16x" * (end - first), rows),
-            column("i", rows, 8, EXTENT.size).tolist(),
-            column("I", rows, 24, EXTENT.size).tolist(),
-            column("I", rows, 28, EXTENT.size).tolist(),
+            column("i", rows, 2, EXTENT.size).tolist(),
+            column("I", rows, 6, EXTENT.size).tolist(),
+            column("I", rows, 7, EXTENT.size).tolist(),
         )
 
     def place_of(self, position: int) -> int:

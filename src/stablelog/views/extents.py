@@ -134,10 +134,10 @@ def placed(rows: Buffer, start: int, leader_epoch: int) -> bytes:
     return ints.tobytes()
 
 
-def column(typecode: str, rows: Buffer, at: int, row_size: int) -> "array[int]":
-    """The big-endian numbers that stand in rows at such a byte of each."""
+def column(typecode: str, rows: Buffer, place: int, row_size: int) -> "array[int]":
+    """Column of big-endian numbers. `place` counts numbers of this size from the beginning of a row."""
     numbers = array(typecode, bytes(rows))
-    return _big_endian(numbers[at // numbers.itemsize :: row_size // numbers.itemsize])
+    return _big_endian(numbers[place :: row_size // numbers.itemsize])
 
 
 def _big_endian(numbers: "array[int]") -> "array[int]":

@@ -279,7 +279,7 @@ class GroupCoordinator:
         except Refused as refused:
             return GroupDecision(dict.fromkeys(commits, refused.code))
         decision: GroupDecision[CodeByPartition] = GroupDecision({})
-        expire_ms = -1 if retention_ms == RETENTION_OF_BROKER else now_ms + retention_ms
+        expire_ms = retention_ms if retention_ms == RETENTION_OF_BROKER else now_ms + retention_ms
         for partition, value in self._check_offsets(commits, decision.answer, expire_ms, now_ms):
             self._group_or_new(group_id)
             self._offsets.commit(group_id, partition, value)
@@ -309,7 +309,7 @@ class GroupCoordinator:
         except Refused as refused:
             return GroupDecision(dict.fromkeys(commits, refused.code))
         decision: GroupDecision[CodeByPartition] = GroupDecision({})
-        for partition, value in self._check_offsets(commits, decision.answer, -1, now_ms):
+        for partition, value in self._check_offsets(commits, decision.answer, RETENTION_OF_BROKER, now_ms):
             decision.records.append((encode_offset_key(group_id, *partition), encode_offset_value(value)))
         return decision
 

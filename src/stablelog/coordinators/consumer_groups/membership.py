@@ -109,8 +109,8 @@ class Group:
         pending_joins: ids that were handed out to members who have yet to come back with them.
         pending_syncs: members of this generation who have yet to ask for their assignment.
         is_initial: it rebalances from empty, and waits for more members whether or not all have joined.
-        initial_delay_ms, initial_left_ms: of that wait: its current stretch, and what it may still be
-            prolonged by.
+        initial_delay_ms, initial_left_ms: of that wait, and set only then: its current stretch, and what it
+            may still be prolonged by.
         subscribed: topics of the members; None if that cannot be known.
         recorded: the value of its last record in the log; None if it has none.
         join_alarm, sync_alarm, offsets_alarm: end of the join phase, of the sync phase; time to look at the
@@ -131,8 +131,8 @@ class Group:
         self.pending_syncs: set[str] = set()
         self.is_initial = False
         self.is_prolonged = False
-        self.initial_delay_ms = 0
-        self.initial_left_ms = 0
+        self.initial_delay_ms: int
+        self.initial_left_ms: int
         self.subscribed: frozenset[str] | None = None
         self.recorded: bytes | None = None
         self.join_alarm = join_alarm

@@ -384,7 +384,7 @@ class Rebalances:
         self._SYNC[group.state](self, _Sync(group, request, token, decision, now_ms))
 
     def _sync_empty(self, sync: _Sync) -> None:
-        raise Refused(ErrorCode.unknown_member_id, f"group {sync.group.group_id!r} has no members: join")
+        raise AssertionError(f"group {sync.group.group_id!r} is empty and has a member")
 
     def _sync_preparing(self, sync: _Sync) -> None:
         raise Refused(
