@@ -417,7 +417,7 @@ class Groups:
             (1.5, self.fetch),
             (0.4, lambda: f"delete-offsets {self.a_group()} t-0 {chance.choice(('t-1', 'u-0'))}"),
             (0.7, lambda: f"delete-topic {chance.choice('tu')}"),
-            (0.4, lambda: f"delete {self.a_group()} {chance.choice(('h', 'nobody'))}"),
+            (0.9, lambda: f"delete {self.a_group()} {chance.choice(('h', 'nobody'))}"),
             (1, lambda: f"describe {chance.choice(('g', 'g', 's', 'h'))}"),
             (0.6, self.listing),
             (0.7, lambda: "crash"),
@@ -493,7 +493,14 @@ class Groups:
         odd = ""
         if anew is None and chance.random() < 0.2:
             odd = chance.choice(
-                (" type=connect", " session=5999ms", " session=1800001ms", " protocols=none", " id=nobody")
+                (
+                    " type=connect",
+                    " session=5999ms",
+                    " session=1800001ms",
+                    " protocols=none",
+                    " id=nobody",
+                    " instance=j",
+                )
             )
         session = chance.choice(("10s", "10s", "6s", "30s"))
         rebalance = chance.choice(("60s", "5s", "5s", "3s", "1s", "0s"))

@@ -199,6 +199,7 @@ class Groups(test_group_scripts.Conversation):
     def last(self) -> list[str]:
         """What is known at the end."""
         state = self.coordinator.live_state()
+        assert state.undivided == []
         return [digest(key, value) for key, value in (*state.undivided, *state.rest)]
 
 

@@ -232,6 +232,32 @@ def test_offsets_of_a_group_of_unknown_age_expire_by_their_own() -> None:
     assert set(fetched(coordinator)) == {T1}
 
 
+@pytest.mark.parametrize(
+    ("empty_since_ms", "expires_ms"), [(-1, HOUR_MS), (0, HOUR_MS), (HOUR_MS, 2 * HOUR_MS)]
+)
+def test_offsets_of_an_empty_group_expire_by_its_age_also_after_a_start(
+    empty_since_ms: int, expires_ms: int
+) -> None:
+    coordinator = a_coordinator(offsets_retention_ms=HOUR_MS)
+    group = GroupValue("consumer", 3, None, None, empty_since_ms, ())
+    coordinator.replay(encode_group_key("g"), encode_group_value(group), 0)
+    coordinator.replay(encode_offset_key("g", *T0), encode_offset_value(OffsetValue(1, -1, "", 0)), 1)
+    coordinator.loaded(0)
+    ended_ms = 0
+    while fetched(coordinator):
+        deadline_ms = coordinator.next_deadline_ms()
+        assert deadline_ms is not None
+        ended_ms = deadline_ms
+        coordinator.tick(ended_ms)
+    assert ended_ms == expires_ms
+
+
+def test_a_member_of_a_group_that_is_not_there_is_unknown_whatever_else_it_asks() -> None:
+    coordinator = a_coordinator()
+    joined = answered(coordinator.join(a_join(member_id="m", protocols=()), "token", now_ms=0))
+    assert joined == JoinAnswer(ErrorCode.unknown_member_id, "m")
+
+
 def test_records_of_other_kinds_of_group_are_passed_over() -> None:
     coordinator = a_coordinator()
     coordinator.replay(b"\x00\x03\x00\x01g", b"whatever", 0)

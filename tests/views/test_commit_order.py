@@ -20,7 +20,7 @@ from stablelog.log import segment as segments
 from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite
 from stablelog.log.read import finished
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.views import commit_index, extents, gather, stretches
+from stablelog.views import commit_index, commit_order, extents, gather, stretches
 from stablelog.views.commit_index import TAIL_SIZE, VERSION, CommitIndex, CommitSummary
 from stablelog.views.commit_ordered import CommitOrderedPartition
 from stablelog.views.extents import COPY_SIZE, EXTENT, LONG_COUNT, Extents
@@ -580,7 +580,8 @@ def test_verifying_finds_an_extent_that_would_give_a_reader_something_else(at):
     assert list(verify_view(log.disk, DIRECTORY)) == []
 
 
-def test_an_index_of_the_earlier_version_is_no_damage_and_is_made_anew():
+@pytest.mark.parametrize("version", range(1, VERSION))
+def test_an_index_of_an_earlier_version_is_no_damage_and_is_made_anew(version):
     log = Log(segment_bytes=500)
     for _ in range(20):
         log.append(1, count=2)
@@ -590,7 +591,7 @@ def test_an_index_of_the_earlier_version_is_no_damage_and_is_made_anew():
     log.sync()
     paths = [DIRECTORY / name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".commitsummary")]
     for path in paths:
-        content = (VERSION - 1).to_bytes(2, "big") + log.disk.read_bytes(path)[2:-4]
+        content = version.to_bytes(2, "big") + log.disk.read_bytes(path)[2:-4]
         log.disk.write_atomic(path, content + crc32c(content).to_bytes(4, "big"))
     assert paths
     assert list(verify_view(log.disk, DIRECTORY)) == []
@@ -1048,3 +1049,39 @@ def test_a_lookup_in_a_run_ends_with_the_run():
     log.partition.delete_records(1)
     assert finished(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))[0] == 1
     assert finished(log.partition.look_up_time(NOW_MS + 501, Isolation.READ_COMMITTED)) is None
+
+
+@pytest.mark.parametrize("field", ["base_offset", "end_offset", "log_crc"])
+def test_an_index_of_another_log_is_made_anew(field):
+    """It is sound, but it was made from a segment with another end or other bytes."""
+    log = Log(segment_bytes=500)
+    for _ in range(20):
+        log.append(1)
+        log.end(1)
+    log.sync()
+    path = log.partition.view._indexes[0].path(".commitsummary")
+    content = log.disk.read_bytes(path)
+    summary = CommitSummary.decode(content)
+    other = dataclasses.replace(summary, **{field: getattr(summary, field) + 1, "latest_sequence": 70})
+    log.disk.write_atomic(path, other.encode())
+    log.reopen()
+    assert log.disk.read_bytes(path) == content
+    assert log.partition.view.latest_sequence == 20
+
+
+def test_a_view_that_cannot_be_made_closes_its_files_and_the_partition_does_not_open(monkeypatch):
+    log = Log()
+    log.append(1)
+    log.end(1)
+    log.sync()
+    log.partition.close()
+    closed = []
+
+    def close(index):
+        closed.append(index)
+
+    monkeypatch.setattr(CommitIndex, "close", close)
+    monkeypatch.setattr(commit_order, "read_marker", lambda batch: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        log.open(clean=True)
+    assert len(closed) == 1

@@ -189,8 +189,7 @@ class Gathered:
                 return False
             begin = found.position
             end, end_offset = segment.whole_batches(found, max(room, found.size))
-            if end >= run_end:
-                end, end_offset = run_end, entry.end
+            end, end_offset = min(end, run_end), min(end_offset, entry.end)
         segment.check_undamaged(begin, end)
         self._buffers.append(segment.log.view(begin, end - begin))
         self.room = room - (end - begin)

@@ -11,6 +11,7 @@ replayed in that order too, so it says the same of any two commits whenever it i
 Source: KIP-98, KIP-447; Kafka's OffsetMetadataManager.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -33,7 +34,7 @@ class Offsets:
     """Committed and pending offsets of all groups."""
 
     def __init__(self) -> None:
-        self._position = -1
+        self._positions = itertools.count()
         self._committed: dict[str, OffsetByPartition] = {}
         self._pending: dict[int, dict[str, OffsetByPartition]] = {}
         self._open_producers: dict[str, set[int]] = {}
@@ -51,21 +52,23 @@ class Offsets:
             value: what was committed.
             producer_id: in whose transaction; None if in none.
         """
-        self._position += 1
+        position = next(self._positions)
         if producer_id is None:
-            position = self._position_of(group_id, partition, value)
+            position = self._position_of(group_id, partition, value, position)
             value = value._replace(overtaken_by=())
             self._committed.setdefault(group_id, {})[partition] = CommittedOffset(value, position)
             return
         by_group = self._pending.setdefault(producer_id, {})
-        by_group.setdefault(group_id, {})[partition] = CommittedOffset(value, self._position)
+        by_group.setdefault(group_id, {})[partition] = CommittedOffset(value, position)
         self._open_producers.setdefault(group_id, set()).add(producer_id)
 
-    def _position_of(self, group_id: str, partition: TopicPartition, value: OffsetValue) -> int:
-        """Where a commit was made. One that a checkpoint wrote again: right before those that overtook it."""
+    def _position_of(
+        self, group_id: str, partition: TopicPartition, value: OffsetValue, position: int
+    ) -> int:
+        """Where a commit was made: at `position`. One that a checkpoint wrote again: right before those that overtook it."""
         overtaking = (self._pending.get(producer_id, {}) for producer_id in value.overtaken_by)
         later = (by_group.get(group_id, {}).get(partition) for by_group in overtaking)
-        return min((pending.position - 1 for pending in later if pending is not None), default=self._position)
+        return min((pending.position - 1 for pending in later if pending is not None), default=position)
 
     def remove(self, group_id: str, partition: TopicPartition) -> None:
         """Take in a tombstone: the committed offset and every pending one of that partition are gone."""
