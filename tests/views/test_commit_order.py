@@ -1085,3 +1085,18 @@ def test_a_view_that_cannot_be_made_closes_its_files_and_the_partition_does_not_
     with pytest.raises(ZeroDivisionError):
         log.open(clean=True)
     assert len(closed) == 1
+
+
+def test_a_closed_partition_moves_no_start():
+    log = Log()
+    log.append(1)
+    log.end(1)
+    log.sync()
+    path = DIRECTORY / "view-start-offset"
+    content = log.disk.read_bytes(path)
+    log.partition.close()
+    with pytest.raises(Unavailable):
+        log.partition.delete_records(2)
+    with pytest.raises(Unavailable):
+        log.partition.read(0, 100, Isolation.READ_COMMITTED)
+    assert log.disk.read_bytes(path) == content

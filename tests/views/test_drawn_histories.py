@@ -19,7 +19,7 @@ from stablelog.errors import StablelogError
 from stablelog.log.model import Isolation
 from stablelog.log.proof import DamagedBatch
 from stablelog.log.read import finished
-from stablelog.testing.sim_disk import SimFile
+from stablelog.testing.sim_disk import SimDisk, SimFile
 from stablelog.views import commit_index, commit_order, extents, gather, last_commit, stretches
 from stablelog.views.copies import Copies
 from stablelog.views.last_commit import last_commit_sequence
@@ -35,7 +35,7 @@ SMALL = (
     (commit_index, {"TAIL_SIZE": 200}),
     (commit_order, {"READERS": 3, "INDEXES_OPEN": 2, "STEP_COUNT_MAX": 3}),
     (gather, {"SMALL_LENGTH_MAX": 500, "COPIED_SIZE_MAX": 2000, "PAGE_SIZE": 256}),
-    (stretches, {"ENTRIES_AT_ONCE": 4, "FIRST_COUNT": 2, "COUNT_MIN": 2, "COUNT_MAX": 5}),
+    (stretches, {"ENTRIES_AT_ONCE": 4, "FIRST_AT_ONCE": 2, "LEAST_AT_ONCE": 2, "MOST_AT_ONCE": 5}),
     (last_commit, {"STEP_SIZE": 300}),
 )
 
@@ -62,9 +62,36 @@ class History:
         self.log = Log()
         self.asked = []
         self.files = {}
-        patch.setattr(
-            SimFile, "will_need", lambda file, *range_: self.asked.append((file._path.name, range_))
-        )
+        self.count_open(patch)
+        for called in ("will_need", "read", "view"):
+            self.note(patch, called, getattr(SimFile, called))
+
+    def count_open(self, patch):
+        """Count the open files of the view."""
+        self.opened = set()
+        opens, close = SimDisk.open, SimFile.close
+
+        def opened(disk, path, *, create=False):
+            file = opens(disk, path, create=create)
+            if path.suffix in VIEW_FILES:
+                self.opened.add(file)
+            return file
+
+        def closed(file):
+            self.opened.discard(file)
+            close(file)
+
+        patch.setattr(SimDisk, "open", opened)
+        patch.setattr(SimFile, "close", closed)
+
+    def note(self, patch, called, method):
+        """Remember each call of a method of files."""
+
+        def noted(file, *range_):
+            self.asked.append((called, file._path.name, range_))
+            return method(file, *range_)
+
+        patch.setattr(SimFile, called, noted)
 
     def begin(self, segment_bytes, index_interval_bytes):
         self.log = Log(
@@ -121,11 +148,12 @@ class History:
             for name in [name for name in self.log.disk.list_dir(DIRECTORY) if ".commit" in name]:
                 self.log.disk.remove(DIRECTORY / name)
         self.asked.clear()
+        closed = f"{len(self.opened)} files open"
         last = f"{last_commit_sequence(self.log.disk, DIRECTORY)} {digest(self.asked)}"
         seen = []
         self.log.partition = self.log.open(clean=how != "unclean", progress=lambda *done: seen.append(done))
         self.log.partition.leader_epoch = leader_epoch
-        return f"{self.shown()} last commit {last} progress {seen}"
+        return f"{self.shown()} {closed}, last commit {last} progress {seen}"
 
     def fail(self, *calls):
         """`fail opening writing late`, `fail`: which calls of view files find no room from now on."""
@@ -217,7 +245,7 @@ class History:
         counts = sorted(view.open_record_counts().items())
         return (
             f"view [{view.start_offset}, {view.end_offset}) latest {view.latest_sequence} needs {view.first_needed_offset()}, "
-            f"log [{partition.start_offset}, {partition.end_offset}), {len(view._indexes)} indexes, {opened} open, "
+            f"log [{partition.start_offset}, {partition.end_offset}), {len(view._indexes)} indexes, {opened} open, {len(self.opened)} files, "
             f"torn {sorted(view._torn.items())}, failed {view.failure is not None}, open {counts}, files {len(changed)} {digest(sorted(files.items()))}"
         )
 

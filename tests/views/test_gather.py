@@ -12,7 +12,7 @@ from stablelog.env.disk import LocalDisk
 from stablelog.errors import Corrupt
 from stablelog.log.model import Isolation
 from stablelog.testing.sim_disk import SimFile
-from stablelog.views import commit_index, commit_order, copies, gather, stretches
+from stablelog.views import commit_index, commit_order, copies, extents, gather, stretches
 from stablelog.views.commit_index import CommitIndex
 from stablelog.views.copies import KEPT_COUNT, Copies
 from stablelog.views.extents import EXTENT, LONG_COUNT, SEVERAL, Extents
@@ -44,9 +44,9 @@ def a_log_of_many_writers(seed, **config):
 def test_every_record_stands_at_its_position_whatever_the_size_of_batches_and_fetches(
     monkeypatch, seed, size_max, together
 ):
-    monkeypatch.setattr(stretches, "FIRST_COUNT", min(together, 2))
-    monkeypatch.setattr(stretches, "COUNT_MIN", min(together, 16))
-    monkeypatch.setattr(stretches, "COUNT_MAX", together)
+    monkeypatch.setattr(stretches, "FIRST_AT_ONCE", min(together, 2))
+    monkeypatch.setattr(stretches, "LEAST_AT_ONCE", min(together, 16))
+    monkeypatch.setattr(stretches, "MOST_AT_ONCE", together)
     log = a_log_of_many_writers(seed, segment_bytes=400_000)
     assert log.read_all(0, size_max) == log.expected()
     positions = [position for position, _ in log.expected()]
@@ -236,7 +236,7 @@ def test_few_batches_are_looked_up_that_there_is_no_room_for(monkeypatch, size, 
     monkeypatch.setattr(CommitIndex, "extents_between", counted)
     handed_out, _ = log.fetched(0, size_max)
     assert len(handed_out) > size_max / size * 0.7
-    assert sum(looked_up) <= max(len(handed_out) + 5, stretches.FIRST_COUNT) + stretches.COUNT_MIN
+    assert sum(looked_up) <= max(len(handed_out) + 5, stretches.FIRST_AT_ONCE) + stretches.LEAST_AT_ONCE
 
 
 def test_of_a_transaction_among_a_hundred_only_its_own_bytes_are_asked_of_the_disk(monkeypatch):
@@ -322,3 +322,44 @@ def test_a_position_that_no_batch_reaches_is_told_and_not_passed_over():
     log.disk.damage(path, bytes(content))
     with pytest.raises(Corrupt, match=f"end before position {position}"):
         log.fetched(position)
+
+
+def runs_of(batches):
+    """Which batches share an extent, by the rules one by one: (position of the first, end of the last, count)."""
+    found = []
+    for position, size in batches:
+        if found:
+            begin, end, count = found[-1]
+            is_small = size < extents.ALONE_SIZE and (count > 1 or end - begin < extents.ALONE_SIZE)
+            is_near = position <= end + extents.GAP_SIZE_MAX
+            if is_small and is_near and position + size <= begin + extents.RUN_SIZE_MAX:
+                found[-1] = (begin, position + size, count + 1)
+                continue
+        found.append((position, position + size, 1))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_batches_share_an_extent_up_to_each_limit(seed):
+    chance = random.Random(seed)
+    alone, gap, most = extents.ALONE_SIZE, extents.GAP_SIZE_MAX, extents.RUN_SIZE_MAX
+    batches, position, begin = [], 0, 0
+    for _ in range(300):
+        position += chance.choice((0, 0, 1, gap - 1, gap, gap + 1))
+        size = chance.choice((100, 200, alone - 1, alone, alone + 1))
+        left = begin + most - position  # as if all since `begin` had shared one
+        if 70 < left <= alone:
+            size = left + chance.choice((-1, 0, 1))
+        if left <= 70 or chance.random() < 0.02:
+            begin = position
+        batches.append((position, size))
+        position += size
+    one = Extents(lambda: None)
+    for position, size in batches:
+        one.add(7, position, size, 2)
+    rows = [*EXTENT.iter_unpack(b"".join(one.rows(0, 0)))]
+    expected = runs_of(batches)
+    assert [row[3:] for row in rows] == [(7, begin, end) for begin, end, _ in expected]
+    for (_, length, *_), (begin, end, count) in zip(rows, expected, strict=True):
+        assert length == (SEVERAL if count > 1 else end - begin - 12)
+    assert (one.count, one.record_count) == (len(rows), 2 * len(batches))

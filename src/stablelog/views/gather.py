@@ -184,7 +184,9 @@ class Gathered:
         if not whole or extent.size > room:
             found: Found | None = segment.find(max(self.start, entry.start))
             if found is None or found.position >= run_end:
-                return True
+                raise Corrupt(
+                    f"the run at position {entry.start} ends before position {self.start}, which is its own"
+                )
             if found.size > room and not (self._wants_one and self.end == self.start):
                 return False
             begin = found.position

@@ -14,8 +14,9 @@ from stablelog.views.commit_index import NO_PRODUCER, CommitIndex, Entry, Extent
 from stablelog.views.extents import LONG_COUNT
 
 ENTRIES_AT_ONCE = 64  # looked up together
-FIRST_COUNT = 64  # extents that are looked up together at first: a fetch may want but a few
-COUNT_MIN, COUNT_MAX = 16, 512  # and then
+FIRST_AT_ONCE = 64  # extents that are looked up together at first: a fetch may want but a few
+LEAST_AT_ONCE = 16  # and then
+MOST_AT_ONCE = 512
 
 
 class Stretch(NamedTuple):
@@ -68,7 +69,7 @@ def stretches(index: CommitIndex, start: int, log_start: int, size_max: int) -> 
         log_start: a transaction that began before this offset is torn, and passed over.
         size_max: bytes that are wanted. There may be more, but as few are looked up for nothing as can be told.
     """
-    place, count, size_left = index.place_of(start), FIRST_COUNT, size_max
+    place, count, size_left = index.place_of(start), FIRST_AT_ONCE, size_max
     if place == len(index):
         return
     begin = index.extent_with(index[place], start)
@@ -87,7 +88,7 @@ def stretches(index: CommitIndex, start: int, log_start: int, size_max: int) -> 
             # The next are taken to be as large as these.
             size = sum(columns.ends) - sum(columns.begins)
             size_left -= size
-            count = min(max(size_left * (end - first) // size + 1, COUNT_MIN), COUNT_MAX)
+            count = min(max(size_left * (end - first) // size + 1, LEAST_AT_ONCE), MOST_AT_ONCE)
             first = end
 
 
