@@ -148,12 +148,12 @@ class History:
             for name in [name for name in self.log.disk.list_dir(DIRECTORY) if ".commit" in name]:
                 self.log.disk.remove(DIRECTORY / name)
         self.asked.clear()
-        closed = f"{len(self.opened)} files open"
+        assert not self.opened, "a closed partition has no file open"
         last = f"{last_commit_sequence(self.log.disk, DIRECTORY)} {digest(self.asked)}"
         seen = []
         self.log.partition = self.log.open(clean=how != "unclean", progress=lambda *done: seen.append(done))
         self.log.partition.leader_epoch = leader_epoch
-        return f"{self.shown()} {closed}, last commit {last} progress {seen}"
+        return f"{self.shown()} last commit {last} progress {seen}"
 
     def fail(self, *calls):
         """`fail opening writing late`, `fail`: which calls of view files find no room from now on."""

@@ -372,6 +372,8 @@ class CommitOrder:
         """Close every file."""
         for index in self._indexes:
             index.close()
+        for one in self._open.values():
+            one.extents.close()
 
     # -- reading -----------------------------------------------------------------------------------------------
 
