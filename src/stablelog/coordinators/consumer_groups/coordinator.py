@@ -518,12 +518,13 @@ class GroupCoordinator:
         self._offsets.end(producer_id, commit=commit)
 
     def _take_in(self, key: bytes, value: bytes | None, producer_id: int | None) -> Group | None:
-        """Become what a record says. Returns the group that it leaves behind, if it is one of ours."""
+        """Become what a record says. Returns the group whose offset it is about, if there is one."""
         subject = read_key(key)
         if subject is None:
             return None  # of a kind of group that this coordinator does not have
         if isinstance(subject, GroupKey):
-            return self._take_in_group(subject.group_id, value)
+            self._take_in_group(subject.group_id, value)
+            return None
         group_id, topic, index = subject
         if value is None:
             self._offsets.remove(group_id, (topic, index))
@@ -533,14 +534,16 @@ class GroupCoordinator:
         self._offsets.commit(group_id, (topic, index), committed, producer_id=producer_id)
         return group
 
-    def _take_in_group(self, group_id: str, value: bytes | None) -> Group | None:
+    def _take_in_group(self, group_id: str, value: bytes | None) -> None:
         generation = None if value is None else read_group_value(value)
         former = self._groups.pop(group_id, None)
         if former is not None:
             self._rebalances.forget(former)
         if generation is None:
             is_needed = self._offsets.committed(group_id) or self._offsets.has_open_transactions(group_id)
-            return self._group_or_new(group_id) if is_needed else None
+            if is_needed:
+                self._group_or_new(group_id)
+            return
         group = self._group_or_new(group_id)
         members = [
             self._rebalances.restored_member(group, member, generation.protocol_name)
@@ -548,7 +551,6 @@ class GroupCoordinator:
         ]
         group.restore(generation, members)
         group.recorded = value
-        return group
 
     def loaded(self, now_ms: int) -> GroupDecision[None]:
         """The log has been read: every member has a fresh session."""
