@@ -15,7 +15,7 @@ from stablelog.batch.header import PREFIX, Codec, headers_in
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, decode_records, encode_batch, find_by_time
 from stablelog.env.disk import LocalDisk
-from stablelog.errors import OffsetOutOfRange, Refused, Unavailable
+from stablelog.errors import Corrupt, OffsetOutOfRange, Refused, Unavailable
 from stablelog.log import segment as segments
 from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite
 from stablelog.log.read import finished
@@ -1100,3 +1100,22 @@ def test_a_closed_partition_moves_no_start():
     with pytest.raises(Unavailable):
         log.partition.read(0, 100, Isolation.READ_COMMITTED)
     assert log.disk.read_bytes(path) == content
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_marker_with_other_positions_than_its_transaction_has_records_is_corrupt(count):
+    log = Log()
+    log.append(1, count=2)
+    log.end(1)
+    log.sync()
+    path = log.partition.segments()[0].path(".log")
+    content = bytearray(log.disk.read_bytes(path))
+    log.partition.close()
+    at = [position for position, _ in headers_in(bytes(content))][-1]
+    content[at + 23 : at + 27] = count.to_bytes(4, "big")
+    content[at + 17 : at + 21] = crc32c(memoryview(content)[at + 21 :]).to_bytes(4, "big")
+    log.disk = SimDisk()  # with the log file alone, so that nothing says what its batches were
+    log.disk.make_dir(DIRECTORY)
+    log.disk.write_atomic(path, bytes(content))
+    with pytest.raises(Corrupt, match=f"has {count} positions, and its transaction 2 records"):
+        log.open(clean=False)

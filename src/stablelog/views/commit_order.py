@@ -551,7 +551,7 @@ class CommitOrder:
         """The greatest commit sequence of an index's torn transactions; -1 if there is none. Each entry is looked at once."""
         if index.least_first_offset >= self._log_start:
             return -1
-        log_start, done, found = self._torn.get(index.base_offset, (-1, 0, -1))
+        log_start, done, found = self._torn.get(index.base_offset, (self._log_start, 0, -1))
         if log_start != self._log_start:
             done = 0
         for place in range(done, len(index)):
