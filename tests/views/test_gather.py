@@ -56,7 +56,7 @@ def test_every_record_stands_at_its_position_whatever_the_size_of_batches_and_fe
 
 def test_no_answer_is_larger_than_was_asked_for_but_for_one_batch():
     log = a_log_of_many_writers(5)
-    for start, _ in log.expected():
+    for start, _ in log.expected()[::3]:
         for size_max in (0, 150, 20_000, 31_000):
             read = log.partition.read(start, size_max, Isolation.READ_COMMITTED)
             data = b"".join(read.buffers)
