@@ -5,6 +5,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.consumer_groups.answers import (
+    FetchedOffset,
     GroupConfig,
     GroupDecision,
     JoinAnswer,
@@ -361,3 +362,32 @@ def test_a_record_of_a_group_may_be_as_large_as_the_setting_says() -> None:
     assert answered(synced).assignment == b"work"
     synced, _ = with_a_static_member(len(first) - 1)
     assert answered(synced).code is ErrorCode.unknown_server_error
+
+
+def test_what_is_not_said_is_kafkas_default() -> None:
+    assert GroupConfig() == GroupConfig(
+        initial_rebalance_delay_ms=3_000,
+        session_timeout_ms_min=6_000,
+        session_timeout_ms_max=30 * 60_000,
+        group_size_max=2**31 - 1,
+        offsets_retention_ms=7 * 24 * HOUR_MS,
+        offsets_check_interval_ms=10 * 60_000,
+        offset_metadata_size_max=4096,
+        group_metadata_size_max=1_000_000,
+        new_member_join_timeout_ms=5 * 60_000,
+    )
+    code = ErrorCode.unknown_member_id
+    assert JoinAnswer(code) == JoinAnswer(code, "", -1, None, None, "", False, ())
+    assert FetchedOffset(code) == (code, -1, -1, "")
+    assert OffsetCommit(5) == (5, -1, None)
+    assert Membership() == ("", -1, None)
+    assert a_join(knows_member_id_required=True).knows_skip_assignment
+    assert JoinRequest(
+        group_id="g",
+        member_id="",
+        fresh_id="1",
+        protocol_type="",
+        protocols=(),
+        session_timeout_ms=1,
+        rebalance_timeout_ms=1,
+    ).knows_member_id_required

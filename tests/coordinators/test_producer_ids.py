@@ -116,3 +116,14 @@ def test_no_id_is_told_twice_by_groups_that_share_them(steps: list[tuple[str, in
             groups[which].skip_past(number)
             told |= set(range(number + 1))
             durable[which].append(number + 1)
+
+
+def test_an_id_that_nobody_can_have_been_given_is_passed_over() -> None:
+    assert (GIVEN_ID_MAX, PRODUCER_ID_MAX) == (2**62 - 1, 2**63 - 1)
+    ids = ProducerIds(block_size=3)
+    for shown in (GIVEN_ID_MAX + 1, PRODUCER_ID_MAX):
+        ids.skip_past(shown)
+        assert ids.next_id == 0
+    ids.skip_past(GIVEN_ID_MAX)
+    assert ids.next_id == GIVEN_ID_MAX + 1
+    assert take(ids) == GIVEN_ID_MAX + 1

@@ -220,6 +220,10 @@ def test_values_that_kafka_wrote_say_who_may_ask_again() -> None:
     kafka = bytes.fromhex("000100000000000000050003000027100401" + "00" * 16 + "0102020002")
     assert decode_transaction(kafka).predecessor == Identity(5, 2)
 
+    for epoch, before in ((1, 0), (2, 1)):
+        value = bytes.fromhex(f"00010000000000000005000{epoch}000027100401" + "00" * 16 + "0102020002")
+        assert decode_transaction(value).predecessor == Identity(5, before)
+
     rotated = bytes.fromhex(
         "000100000000000000090000000027100501" + "00" * 16 + "020008000000000000000502020002"
     )
@@ -248,6 +252,8 @@ def test_keys() -> None:
     assert read_key(bytes.fromhex("00010003612f62")) is None
     with pytest.raises(NewerFormat, match=r"a record whose key is of version 10002; .* up to 10001"):
         read_key(bytes.fromhex("271200ff"))
+    with pytest.raises(NewerFormat, match="of version 10099"):
+        read_key(bytes.fromhex("277300ff"))
     assert read_key(bytes.fromhex("277400ff")) is None
 
 

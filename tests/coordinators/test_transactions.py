@@ -359,6 +359,27 @@ def test_a_child_that_was_turned_away_leaves_nothing_when_it_is_forgotten() -> N
     assert len(c._table.turned_away) == 0
 
 
+def test_children_are_open_until_they_have_ended() -> None:
+    c = coordinator()
+    name, joint = child_id("k", 3, "run", "task", "0", group=""), JointName("", "k")
+    who = init(c, name)
+    child = ChildShown(name, who.producer_id, who.producer_epoch)
+    late = child._replace(producer_epoch=7)
+
+    def found() -> list[bool]:
+        named = [c.joint.has_open([one], joint, 3) for one in (child, late)]
+        of_runs = [
+            c.joint.has_open([], joint, *which) for which in ((3, "run"), (4, "run"), (3, "walk"), (3,))
+        ]
+        return [*named, *of_runs, c.joint.has_open([late], joint, 3, "run")]
+
+    assert found() == [False] * 7
+    add(c, who, T0, name=name)
+    assert found() == [True, False, True, False, False, False, True]
+    c.joint.abort(joint, 3, [child], now_ms=0)
+    assert found() == [False] * 7
+
+
 @pytest.mark.parametrize("has_begun", [True, False])
 def test_a_child_that_was_turned_away_is_not_committed(has_begun: bool) -> None:
     c = coordinator()

@@ -1119,3 +1119,20 @@ def test_a_marker_with_other_positions_than_its_transaction_has_records_is_corru
     log.disk.write_atomic(path, bytes(content))
     with pytest.raises(Corrupt, match=f"has {count} positions, and its transaction 2 records"):
         log.open(clean=False)
+
+
+@pytest.mark.parametrize("suffix", [".commitindex", ".commitextents"])
+def test_an_index_with_other_bytes_than_its_summary_says_is_made_anew(suffix):
+    log = Log(segment_bytes=500)
+    for _ in range(20):
+        log.append(1)
+        log.end(1)
+    log.sync()
+    path = log.partition.view._indexes[0].path(suffix)
+    content = log.disk.read_bytes(path)
+    for other in (content[:-1] + bytes([content[-1] ^ 1]), content + b"\0", content[:-1]):
+        log.partition.close()
+        log.disk.write_atomic(path, other)
+        log.partition = log.open(clean=True)
+        assert log.disk.read_bytes(path) == content
+        assert log.read_all(0, 1 << 20) == log.expected()

@@ -88,8 +88,7 @@ class CommitOrder:
         self._indexes: list[CommitIndex] = []
         self._unwritten: deque[CommitIndex] = deque()  # sealed ones
         self._open: dict[int, _Open] = {}
-        self._reached = 0  # everything below this offset was walked
-        self._position = 0  # and this is where it stands in the last segment
+        self._position = 0  # where the walk stands in the last segment
         self._log_start = -1
         self._ends: dict[int, bool] = {}  # where the last reads ended, oldest first
         self._start = 0
@@ -238,7 +237,7 @@ class CommitOrder:
         index = CommitIndex(self._disk, self._partition.directory, segment.base_offset)
         index.create(self._indexes[-1] if self._indexes else None)
         self._indexes.append(index)
-        self._reached, self._position = segment.base_offset, 0
+        self._position = 0
 
     def _seal_index(self, segment: Segment, following: Segment) -> None:
         """The walk has come to the end of a segment."""
@@ -289,7 +288,7 @@ class CommitOrder:
         for position, header in segment.walk(self._position):
             if header.next_offset > limit:
                 break
-            self._position, self._reached = position + header.size, header.next_offset
+            self._position = position + header.size
             if not header.is_transactional and not header.is_control:
                 run = self._extend(run, position, header)
                 continue
