@@ -55,7 +55,7 @@ class Transactions(test_transaction_scripts.Conversation):
             TransactionConfig(**self.settings),
             coordinator_epoch=self.leader_epoch,
             producer_ids=ProducerIds(self.block),
-            log_end=lambda target: self.ends.get(target, 0),
+            log_ends=lambda targets: [self.ends.get(target, 0) for target in targets],
             marker_barrier=lambda: lambda: self.is_durable,
         )
 

@@ -881,9 +881,7 @@ class Partition:
         return is_durable and (self.end_offset == 0 or (is_told and self._active.are_index_files_complete))
 
     def _settle(self) -> None:
-        lacks_snapshot = self._snapshots.lacks_newest(
-            self._producers, self._active
-        )  # before the time index changes
+        lacks_snapshot = self._snapshots.lacks_newest(self._producers, self._active)
         self._active.complete_time_index()
         self._active.write_indexes()
         self._unsynced.indexes_written()
