@@ -379,7 +379,8 @@ class OffsetsLife(Life):
 
     @rule(topic=st.sampled_from(["t", "u"]))
     def delete_topic(self, topic: str) -> None:
-        self.carry_out(self.coordinator.topic_deleted(topic, now_ms=self.now_ms))
+        for decision in self.coordinator.topic_deleted(topic, now_ms=self.now_ms):
+            self.carry_out(decision)
 
     @rule()
     def delete_groups(self) -> None:

@@ -218,7 +218,8 @@ class Conversation:
 
     def delete_topic(self, topic: str) -> str:
         """`delete-topic t`."""
-        return "\n".join(self.carry_out(self.coordinator.topic_deleted(topic, now_ms=self.now_ms)))
+        decisions = self.coordinator.topic_deleted(topic, now_ms=self.now_ms)
+        return "\n".join(line for decision in decisions for line in self.carry_out(decision))
 
     def delete(self, *groups: str) -> str:
         """`delete g h`."""

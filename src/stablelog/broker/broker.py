@@ -473,9 +473,11 @@ class Broker:
                 self.transactions.partition_gone((topic.name, index), topic.group)
             await in_thread(None, self.topics.set_aside, topic)
             self.topics.forget_files(topic)
+            for decision in self.groups.coordinator.topic_deleted(topic.name, now_ms=self.now_ms()):
+                self.groups.apply(decision)
+                await asyncio.sleep(0)
         finally:
             self.topics.release(topic)
-        self.groups.apply(self.groups.coordinator.topic_deleted(topic.name, now_ms=self.now_ms()))
         await self.groups.journal.settled()
 
     # -- stop --------------------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from stablelog.coordinators.transactions.coordinator import (
     TransactionCoordinator,
 )
 from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
+from stablelog.coordinators.transactions.records import OFFSET_UNKNOWN, in_order
 from stablelog.coordinators.transactions.spare_ids import Barrier
 from stablelog.errors import DiskError, Refused, Unavailable
 from stablelog.log.partition import MarkerWrite, Partition
@@ -113,9 +114,9 @@ class TransactionGroup:
         )
         journal.bound_by(lambda: self.coordinator.item_count + sum(topic.partition_count for topic in topics))
 
-    def _log_ends(self, targets: Sequence[TopicPartition]) -> list[int | None]:
-        """Where partitions end; 0 while one is not open, None if there is none."""
-        ends: list[int | None] = []
+    def _log_ends(self, targets: Sequence[TopicPartition]) -> list[int]:
+        """Where partitions end; 0 while one is not open, OFFSET_UNKNOWN if there is none."""
+        ends: list[int] = []
         topic: Topic | None = None
         for name, index in targets:
             if topic is None or topic.name != name:
@@ -124,7 +125,7 @@ class TransactionGroup:
             if partition is not None:
                 ends.append(partition.end_offset)
             else:
-                ends.append(0 if topic is not None and index < topic.partition_count else None)
+                ends.append(0 if topic is not None and index < topic.partition_count else OFFSET_UNKNOWN)
         return ends
 
     def load(self) -> None:
@@ -316,6 +317,12 @@ class TransactionGroup:
         by_partition: dict[TopicPartition, list[MarkerOrder]] = {}
         while self._decided:
             markers = self._decided[0][0].markers
+            if (
+                not by_partition and len(markers) == 1
+            ):  # as nearly always; of thousands of partitions, quickly
+                self._in_writing.append(self._decided.popleft())
+                by_partition = {target: [*markers] for target in in_order(markers[0].partitions)}
+                continue
             targets = {target for order in markers for target in order.partitions}
             if by_partition and len(by_partition.keys() | targets) > AT_ONCE_MAX:
                 break

@@ -23,6 +23,7 @@ Source: Kafka's classic group protocol, KIP-98, KIP-211 (retention), KIP-345, KI
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -413,13 +414,20 @@ class GroupCoordinator:
         self._look_soon(group, now_ms)
         return decision
 
-    def topic_deleted(self, topic: str, *, now_ms: int) -> GroupDecision[None]:
-        """A topic is gone, and with it what groups have committed for it, pending or not."""
-        decision = GroupDecision(None)
-        for group_id, partition in self._offsets.of_topic(topic):
-            self._remove_offset(group_id, partition, decision)
-            self._look_soon(self._groups[group_id], now_ms)
-        return decision
+    def topic_deleted(self, topic: str, *, now_ms: int) -> Iterator[GroupDecision[None]]:
+        """A topic is gone, and with it what groups have committed for it, pending or not.
+
+        Each decision is good for one turn, and is carried out before the next one is taken. Other decisions may come between.
+        """
+        gone = iter(self._offsets.of_topic(topic))
+        while some := list(islice(gone, TICK_RECORDS_MAX)):
+            decision = GroupDecision(None)
+            for group_id, partition in some:
+                group = self._groups.get(group_id)
+                if group is not None and self._offsets.is_kept(group_id, partition):
+                    self._remove_offset(group_id, partition, decision)
+                    self._look_soon(group, now_ms)
+            yield decision
 
     def _remove_offset(self, group_id: str, partition: TopicPartition, decision: GroupDecision[Any]) -> None:
         self._offsets.remove(group_id, partition)

@@ -107,8 +107,8 @@ class TransactionCoordinator:
         coordinator_epoch: the broker's leader epoch, which all partitions have from this start on. It travels with
             the markers and has to rise with every start.
         producer_ids: where producer ids come from. Several groups of one broker share them.
-        log_ends: end offsets of partitions now, 0 if one has not been opened yet since the start, None if it is not
-            known. By them a transaction of the first dialect is told from the producer's next one after a crash.
+        log_ends: end offsets of partitions now, 0 if one has not been opened yet since the start, OFFSET_UNKNOWN if
+            it is not known. By them a transaction of the first dialect is told from the producer's next one after a crash.
         marker_barrier: makes a function that says whether all markers written until now are durable: True, False (not
             yet) or None (never). By default None, so that no producer id is used again.
     """

@@ -8,6 +8,7 @@ Source: KIP-98, KIP-890, KIP-939.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import repeat
 from typing import Final
 
 from stablelog.batch.markers import MarkerType
@@ -33,12 +34,12 @@ CLIENT_EPOCH_MAX: Final = EPOCH_MAX - 1  # so that whoever has it can still be f
 FIRST_DIALECT: Final = 1
 SECOND_DIALECT: Final = 2
 
-LogEnds = Callable[[Sequence[TopicPartition]], Sequence[int | None]]
+LogEnds = Callable[[Sequence[TopicPartition]], Sequence[int]]
 
 
-def ends_unknown(partitions: Sequence[TopicPartition]) -> Sequence[int | None]:
+def ends_unknown(partitions: Sequence[TopicPartition]) -> Sequence[int]:
     """Where partitions end, for those who cannot know."""
-    return [None] * len(partitions)
+    return [OFFSET_UNKNOWN] * len(partitions)
 
 
 class Ending:
@@ -48,7 +49,7 @@ class Ending:
         table: the group's transactional ids.
         group: the transaction group.
         coordinator_epoch: travels with the markers.
-        log_ends: end offsets of partitions now; None for one of which it is not known.
+        log_ends: end offsets of partitions now; OFFSET_UNKNOWN for one of which it is not known.
     """
 
     def __init__(
@@ -148,13 +149,10 @@ class Ending:
         return value, [self.order(transactional_id, value)] if state.is_decided else []
 
     def _ends(self, txn: Transaction) -> dict[TopicPartition, LogEnd]:
-        epoch = self._coordinator_epoch
         # In order: thousands of partitions are found in half the time where neighbours follow each other.
         partitions = in_order(txn.partitions)
-        return {
-            partition: LogEnd(epoch, OFFSET_UNKNOWN if offset is None else offset)
-            for partition, offset in zip(partitions, self._log_ends(partitions), strict=True)
-        }
+        ends = map(LogEnd, repeat(self._coordinator_epoch), self._log_ends(partitions))
+        return dict(zip(partitions, ends, strict=True))
 
     def order(self, transactional_id: str, txn: Transaction) -> MarkerOrder:
         """The markers of a decided transaction."""

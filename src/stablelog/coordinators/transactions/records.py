@@ -146,7 +146,8 @@ class Transaction(NamedTuple):
         transaction_version: the producer's dialect: 0 and 1 the first, 2 the second.
         commit_sequence: number of the commit (g); -1 for all that is not a commit.
         transaction_epoch: once decided, the epoch of the transaction's records; -1 otherwise.
-        ends: where the partitions ended at the decision, for decisions that leave the producer's epoch as it is.
+        ends: where the partitions ended at the decision, for decisions that leave the producer's epoch as it is; in the
+            order of `in_order`.
         settled_epoch: what the producer began with the same epoch, in partitions that then had a lower leader epoch
             than this, is over; -1 if there can be no such thing. See `transactions.recovery`.
         unknown_tags: tagged fields of other versions.
@@ -279,7 +280,7 @@ _VERSION: Final = INT16.pack(VALUE_VERSION)
 
 def encode_transaction(txn: Transaction) -> bytes:
     """The value under a transactional id's key, in version 1."""
-    partitions = in_order(txn.partitions)
+    partitions = list(txn.ends) or in_order(txn.partitions)
     topics = [
         (topic, [index for _, index in those]) for topic, those in groupby(partitions, key=itemgetter(0))
     ]

@@ -35,6 +35,7 @@ from stablelog.coordinators.transactions.records import (
     encode_group,
     encode_transaction,
     group_key,
+    in_order,
     read_key,
     transaction_key,
 )
@@ -382,7 +383,7 @@ class TransactionTable:
         for transactional_id in list(self._decided):
             txn = self._live[transactional_id]
             if txn.lacks_ends:
-                txn = txn._replace(ends=dict.fromkeys(txn.partitions, LogEnd(leader_epoch, 0)))
+                txn = txn._replace(ends=dict.fromkeys(in_order(txn.partitions), LogEnd(leader_epoch, 0)))
                 self.put(transactional_id, txn, records)
                 self.history.remember(transactional_id, encode_transaction(txn), txn)
         self._repeated = set(self._decided)
