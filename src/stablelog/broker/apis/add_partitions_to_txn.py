@@ -68,7 +68,8 @@ async def _add(broker: Broker, asked: Any, api_version: int) -> dict[TopicPartit
         if not asked.verify_only:
             _allow_abort(broker, asked)
         return {target: code or ErrorCode.operation_not_attempted for target, code in refused.items()}
-    crossing = {name for name, _ in targets if _is_refused(broker, asked.transactional_id, name)}
+    names = {topic.name for topic in asked.topics}
+    crossing = {name for name in names if _is_refused(broker, asked.transactional_id, name)}
     if crossing:
         group = broker.transactions.get(group_of(asked.transactional_id))
         if group is not None and not asked.verify_only:
