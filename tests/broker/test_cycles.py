@@ -56,6 +56,25 @@ def test_a_connection_is_freed_when_it_is_closed():
     asyncio.run(asyncio.wait_for(conversation(), 60))
 
 
+def test_a_deleted_group_is_freed():
+    async def conversation():
+        async with opened() as desk:
+            with no_collector():
+                coordinator = desk.broker.groups.coordinator
+                partitions = [{"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}]
+                fields = {
+                    "group_id": "g",
+                    "member_id": "",
+                    "topics": [{"name": "t", "partitions": partitions}],
+                }
+                await desk.ask_with(8, 6, fields)
+                group = weakref.ref(coordinator._groups["g"])
+                await desk.ask_with(42, 1, {"groups_names": ["g"]})
+                await until(lambda: group() is None)
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
 @pytest.fixture
 def own_collector():
     """The test may change how garbage is collected."""

@@ -197,6 +197,37 @@ def test_a_transaction_ends_behind_what_was_sent_before_it_in_turns(monkeypatch)
     asyncio.run(asyncio.wait_for(conversation(), 60))
 
 
+def test_a_request_does_not_pass_one_that_waits_and_has_not_begun(monkeypatch):
+    """The lock is free for a moment while the next one in line is woken."""
+
+    async def conversation():
+        async with opened() as desk:
+            begun = []
+
+            async def write(_broker, _request, context):
+                async with context.appending:
+                    begun.append("write")
+
+            async def read(_broker, _request, _context):
+                begun.append("read")
+
+            desk.router._handlers |= {0: write, METADATA: read}
+            desk.router.prepare(METADATA, 9)
+            desk.router.prepare(0, 9)
+            lock, respond = desk._stranger.appending, desk.router.respond
+            await lock.acquire()
+            frames = [frame(0, 9, **produce_fields(9, "t", 0, batch(b"v"))), metadata_of(unknown(1))]
+            first = asyncio.ensure_future(respond(desk._stranger, frames[0]))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            second = asyncio.ensure_future(respond(desk._stranger, frames[1]))
+            lock.release()  # the second one takes its first step before the first one is woken
+            await asyncio.gather(first, second)
+            assert begun == ["write", "read"]
+
+    asyncio.run(asyncio.wait_for(conversation(), 60))
+
+
 def commit_of(offsets):
     partitions = tuple(
         part(

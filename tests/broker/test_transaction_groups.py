@@ -575,7 +575,9 @@ def test_a_damaged_commit_log_keeps_the_broker_from_starting_and_is_named(at):
     content = bytearray(disk.read_bytes(path))
     content[at] ^= 64
     disk.write_atomic(path, bytes(content))
-    with pytest.raises(Corrupt, match=r"__transaction_state\.a-0/0+\.log.*(damaged|not those|lost or changed)"):
+    with pytest.raises(
+        Corrupt, match=r"__transaction_state\.a-0/0+\.log.*(damaged|not those|lost or changed)"
+    ):
         run(conversation)
 
 

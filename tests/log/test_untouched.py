@@ -270,7 +270,7 @@ def test_entries_that_closes_have_added_to_the_time_index_stay(snapshot, clean):
     assert list(verify_directory(log.disk, DIRECTORY)) == []
 
 
-@pytest.mark.parametrize("damage", [bytes(12), b"\xff" * 12, "other offset"])
+@pytest.mark.parametrize("damage", [bytes(12), b"\xff" * 12, "other offset", b"\xff" * 8 + bytes(4)])
 def test_an_entry_of_the_time_index_that_the_log_does_not_confirm_is_replaced(damage):
     log = Log().write("- - -")
     log.partition.close()
@@ -336,6 +336,49 @@ def test_a_close_behind_producers_that_have_expired_says_that_they_have():
     log.write("-")
     log.reopen()
     assert list(log.partition.producers()) == []
+
+
+def test_a_close_says_that_producers_have_expired_that_the_start_met_in_the_log():
+    log = Log(producer_id_expiration_ms=1000).write("P1 P1c - -")
+    log.reopen(clean=False, is_established=True)
+    log.now_ms += 100_000
+    assert sum(log.partition.expire_producers(log.now_ms)) == 1
+    log.reopen()
+    assert list(log.partition.producers()) == []
+
+
+@pytest.mark.parametrize("lost", [".producers", ".snapshot"])
+def test_a_close_writes_a_snapshot_of_which_a_power_loss_has_kept_one_file(lost):
+    """Kafka's file does not say when producers wrote, and ours alone is none for Kafka."""
+    log = log_with_snapshot("P1 P1c P2")
+    end = log.partition.end_offset
+    log.partition.close()
+    log.disk.remove(DIRECTORY / f"{end:020d}{lost}")
+    log.partition = log.open(recovery_point=end, is_established=True)
+    log.partition.close()
+    assert log.disk.exists(DIRECTORY / f"{end:020d}{lost}")
+    assert list(verify_directory(log.disk, DIRECTORY)) == []
+
+
+def test_the_name_of_an_index_file_that_a_kill_left_is_durable_with_the_next_snapshot():
+    log = Log(index_interval_bytes=1).write("P1 P1c P2")
+    log.partition._active.write_indexes()
+    log.partition.close(clean=False)
+    log.partition = log.open(recovery_point=3, is_established=True)
+    log.partition.close()
+    after = log.disk.crash(random.Random(1))
+    assert {LOG.name, INDEX.name, TIMEINDEX.name} <= set(after.list_dir(DIRECTORY))
+
+
+def test_snapshots_past_the_end_of_a_truncated_log_are_forgotten():
+    log = log_with_snapshot("P1 P1c P2 -")
+    end = log.partition.end_offset
+    log.partition.truncate_to(2)
+    log.write("- -")
+    assert log.partition.end_offset == end
+    log.partition.close()
+    assert log.disk.exists(DIRECTORY / f"{end:020d}.producers")
+    assert list(verify_directory(log.disk, DIRECTORY)) == []
 
 
 def test_a_close_after_a_kill_syncs_the_index_files_that_the_killed_broker_wrote():

@@ -132,8 +132,8 @@ class Router:
         context = Context(
             api_key, api_version, correlation_id, client_id, connection.host, connection.appending
         )
-        if api_key not in APPENDING and connection.appending.locked():
-            async with connection.appending:
+        if api_key not in APPENDING:
+            async with connection.appending:  # also where it is free: others may be waiting for it
                 pass
         try:
             answer = await self._handlers[api_key](self._broker, request, context)

@@ -44,8 +44,9 @@ try:
 except (AttributeError, ValueError, OSError):
     BUFFERS_MAX = 1024
 ZEROS = bytes(1 << 20)
-# A copy of so many bytes takes less time than a new map. And 10,000 logs of which little is read need no descriptor for it.
-COPIED_SIZE_MAX = 16 << 10
+# A copy of so many bytes takes less time than a new map, and no descriptor. More would count as memory: the answers of a
+# fetch of 10,000 partitions wait until the client reads them.
+COPIED_SIZE_MAX = 1 << 10
 Call = TypeVar("Call", bound=Callable[..., Any])
 
 

@@ -287,6 +287,8 @@ class Segment:
                 return False
         if are_synced:
             self._synced_sizes = sizes
+        else:  # a kill may have left files whose names no sync has made durable
+            self.names_changed = True
         return True
 
     def _adopt_time_entries(self, found: bytes) -> bool:
@@ -312,7 +314,7 @@ class Segment:
         if (
             len(found) != len(adopted) * ENTRY.size
             or any(maxima.get(timestamp) != offset for timestamp, offset in entries)
-            or any(former >= latter for former, latter in pairwise(timestamps))
+            or any(former >= latter for former, latter in pairwise([NOTHING, *timestamps]))
         ):
             return False
         for timestamp, offset in known:

@@ -57,11 +57,13 @@ class FoundSnapshots(NamedTuple):
 
     Attributes:
         offsets: of those in the directory.
+        whole: of those of which the directory has both files, ours and Kafka's.
         replayed_size: bytes of the log that were replayed behind one of them, or from the log's start.
         holds_producers: whether that one has any.
     """
 
     offsets: frozenset[int] = frozenset()
+    whole: frozenset[int] = frozenset()
     replayed_size: int = 0
     holds_producers: bool = False
 
@@ -84,12 +86,13 @@ class Snapshots:
         self._appended_size = 0  # since the last one
         self._size = 0  # of the last one
         self._offsets: set[int] = set()  # of all that are on disk or will be
+        self._whole: set[int] = set()  # and of those with both files
         self._replayed_size = 0  # bytes of the log behind the newest one
         self._holds_producers = False  # the newest one
 
     def opened(self, found: FoundSnapshots) -> None:
         """Take note of what recovery has found."""
-        self._offsets = set(found.offsets)
+        self._offsets, self._whole = set(found.offsets), set(found.whole)
         self._replayed_size, self._holds_producers = found.replayed_size, found.holds_producers
         self.put_off()
 
@@ -109,9 +112,7 @@ class Snapshots:
             active: the growing segment, whose time index a snapshot at the end has to describe as complete.
         """
         is_worth_it = len(producers) or self._holds_producers or self._replayed_size > REPLAYED_SIZE_MAX
-        return bool(is_worth_it) and not (
-            active.is_time_index_complete and active.end_offset in self._offsets
-        )
+        return bool(is_worth_it) and not (active.is_time_index_complete and active.end_offset in self._whole)
 
     def is_due(self, size_min: int) -> bool:
         """Whether enough was appended: `size_min` bytes, and many times what a snapshot takes."""
@@ -136,6 +137,7 @@ class Snapshots:
         self._size = len(content)
         self._appended_size = self._replayed_size = 0
         self._offsets.add(offset)
+        self._whole.add(offset)
         self._holds_producers = bool(len(table))
         stem = f"{offset:020d}"
         return {
@@ -146,6 +148,7 @@ class Snapshots:
     def remove(self, offset: int) -> None:
         """Remove the one of this offset."""
         self._offsets.discard(offset)
+        self._whole.discard(offset)
         self._disk.remove(self._directory / f"{offset:020d}.snapshot")
         self._disk.remove(self._directory / f"{offset:020d}.producers")
 
@@ -158,7 +161,7 @@ class Snapshots:
 
     def keep_newest(self, end_offset: int, bases: Iterable[int]) -> None:
         """Where one stands at the log's end, remove all others but those at the beginnings of segments."""
-        if end_offset in self._offsets:
+        if end_offset in self._whole:
             for offset in sorted(self._offsets - {end_offset, *bases}):
                 self.remove(offset)
 
@@ -168,6 +171,8 @@ class Snapshots:
             if is_snapshot(name) and offset_of(name) > end_offset:
                 self._disk.remove(self._directory / name)
         self._within = deque(known for known in self._within if known <= end_offset)
+        self._offsets = {known for known in self._offsets if known <= end_offset}
+        self._whole &= self._offsets
 
 
 def _pieces(table: ProducerTable) -> Iterator[list[bytes]]:

@@ -52,6 +52,11 @@ class Alarms:
             alarm.deadline_ms = None
             self._set_count -= 1
 
+    def end(self, alarm: Alarm) -> None:
+        """Let the alarm never go off again. It forgets its owner, with which it would be a cycle."""
+        self.cancel(alarm)
+        alarm.action = _nothing
+
     def next_deadline_ms(self) -> int | None:
         """When the next alarm goes off; None if none is set."""
         self._settle_top()
@@ -98,3 +103,7 @@ class Alarms:
                 kept.append((queued_ms, sequence, alarm))
         heapq.heapify(kept)
         self._heap = kept
+
+
+def _nothing(*_arguments: object) -> None:
+    pass

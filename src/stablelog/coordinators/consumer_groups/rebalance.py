@@ -585,7 +585,7 @@ class Rebalances:
         """Let nothing go off any more for a group that is no more."""
         alarms = [group.join_alarm, group.sync_alarm, group.offsets_alarm, *group.pending_joins.values()]
         for alarm in (*alarms, *(member.session for member in group.members.values())):
-            self._alarms.cancel(alarm)
+            self._alarms.end(alarm)
 
 
 def _unset(_decision: Decision, _now_ms: int) -> None:

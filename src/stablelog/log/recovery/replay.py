@@ -118,6 +118,12 @@ class _Replay:
         self._epochs_lost = False
         self._cuts: list[Cut] = []
         self._snapshots = set(plan.snapshots)
+        # Of which a crash has left one file of two.
+        self._partial = {
+            offset
+            for offset in plan.snapshots
+            if not all(f"{offset:020d}{suffix}" in listing for suffix in (PRODUCERS, SNAPSHOT))
+        }
 
     @property
     def _synced(self) -> SyncedEnd:
@@ -141,7 +147,13 @@ class _Replay:
         if not plan.is_log_start_written:
             self._disk.write_atomic(self._directory / LOG_START_FILE, encode_log_start(plan.log_start))
         snapshots = frozenset(offset for offset in self._snapshots if offset <= end_offset)
-        found = FoundSnapshots(snapshots, self._done_size, holds_producers)
+        found = FoundSnapshots(
+            snapshots,
+            snapshots - self._partial,
+            self._done_size,
+            # Also those that the replay has met: they are to be said to have expired.
+            holds_producers or len(plan.start.producers) > 0,
+        )
         return Recovered(kept, plan.start.producers, self._epochs, plan.log_start, self._cuts, found)
 
     # -- leader epochs -----------------------------------------------------------------------------------------
@@ -431,6 +443,7 @@ class _Replay:
             }
         )
         self._snapshots.add(next_base_offset)
+        self._partial.discard(next_base_offset)
         self._disk.write_atomic(segment.path(SUMMARY), segment.summary.encode())
         segment.settled()
 
