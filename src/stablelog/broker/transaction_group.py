@@ -317,18 +317,13 @@ class TransactionGroup:
         by_partition: dict[TopicPartition, list[MarkerOrder]] = {}
         while self._decided:
             markers = self._decided[0][0].markers
-            if (
-                not by_partition and len(markers) == 1
-            ):  # as nearly always; of thousands of partitions, quickly
-                self._in_writing.append(self._decided.popleft())
-                by_partition = {target: [*markers] for target in in_order(markers[0].partitions)}
-                continue
-            targets = {target for order in markers for target in order.partitions}
-            if by_partition and len(by_partition.keys() | targets) > AT_ONCE_MAX:
-                break
+            if by_partition:
+                targets = {target for order in markers for target in order.partitions}
+                if len(by_partition.keys() | targets) > AT_ONCE_MAX:
+                    break
             self._in_writing.append(self._decided.popleft())
             for order in markers:
-                for target in order.partitions:
+                for target in in_order(order.partitions):
                     by_partition.setdefault(target, []).append(order)
         self._to_write.extend(by_partition.items())
 

@@ -266,8 +266,8 @@ class Segment:
                     break
         self._replayed_from = self.size, self.max_timestamp, self.max_timestamp_offset
 
-    def index_files_hold(self, listing: Listing, *, are_synced: bool) -> bool:
-        """Whether the index files of the growing segment need no repair.
+    def adopt_index_files(self, listing: Listing, *, are_synced: bool) -> bool:
+        """Go on with the index files of the growing segment as they are. Returns whether they need no repair.
 
         The transaction index has to be what memory holds. The others may be behind it: `write_indexes` goes on from there.
         Entries that closes have added to the time index are taken over.

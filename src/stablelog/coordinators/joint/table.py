@@ -59,8 +59,9 @@ class JointTable:
     def loaded(self, now_ms: int) -> None:
         """Finish a start: all records have been replayed. Times after `now_ms` become `now_ms`."""
         for name, state in self._states.items():
-            state = replace(state, update_ms=min(state.update_ms, now_ms))
-            self._states[name] = state
+            if state.update_ms > now_ms:
+                state = replace(state, update_ms=now_ms)
+                self._states[name] = state
             self._watch(name, state)
 
     def records(self) -> Iterator[Record]:

@@ -97,7 +97,8 @@ class IdleIds:
     def clamp_times(self, now_ms: int) -> None:
         """Make times after `now_ms` into `now_ms`."""
         for transactional_id, value in self._values.items():
-            self._values[transactional_id] = encode_transaction(decode_transaction(value).clamped(now_ms))
+            if (txn := decode_transaction(value)).latest_ms > now_ms:
+                self._values[transactional_id] = encode_transaction(txn.clamped(now_ms))
         self._decoded.clear()
 
     def index_owners(self) -> None:

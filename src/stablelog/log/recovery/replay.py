@@ -370,7 +370,7 @@ class _Replay:
             (self._synced.is_clean or self._known.is_established)
             and self._synced.covers(segment.end_offset - 1)
             and f"{segment.base_offset:020d}{SUMMARY}" not in self._listing
-            and segment.index_files_hold(self._listing, are_synced=self._synced.is_clean)
+            and segment.adopt_index_files(self._listing, are_synced=self._synced.is_clean)
         )
 
     def _finish(self, segment: Segment, later: list[Segment], damage: str) -> None:

@@ -206,7 +206,7 @@ class _Search:
                             return at + place
                         lone = at + place
                 found = chunk.find(MAGIC, found + 1, end)
-            at += len(chunk) - HEADER.size + 1
+            at += max(len(chunk) - HEADER.size + 1, 1)  # the file may have become shorter
         return lone
 
     def _is_followed(self, position: int, header: BatchHeader) -> bool:
