@@ -16,7 +16,7 @@ from pathlib import Path
 
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, encode_batch
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.log.partition import LogConfig, MarkerWrite, Partition
 
 ABORT = Marker(MarkerType.ABORT, 0)

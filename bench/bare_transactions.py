@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.loads import PATIENCE_S, QUIET
 from stablelog.batch.records import Record, encode_batch
-from stablelog.wire.envelope import encode_uvarint
+from stablelog.varint import encode_uvarint
 
 CLIENT_ID = b"bare"
 PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, END = (0, 10), (22, 4), (24, 0), (26, 1)

@@ -19,9 +19,9 @@ from bench.contestants import OURS
 from bench.report import Section, Wanted
 from stablelog.batch.header import Codec
 from stablelog.batch.records import Record, encode_batch
-from stablelog.client.producing import stamp
-from stablelog.spark.decoder import Decoder
-from stablelog.spark.encoder import Encoder
+from stablelog.batch.stamping import stamp
+from stablelog.spark.columns.decoder import Decoder
+from stablelog.spark.columns.encoder import Encoder
 
 RUN_COUNT = 5
 LOG_SIZE = 64 << 20
@@ -33,7 +33,7 @@ import time; began = time.process_time()
 import pyarrow
 from stablelog.batch.records import Record, encode_batch
 there = time.process_time()
-from stablelog.spark.decoder import Decoder
+from stablelog.spark.columns.decoder import Decoder
 decoder = Decoder("t", 0, ["value"])
 list(decoder.feed(encode_batch([Record(0, 0, b"k", b"v")]), 0, 1)), next(decoder.flush())
 print(time.process_time() - there)

@@ -21,7 +21,7 @@ from stablelog.batch.header import CONTROL, HEADER, LENGTH_AND_OFFSET_SIZE
 from stablelog.client.cluster import Cluster
 from stablelog.client.commits import describe_commits
 from stablelog.embedded import EmbeddedBroker
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.log.names import COMMIT_SUFFIXES
 from stablelog.log.partition import LogConfig
 from stablelog.views.commit_order import CommitOrder
@@ -31,6 +31,7 @@ LOOKED_AT = struct.Struct(">qi9xhi30xi")  # base offset, length, attributes, las
 PAGE_SIZE = 4096
 READS = 3  # of a topic, for one figure
 AT_LEAST, AT_MOST = 0.7, 2  # of an ordinary topic's rate; bytes read for each that is handed out
+SMALL_BATCH_MAX = 4 << 10  # decision 19 wants nothing of the rate of smaller batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +137,11 @@ def measure_fetch(
     for shape in shapes:
         for run in range(run_count + 1):
             into = section if run else Section("warming up", beside=ORDINARY)
-            rate = into.row(f"{named(shape)}: fetch, MB/s", wanted=Wanted(AT_LEAST), limit=best.loopback_mb_s)
+            is_small = shape.records * shape.record_size <= SMALL_BATCH_MAX
+            aim = None if is_small else Wanted(AT_LEAST)
+            rate = into.row(f"{named(shape)}: fetch, MB/s", wanted=aim, limit=best.loopback_mb_s)
             taken = into.row(f"{named(shape)}: processor time of the broker, ms/MB")
-            client = into.row(f"{named(shape)}: fetch by librdkafka, MB/s", wanted=Wanted(AT_LEAST))
+            client = into.row(f"{named(shape)}: fetch by librdkafka, MB/s", wanted=aim)
             for number in range(READS):
                 for contestant in sorted(ORDERS, reverse=(run + number) % 2 == 0):
                     got = fetch_undecoded(broker, shape.topic(contestant))

@@ -19,7 +19,7 @@ from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, encode_batch
 from stablelog.client.cluster import LATEST, Cluster
 from stablelog.embedded import EmbeddedBroker
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.log.partition import LogConfig, MarkerWrite, Partition
 from stablelog.views.commit_ordered import CommitOrderedPartition
 

@@ -16,8 +16,9 @@ from kio.schema.errors import ErrorCode
 
 import stablelog
 from bench.loads import receive
+from stablelog.wire.api import ApiKey
 from stablelog.wire.fetch import FetchedPartition, FetchedTopic, encode_fetch_response
-from stablelog.wire.messages import FETCH_KEY, PREFIX, PRODUCE_KEY, Buffer, decode_request
+from stablelog.wire.messages import PREFIX, Buffer, decode_request
 from stablelog.wire.produce import ProducedPartition, ProducedTopic, encode_produce_response
 
 NO_SESSION = 0
@@ -33,7 +34,7 @@ class Partition:
 
     def produce(self, frame: Buffer, version: int, correlation_id: int) -> Sequence[Buffer]:
         """Keep a batch of one record, and acknowledge it."""
-        _, request = decode_request(PRODUCE_KEY, version, frame)
+        _, request = decode_request(ApiKey.PRODUCE, version, frame)
         (topic,) = request.topics
         batch = bytearray(topic.partitions[0].records)
         offset, self._end_offset = self._end_offset, self._end_offset + 1
@@ -45,7 +46,7 @@ class Partition:
     def fetch(self, frame: Buffer, version: int, correlation_id: int) -> Sequence[Buffer]:
         """Hand out what was not, or nothing, without a wait. The first request tells the topic's id."""
         if self._topic_id is None:
-            _, request = decode_request(FETCH_KEY, version, bytes(frame))
+            _, request = decode_request(ApiKey.FETCH, version, bytes(frame))
             self._topic_id = request.topics[0].topic_id
         records, self._unread = self._unread, []
         fetched = FetchedPartition(
@@ -67,9 +68,9 @@ def answer_all(client: socket.socket, upstream: tuple[str, int], partition: Part
             frame = bytearray(int.from_bytes(size, "big"))
             receive(client, memoryview(frame))
             api_key, version, correlation_id = PREFIX.unpack_from(frame)
-            if api_key == PRODUCE_KEY:
+            if api_key == ApiKey.PRODUCE:
                 answer = partition.produce(frame, version, correlation_id)
-            elif api_key == FETCH_KEY:
+            elif api_key == ApiKey.FETCH:
                 answer = partition.fetch(frame, version, correlation_id)
             else:
                 real.sendall(size + frame)

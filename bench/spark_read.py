@@ -28,7 +28,7 @@ from bench.spark_session import (
 )
 from stablelog.client.cluster import LATEST, Cluster
 from stablelog.client.producer import Producer
-from stablelog.spark.encoder import Encoder
+from stablelog.spark.columns.encoder import Encoder
 
 TRANSACTION_COUNT = 18  # with aborts two more, aborted: a tenth of all
 NARROW = ("value", "partition", "offset")

@@ -33,7 +33,7 @@ import stablelog
 from bench.contestants import OURS
 from bench.report import Section, Wanted
 from peers import apache_kafka, spark_connector
-from stablelog.spark.columns_builder import BYTES_MAX, ROWS_MAX
+from stablelog.spark.columns.builder import BYTES_MAX, ROWS_MAX
 from stablelog.spark.schema import default_schema
 
 PARTITION_COUNT = 2

@@ -22,13 +22,13 @@ from bench.report import Section
 from bench.spark_session import arrow_rows, make_topic
 from stablelog.batch.header import Codec
 from stablelog.batch.records import Record, encode_batch
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.log.partition import LogConfig, Partition
 from stablelog.log.summary import Summary
 from stablelog.spark.options import ReadOptions, read_options, write_options
 from stablelog.spark.planning import plan
-from stablelog.spark.resolve import batch_ranges
-from stablelog.spark.source import limits, open_log
+from stablelog.spark.source.reader import limits, open_log
+from stablelog.spark.source.resolve import batch_ranges
 
 SEGMENT_COUNTS = (10, 1_000, 100_000)
 WIDTH = 1_000  # offsets of a segment
@@ -146,7 +146,7 @@ class _Most:
 def read_memory_mb(data: str) -> float:
     """Read a data directory as tasks do, in this process; the most memory that it takes."""
     from stablelog.spark.schema import Columns, default_schema
-    from stablelog.spark.source import TaskPartition, read_task
+    from stablelog.spark.source.reader import TaskPartition, read_task
 
     options = read_options({"path": data})
     log = open_log(options)
@@ -161,7 +161,8 @@ def read_memory_mb(data: str) -> float:
 def write_memory_mb(bootstrap: str, size: int, value_size: int) -> float:
     """Write rows as a task does, in this process; the most memory that it takes."""
     from stablelog.client.cluster import Cluster
-    from stablelog.spark.sink import TaskWriter, Written
+    from stablelog.spark.sink.parts import Written
+    from stablelog.spark.sink.task import TaskWriter
 
     most = _Most()
 

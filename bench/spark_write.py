@@ -22,7 +22,7 @@ from bench.report import Section, Wanted
 from bench.spark_session import PARTITION_COUNT, Cost, arrow_rows, cost, make_topic
 from stablelog.client.cluster import Cluster
 from stablelog.client.producer import Producer
-from stablelog.spark.encoder import Encoder
+from stablelog.spark.columns.encoder import Encoder
 
 ROWS_OF_A_TRIGGER = 10
 TRIGGER_COUNT = 25

@@ -77,7 +77,7 @@ PARTS = (
     Part("rules", ("-m", "tests.mutants", "rules")),
     Part(
         "random-mutants",
-        ("-m", "tests.mutants", "random", "--seed", "{seed}", "--count", "500", "--at-most", "20"),
+        ("-m", "tests.mutants", "random", "--seed", "{seed}", "--count", "500", "--at-most", "8"),
     ),
     Part("hostile", tests("tests/chaos/test_hostile.py"), {"STABLELOG_HOSTILE": "1"}),
     Part(

@@ -20,7 +20,8 @@ sys.modules.setdefault("hypothesis", None)
 from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import fetch
 from stablelog.broker.partition_state import PartitionState
-from stablelog.broker.topics import Topic, Topics
+from stablelog.broker.topic import Topic
+from stablelog.broker.topics import Topics
 from stablelog.broker.waiting import Waiters
 from stablelog.cli.serve import run_process
 

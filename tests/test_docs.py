@@ -6,17 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.broker.config import SETTINGS
 from stablelog.broker.disk_reserve import REFUSED_WHILE_FULL, SERVED_FROM_HALF
 from stablelog.broker.metrics import METRICS
 from stablelog.broker.partition_state import CODES
-from stablelog.broker.router import HANDLERS
-from stablelog.spark.options import OPTIONS
-from stablelog.wire.extension import EXTENSION_VERSIONS
+from stablelog.broker.settings import SETTINGS
+from stablelog.spark.option_table import OPTIONS
+from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.extension.joint import AbortJointRequest, JointChild, JointOffset
-from stablelog.wire.messages import API_VERSIONS, SERVED_FROM, message_class
+from stablelog.wire.messages import message_class
 
-MESSAGES = [message_class(key, 0, kind) for key in EXTENSION_VERSIONS for kind in ("request", "response")]
+MESSAGES = [
+    message_class(key, 0, kind)
+    for key, api in APIS.items()
+    if api.extension
+    for kind in ("request", "response")
+]
 
 ROOT = Path(__file__).parents[1]
 OPERATING = (ROOT / "docs" / "operating.md").read_text()
@@ -33,15 +37,16 @@ def test_each_heading_begins_a_line_and_each_section_that_is_named_is_there():
             assert re.search(line, texts[named], re.M), (name, named, heading)
 
 
+def _without_links(text):
+    """The text with the words of a link in the link's place."""
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
+
+
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_every_setting_has_its_row(setting):
     default = setting.default or "(empty)"
-    assert (
-        f"| `{setting.name}` | `{setting.topic_name or ''}` | {default} | {setting.valid} |".replace(
-            "| `` |", "| |"
-        )
-        in OPERATING
-    )
+    row = f"| `{setting.name}` | `{setting.topic_name or ''}` | {default} | {setting.valid} | {setting.doc} |"
+    assert row.replace("| `` |", "| |") in _without_links(OPERATING)
 
 
 def test_no_row_is_of_a_setting_that_is_gone():
@@ -51,14 +56,16 @@ def test_no_row_is_of_a_setting_that_is_gone():
 
 @pytest.mark.parametrize("name", METRICS)
 def test_every_metric_has_its_row(name):
-    assert f"| `{name}` |" in OPERATING
+    assert re.search(
+        rf"^\| `{name}` \|.* \| {re.escape(METRICS[name][1])} \|$", _without_links(OPERATING), re.M
+    )
 
 
-@pytest.mark.parametrize("key", API_VERSIONS)
+@pytest.mark.parametrize("key", APIS)
 def test_every_api_has_its_row_with_its_versions(key):
-    first, last = API_VERSIONS[key]
-    assert re.search(rf"^\| {key} \| \w+ \| {SERVED_FROM.get(key, first)}-{last} \|", PROTOCOL, re.M)
-    assert key in HANDLERS
+    served = APIS[key].served_versions
+    row = f"| {int(key)} | {ApiKey(key).message_name} | {served[0]}-{served[-1]} |"
+    assert re.search(rf"^{re.escape(row)}", PROTOCOL, re.M)
 
 
 def _in_words(code, storage_error_since=0):
@@ -156,3 +163,108 @@ def test_what_is_to_be_run_is_a_program(name):
     program = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
     assert program.name == "__main__.py" or '\nif __name__ == "__main__":\n' in program.read_text()
     assert program.exists()
+
+
+WIDTH_MAX = 120
+
+
+def _prose(text):
+    """The numbered lines of a document that are neither code nor rows of tables."""
+    in_code = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("```"):
+            in_code = not in_code
+        elif not in_code and not line.startswith(("|", "    ")):
+            yield number, line
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_prose_is_wrapped(path):
+    # A line with one word cannot be divided: a link that is longer than a line stands alone.
+    long = [
+        number for number, line in _prose(path.read_text()) if len(line) > WIDTH_MAX and len(line.split()) > 2
+    ]
+    assert long == [], f"lines of more than {WIDTH_MAX} characters"
+
+
+def _anchors(text):
+    """The anchors of a document's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_each_link_leads_to_a_file_and_a_heading(path):
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", path.read_text()):
+        name, _, anchor = target.partition("#")
+        linked = path.parent / name if name else path
+        assert linked.exists(), target
+        assert not anchor or anchor in _anchors(linked.read_text()), target
+
+
+def _messages(text):
+    """Python source with its literals as they are joined: a user meets a message in one piece."""
+    return re.sub(r"\"\s*\n\s*f?\"", "", text)
+
+
+def test_each_message_that_an_operator_looks_up_is_one_of_the_broker():
+    table = (
+        OPERATING.partition("\n## Find out what is wrong\n")[2].partition("\n## ")[0].partition("\n### ")[0]
+    )
+    rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("|")]
+    quoted = [span for cell in rows for span in re.findall(r"`([^`]*\.\.\.[^`]*)`", cell)]
+    assert len(quoted) > 8
+    sources = [_messages(path.read_text()) for path in sorted((ROOT / "src").glob("**/*.py"))]
+    for message in quoted:
+        pieces = [piece for piece in message.split("...") if piece.strip(" :;,.")]
+        pattern = r"[^\n]*".join(re.escape(piece.strip()) for piece in pieces)
+        assert any(re.search(pattern, source) for source in sources), message
+
+
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+ROOMS = {path.stem for path in (ROOT / "src" / "stablelog").iterdir()}
+
+
+def _source_of(name):
+    """The module that a dotted name begins with, and what the name says of it; None if there is none."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        path = ROOT.joinpath("src", "stablelog", *parts[:count])
+        for source in (path.with_suffix(".py"), path / "__init__.py"):
+            if source.exists():
+                return source, parts[count:]
+    return None
+
+
+def _modules_named(text):
+    settings = {setting.name for setting in SETTINGS}
+    named = set(re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)`", text))
+    return {
+        name for name in named - settings if name.split(".")[0] in ROOMS and not name.endswith((".md", ".py"))
+    }
+
+
+@pytest.mark.parametrize("name", sorted(_modules_named(ARCHITECTURE)))
+def test_each_module_that_the_architecture_names_is_there(name):
+    source, member = _source_of(name)
+    text = source.read_text()
+    assert len(member) <= 1, f"there is no {name}"
+    assert not member or re.search(rf"^ *(async )?(def|class) {member[0]}\b", text, re.M), name
+
+
+def test_each_limit_is_enforced_where_the_architecture_says():
+    table = ARCHITECTURE.split("## Where limits are enforced")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| ([^|]+) \|$", table, re.M)[2:]
+    names = {setting.name for setting in SETTINGS}
+    assert len(rows) > 30
+    for limits, modules in rows:
+        texts = [_source_of(module)[0].read_text() for module in re.findall(r"`([^`]+)`", modules)]
+        for limit in re.findall(r"`([^`]+)`", limits):
+            assert limit in names or any(re.search(rf"^{limit}\b", text, re.M) for text in texts), limit
+
+
+def test_each_file_that_adding_an_api_needs_is_there():
+    steps = ARCHITECTURE.split("## Adding an API")[1].split("\n## ")[0]
+    for name in re.findall(r"`([\w/]+(?:\.py)?)`", steps):
+        if "/" in name:
+            assert any((root / name).exists() for root in (ROOT, ROOT / "src" / "stablelog")), name

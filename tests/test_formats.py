@@ -36,7 +36,7 @@ def test_a_table_says_what_the_struct_does(name, table):
 )
 def test_the_examples_are_read(example):
     from stablelog.batch.header import crc_holds, read_header
-    from stablelog.coordinators.joint.records import JointState, decode_joint
+    from stablelog.coordinators.transactions.joint.records import JointState, decode_joint
     from stablelog.log.offset_index import OffsetIndex
     from stablelog.log.producer_table import ProducerTable
     from stablelog.log.snapshots import decode_snapshot
@@ -75,14 +75,12 @@ def test_the_example_of_broker_json_is_read():
 def test_the_table_of_versions_is_the_codes():
     from stablelog.broker import (
         catalog,
-        checkpoints,
         directory_signs,
         dynamic_settings,
         formats,
-        partition_metadata,
     )
     from stablelog.coordinators.transactions import records as commit_log
-    from stablelog.log import epochs, log_start, snapshots, summary, transaction_index
+    from stablelog.log import epochs, kafka_files, log_start, snapshots, summary, transaction_index
     from stablelog.views import commit_index
 
     (table,) = re.findall(r"\| file or record \|.*\n\|[-|]*\n((?:\|.*\n)+)", TEXT)
@@ -90,11 +88,11 @@ def test_the_table_of_versions_is_the_codes():
     by_kind = {**formats.COMMIT_LOG_VALUES, "offset": formats.OFFSETS_LOG_VALUES[1]}
     assert told == {
         "`cluster.json`": catalog.VERSION,
-        "`meta.properties`": directory_signs.META_VERSION,
+        "`meta.properties`": kafka_files.META_VERSION,
         "`broker.json`": dynamic_settings.SETTINGS_VERSION,
         "`.kafka_cleanshutdown`": directory_signs.CLEAN_SHUTDOWN_VERSION,
-        "offset checkpoints": checkpoints.CHECKPOINT_VERSION,
-        "`partition.metadata`": partition_metadata.METADATA_VERSION,
+        "offset checkpoints": kafka_files.CHECKPOINT_VERSION,
+        "`partition.metadata`": kafka_files.METADATA_VERSION,
         "`leader-epoch-checkpoint`": epochs.VERSION,
         "`log-start-offset`, `view-start-offset`": log_start.VERSION,
         "`.summary`": summary.VERSION,

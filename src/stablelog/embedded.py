@@ -1,10 +1,10 @@
-"""A broker for as long as a block of Python runs: in a process of its own, on a free port.
+"""A broker in a process of its own that runs as long as a `with` block of Python.
 
 with stablelog.serve() as broker:
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
 
-The broker's standard input is a pipe from this process. Its end tells the broker that this process has ended, however it
-did, and the broker stops (see `stablelog.cli.serve.run_process`).
+The broker's standard input is a pipe from this process. When this process ends in any way, the pipe ends, and the
+broker stops (see `stablelog.cli.serve.run_process`).
 """
 
 import contextlib
@@ -22,10 +22,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Unavailable
 
-# Half of the time to start would go to hypothesis, which kio imports where it is installed, and to the command line.
+# Avoid hypothesis, which kio imports if it is installed, and the command line: they would take half of the start time.
 # The garbage collector is enabled again when everything is imported: see `stablelog.cli.serve.run_serve`.
 PROCESS = """
 import gc, sys
@@ -44,8 +44,8 @@ class EmbeddedBroker:
 
     Attributes:
         data: its data directory.
-        host: where it listens.
-        port: where it listens; the same after `start` again.
+        host: the host that it listens on.
+        port: the port that it listens on; the same after another `start`.
     """
 
     def __init__(self, data: Path, host: str, port: int, settings: dict[str, str]) -> None:
@@ -59,28 +59,28 @@ class EmbeddedBroker:
 
     @property
     def bootstrap(self) -> str:
-        """The address, as clients want it."""
+        """The broker's address in the form of `bootstrap.servers`."""
         return f"{self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
-        """The process that is running.
+        """The process id of the running broker.
 
         Raises:
-            Unavailable: there is none.
+            Unavailable: no process is running.
         """
         if self._process is None:
             raise Unavailable("the broker is not running")
         return self._process.pid
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Start the process, and wait until it accepts connections.
+        """Start the process and wait until it accepts connections.
 
         Args:
-            timeout_s: after so long the process is killed.
+            timeout_s: the process is killed if it is not ready by then.
 
         Raises:
-            Unavailable: it ended instead, or was not ready in time; the message has the end of its log.
+            Unavailable: the process ended or was not ready in time; the message has the end of its log.
         """
         assert self._process is None, "the broker is running"
         self._hold_port()
@@ -88,7 +88,7 @@ class EmbeddedBroker:
         command += [f"{name}={value}" for name, value in self._settings.items()]
         with self._log_path.open("ab") as log:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
-        self._process = process  # to be stopped also by who is interrupted while it starts
+        self._process = process  # set now, so that `stop` finds the process after an interrupt
         try:
             port = _port_when_ready(process, timeout_s)
         except TimeoutError:
@@ -106,9 +106,11 @@ class EmbeddedBroker:
         )
 
     def _hold_port(self) -> None:
-        """Choose a port, and bind it without listening: between an end and the next start nobody else is given it.
+        """Choose a port and bind it without listening, so that no other process gets it between a stop and the next
+        start.
 
-        Linux lets the broker bind it beside us. Elsewhere, and for other kinds of addresses, the broker chooses.
+        On Linux, the broker can bind the port at the same time. On other systems, and for other kinds of addresses, the
+        broker chooses the port.
         """
         if self.port or sys.platform != "linux" or not self.host.replace(".", "").isdigit():
             return
@@ -116,7 +118,7 @@ class EmbeddedBroker:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             held.bind((self.host, 0))
-        except OSError:  # the broker says so, too
+        except OSError:  # the broker reports the same error
             held.close()
             return
         self._held_port, self.port = held, held.getsockname()[1]
@@ -127,12 +129,12 @@ class EmbeddedBroker:
             self._held_port = None
 
     def log_tail(self, line_count: int = 20) -> str:
-        """The last lines that the broker has logged."""
+        """Return the last lines of the broker's log."""
         lines = self._log_path.read_text(errors="replace").splitlines() if self._log_path.exists() else []
         return "\n".join(lines[-line_count:])
 
     def stop(self) -> None:
-        """Stop the broker in order; fine if it has stopped."""
+        """Stop the broker in order. No effect if it has stopped."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -143,7 +145,7 @@ class EmbeddedBroker:
         process, self._process = self._process, None
         if process is None:
             return
-        process.send_signal(number)  # to nobody if it has ended: its number may be another's by now
+        process.send_signal(number)  # does nothing if the process has ended, as its id may be reused
         try:
             process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -174,22 +176,23 @@ def serve(
 ) -> Iterator[EmbeddedBroker]:
     """Run a broker in a process of its own while the block runs.
 
-    The broker also stops when this process ends without leaving the block, as by `kill -9`.
+    The broker also stops when this process ends without leaving the block, for example by `kill -9`.
 
     Args:
-        data: its data directory, which stays; a temporary one that goes if none is given. What the broker logs goes
-            into a file beside it, of its name and `.log`.
-        host: where to listen.
-        port: where to listen; 0 for a free one.
+        data: the data directory, which is kept. None makes a temporary one, which is removed at the end. The broker's
+            log goes to a file beside it, with its name and the suffix `.log`.
+        host: the host to listen on.
+        port: the port to listen on; 0 for a free one.
         start_timeout_s: how long the start may take.
-        settings: any setting of the broker, with `_` for each `.` of its name: `num_partitions=4`.
+        settings: settings of the broker, with `_` for each `.` of the name: `num_partitions=4`.
 
     Raises:
-        Unavailable: the data directory cannot be made; or the broker did not start, or not in time, and the message has
-            the end of its log.
-        InvalidConfig: a setting is not one, or its value is out of range.
+        Unavailable: the data directory cannot be made, or the broker did not start in time; then the message has the
+            end of its log.
+        InvalidConfig: a setting is unknown or out of range.
     """
-    from stablelog.broker.config import SETTINGS, load_settings
+    from stablelog.broker.config import load_settings
+    from stablelog.broker.settings import SETTINGS
 
     names = {setting.name.replace(".", "_"): setting.name for setting in SETTINGS}
     given = {names.get(name, name): _text(value) for name, value in settings.items()}
@@ -207,10 +210,10 @@ def serve(
 
 
 def _port_when_ready(process: "subprocess.Popen[bytes]", timeout_s: float) -> int | None:
-    """Wait until the process says that it is ready. Returns its port; None if it has ended instead.
+    """Wait until the process reports that it is ready. Return its port, or None if it has ended.
 
     Raises:
-        TimeoutError: it has done neither in time.
+        TimeoutError: the process did neither in time.
     """
     assert process.stdout is not None
     deadline_s = time.monotonic() + timeout_s

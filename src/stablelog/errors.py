@@ -1,18 +1,17 @@
-"""Every error that stablelog raises on purpose.
+"""The error classes of stablelog.
 
     StablelogError
     ├── Refused              a request that cannot be done as asked; nothing changed; carries Kafka's error code
     │   └── OffsetOutOfRange the asked offset is not in the log; the reader must reset
     ├── Corrupt              bytes that are not what was written: stop, and look at the named file
     ├── NewerFormat          a file or record that a later release has written: stop, and start that release
-    ├── Unavailable          the disk or the broker failed underneath; nothing was acknowledged
+    ├── Unavailable          the disk or the broker failed; nothing was acknowledged
     │   └── DiskError        one call to the disk failed; carries the operating system's error number
-    ├── Unproven             a log file was not proven since the start: prove it, and ask again
+    ├── Unproven             a log file has not been checked since the start: prove it, and retry
     └── InvalidConfig        a setting that is unknown or outside its valid range
 
-A class exists only where a caller acts differently. Everything else that a Kafka client can be told is a
-`Refused` with the error code that says it. Any other exception is a bug: the broker logs it and closes the
-connection it came from.
+A class exists only where a caller acts differently. Every other error for a Kafka client is a `Refused` with Kafka's
+error code. Any other exception is a bug: the broker logs it and closes the connection that caused it.
 """
 
 import contextlib
@@ -25,18 +24,18 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
-NEWER_MAX: Final = 100  # a version further ahead is damage: no later release has so many
+NEWER_MAX: Final = 100  # a version number that is greater than known by more than this means damage
 
 
 class StablelogError(Exception):
-    """The root: never raised itself."""
+    """The base class of all errors of stablelog. It is never raised itself."""
 
 
 class Refused(StablelogError):
-    """A request that cannot be done as asked. State is as it was before.
+    """A request that cannot be carried out. It has changed nothing.
 
     Args:
-        code: what a Kafka client is told.
+        code: the error code for a Kafka client.
         message: what was wrong and what to do, for people.
     """
 
@@ -46,26 +45,26 @@ class Refused(StablelogError):
 
 
 class OffsetOutOfRange(Refused):
-    """The asked offset lies before the log's start or past its end."""
+    """The requested offset is before the log's start or past its end."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.offset_out_of_range, message)
 
 
 class Corrupt(StablelogError):
-    """Bytes that are not what was written. Names the file and the position, or the offset."""
+    """Bytes that differ from what was written. The message names the file and the position, or the offset."""
 
 
 class NewerFormat(StablelogError):
     """A file or record of a version that a later release has written. Nothing of it was read or changed.
 
-    It is not `Corrupt`: what is damaged may be made anew, and this must be left as it is.
+    It is not `Corrupt`, because a damaged file may be rebuilt, but a newer file must be left as it is.
 
     Args:
         what: the kind of file or record, such as "a segment summary".
         found: its version.
         known: the greatest version that this release reads.
-        place: the file, and the offset of a record; empty where who raises it does not know.
+        place: the file, and the offset of a record; empty if the code that raises the error does not know it.
     """
 
     def __init__(self, what: str, found: int, known: int, place: str = "") -> None:
@@ -80,12 +79,12 @@ class NewerFormat(StablelogError):
 
 
 def refuse_newer(what: str, found: int, known: int) -> None:
-    """Refuse a version that a later release may have written.
+    """Raise for a version that a later release may have written.
 
-    Any other version that is not known is left to the caller: it is damage.
+    Does not raise for any other unknown version: the caller must treat it as damage.
 
     Raises:
-        NewerFormat: the version is a little greater than the greatest that is known.
+        NewerFormat: the version is greater than `known` by at most `NEWER_MAX`.
     """
     if known < found <= known + NEWER_MAX:
         raise NewerFormat(what, found, known)
@@ -93,7 +92,7 @@ def refuse_newer(what: str, found: int, known: int) -> None:
 
 @contextlib.contextmanager
 def naming(place: object) -> Iterator[None]:
-    """Name a file in a `NewerFormat` that is raised in the block and names none."""
+    """Add the name of a file to a `NewerFormat` that is raised in the block without one."""
     try:
         yield
     except NewerFormat as newer:
@@ -103,7 +102,7 @@ def naming(place: object) -> Iterator[None]:
 
 
 class Unavailable(StablelogError):
-    """The disk or the broker failed underneath. What was asked was not acknowledged."""
+    """The disk or the broker failed. The request was not acknowledged."""
 
 
 class DiskError(Unavailable):
@@ -113,7 +112,7 @@ class DiskError(Unavailable):
         what: the call and its path, such as "writing 12 bytes to /log/t-0/x.log failed".
         number: the operating system's error number (`errno`).
         undone: whether the file or directory is as it was before the call.
-        size: bytes that the call was to write; 0 where it writes none, or their number is not known.
+        size: bytes that the call was to write; 0 if it writes none or their number is unknown.
     """
 
     def __init__(self, what: str, number: int, *, undone: bool = True, size: int = 0) -> None:
@@ -124,16 +123,18 @@ class DiskError(Unavailable):
 
     @property
     def is_full(self) -> bool:
-        """Whether the disk or the user's quota has no room. The same call may succeed once there is room."""
+        """Whether the disk or the user's quota is full. The same call may succeed once there is space."""
         return self.number in FULL
 
 
 class Unproven(StablelogError):
-    """A log file was taken on trust at the start of the broker, and is not handed out before it is proven.
+    """A log file was not checked at the start of the broker, and may not be read before it is proven.
+
+    The proof checks the file's batch headers against the segment's summary or a snapshot.
 
     Args:
         path: of the log file.
-        prove: proves it, a piece at a time, in any thread. Raises Corrupt or DiskError.
+        prove: proves the file piece by piece, in any thread. Raises Corrupt or DiskError.
     """
 
     def __init__(self, path: Path, prove: Callable[[], Iterator[None]]) -> None:
@@ -143,11 +144,11 @@ class Unproven(StablelogError):
 
 
 class InvalidConfig(StablelogError):
-    """A setting that is unknown, or whose value lies outside the valid range; says which and what is valid."""
+    """A setting that is unknown or out of range. The message names the setting and the valid range."""
 
 
 def in_words(error: Exception) -> str:
-    """Why content could not be read or a file not be found, for people: the message of an error without Python's names."""
+    """Return an error's message for people, without the names of Python's exceptions."""
     if isinstance(error, KeyError):
         return f"it has no {error.args[0]}"
     if isinstance(error, (TypeError, AttributeError)):

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE, META_FILE
+from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE
 from stablelog.broker.catalog import CATALOG_FILE, Catalog, ListedTopic, encode_catalog, read_catalog
 from stablelog.errors import Corrupt, NewerFormat
+from stablelog.log.kafka_files import META_FILE
 from stablelog.log.log_start import LOG_START_FILE
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from tests.broker.desk import DATA, batch, opened

@@ -7,11 +7,11 @@ import pytest
 from stablelog.broker.checkpoints import (
     RECOVERY_POINT_CHECKPOINT,
     RecoveryPoints,
-    encode_offset_checkpoint,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
 from stablelog.errors import Corrupt
+from stablelog.log.kafka_files import encode_offset_checkpoint
 from stablelog.testing.sim_disk import SimDisk
 
 HERE = Path("/data")

@@ -19,7 +19,7 @@ from stablelog.errors import DiskError, Refused, Unavailable
 from stablelog.log.partition import Isolation, Partition
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.wire.extension.joint import ABORT_JOINT, BEGIN_JOINT, COMMIT_JOINT
+from stablelog.wire.api import ApiKey
 from tests.broker import full_disk_life
 from tests.broker.apis.test_txn_offset_commit import add_offsets
 from tests.broker.apis.test_txn_offset_commit import commit as commit_offsets
@@ -132,8 +132,8 @@ async def codes_of_ends(desk, idle):
     return {
         "EndTxn": (await desk.end("idle", idle, ABORT, version=5)).error_code,
         "WriteTxnMarkers": marked.markers[0].topics[0].partitions[0].error_code,
-        "CommitJoint": (await desk.ask(COMMIT_JOINT, 0, **joint, group_offsets=())).error_code,
-        "AbortJoint": (await desk.ask(ABORT_JOINT, 0, **joint)).error_code,
+        "CommitJoint": (await desk.ask(ApiKey.COMMIT_JOINT, 0, **joint, group_offsets=())).error_code,
+        "AbortJoint": (await desk.ask(ApiKey.ABORT_JOINT, 0, **joint)).error_code,
     }
 
 
@@ -190,7 +190,7 @@ async def codes_of_writes(desk, who):
         "AddPartitionsToTxn": (await desk.add("a", who, ("t", 0)))[0],
         "AddOffsetsToTxn": await add_offsets(desk, who),
         "TxnOffsetCommit": await commit_offsets(desk, 3, who),
-        "BeginJoint": (await desk.ask(BEGIN_JOINT, 0, key="k", version=0, run="r")).error_code,
+        "BeginJoint": (await desk.ask(ApiKey.BEGIN_JOINT, 0, key="k", version=0, run="r")).error_code,
         "OffsetCommit": committed.topics[0].partitions[0].error_code,
         "JoinGroup": joined.error_code,
         "SyncGroup": synced.error_code,

@@ -11,7 +11,7 @@ from stablelog.broker.config import load_settings
 from stablelog.broker.kafka_import import find_topics
 from stablelog.broker.partition_state import PartitionState
 from stablelog.broker.topics import Topics
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Corrupt
 from stablelog.log.log_start import LOG_START_FILE
 from stablelog.ops.verify import verify_data_directory

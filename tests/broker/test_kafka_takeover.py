@@ -11,7 +11,8 @@ from stablelog.batch.markers import Marker, MarkerType, encode_marker, read_mark
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.broker import Broker
 from stablelog.broker.config import load_settings
-from stablelog.coordinators.transactions.records import LogEnd, decode_transaction, transaction_key
+from stablelog.coordinators.transactions.log_ends import LogEnd
+from stablelog.coordinators.transactions.records import decode_transaction, transaction_key
 from stablelog.coordinators.transactions.states import State
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_clock import SimClock

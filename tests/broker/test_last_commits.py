@@ -15,7 +15,7 @@ from stablelog.broker.topics import Topics
 from stablelog.log.log_start import LOG_START_FILE
 from stablelog.log.names import LOG
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.wire.extension.joint import COMMIT_JOINT
+from stablelog.wire.api import ApiKey
 from tests.broker.desk import DATA, LOADING, Gate, batch, opened
 
 COMMIT_ORDER = {"stablelog.order": "commit"}
@@ -179,7 +179,7 @@ def test_until_the_last_commits_are_read_commits_wait_and_nothing_else_does(disk
                     answer = await desk.end("one", producer, committed)
                     assert answer.error_code is (LOADING if committed else ErrorCode.none)
             joint = await desk.ask(
-                COMMIT_JOINT,
+                ApiKey.COMMIT_JOINT,
                 0,
                 group="",
                 key="k",

@@ -7,7 +7,7 @@ import pytest
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.config import load_settings
 from stablelog.broker.topics import Topics
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 
 LOG = f"{0:020d}.log"
 DELETED = f"t-0.{'ab' * 16}-delete"

@@ -11,8 +11,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.errors import Corrupt, DiskError, Unavailable
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.wire.extension.commits import DESCRIBE_COMMITS
-from stablelog.wire.extension.cut import DESCRIBE_CUT
+from stablelog.wire.api import ApiKey
 from tests.broker.desk import COMMIT, batch, opened, produce_fields
 from tests.broker.test_partition_state import COMMIT_ORDER, SECOND, fail, in_topics
 
@@ -152,8 +151,8 @@ def test_produce_answers_for_the_partition_and_appends_to_the_other(error):
 @pytest.mark.parametrize(
     ("key", "method", "values"),
     [
-        (DESCRIBE_CUT, "offset_after", {"group": None, "commit_sequence": -1, "topics": ("bad",)}),
-        (DESCRIBE_COMMITS, "transactions", {"topic": "bad", "partition_index": 0, "offset": 0}),
+        (ApiKey.DESCRIBE_CUT, "offset_after", {"group": None, "commit_sequence": -1, "topics": ("bad",)}),
+        (ApiKey.DESCRIBE_COMMITS, "transactions", {"topic": "bad", "partition_index": 0, "offset": 0}),
     ],
 )
 def test_views_answer_too(key, method, values, error):
@@ -261,7 +260,7 @@ def test_a_commit_over_a_partition_that_has_failed_is_answered_and_marked_there_
         await desk.durable()
         assert desk.values("good") == [b"v", b"me"]
         cut = await desk.ask_with(
-            DESCRIBE_CUT, 0, {"group": None, "commit_sequence": -1, "topics": ("good",)}
+            ApiKey.DESCRIBE_CUT, 0, {"group": None, "commit_sequence": -1, "topics": ("good",)}
         )
         assert (cut.commit_sequence, cut.last_commit_sequence) == (0, 1)
         assert [(holder.topic, holder.partition_index) for holder in cut.holders] == [("bad", 0)]

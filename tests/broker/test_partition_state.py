@@ -13,9 +13,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.partition_state import CODES, PartitionState
 from stablelog.errors import Unavailable
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.wire.extension.commits import DESCRIBE_COMMITS
-from stablelog.wire.extension.cut import DESCRIBE_CUT
-from stablelog.wire.messages import API_VERSIONS, SERVED_FROM
+from stablelog.wire.api import APIS, ApiKey
 from tests.broker.desk import ABORT, COMMIT, DATA, Gate, batch, init_fields, opened
 
 NONE = ErrorCode.none
@@ -244,13 +242,13 @@ CASES = {
     ),
     "CommitJoint": Case(10002, joint, lambda answer: answer.error_code),
     "DescribeCut": Case(
-        DESCRIBE_CUT,
+        ApiKey.DESCRIBE_CUT,
         lambda _desk, topic, _index: {"group": None, "commit_sequence": -1, "topics": (topic,)},
         lambda answer: answer.error_code,
         TOPICS,
     ),
     "DescribeCommits": Case(
-        DESCRIBE_COMMITS,
+        ApiKey.DESCRIBE_COMMITS,
         lambda _desk, topic, index: {
             "topic": topic,
             "partition_index": index,
@@ -283,8 +281,7 @@ def test_every_api_of_the_table_is_asked():
 @pytest.mark.parametrize("name", CASES)
 def test_each_version_answers_by_the_table(name):
     case = CASES[name]
-    since, last = API_VERSIONS[case.key]
-    versions = case.versions or range(max(since, SERVED_FROM.get(case.key, 0)), last + 1)
+    versions = case.versions or APIS[case.key].served_versions
 
     async def conversation(desk):
         await prepare(desk)

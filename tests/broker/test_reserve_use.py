@@ -7,7 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.disk_reserve import RESERVE_FILE
-from stablelog.wire.extension.joint import ABORT_JOINT, COMMIT_JOINT
+from stablelog.wire.api import ApiKey
 from tests.broker.apis.test_joint_apis import begin, child, commit, committed_offset, offset
 from tests.broker.desk import ABORT, COMMIT, DATA, batch
 from tests.broker.test_full_disk import NoRoom, opened_transaction, run, tend, until
@@ -44,7 +44,7 @@ async def write_marker(desk, producer_id):
 
 async def abort_joint(desk, key, *, children=(), group=""):
     shown = tuple(one.shown for one in children)
-    return await desk.ask(ABORT_JOINT, 0, group=group, key=key, version=0, run="r1", children=shown)
+    return await desk.ask(ApiKey.ABORT_JOINT, 0, group=group, key=key, version=0, run="r1", children=shown)
 
 
 # -- requests that end nothing open -------------------------------------------------------------------------------
@@ -139,9 +139,9 @@ def test_no_transaction_group_is_made_on_a_full_disk(api):
         fields = {"key": "k", "version": 0, "run": "r1", "children": ()}
         for n in range(10):
             if api == "AbortJoint":
-                answer = await desk.ask(ABORT_JOINT, 0, group=f"g{n}", **fields)
+                answer = await desk.ask(ApiKey.ABORT_JOINT, 0, group=f"g{n}", **fields)
             else:
-                answer = await desk.ask(COMMIT_JOINT, 0, group=f"g{n}", group_offsets=(), **fields)
+                answer = await desk.ask(ApiKey.COMMIT_JOINT, 0, group=f"g{n}", group_offsets=(), **fields)
             assert answer.error_code is REFUSED
         assert [topic.name for topic in desk.broker.topics] == topics
 

@@ -6,11 +6,11 @@ import random
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.joint.coordinator import ChildShown
+from stablelog.coordinators.transactions.joint.coordinator import ChildShown
 from stablelog.errors import Unavailable
 from stablelog.testing.sim_disk import SimDisk
+from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.children import JointName, child_id
-from stablelog.wire.extension.joint import ABORT_JOINT
 from tests.broker.apis.test_joint_apis import FIRST, SECOND, child, commit, open_count
 from tests.broker.apis.test_txn_offset_commit import commit as txn_commit_offset
 from tests.broker.desk import batch, init_fields, opened
@@ -71,7 +71,7 @@ async def refused(desk, zombie, holder=None):
     codes["InitProducerId", "anew"] = answer.error_code
     if holder is not None:
         codes["CommitJoint"] = (await commit(desk, [zombie], version=1)).error_code
-        answer = await desk.ask(ABORT_JOINT, 0, key="k", version=1, run=None, children=(zombie.shown,))
+        answer = await desk.ask(ApiKey.ABORT_JOINT, 0, key="k", version=1, run=None, children=(zombie.shown,))
         codes["AbortJoint"] = answer.error_code
     accepted = [what for what, code in codes.items() if code is NONE]
     assert accepted == []

@@ -2,15 +2,17 @@
 
 import asyncio
 import importlib
+import pkgutil
 from types import SimpleNamespace
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker import apis
 from stablelog.broker.long_messages import Decoding
-from stablelog.broker.router import HANDLERS
 from stablelog.errors import Refused
-from stablelog.wire.messages import API_VERSIONS, PREFIX, api_name
+from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.messages import PREFIX
 from tests.broker.desk import batch, frame, opened, produce_fields, read_answer
 
 STRANGER = SimpleNamespace(host="nowhere", appending=asyncio.Lock(), decoding=Decoding())
@@ -25,9 +27,13 @@ def at_desk(conversation):
 
 
 def test_every_api_that_is_spoken_has_its_handler_and_no_other_has():
-    assert {key: api_name(key) for key in API_VERSIONS} == HANDLERS
-    for name in HANDLERS.values():
-        assert importlib.import_module(f"stablelog.broker.apis.{name}").handle
+    assert list(APIS) == list(ApiKey)
+    answering = {
+        module.name
+        for module in pkgutil.iter_modules(apis.__path__)
+        if hasattr(importlib.import_module(f"{apis.__name__}.{module.name}"), "handle")
+    }
+    assert answering == {key.snake_name for key in ApiKey}
 
 
 @pytest.mark.parametrize(
@@ -68,7 +74,7 @@ def test_any_version_of_api_versions_is_answered_so_that_the_client_can_choose(v
         answer, correlation_id = read_answer(18, 0, b"".join(await desk.router.respond(STRANGER, data)))
         assert (correlation_id, answer.error_code) == (77, ErrorCode.unsupported_version)
         spoken = {api.api_key: (api.min_version, api.max_version) for api in answer.api_keys}
-        assert spoken == API_VERSIONS
+        assert spoken == {key: (api.first_version, api.last_version) for key, api in APIS.items()}
 
     at_desk(conversation)
 

@@ -109,7 +109,7 @@ def open_all(disk, *, clean):
             topics.open_partition(topic, 0)
         except Corrupt:
             refused.append(topic.name)
-    topics.make_recovery_points_durable()
+    topics.checkpoints.make_recovery_points_durable()
     return topics, refused
 
 

@@ -17,8 +17,7 @@ from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import Corrupt, Refused
 from stablelog.log.partition import Isolation, Origin
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.wire.extension.cut import DESCRIBE_CUT
-from stablelog.wire.extension.joint import BEGIN_JOINT
+from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.transaction_groups import group_of
 from tests.broker.desk import ABORT, COMMIT, batch, opened, part
 from tests.scale import examples
@@ -49,7 +48,7 @@ def named(group, word):
 
 
 async def cut(desk, group):
-    answer = await desk.ask(DESCRIBE_CUT, 0, group=None, commit_sequence=-1, topics=(topic_of(group),))
+    answer = await desk.ask(ApiKey.DESCRIBE_CUT, 0, group=None, commit_sequence=-1, topics=(topic_of(group),))
     assert (answer.error_code, answer.group) == (NONE, group), answer.error_message
     return answer
 
@@ -147,7 +146,7 @@ class World:
         if other != group:
             await self.transaction(other, 1, (0,), "commit")
         await asyncio.gather(self.desk.durable(), *self._durable([closed]))
-        held = await self.desk.ask(DESCRIBE_CUT, 0, group=group, commit_sequence=-1, topics=())
+        held = await self.desk.ask(ApiKey.DESCRIBE_CUT, 0, group=group, commit_sequence=-1, topics=())
         assert held.commit_sequence < held.last_commit_sequence
         assert {(h.topic, h.partition_index) for h in held.holders} == {(topic_of(group), 0)}
         for free in set(GROUPS) - {group}:
@@ -467,7 +466,7 @@ def test_a_group_is_made_by_whoever_begins_something_in_it_and_not_by_others():
             assert (await cut(desk, "a")).commit_sequence == 0
             assert [group.name for group in transactions] == [""]
             await desk.init("a/me")
-            await desk.ask(BEGIN_JOINT, 0, group="b", key="k", version=0, run="r")
+            await desk.ask(ApiKey.BEGIN_JOINT, 0, group="b", key="k", version=0, run="r")
             assert sorted(group.name for group in transactions) == ["", "a", "b"]
             assert desk.broker.topics.get("__transaction_state.a").is_internal
 
@@ -484,10 +483,10 @@ def test_there_are_no_more_groups_than_are_allowed():
             await desk.init("a/2")
             answer = await desk.ask(22, 4, **_init("c/1"))
             assert answer.error_code is ErrorCode.policy_violation
-            answer = await desk.ask(BEGIN_JOINT, 0, group="c", key="k", version=0, run="r")
+            answer = await desk.ask(ApiKey.BEGIN_JOINT, 0, group="c", key="k", version=0, run="r")
             assert answer.error_code is ErrorCode.policy_violation
             assert "stablelog.max.transaction.groups=2" in answer.error_message
-            answer = await desk.ask(BEGIN_JOINT, 0, group="c/d", key="k", version=0, run="r")
+            answer = await desk.ask(ApiKey.BEGIN_JOINT, 0, group="c/d", key="k", version=0, run="r")
             assert answer.error_code is ErrorCode.invalid_request
             assert "1 to 100 characters" in answer.error_message
             assert sorted(group.name for group in desk.broker.transactions) == ["", "a", "b"]
@@ -691,12 +690,14 @@ def test_topics_of_two_groups_have_no_cut():
     async def conversation():
         async with opened(topics=()) as desk:
             create(desk)
-            answer = await desk.ask(DESCRIBE_CUT, 0, group=None, commit_sequence=-1, topics=("ta", "tb"))
+            answer = await desk.ask(
+                ApiKey.DESCRIBE_CUT, 0, group=None, commit_sequence=-1, topics=("ta", "tb")
+            )
             assert answer.error_code is ErrorCode.invalid_request
             assert (
                 "'tb' belongs to transaction group 'b', not to transaction group 'a'" in answer.error_message
             )
-            answer = await desk.ask(DESCRIBE_CUT, 0, group="", commit_sequence=-1, topics=("ta",))
+            answer = await desk.ask(ApiKey.DESCRIBE_CUT, 0, group="", commit_sequence=-1, topics=("ta",))
             assert answer.error_code is ErrorCode.invalid_request
 
     run(conversation)

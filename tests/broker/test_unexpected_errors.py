@@ -18,8 +18,9 @@ from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE, Broker
 from stablelog.broker.config import load_settings
 from stablelog.broker.connection import Connection
 from stablelog.broker.journal import Journal
-from stablelog.broker.router import HANDLERS, Router
+from stablelog.broker.router import Router
 from stablelog.broker.server import Server
+from stablelog.broker.topic_checkpoints import TopicCheckpoints
 from stablelog.broker.topics import Topics
 from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
@@ -30,7 +31,8 @@ from stablelog.log.partition import Partition
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.views.commit_order import CommitOrder
-from stablelog.wire.messages import API_VERSIONS, api_name, message_class
+from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.messages import message_class
 from tests.broker.desk import ABORT, COMMIT, DATA, SIMULATED, Desk, batch, frame, part
 from tests.broker.jump import LENGTH, settle
 from tests.broker.test_any_request import made
@@ -120,7 +122,7 @@ async def ask(port, request):
 
 def any_request(api_key):
     """A well-formed request of the newest version that is spoken."""
-    version = API_VERSIONS[api_key][1]
+    version = APIS[api_key].last_version
     message = message_class(api_key, version, "request")
     request = made(message, random.Random(api_key))
     return frame(
@@ -152,16 +154,16 @@ def test_a_request_whose_handler_fails_closes_its_connection_and_nothing_else(ex
 
     async def conversation():
         async with serving() as (server, port):
-            for api_key in HANDLERS:
+            for api_key in APIS:
                 caplog.clear()
                 failing[:] = [api_key]
-                assert await ask(port, any_request(api_key)) is None, api_name(api_key)
+                assert await ask(port, any_request(api_key)) is None, ApiKey(api_key).snake_name
                 failing.clear()
                 [record] = tracebacks(caplog)
-                assert api_name(api_key) in record.getMessage()
+                assert ApiKey(api_key).snake_name in record.getMessage()
                 assert "on purpose" in caplog.text
                 assert await ask(port, any_request(API_VERSIONS_KEY)) is not None
-            assert server.broker.tasks.error_counts == {api_name(api_key): 1 for api_key in HANDLERS}
+            assert server.broker.tasks.error_counts == {ApiKey(api_key).snake_name: 1 for api_key in APIS}
             assert server.failure is None
 
     run(conversation())
@@ -430,7 +432,7 @@ BROKER_WIDE = {
     "commit-log trimming": (Journal, "checkpoint_if_grown", begin_and_wait),
     "transactions": (TransactionCoordinator, "markers_done", lambda desk, _failures: commit(desk)),
     "flush": (TransactionGroup, "write_decided", lambda desk, _failures: commit(desk)),
-    "checkpoints": (Topics, "write_log_starts", begin_and_wait),
+    "checkpoints": (TopicCheckpoints, "write_log_starts", begin_and_wait),
 }
 
 

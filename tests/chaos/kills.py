@@ -27,7 +27,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 import stablelog
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.cuts import describe_cut
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Refused, Unavailable
 from stablelog.log.verify import verify_directory
 from stablelog.ops.verify import partition_directories, verify_data_directory

@@ -93,8 +93,8 @@ def source_class():
     """The data source with its steps. Made late: this module is imported where there is no Spark, too."""
     from stablelog.client.connection import Connection
     from stablelog.spark.data_source import StablelogDataSource
-    from stablelog.spark.sink import StreamWriter, stream_writer
-    from stablelog.spark.source import StablelogStreamReader
+    from stablelog.spark.sink.writer import StreamWriter, stream_writer
+    from stablelog.spark.source.reader import StablelogStreamReader
 
     class Reader(StablelogStreamReader):
         def read(self, partition):

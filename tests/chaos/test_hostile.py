@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import stablelog
-from stablelog.wire.messages import API_VERSIONS
 from tests.clients.drivers import Confluent
 from tests.scale import randomness
 from tests.wire.test_messages import EVERY, frame
@@ -72,4 +71,3 @@ def test_garbage_half_frames_and_lies_disturb_nobody():
         for slow in held:
             slow.close()
         assert "Traceback" not in broker.log_tail(2000), broker.log_tail(60)
-        assert set(API_VERSIONS)

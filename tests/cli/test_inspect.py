@@ -8,7 +8,7 @@ import pytest
 
 from stablelog.broker.catalog import ListedTopic, encode_catalog
 from stablelog.cli import inspect
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DiskError
 from stablelog.log.partition import LogConfig, Partition
 from stablelog.log.verify import Finding, verify_directory

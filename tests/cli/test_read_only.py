@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.log.partition import LogConfig, Partition
 from tests.broker.desk import batch
 from tests.chaos.test_full_disk import namespace

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.checkpoints import RECOVERY_POINT_CHECKPOINT
 from stablelog.cli import repair
 from stablelog.coordinators.transactions.producer_ids import BLOCK_SIZE
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 from tests.broker import desk
 from tests.broker.desk import Gate, batch, init_fields
 from tests.cli.test_repair import LOG, flip, positions, run

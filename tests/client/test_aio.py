@@ -11,10 +11,9 @@ import pytest
 import stablelog
 from stablelog.client import writing
 from stablelog.client.aio import AsyncClient
-from stablelog.client.cluster import METADATA
 from stablelog.client.native import Client
 from stablelog.errors import InvalidConfig, Refused, Unavailable
-from stablelog.wire.extension.joint import ABORT_JOINT, COMMIT_JOINT
+from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
 from tests.client.transactions import create, state_of, through, visible
 
@@ -178,7 +177,7 @@ def test_many_at_once(stablelog_broker, run, topic):
     run(conversation())
 
 
-@pytest.mark.parametrize("key", [METADATA, INIT_PRODUCER_ID, PRODUCE, COMMIT_JOINT])
+@pytest.mark.parametrize("key", [ApiKey.METADATA, INIT_PRODUCER_ID, PRODUCE, ApiKey.COMMIT_JOINT])
 def test_the_loop_goes_on_while_the_broker_is_waited_for(stablelog_broker, run, topic, key):
     gate = Gate(key)
 
@@ -203,10 +202,10 @@ def test_the_loop_goes_on_while_the_broker_is_waited_for(stablelog_broker, run, 
 
 
 CANCELLED_AT = {
-    "the first write": (METADATA, False),
+    "the first write": (ApiKey.METADATA, False),
     "the commit, before anything was sent": (INIT_PRODUCER_ID, False),
     "the commit, before it was asked for": (PRODUCE, False),
-    "the commit, once it was asked for": (COMMIT_JOINT, True),
+    "the commit, once it was asked for": (ApiKey.COMMIT_JOINT, True),
 }
 
 
@@ -257,7 +256,7 @@ def test_what_is_cancelled_is_over(stablelog_broker, run, topic, moment, block):
 
 
 def test_a_commit_that_is_cancelled_before_its_turn_aborts(stablelog_broker, run, topic):
-    gate = Gate(METADATA)
+    gate = Gate(ApiKey.METADATA)
 
     async def conversation(proxy):
         async with behind(proxy, stablelog_broker) as client:
@@ -284,7 +283,7 @@ def test_a_commit_that_is_cancelled_before_its_turn_aborts(stablelog_broker, run
 
 def test_the_loop_goes_on_while_a_block_is_left_and_another_task_writes(stablelog_broker, run, topic):
     another = create(stablelog_broker.bootstrap)
-    asking, aborting = Gate(METADATA), Gate(ABORT_JOINT)
+    asking, aborting = Gate(ApiKey.METADATA), Gate(ApiKey.ABORT_JOINT)
     asking.key = None  # not yet
 
     def gates(key, count):
@@ -296,7 +295,7 @@ def test_the_loop_goes_on_while_a_block_is_left_and_another_task_writes(stablelo
             txn = client.transaction(timeout=TIMEOUT_S)
             first = await txn.write(topic, b"k", b"v")
             await asyncio.to_thread(txn._writing._send_all)  # so that there is something to abort
-            asking.key = METADATA
+            asking.key = ApiKey.METADATA
             write = asyncio.create_task(txn.write(another, b"k", b"v"))
             await until(asking.reached)
             leaving = asyncio.create_task(txn.__aexit__(KeyError, KeyError("mine"), None))
@@ -359,7 +358,7 @@ def test_a_broker_that_is_away_holds_nobody_who_is_cancelled(run, moment):
         away = threading.Event()
 
         def lose(key, count):
-            if key == COMMIT_JOINT and count == 1:
+            if key == ApiKey.COMMIT_JOINT and count == 1:
                 broker.kill()
                 away.set()
                 return "request"

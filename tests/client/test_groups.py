@@ -5,7 +5,7 @@ from kio.schema.errors import ErrorCode
 
 import stablelog
 from stablelog.errors import InvalidConfig, Refused
-from stablelog.wire.extension.joint import COMMIT_JOINT
+from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
 from tests.client.transactions import assert_failed, create, settled, through, visible, write_everywhere
 
@@ -87,7 +87,7 @@ def test_a_commit_of_a_group_is_answered_by_a_broker_that_was_killed_after_the_d
         topics = [create(broker.bootstrap, order, group="payments") for order in ("commit", "offset")]
 
         def spoil(key, answer):
-            if key == COMMIT_JOINT and proxy.count(key) == 1:
+            if key == ApiKey.COMMIT_JOINT and proxy.count(key) == 1:
                 broker.kill()
                 broker.start()
                 raise OSError("killed")
@@ -99,6 +99,6 @@ def test_a_commit_of_a_group_is_answered_by_a_broker_that_was_killed_after_the_d
         ):
             txn, futures = write_everywhere(client, *topics, group="payments")
             assert txn.commit().commit_sequence == 1
-            assert proxy.count(COMMIT_JOINT) == 2
+            assert proxy.count(ApiKey.COMMIT_JOINT) == 2
             assert settled(list(futures))
             assert visible(broker.bootstrap, *topics) == {f.result(): value for f, value in futures.items()}

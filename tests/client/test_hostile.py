@@ -14,11 +14,12 @@ from stablelog.client.cluster import LATEST, Cluster
 from stablelog.client.commits import describe_commits
 from stablelog.client.connection import Connection
 from stablelog.client.cuts import describe_cut
-from stablelog.client.fetching import read_fetch_response
 from stablelog.client.native import Client
 from stablelog.client.producer import Producer
 from stablelog.errors import StablelogError, Unavailable
-from stablelog.wire.messages import API_VERSIONS, message_class
+from stablelog.wire.api import APIS
+from stablelog.wire.fetch import read_fetch_response
+from stablelog.wire.messages import message_class
 from tests.client.faults import LENGTH, Proxy, _frame
 from tests.client.transactions import SILENCE_S, create
 from tests.scale import examples
@@ -79,6 +80,16 @@ def test_a_claim_of_more_than_was_sent_takes_no_memory():
         pytest.raises(Unavailable, match="answered api_versions with what cannot be read: 2147483647 items"),
     ):
         connection.call(message_class(API_VERSIONS_KEY, 0, "request")())
+
+
+def test_an_api_without_a_name_is_named_by_its_number():
+    with (
+        answering(lambda request: framed(request, b"")) as address,
+        Connection(address, timeout_s=SILENCE_S) as connection,
+        pytest.raises(Unavailable, match="answered API 33 with what cannot be read: too short"),
+        connection.reading(33),
+    ):
+        raise ValueError("too short")
 
 
 @given(st.binary(max_size=200), st.integers(4, 12))
@@ -161,7 +172,7 @@ def test_an_answer_about_something_else_is_no_answer(stablelog_broker):
     topic = create(stablelog_broker.bootstrap)
 
     # throttle time, no brokers, no cluster id, a controller, no topics, an error code since version 13, no tags
-    nothing = bytes(4) + b"\1\0" + bytes(4) + b"\1" + bytes(2 * (API_VERSIONS[METADATA][1] >= 13)) + b"\0"
+    nothing = bytes(4) + b"\1\0" + bytes(4) + b"\1" + bytes(2 * (APIS[METADATA].last_version >= 13)) + b"\0"
 
     def emptied(key, answer):
         return framed(bytes(4) + answer[:8], b"\0" + nothing) if key == METADATA else answer

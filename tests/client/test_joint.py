@@ -16,7 +16,8 @@ from stablelog.cli.transactions import _description_class
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.errors import Refused
-from stablelog.wire.extension.joint import COMMIT_JOINT, JointChild
+from stablelog.wire.api import ApiKey
+from stablelog.wire.extension.joint import JointChild
 from tests.broker.desk import frame
 from tests.clients.drivers import Confluent, unique
 from tests.spark.reading import settled
@@ -237,7 +238,9 @@ def test_kill_between_the_decision_and_its_answer_leaves_all_or_nothing():
 
 def commit_frame(key, version, shown, run):
     children = tuple(JointChild(transactional_id=i, producer_id=p, producer_epoch=e) for i, p, e in shown)
-    data = frame(COMMIT_JOINT, 0, key=key, version=version, run=run, children=children, group_offsets=())
+    data = frame(
+        ApiKey.COMMIT_JOINT, 0, key=key, version=version, run=run, children=children, group_offsets=()
+    )
     return struct.pack(">i", len(data)) + data
 
 

@@ -17,8 +17,7 @@ from stablelog.client.cuts import describe_cut
 from stablelog.client.producer import Producer
 from stablelog.client.writing import Committed
 from stablelog.errors import Refused, Unavailable
-from stablelog.wire.extension.commits import DESCRIBE_COMMITS
-from stablelog.wire.extension.joint import ABORT_JOINT, COMMIT_JOINT
+from stablelog.wire.api import ApiKey
 from tests.client.faces import FACES
 from tests.client.faults import Proxy
 from tests.client.transactions import create, settled, through, visible
@@ -27,7 +26,7 @@ from tests.waiting import until
 
 PROGRAMS = int(os.environ.get("STABLELOG_PROGRAMS", "3"))
 PRODUCE, INIT_PRODUCER_ID = 0, 22
-LOSSY = (PRODUCE, INIT_PRODUCER_ID, COMMIT_JOINT, ABORT_JOINT, DESCRIBE_COMMITS)
+LOSSY = (PRODUCE, INIT_PRODUCER_ID, ApiKey.COMMIT_JOINT, ApiKey.ABORT_JOINT, ApiKey.DESCRIBE_COMMITS)
 STEPS, OPEN_MAX, KILLS = 60, 3, 2
 
 
@@ -57,7 +56,7 @@ class Weather:
             if (
                 not self.is_calm
                 and key in LOSSY
-                and self._random.random() < (0.1 if key == COMMIT_JOINT else 0.01)
+                and self._random.random() < (0.1 if key == ApiKey.COMMIT_JOINT else 0.01)
             ):
                 self._kill()
                 raise OSError("killed")

@@ -14,7 +14,7 @@ from stablelog.client.cluster import Cluster
 from stablelog.client.producer import Producer
 from stablelog.client.writing import BATCH_SIZE_MAX, Committed
 from stablelog.errors import InvalidConfig, Refused, Unavailable
-from stablelog.wire.extension.joint import COMMIT_JOINT
+from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
 from tests.client.transactions import (
     assert_failed,
@@ -197,7 +197,7 @@ def test_a_commit_that_comes_after_the_broker_s_timeout_is_refused(stablelog_bro
     arrive = threading.Event()
 
     def lose(key, _count):
-        return "request" if key == COMMIT_JOINT and not arrive.is_set() else None
+        return "request" if key == ApiKey.COMMIT_JOINT and not arrive.is_set() else None
 
     address = (stablelog_broker.host, stablelog_broker.port)
     with Proxy(address, lose) as proxy, face(through(proxy, stablelog_broker)) as client:
@@ -206,7 +206,7 @@ def test_a_commit_that_comes_after_the_broker_s_timeout_is_refused(stablelog_bro
         futures = [txn.write(topic, b"k", b"v") for _ in range(3)]
         with ThreadPoolExecutor(1) as pool:
             committing = pool.submit(txn.commit)
-            until(lambda: proxy.count(COMMIT_JOINT) or committing.done(), "nobody commits")
+            until(lambda: proxy.count(ApiKey.COMMIT_JOINT) or committing.done(), "nobody commits")
             transactional_id = txn._writing._shown[0][0]
             until(
                 lambda: state_of(stablelog_broker.bootstrap, transactional_id) != "Ongoing",
@@ -243,7 +243,11 @@ def test_a_fenced_one_fails_whole(stablelog_broker, client, topic, step):
 @pytest.mark.parametrize("fate", ["request", "answer"])
 def test_lost_requests_and_answers_neither_lose_nor_repeat(stablelog_broker, topic, ordinary, fate, face):
     def lose(key, count):
-        return fate if (key == PRODUCE and count % 3 == 1) or (key == COMMIT_JOINT and count < 3) else None
+        return (
+            fate
+            if (key == PRODUCE and count % 3 == 1) or (key == ApiKey.COMMIT_JOINT and count < 3)
+            else None
+        )
 
     address = (stablelog_broker.host, stablelog_broker.port)
     with Proxy(address, lose) as proxy, face(through(proxy, stablelog_broker)) as client:
@@ -253,7 +257,7 @@ def test_lost_requests_and_answers_neither_lose_nor_repeat(stablelog_broker, top
                 value = b"%d" % number
                 futures[txn.write((topic, ordinary)[number % 2], None, value)] = value
                 txn._writing._send_all()
-        assert proxy.count(COMMIT_JOINT) == 3
+        assert proxy.count(ApiKey.COMMIT_JOINT) == 3
     assert settled(list(futures))
     assert visible(stablelog_broker.bootstrap, topic, ordinary) == {
         future.result(): value for future, value in futures.items()
@@ -266,7 +270,7 @@ def test_kill_between_the_decision_and_its_answer(face):
         topics = create(broker.bootstrap), create(broker.bootstrap, "offset")
 
         def lose(key, count):
-            if key != COMMIT_JOINT or count > 2:
+            if key != ApiKey.COMMIT_JOINT or count > 2:
                 return None
             if count == 2:
                 broker.kill()
@@ -277,7 +281,7 @@ def test_kill_between_the_decision_and_its_answer(face):
         with Proxy((broker.host, broker.port), lose) as proxy, face(through(proxy, broker)) as client:
             txn, futures = write_everywhere(client, *topics)
             done = txn.commit()
-            assert proxy.count(COMMIT_JOINT) == 3
+            assert proxy.count(ApiKey.COMMIT_JOINT) == 3
             assert done.commit_sequence == 1
             assert txn.commit() == done
             assert settled(list(futures))
@@ -291,7 +295,7 @@ def test_a_commit_in_doubt_is_asked_again_after_a_restart(decided, then, face):
         topics = create(broker.bootstrap), create(broker.bootstrap, "offset")
 
         def lose(key, count):
-            if key != COMMIT_JOINT or count > 1:
+            if key != ApiKey.COMMIT_JOINT or count > 1:
                 return None
             if not decided:
                 broker.kill()

@@ -12,7 +12,7 @@ from stablelog.client import keys
 from stablelog.client.keys import WriterKeys
 from stablelog.coordinators.transactions.records import JointKey, TransactionKey, read_key
 from stablelog.errors import Refused, Unavailable
-from stablelog.wire.extension.joint import ABORT_JOINT, COMMIT_JOINT
+from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
 from tests.client.transactions import (
     assert_failed,
@@ -108,7 +108,7 @@ def test_a_commit_in_doubt_keeps_its_key_until_its_outcome_is_known(then):
         lost = {"answer": 3}  # of the third commit, which repeats nothing by itself
 
         def lose(key, count):
-            return "answer" if key == COMMIT_JOINT and count == lost["answer"] else None
+            return "answer" if key == ApiKey.COMMIT_JOINT and count == lost["answer"] else None
 
         with Proxy((broker.host, broker.port), lose) as proxy, through(proxy, broker) as client:
             for _ in range(2):
@@ -149,9 +149,9 @@ def test_a_key_whose_transaction_was_refused_in_doubt_is_not_used_again():
         topic = create(broker.bootstrap)
 
         def lose(key, count):
-            if key == COMMIT_JOINT and count == 0:
+            if key == ApiKey.COMMIT_JOINT and count == 0:
                 return "request"
-            return "request" if key == ABORT_JOINT else None
+            return "request" if key == ApiKey.ABORT_JOINT else None
 
         with Proxy((broker.host, broker.port), lose) as proxy, through(proxy, broker) as client:
             txn, futures = write_everywhere(client, topic)
@@ -275,7 +275,7 @@ def test_a_key_whose_abort_was_not_answered_is_not_used_again(stablelog_broker):
     topic = create(stablelog_broker.bootstrap)
 
     def lose(key, _count):
-        return "request" if key == ABORT_JOINT else None
+        return "request" if key == ApiKey.ABORT_JOINT else None
 
     with (
         Proxy((stablelog_broker.host, stablelog_broker.port), lose) as proxy,

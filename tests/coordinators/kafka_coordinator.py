@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from stablelog.batch.markers import MarkerType
-from stablelog.coordinators.transactions.records import TopicPartition, transaction_key
+from stablelog.coordinators.transactions.records import transaction_key
 from stablelog.coordinators.transactions.states import State
+from stablelog.types import TopicPartition
 
 TRANSACTION_VERSION_TAG = 2
 

@@ -18,13 +18,13 @@ import pytest
 from stablelog.coordinators.consumer_groups import alarms
 from stablelog.coordinators.consumer_groups import coordinator as group_coordinator
 from stablelog.coordinators.consumer_groups.answers import JoinAnswer, SyncAnswer
-from stablelog.coordinators.joint.coordinator import ChildShown
 from stablelog.coordinators.transactions import clock, idle_ids, spare_ids, table
 from stablelog.coordinators.transactions.coordinator import (
     MarkerOrder,
     TransactionConfig,
     TransactionCoordinator,
 )
+from stablelog.coordinators.transactions.joint.coordinator import ChildShown
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import transaction_key
 from stablelog.errors import Refused
@@ -55,7 +55,7 @@ class Transactions(test_transaction_scripts.Conversation):
             TransactionConfig(**self.settings),
             coordinator_epoch=self.leader_epoch,
             producer_ids=ProducerIds(self.block),
-            log_ends=lambda targets: [self.ends.get(target, 0) for target in targets],
+            end_offsets=lambda targets: [self.ends.get(target, 0) for target in targets],
             marker_barrier=lambda: lambda: self.is_durable,
         )
 

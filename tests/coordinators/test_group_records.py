@@ -23,6 +23,7 @@ from stablelog.coordinators.consumer_groups.records import (
     subscribed_topics,
 )
 from stablelog.errors import Corrupt, NewerFormat
+from stablelog.varint import encode_uvarint
 
 NAMES = st.text(max_size=40)
 I16, I32, I64 = (st.integers(-(2**bits), 2**bits - 1) for bits in (15, 31, 63))
@@ -195,7 +196,7 @@ def test_a_string_that_is_not_utf_8_is_corrupt() -> None:
     [(0, "00"), (1, "01"), (126, "7e"), (127, "7f"), (128, "8001"), (16383, "ff7f"), (2**28, "8080808001")],
 )
 def test_varints_are_as_short_as_they_can_be_and_have_at_most_five_bytes(number: int, content: str) -> None:
-    assert records._unsigned_varint(number).hex() == content
+    assert encode_uvarint(number).hex() == content
     assert records._Source(bytes.fromhex(content), "it")._varint() == number
     if number < 128:
         with pytest.raises(Corrupt, match="more than 5 bytes"):

@@ -10,6 +10,7 @@ from stablelog.coordinators.consumer_groups.answers import (
     GroupDecision,
     JoinAnswer,
     JoinRequest,
+    LeavingMember,
     Membership,
     OffsetCommit,
     SyncAnswer,
@@ -23,6 +24,7 @@ from stablelog.coordinators.consumer_groups.coordinator import (
 from stablelog.coordinators.consumer_groups.rebalance import PROTOCOLS_SIZE_MAX, STRING_SIZE_MAX
 from stablelog.coordinators.consumer_groups.records import (
     GroupValue,
+    MemberValue,
     OffsetValue,
     encode_group_key,
     encode_group_value,
@@ -133,6 +135,7 @@ def test_a_group_id_must_be_there_and_fit_into_a_record() -> None:
         assert coordinator.leave(group_id, [], now_ms=0).answer.code is ErrorCode.invalid_group_id
     codes = coordinator.commit_offsets(long, {T0: OffsetCommit(1)}, now_ms=0).answer
     assert codes == {T0: ErrorCode.invalid_group_id}
+    assert STRING_SIZE_MAX == 32_000
     longest = "g" * STRING_SIZE_MAX
     for group_id, code in ((longest, ErrorCode.none), (f"{longest}g", ErrorCode.invalid_group_id)):
         assert coordinator.commit_offsets(group_id, {T0: OffsetCommit(1)}, now_ms=0).answer == {T0: code}
@@ -181,6 +184,84 @@ def test_an_offset_keeps_its_epoch_and_metadata() -> None:
     offsets = coordinator.fetch_offsets("g", [T0, T1]).answer
     assert offsets[T0][1:] == (5, 3, "here")
     assert offsets[T1][1:] == (6, -1, "")
+
+
+def test_a_group_of_static_members_that_are_away_is_looked_at_again_in_a_second() -> None:
+    """They may come back within their sessions, and a rebalance timeout of 0 must not keep the broker busy."""
+    for rebalance_timeout_ms, again_ms in ((0, 1000), (999, 1000), (1001, 1001)):
+        coordinator = a_coordinator()
+        times = {"rebalance_timeout_ms": rebalance_timeout_ms}
+        away = answered(coordinator.join(a_join(group_instance_id="i", **times), "a", now_ms=0))
+        sync = SyncRequest(
+            group_id="g", member_id=away.member_id, generation=1, group_instance_id="i", assignments={}
+        )
+        coordinator.sync(sync, "s", now_ms=0)
+        coordinator.join(a_join(fresh_id="2", **times), "b", now_ms=0)
+        assert coordinator.leave("g", [LeavingMember("A-2")], now_ms=0).answer.code is ErrorCode.none
+        assert coordinator.next_deadline_ms() == rebalance_timeout_ms
+        assert coordinator.tick(rebalance_timeout_ms) == GroupDecision(None)
+        assert coordinator.next_deadline_ms() == rebalance_timeout_ms + again_ms
+
+
+@pytest.mark.parametrize(("recorded_ms", "waits_ms"), [(-1, 10_000), (0, 0), (1, 1), (12_000, 12_000)])
+def test_a_member_of_an_old_record_has_its_session_timeout_for_joining(
+    recorded_ms: int, waits_ms: int
+) -> None:
+    """Records of version 0 do not say how long a member takes to join again."""
+    coordinator = a_coordinator()
+    member = MemberValue("A-1", None, "A", "/h", recorded_ms, 10_000, SUBSCRIPTION, b"work")
+    value = GroupValue("consumer", 3, "range", "A-1", 0, (member,))
+    coordinator.replay(encode_group_key("g"), encode_group_value(value), 0)
+    coordinator.loaded(0)
+    coordinator.join(a_join(fresh_id="2", rebalance_timeout_ms=0), "b", now_ms=4000)
+    heard = coordinator.heartbeat("g", "A-1", 3, now_ms=9000)
+    assert heard.answer is ErrorCode.rebalance_in_progress
+    assert coordinator.next_deadline_ms() == 4000 + waits_ms
+
+
+def test_a_first_wait_is_prolonged_by_those_who_join_in_it_and_by_nobody_before() -> None:
+    coordinator = a_coordinator(initial_rebalance_delay_ms=3000)
+
+    def join(name: str, now_ms: int) -> None:
+        asked = a_join(fresh_id=name, rebalance_timeout_ms=5000)
+        assert coordinator.join(asked, name, now_ms=now_ms).answers == []
+
+    join("1", 0)
+    join("2", 1000)
+    assert coordinator.tick(3000).answers == [], "2 has come, so others may"
+    join("3", 4000)
+    assert [token for token, _ in coordinator.tick(5000).answers] == ["1", "2", "3"]
+    coordinator.leave("g", [LeavingMember(f"A-{name}") for name in "123"], now_ms=6000)
+    coordinator.tick(11_000)
+    (listed,) = coordinator.list_groups().answer
+    assert listed.state == "Empty"
+    join("4", 20_000)
+    assert coordinator.tick(22_999).answers == []
+    assert [token for token, _ in coordinator.tick(23_000).answers] == ["4"]
+
+
+@pytest.mark.parametrize("how", ["it leaves", "its session is over", "it joins"])
+def test_a_generation_begins_as_soon_as_nobody_is_waited_for(how: str) -> None:
+    """Also where the last one that was waited for had only been given its id."""
+    coordinator = a_coordinator()
+    first = with_a_member(coordinator)
+    asked = coordinator.join(
+        a_join(fresh_id="2", knows_member_id_required=True, session_timeout_ms=7000), "b", now_ms=0
+    )
+    pending_id = answered(asked).member_id
+    assert answered(asked).code is ErrorCode.member_id_required
+    rejoined = coordinator.join(a_join(member_id=first.member_id), "a", now_ms=0)
+    assert rejoined.answers == [], "the one that was given an id is waited for"
+    if how == "it leaves":
+        decision: GroupDecision[Any] = coordinator.leave("g", [LeavingMember(pending_id)], now_ms=5)
+    elif how == "its session is over":
+        assert coordinator.tick(6999) == GroupDecision(None)
+        decision = coordinator.tick(7000)
+    else:
+        decision = coordinator.join(a_join(member_id=pending_id), "b", now_ms=5)
+    answers = dict(decision.answers)
+    assert set(answers) == ({"a", "b"} if how == "it joins" else {"a"})
+    assert {(answer.code, answer.generation) for answer in answers.values()} == {(ErrorCode.none, 2)}
 
 
 def test_one_tick_does_a_bounded_amount_of_work() -> None:
@@ -253,10 +334,48 @@ def test_offsets_of_an_empty_group_expire_by_its_age_also_after_a_start(
     assert ended_ms == expires_ms
 
 
+def test_an_offset_may_be_kept_for_no_time() -> None:
+    """Also at the time 0, which is a time like any other. The record that says so knows no leader epoch."""
+    for now_ms in (0, 1):
+        coordinator = a_coordinator(offsets_retention_ms=HOUR_MS)
+        commits = {T0: OffsetCommit(5, leader_epoch=3), T1: OffsetCommit(6)}
+        coordinator.commit_offsets("g", {T0: commits[T0]}, retention_ms=0, now_ms=now_ms)
+        coordinator.commit_offsets("g", {T1: commits[T1]}, now_ms=now_ms)
+        assert coordinator.fetch_offsets("g", [T0]).answer[T0][1:] == (5, -1, "")
+        assert coordinator.tick(now_ms + 600_000).records == [(encode_offset_key("g", *T0), None)]
+        assert fetched(coordinator) == {T1: 6}
+
+
+def test_offsets_of_a_group_that_is_empty_since_the_time_0_expire_by_that_time() -> None:
+    coordinator = a_coordinator(offsets_retention_ms=HOUR_MS)
+    group = GroupValue("consumer", 3, None, None, 0, ())
+    coordinator.replay(encode_group_key("g"), encode_group_value(group), 0)
+    late = encode_offset_value(OffsetValue(1, -1, "", HOUR_MS // 2))
+    coordinator.replay(encode_offset_key("g", *T0), late, 1)
+    coordinator.loaded(HOUR_MS)
+    coordinator.tick(HOUR_MS + 600_000)
+    assert fetched(coordinator) == {}
+
+
 def test_a_member_of_a_group_that_is_not_there_is_unknown_whatever_else_it_asks() -> None:
     coordinator = a_coordinator()
     joined = answered(coordinator.join(a_join(member_id="m", protocols=()), "token", now_ms=0))
     assert joined == JoinAnswer(ErrorCode.unknown_member_id, "m")
+
+
+def test_a_commit_of_a_member_of_a_group_that_is_not_there_is_refused_in_words_that_the_client_knows() -> (
+    None
+):
+    coordinator = a_coordinator()
+    for knows, code in (
+        ({}, ErrorCode.group_id_not_found),
+        ({"knows_missing_group": True}, ErrorCode.group_id_not_found),
+        ({"knows_missing_group": False}, ErrorCode.illegal_generation),
+    ):
+        commits, member = {T0: OffsetCommit(1)}, Membership("m", 0)
+        decision = coordinator.commit_offsets("nobody", commits, member, now_ms=0, **knows)
+        assert (decision.answer, decision.records) == ({T0: code}, [])
+    assert coordinator.list_groups().answer == []
 
 
 def test_records_of_other_kinds_of_group_are_passed_over() -> None:
@@ -322,6 +441,7 @@ def test_heartbeats_cost_no_memory() -> None:
 
 def test_a_subscription_that_could_never_be_recorded_is_refused_at_once() -> None:
     coordinator = a_coordinator()
+    assert PROTOCOLS_SIZE_MAX == 4 << 20
     protocols = (("range", bytes(3 << 20)), ("sticky", bytes(2 << 20)))
     refused = answered(coordinator.join(a_join(protocols=protocols), "token", now_ms=0))
     assert refused.code is ErrorCode.invalid_request

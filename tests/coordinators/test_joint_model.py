@@ -17,11 +17,16 @@ from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
-from stablelog.coordinators.joint.coordinator import OFFSETS_TIMEOUT_MS, BeginAnswer, ChildShown, CommitAnswer
-from stablelog.coordinators.joint.records import decode_joint
 from stablelog.coordinators.transactions import ending as transaction_ending
 from stablelog.coordinators.transactions.coordinator import MarkerOrder
 from stablelog.coordinators.transactions.ending import EPOCH_MAX
+from stablelog.coordinators.transactions.joint.coordinator import (
+    OFFSETS_TIMEOUT_MS,
+    BeginAnswer,
+    ChildShown,
+    CommitAnswer,
+)
+from stablelog.coordinators.transactions.joint.records import decode_joint
 from stablelog.coordinators.transactions.records import JointKey, TransactionKey, decode_transaction, read_key
 from stablelog.coordinators.transactions.states import State
 from stablelog.wire.extension.children import JointName, child_id, child_of

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stablelog.coordinators.joint.records import JointState, decode_joint, encode_joint
+from stablelog.coordinators.transactions.joint.records import JointState, decode_joint, encode_joint
 from stablelog.errors import Corrupt, NewerFormat
 
 FULL = JointState(7, 42, 8, -1, 1_700_000_000_000, "r", ("p", "q"), "o", "of offsets", 99)

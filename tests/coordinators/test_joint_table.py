@@ -1,7 +1,7 @@
 """The time for which a key of joint commits is known."""
 
-from stablelog.coordinators.joint.records import FOR_EVER, JointState
-from stablelog.coordinators.joint.table import JointTable
+from stablelog.coordinators.transactions.joint.records import FOR_EVER, JointState
+from stablelog.coordinators.transactions.joint.table import JointTable
 from stablelog.coordinators.transactions.records import joint_key
 from stablelog.wire.extension.children import child_id, child_of
 

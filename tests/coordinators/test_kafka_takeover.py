@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from stablelog.batch.markers import MarkerType
 from stablelog.coordinators.transactions.coordinator import Decision, MarkerOrder, OpenTransaction
-from stablelog.coordinators.transactions.records import TopicPartition
 from stablelog.coordinators.transactions.states import State
+from stablelog.types import TopicPartition
 from tests.coordinators.kafka_coordinator import KafkaCoordinator
 from tests.coordinators.test_transactions_model import (
     IDS,

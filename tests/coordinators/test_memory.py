@@ -1,13 +1,20 @@
 """What a coordinator remembers takes little memory, and no more with time."""
 
 import gc
+import struct
 import tracemalloc
 from collections.abc import Callable
 
-from stablelog.coordinators.joint.coordinator import ChildShown
 from stablelog.coordinators.transactions.coordinator import TransactionConfig, TransactionCoordinator
-from stablelog.coordinators.transactions.idle_ids import DECODED_MAX, IdleIds
-from stablelog.coordinators.transactions.records import Record, Transaction, encode_transaction
+from stablelog.coordinators.transactions.idle_ids import DECODED_MAX, IdleIds, idle_value
+from stablelog.coordinators.transactions.joint.coordinator import ChildShown
+from stablelog.coordinators.transactions.records import (
+    Record,
+    Transaction,
+    decode_transaction,
+    encode_transaction,
+    read_idle_head,
+)
 from stablelog.coordinators.transactions.states import State
 from stablelog.wire.extension import children
 from stablelog.wire.extension.children import JointName, child_id
@@ -75,6 +82,27 @@ def test_an_idle_transactional_id_takes_at_most_250_bytes() -> None:
     size = growth(start)
     assert len(found[0]) == count
     assert size / count <= IDLE_SIZE_MAX, f"{size / count:.0f} bytes"
+
+
+def test_what_only_the_opening_of_partitions_needs_is_given_back() -> None:
+    count = 3000
+    records = log_of(count)
+
+    def started(*, are_open: bool) -> int:
+        found = []
+
+        def start() -> None:
+            coordinator = a_coordinator()
+            for record in records:
+                coordinator.replay(*record)
+            coordinator.loaded(10**15)
+            if are_open:
+                coordinator.partitions_opened()
+            found.append(coordinator)
+
+        return growth(start)
+
+    assert started(are_open=True) < started(are_open=False) - 50 * count
 
 
 def test_so_it_does_in_a_broker_that_has_not_restarted() -> None:
@@ -145,6 +173,22 @@ def test_ids_expire_in_the_order_of_their_last_use_whatever_the_order_in_the_log
     for now_ms in range(start_ms, start_ms + 1000):
         forgotten += [key for key, _ in coordinator.forget_expired(now_ms).records]
     assert forgotten == [key for key, _ in records]
+
+
+def test_a_record_is_kept_as_it_was_read_if_its_head_can_be_read() -> None:
+    txn = idle(7)
+    value = encode_transaction(txn)
+    assert idle_value(txn, value) is value
+    assert read_idle_head(value) == (txn.producer_id, txn.state, txn.update_ms)
+    # Partitions of what is complete, and the version 0, in which an array has another length.
+    more = encode_transaction(txn._replace(partitions=frozenset({("t", 0)})))
+    times = struct.pack(">qq", txn.update_ms, txn.start_ms)
+    old = b"\0\0" + value[2:17] + struct.pack(">i", 0) + times
+    for other in (more, old):
+        read = decode_transaction(other)
+        kept = idle_value(read, other)
+        assert read_idle_head(kept) == read_idle_head(value)
+        assert decode_transaction(kept) == read._replace(partitions=frozenset())
 
 
 def test_an_owner_is_found_with_and_without_the_index() -> None:

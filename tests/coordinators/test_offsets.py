@@ -58,6 +58,13 @@ def test_a_tombstone_takes_away_pending_offsets_too() -> None:
     offsets.end(7, commit=True)
     assert committed(offsets) == {}
     assert not offsets.has_open_transactions("g")
+    offsets.commit("g", T0, value(1))
+    offsets.commit("g", T1, value(2))
+    offsets.remove("g", T0)
+    assert committed(offsets) == {T1: 2}
+    offsets.remove("g", T1)
+    offsets.remove("g", T1)
+    assert offsets._committed == offsets._pending == offsets._open_producers == {}
 
 
 def test_groups_and_producers_do_not_mix() -> None:
@@ -96,3 +103,20 @@ def test_a_commit_written_again_by_a_checkpoint_stays_behind_what_overtook_it() 
         after.commit("g", T0, again)
         after.end(ending, commit=True)
         assert committed(after) == {T0: expected}
+
+
+def test_between_two_items_of_a_checkpoint_offsets_may_come_change_and_go() -> None:
+    offsets = Offsets()
+    for partition in range(4):
+        offsets.commit("g", ("t", partition), value(partition))
+    taken = offsets.checkpoint("g")
+    assert next(taken) == (("t", 0), value(0))
+    offsets.remove("g", ("t", 1))
+    offsets.commit("g", ("t", 2), value(20))
+    offsets.commit("g", ("t", 4), value(4))
+    assert list(taken) == [(("t", 2), value(20)), (("t", 3), value(3))]
+    taken = offsets.checkpoint("g")
+    next(taken)
+    for partition in range(5):
+        offsets.remove("g", ("t", partition))
+    assert list(taken) == []

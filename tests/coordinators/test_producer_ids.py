@@ -26,6 +26,21 @@ def test_ids_are_handed_out_from_blocks() -> None:
     assert ids.reserve() == 6
 
 
+def test_in_the_beginning_no_id_is_reserved_and_none_was_met() -> None:
+    ids = ProducerIds()
+    assert (ids.reserved_end, ids.space.reserved_end, ids.space.met_end, ids.next_id) == (0, 0, 0, 0)
+
+
+def test_a_write_is_needed_once_in_a_thousand_times() -> None:
+    ids = ProducerIds()
+    needed = []
+    for number in range(2001):
+        needed += [number] if ids.needs_block else []
+        assert take(ids) == number
+    assert needed == [0, 1000, 2000]
+    assert ids.reserved_end == ids.space.reserved_end == 3000
+
+
 def test_after_a_crash_the_rest_of_a_block_is_skipped() -> None:
     ids = ProducerIds(block_size=3)
     ids.replay(3)

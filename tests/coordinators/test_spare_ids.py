@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from stablelog.coordinators.joint.table import JointTable
 from stablelog.coordinators.transactions import spare_ids
 from stablelog.coordinators.transactions.ending import Ending
+from stablelog.coordinators.transactions.joint.table import JointTable
 from stablelog.coordinators.transactions.records import Identity
 from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.spare_ids import SpareIds, durability_unknown

@@ -55,3 +55,22 @@ def test_the_worst_pattern_that_is_taken_is_quick() -> None:
     began = time.thread_time()
     assert not matches("a" * 1024)
     assert time.thread_time() - began < 1
+
+
+@pytest.mark.parametrize(
+    ("taken", "refused"),
+    [
+        ("x" * 255, "x" * 256),
+        ("a*b+", "a*b+c{0,}"),
+        ("a{1,2}b{,3}", "a{1,2}b{,3}c*"),
+        ("[*+]*\\*\\+b*", "[*+]*\\*\\+b*c+"),
+        ("(ab)c*", "(ab)*c"),
+        ("\\.\\-", "(a)\\1"),
+    ],
+    ids=["size", "open ends", "counts", "escapes", "groups", "references"],
+)
+def test_a_pattern_has_255_characters_and_two_repetitions_of_single_ones(taken: str, refused: str) -> None:
+    id_matcher(taken)
+    with pytest.raises(Refused) as caught:
+        id_matcher(refused)
+    assert caught.value.code is ErrorCode.invalid_regular_expression

@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -15,13 +15,20 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i8, i16, i32, i64
 
 from stablelog.coordinators.transactions import records
+from stablelog.coordinators.transactions.log_ends import (
+    END,
+    NO_ENDS,
+    OFFSET_UNKNOWN,
+    LogEnd,
+    LogEnds,
+    in_order,
+)
 from stablelog.coordinators.transactions.records import (
     COMMIT_SEQUENCE_TAG,
     GroupKey,
     GroupState,
     Identity,
     JointKey,
-    LogEnd,
     Transaction,
     TransactionKey,
     decode_group,
@@ -35,6 +42,8 @@ from stablelog.coordinators.transactions.records import (
 )
 from stablelog.coordinators.transactions.states import State
 from stablelog.errors import Corrupt, NewerFormat
+from stablelog.types import TopicPartition
+from stablelog.varint import encode_uvarint
 from stablelog.wire.extension.children import JointName
 
 EXAMPLE = Transaction(
@@ -135,6 +144,10 @@ ids = st.integers(-1, 2**63 - 1)
 epochs = st.integers(-1, 2**15 - 1)
 
 
+def log_ends(ends: Mapping[TopicPartition, LogEnd]) -> LogEnds:
+    return LogEnds(list(ends), b"".join(END.pack(*end) for end in ends.values()))
+
+
 @st.composite
 def transactions(draw: st.DrawFn) -> Transaction:
     state = draw(st.sampled_from(State))
@@ -159,7 +172,7 @@ def transactions(draw: st.DrawFn) -> Transaction:
         transaction_version=draw(st.integers(0, 2)),
         commit_sequence=draw(ids),
         transaction_epoch=draw(epochs),
-        ends=draw(st.one_of(st.just({}), st.fixed_dictionaries(dict.fromkeys(partitions, ends)))),
+        ends=log_ends(draw(st.one_of(st.just({}), st.fixed_dictionaries(dict.fromkeys(partitions, ends))))),
         settled_epoch=draw(st.integers(-1, 2**31 - 1)),
         unknown_tags=draw(st.sampled_from([(), ((17, b"x"), (10_099, b"")), ((99_999, b"yz" * 100),)])),
     )
@@ -288,8 +301,26 @@ def test_values_that_cannot_be_are_named(value: str, what: str) -> None:
         decode_transaction(bytes.fromhex(value))
 
 
+@given(st.dictionaries(st.tuples(st.text(max_size=3), ids), st.tuples(st.integers(-1, 2**31 - 1), ids)))
+def test_ends_are_a_mapping(wanted: dict[TopicPartition, tuple[int, int]]) -> None:
+    ends = log_ends({partition: LogEnd(*end) for partition, end in wanted.items()})
+    assert dict(ends) == wanted
+    assert list(ends) == list(wanted)
+    assert ends.get(("absent", 0)) is None
+    assert [ends.leader_epoch] == [end[0] for end in wanted.values()][:1] if wanted else ends == NO_ENDS
+
+
+def test_ends_under_one_leader_epoch() -> None:
+    ends = LogEnds.under(3, [("t", 0), ("u", 5)], [10, OFFSET_UNKNOWN])
+    assert dict(ends) == {("t", 0): LogEnd(3, 10), ("u", 5): LogEnd(3, OFFSET_UNKNOWN)}
+    assert repr(ends) == f"LogEnds({dict(ends)})"
+    with pytest.raises(Corrupt, match="12 bytes of partition ends for 2 partitions"):
+        LogEnds.under(3, [("t", 0), ("u", 5)], [10])
+
+
 def test_ends_must_be_of_the_partitions() -> None:
-    txn = EXAMPLE._replace(ends={p: LogEnd(1, 5) for p in EXAMPLE.partitions})
+    partitions = in_order(EXAMPLE.partitions)
+    txn = EXAMPLE._replace(ends=LogEnds.under(1, partitions, [5] * len(partitions)))
     value = encode_transaction(txn).replace(bytes.fromhex("934e24"), bytes.fromhex("934e18"))[:-12]
     with pytest.raises(Corrupt, match="24 bytes of partition ends for 3"):
         decode_transaction(value)
@@ -321,10 +352,8 @@ def test_the_numbers_of_our_fields_and_keys_are_those_of_the_document() -> None:
         "ends": records.ENDS_TAG,
         "settled_epoch": records.SETTLED_EPOCH_TAG,
     }
-    assert [int(kind) for kind in re.findall(r"[Kk](?:ey k)?ind (100\d\d)", text)][:2] == [
-        records.GROUP_KIND,
-        records.JOINT_KIND,
-    ]
+    kinds = dict.fromkeys(map(int, re.findall(r"[Kk](?:ey k)?ind (100\d\d)", text)))
+    assert list(kinds)[:2] == [records.GROUP_KIND, records.JOINT_KIND]
 
 
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 129, 256, 16384])
@@ -338,7 +367,7 @@ VARINTS = [(0, "00"), (1, "01"), (126, "7e"), (127, "7f"), (128, "8001"), (16383
 
 @pytest.mark.parametrize(("number", "content"), [*VARINTS, (2**32 - 1, "ffffffff0f")])
 def test_varints_are_as_short_as_they_can_be_and_have_at_most_five_bytes(number: int, content: str) -> None:
-    assert records._varint(number).hex() == content
+    assert encode_uvarint(number).hex() == content
     assert records.FieldReader(bytes.fromhex(content), "varint").varint() == number
     if number < 128:
         with pytest.raises(Corrupt, match="more than 5 bytes"):

@@ -1,14 +1,18 @@
 """Which markers a partition needs after a crash. Whole stories are in scripts/crash_*.txt and in the model test."""
 
+import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
 from stablelog.batch.markers import MarkerType
 from stablelog.coordinators.transactions.decisions import REPAIR, MarkerOrder, OpenTransaction
-from stablelog.coordinators.transactions.records import LogEnd, Transaction, encode_transaction
+from stablelog.coordinators.transactions.log_ends import LogEnd
+from stablelog.coordinators.transactions.records import Transaction, encode_transaction
 from stablelog.coordinators.transactions.recovery import DecisionHistory, Ranked, markers_for
 from stablelog.coordinators.transactions.states import State
+from tests.scale import seeds
 
 T0 = ("t", 0)
 T1 = ("t", 1)
@@ -81,6 +85,62 @@ def test_what_is_held_behind_a_lost_marker_follows_it() -> None:
     assert markers == [lost, held]
 
 
+@pytest.mark.parametrize("seed", seeds(100))
+def test_markers_of_several_producers_follow_the_order_of_all_decisions(seed: int) -> None:
+    """Against one list of decisions: before the start, pending at the start (held and repeated), and since (fresh)."""
+    chance = random.Random(seed)
+    epochs = Counter[int]()
+
+    def decide(**given: bool) -> MarkerOrder:
+        producer_id = chance.randint(1, 4)
+        epochs[producer_id] += 1
+        name = f"id-{producer_id}"
+        return order(producer_id, epoch=epochs[producer_id] - 1, transactional_id=name if given else REPAIR)
+
+    before = [decide() for _ in range(chance.randrange(9))]
+    decided: dict[int, list[tuple[int, MarkerOrder]]] = {}
+    for rank, one in enumerate(before):
+        decided.setdefault(one.producer_id, []).append((rank, one))
+    held = []
+    for rank, last in sorted(rows[-1] for rows in decided.values() if chance.random() < 0.6):
+        held.append(last._replace(transactional_id=f"id-{last.producer_id}", repeated=True))
+        if chance.random() < 0.3:  # what was decided was taken out when the partition was opened before
+            decided[last.producer_id] = []
+        else:
+            decided[last.producer_id][-1] = (rank, held[-1])
+    repeated_count = len(held)
+    held += [decide(is_fresh=True) for _ in range(chance.randrange(7))]
+    known = {
+        producer_id: [(rank, one._replace(transactional_id=REPAIR, repeated=False)) for rank, one in rows]
+        for producer_id, rows in decided.items()
+    }
+    found = [
+        OpenTransaction(producer_id, chance.randrange(epochs[producer_id] + 2))
+        for producer_id in range(1, 6)
+        if chance.random() < 0.6
+    ]
+    wanted, unexplained = [], []
+    for producer_id in range(1, 6):
+        mine = list(decided.get(producer_id, ()))
+        mine += [
+            (len(before) + at, one)
+            for at, one in enumerate(held)
+            if one.producer_id == producer_id and one not in [row[1] for row in mine]
+        ]
+        fresh = [row for row in mine if row[0] >= len(before) + repeated_count]
+        for txn in found:
+            if txn.producer_id == producer_id:
+                ended = [row for row in mine if row[1].transaction_epoch == txn.producer_epoch]
+                later = [row for row in fresh if row[1].transaction_epoch > txn.producer_epoch]
+                wanted += ended + later
+                unexplained += [txn] if not ended else []
+                break
+        else:
+            wanted += fresh
+    expected = [one for _, one in sorted(wanted, key=lambda row: row[0])]
+    assert markers_for(T0, found, past(known), held, len(before)) == (expected, unexplained)
+
+
 def test_a_transaction_of_the_first_dialect_is_found_by_where_the_partition_ended() -> None:
     one = order(1, epoch=0, g=1, end=LogEnd(2, 10))
     two = order(1, epoch=0, end=LogEnd(2, 20))
@@ -125,6 +185,13 @@ def test_history_is_taken_out_partition_by_partition() -> None:
     assert len(history) == 2
     assert [value for _, value in history.records()] == [encode_transaction(txn)]
     assert history.transactional_ids() == {"a"}
+    assert [history.knows_producer(producer_id) for producer_id in (0, 1, 2)] == [False, True, False]
+    assert [history.knows(*one) for one in ((T0, 1), (T1, 1), (T0, 2), (("u", 0), 1))] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
     of = history.take(
         T0, lambda taken: order(taken.producer_id, epoch=taken.transaction_epoch, g=taken.commit_sequence)
@@ -133,11 +200,14 @@ def test_history_is_taken_out_partition_by_partition() -> None:
     assert of(2) == []
     assert len(history) == 1
     assert len(list(history.records())) == 1
+    assert history.knows_producer(1)
+    assert [history.knows(one, 1) for one in (T0, T1)] == [False, True]
 
     history.take(T1, lambda taken: order(taken.producer_id, epoch=0))
     assert len(history) == 0
     assert list(history.records()) == []
     assert history.end_rank == 1
+    assert not history.knows_producer(1)
 
 
 def test_a_repeated_decision_of_the_first_dialect_without_ends_decides_nothing() -> None:

@@ -15,16 +15,15 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.joint.coordinator import BeginAnswer, ChildShown, CommitAnswer
-from stablelog.coordinators.joint.records import decode_joint
 from stablelog.coordinators.transactions.coordinator import (
     Decision,
     MarkerOrder,
     OpenTransaction,
-    TopicPartition,
     TransactionConfig,
     TransactionCoordinator,
 )
+from stablelog.coordinators.transactions.joint.coordinator import BeginAnswer, ChildShown, CommitAnswer
+from stablelog.coordinators.transactions.joint.records import decode_joint
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import (
     GroupKey,
@@ -37,6 +36,7 @@ from stablelog.coordinators.transactions.records import (
 )
 from stablelog.coordinators.transactions.states import LABELS
 from stablelog.errors import Refused
+from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import JointName, child_id
 from tests.coordinators.kafka_coordinator import kafka_value
 
@@ -110,7 +110,7 @@ class Conversation:
             TransactionConfig(**self.settings),
             coordinator_epoch=self.leader_epoch,
             producer_ids=ProducerIds(self.block),
-            log_ends=lambda targets: [self.ends.get(target, 0) for target in targets],
+            end_offsets=lambda targets: [self.ends.get(target, 0) for target in targets],
         )
 
     # -- commands ----------------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
-from stablelog.coordinators.joint.coordinator import ChildShown
 from stablelog.coordinators.transactions.coordinator import (
     Decision,
     EndAnswer,
@@ -16,11 +15,20 @@ from stablelog.coordinators.transactions.coordinator import (
     TransactionConfig,
     TransactionCoordinator,
 )
+from stablelog.coordinators.transactions.joint.coordinator import ChildShown
+from stablelog.coordinators.transactions.log_ends import LogEnd
 from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
-from stablelog.coordinators.transactions.records import decode_transaction, group_key, transaction_key
+from stablelog.coordinators.transactions.records import (
+    GroupState,
+    decode_group,
+    decode_transaction,
+    encode_transaction,
+    group_key,
+    transaction_key,
+)
 from stablelog.coordinators.transactions.states import State
 from stablelog.errors import NewerFormat
-from stablelog.wire.extension.children import JointName, child_id
+from stablelog.wire.extension.children import JointName, child_id, child_of
 
 T0 = ("t", 0)
 T1 = ("t", 1)
@@ -224,6 +232,27 @@ def test_numbers_go_on_after_a_restart_even_if_the_id_was_forgotten() -> None:
         assert who.producer_id >= 3
         add(restarted, who, T0)
         assert end(restarted, who, commit=True).markers[0].commit_sequence == 4
+
+
+def test_no_commit_gets_a_number_that_a_partition_may_have() -> None:
+    c = coordinator()
+    who, other = init(c), init(c, "b")
+    add(c, who, T0)
+    add(c, other, T0, name="b")
+    name = JointName("", "k")
+    c.await_sequences()
+    before = c.checkpoint()
+    for _ in range(2):
+        refused = end(c, who, commit=True)
+        assert refused == Decision(EndAnswer(ErrorCode.coordinator_load_in_progress))
+        joint = c.joint.commit(name, 0, [], now_ms=0)
+        assert joint.answer.error is ErrorCode.coordinator_load_in_progress
+    assert c.checkpoint() == before
+    assert end(c, other, commit=False, name="b").answer.error is ErrorCode.none, "an abort needs none"
+    assert [c.met_sequence(sequence) for sequence in (4, 7, 7, 3)] == [True, True, False, False]
+    c.sequences_met()
+    assert end(c, who, commit=True).markers[0].commit_sequence == 8
+    assert c.joint.commit(name, 0, [], now_ms=0).answer.commit_sequence == 9
 
 
 def test_the_last_cut_waits_for_the_slowest_commit() -> None:
@@ -523,6 +552,29 @@ def test_a_producer_that_shows_a_later_epoch_is_fenced_too() -> None:
     assert c.describe("a").partitions == {T0}  # type: ignore[union-attr]
 
 
+def test_a_late_copy_of_an_init_is_answered_only_while_nothing_has_begun_since() -> None:
+    """With the open transaction if it was kept, and asked for again."""
+    for keeps in (True, False):
+        for keeps_again in (True, False):
+            c = coordinator()
+            who = init(c, enable_two_phase=True)
+            shown = {"producer_id": who.producer_id, "producer_epoch": who.producer_epoch}
+            if keeps:
+                add(c, who, T0)
+            asked = {"enable_two_phase": True, **shown}
+            answer = init(c, keep_prepared=keeps, **asked)
+            assert (answer.error, answer.producer_epoch) == (ErrorCode.none, 1)
+            assert (answer.ongoing_producer_epoch == 0) == keeps
+            if not keeps:
+                assert init(c, keep_prepared=keeps_again, **asked) == answer
+                add(c, answer, T0)
+            before = c.checkpoint()
+            again = init(c, keep_prepared=keeps_again, **asked)
+            expected = answer if keeps and keeps_again else InitAnswer(ErrorCode.producer_fenced)
+            assert again == expected
+            assert c.checkpoint() == before
+
+
 def test_the_partitions_of_a_kept_transaction_are_not_its_successors() -> None:
     """What the successor wrote would have another epoch than the transaction that it is to decide (KIP-939)."""
     c = coordinator()
@@ -548,6 +600,104 @@ def test_the_time_of_a_transaction_is_not_that_of_the_one_before() -> None:
     assert c.abort_overdue(60_000).markers == []
     assert c.abort_overdue(109_999).markers == []
     assert len(c.abort_overdue(110_000).markers) == 1
+
+
+@pytest.mark.parametrize("api_version", [1, 5])
+@pytest.mark.parametrize("state", State, ids=lambda state: state.label)
+def test_a_producer_that_was_refused_a_partition_can_only_abort(state: State, api_version: int) -> None:
+    """Also where nothing has begun: the abort is heeded, and the next transaction can begin."""
+    c = TransactionCoordinator(TransactionConfig(), coordinator_epoch=7)
+    first = init(c)
+    shown = (first.producer_id, first.producer_epoch)
+
+    def add_one() -> ErrorCode:
+        added = c.add_partitions(
+            "a", *shown, [T0], api_version=3, transaction_version=2 if api_version == 5 else 1, now_ms=0
+        )
+        return added.answer[T0]
+
+    def ask(commit: bool, **given: bool) -> Decision[EndAnswer]:
+        return c.end("a", *shown, commit, api_version=api_version, now_ms=9, **given)
+
+    if state is not State.EMPTY:
+        add_one()
+    if state.is_decided or state.is_complete:
+        ended = ask(state in (State.PREPARE_COMMIT, State.COMPLETE_COMMIT))
+        if state.is_complete:
+            marked(c, ended)
+        shown = ended.answer[1:] if api_version == 5 else shown
+    c.turn_away("a", *shown)
+    before = c.checkpoint()
+    assert ask(True) == Decision(EndAnswer(ErrorCode.invalid_txn_state))
+    if state.is_decided:
+        assert ask(False) == Decision(EndAnswer(ErrorCode.concurrent_transactions))
+    elif state is not State.ONGOING:
+        assert ask(False, open_only=True) == Decision(EndAnswer(ErrorCode.coordinator_load_in_progress))
+    assert c.checkpoint() == before
+    if state.is_decided:
+        return
+    aborted = ask(False)
+    later = (shown[0], shown[1] + 1)
+    assert aborted.answer == (ErrorCode.none, *(later if api_version == 5 else (-1, -1)))
+    ((_, value),) = aborted.records
+    assert value is not None
+    txn = decode_transaction(value)
+    assert (txn.update_ms, txn.commit_sequence, txn.client) == (9, -1, later if api_version == 5 else shown)
+    if state is State.ONGOING:
+        assert (txn.state, len(aborted.markers)) == (State.PREPARE_ABORT, 1)
+    else:
+        assert (txn.state, aborted.markers, txn.start_ms) == (State.COMPLETE_ABORT, [], 9)
+        assert txn.settled_epoch == (7 if api_version == 1 else -1)
+    marked(c, aborted)
+    shown = txn.client
+    assert add_one() is ErrorCode.none
+    assert ask(True).answer.error is ErrorCode.none
+
+
+def test_behind_the_last_epoch_comes_a_new_producer_id() -> None:
+    """Epoch 32767 is for markers only, so that whoever has the last one can still be fenced."""
+    for epoch, following, marker_epoch in ((32764, (0, 32765), 32765), (32766, (1, 0), 32767)):
+        for is_open in (False, True):
+            c, restarted = (
+                TransactionCoordinator(TransactionConfig(), producer_ids=ProducerIds(1)) for _ in range(2)
+            )
+            who = init(c)
+            if is_open:
+                add(c, who, T0)
+            for key, value in c.checkpoint():
+                assert value is not None
+                if key == transaction_key("a"):
+                    value = encode_transaction(decode_transaction(value)._replace(producer_epoch=epoch))
+                restarted.replay(key, value)
+            restarted.loaded(0)
+            if is_open:
+                (order,) = restarted.force_abort("a", now_ms=0).markers
+                assert (order.producer_id, order.producer_epoch) == (0, marker_epoch)
+                described = restarted.describe("a")
+                assert described is not None
+                found = described.client_producer_id, described.client_producer_epoch
+            else:
+                answer = init(restarted)
+                found = answer.producer_id, answer.producer_epoch
+            assert found == following
+
+
+def test_where_a_partition_ends_that_is_not_known_lies_behind_every_offset() -> None:
+    c = coordinator()
+    who = init(c)
+    add_v1 = {"api_version": 3, "transaction_version": 1, "now_ms": 0}
+    c.add_partitions("a", who.producer_id, who.producer_epoch, [T0], **add_v1)
+    decision = c.end("a", who.producer_id, who.producer_epoch, True, api_version=1, now_ms=0)
+    ((_, value),) = decision.records
+    assert value is not None
+    assert decode_transaction(value).ends[T0] == LogEnd(0, 2**63 - 1)
+
+
+def test_a_group_that_nobody_has_asked_for_anything_has_reserved_and_decided_nothing() -> None:
+    ((key, value),) = coordinator().checkpoint()
+    assert key == group_key("")
+    assert value is not None
+    assert decode_group(value) == GroupState(producer_ids_end=0, commit_sequence_next=1)
 
 
 def test_changes_of_ids_and_of_keys_of_joint_commits_are_counted_together() -> None:
@@ -576,6 +726,44 @@ def test_names_of_joint_commits_have_their_limits() -> None:
     ):
         answer = c.joint.begin(JointName("", key), version, run, now_ms=0).answer
         assert (answer.error is ErrorCode.none) == fits, (key[:1], len(key), version, len(run))
+
+
+def test_of_the_runs_that_have_lost_a_version_the_last_hundred_are_known() -> None:
+    """One before them could begin again. It would be superseded again."""
+    c, name = coordinator(), JointName("", "k")
+
+    def begin(number: int) -> ErrorCode:
+        return c.joint.begin(name, 3, f"r{number}", now_ms=0).answer.error
+
+    for number in range(101):
+        assert begin(number) is ErrorCode.none
+    assert begin(0) is ErrorCode.producer_fenced
+    assert begin(101) is ErrorCode.none
+    assert begin(1) is ErrorCode.producer_fenced
+    assert begin(100) is ErrorCode.producer_fenced
+    assert begin(0) is ErrorCode.none
+
+
+def test_a_child_for_offsets_is_open_at_once_and_aborted_after_a_minute() -> None:
+    c = TransactionCoordinator(TransactionConfig(), coordinator_epoch=7)
+    shown = [c.joint.open_offsets(JointName("g", "k"), 2, T0, now_ms=5).answer for _ in range(2)]
+    children = [child_of(child.transactional_id) for child in shown]
+    assert [(one.name, one.version, one.run) for one in children if one] == [(("g", "k"), 2, "")] * 2
+    assert (
+        len({child.transactional_id for child in shown}) == len({child.producer_id for child in shown}) == 2
+    )
+    other_start = TransactionCoordinator(TransactionConfig(), coordinator_epoch=8)
+    later = other_start.joint.open_offsets(JointName("g", "k"), 2, T0, now_ms=5).answer
+    assert later.transactional_id not in {child.transactional_id for child in shown}
+    for child in shown:
+        described = c.describe(child.transactional_id)
+        assert described is not None
+        assert (described.state, described.partitions) == ("Ongoing", {T0})
+        assert (described.start_ms, described.update_ms, described.transaction_version) == (5, 5, 2)
+    assert c.abort_overdue(60_004).markers == []
+    assert [order.transactional_id for order in c.abort_overdue(60_005).markers] == [
+        child.transactional_id for child in shown
+    ]
 
 
 def test_a_list_is_made_in_slices_of_the_ids_that_are_there_when_it_begins(

@@ -24,7 +24,6 @@ from stablelog.coordinators.transactions.coordinator import (
     Decision,
     MarkerOrder,
     OpenTransaction,
-    TopicPartition,
     TransactionConfig,
     TransactionCoordinator,
 )
@@ -37,6 +36,7 @@ from stablelog.coordinators.transactions.records import (
     read_key,
 )
 from stablelog.coordinators.transactions.states import State
+from stablelog.types import TopicPartition
 from tests.scale import examples
 
 PARTITIONS: tuple[TopicPartition, ...] = (("t", 0), ("t", 1), ("__consumer_offsets", 0))
@@ -168,7 +168,7 @@ class World:
             TransactionConfig(two_phase_commit_enable=True),
             producer_ids=ProducerIds(COMMIT_LOG_BLOCK),
             coordinator_epoch=self.leader_epoch,
-            log_ends=lambda targets: [self.log_end(target) for target in targets],
+            end_offsets=lambda targets: [self.log_end(target) for target in targets],
             marker_barrier=self.marker_barrier,
         )
 

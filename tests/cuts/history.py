@@ -306,7 +306,9 @@ class History:
         else:
             self.counts["segments deleted"] += partition.apply_retention(self.broker.now_ms())
             partition.remove_deleted(self.broker.now_ms())
-            self.broker.topics.write_log_starts(self.broker.topics.changed_log_starts())
+            self.broker.topics.checkpoints.write_log_starts(
+                self.broker.topics.checkpoints.changed_log_starts()
+            )
         self.model.check_view(target, partition, self.chance)
 
     async def _cut(self, group, commit_sequence=-1, topics=None):

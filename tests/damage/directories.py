@@ -16,8 +16,9 @@ from stablelog.log.interrupted import SWAP
 from stablelog.log.model import LogConfig
 from stablelog.log.partition import Partition
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.children import child_id
-from stablelog.wire.extension.joint import BEGIN_JOINT, COMMIT_JOINT, JointChild
+from stablelog.wire.extension.joint import JointChild
 from tests.broker.apis.test_alter_configs import changed
 from tests.broker.desk import ABORT, COMMIT, DATA, opened, part
 
@@ -249,7 +250,7 @@ async def write_round(desk, number):
 
 async def joint_commit(desk, version):
     """A joint commit of two children."""
-    begun = await desk.ask(BEGIN_JOINT, 0, key="query", version=version, run="r")
+    begun = await desk.ask(ApiKey.BEGIN_JOINT, 0, key="query", version=version, run="r")
     assert begun.error_code is NONE, begun
     children = []
     for place in range(2):
@@ -263,7 +264,13 @@ async def joint_commit(desk, version):
             )
         )
     answer = await desk.ask(
-        COMMIT_JOINT, 0, key="query", version=version, run="r", children=tuple(children), group_offsets=()
+        ApiKey.COMMIT_JOINT,
+        0,
+        key="query",
+        version=version,
+        run="r",
+        children=tuple(children),
+        group_offsets=(),
     )
     assert answer.error_code is NONE, answer
 

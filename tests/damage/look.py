@@ -14,7 +14,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.broker.config import order_of
 from stablelog.broker.partition_state import PartitionState
-from stablelog.wire.extension.cut import DESCRIBE_CUT
+from stablelog.wire.api import ApiKey
 from tests.broker.desk import frame, part
 
 FETCH, METADATA, OFFSET_FETCH, LIST_GROUPS, EPOCH_END, CONFIGS = 1, 3, 9, 16, 23, 32
@@ -375,10 +375,12 @@ async def cuts(desk):
     found = {}
     for group, names in sorted(groups.items()):
         names = tuple(sorted(names))
-        last = await desk.ask(DESCRIBE_CUT, 0, group=group, commit_sequence=-1, topics=names)
+        last = await desk.ask(ApiKey.DESCRIBE_CUT, 0, group=group, commit_sequence=-1, topics=names)
         found[group] = (last.error_code.name, last.error_message or "", last.commit_sequence, {})
         for sequence in range(last.commit_sequence + 1):
-            answer = await desk.ask(DESCRIBE_CUT, 0, group=group, commit_sequence=sequence, topics=names)
+            answer = await desk.ask(
+                ApiKey.DESCRIBE_CUT, 0, group=group, commit_sequence=sequence, topics=names
+            )
             found[group][3][sequence] = (
                 answer.error_code.name,
                 [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DiskError
 from stablelog.testing.sim_disk import SimDisk
 

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from stablelog.env import disk as local
-from stablelog.env.disk import COPIED_SIZE_MAX, LocalDisk
+from stablelog.env import local_disk as local
+from stablelog.env.local_disk import COPIED_SIZE_MAX, LocalDisk
 from stablelog.errors import DiskError
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 

@@ -8,7 +8,7 @@ import pytest
 
 from bench.commit_fetch import drop_pages
 from stablelog.env import pages
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DiskError
 from stablelog.testing.sim_disk import SimDisk
 

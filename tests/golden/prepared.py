@@ -15,7 +15,7 @@ from stablelog.coordinators.transactions.records import (
     decode_transaction,
     transaction_key,
 )
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.log.model import LogConfig
 from stablelog.log.partition import Partition
 from stablelog.log.retention import is_log, offset_of

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 from tests.java.dump import dump, files_of
 from tests.log.test_compaction import HOUR_MS, KeyedLog, random_words
 from tests.log.timeline import DIRECTORY

@@ -12,7 +12,10 @@ from stablelog.client.connection import Connection
 from stablelog.client.producer import Producer
 from stablelog.errors import Refused
 from stablelog.spark.options import write_options
-from stablelog.spark.sink import Part, Task, abort_parts, commit_parts, stream_writer, write_part
+from stablelog.spark.sink.ending import abort_parts, commit_parts
+from stablelog.spark.sink.parts import Part
+from stablelog.spark.sink.task import Task, write_part
+from stablelog.spark.sink.writer import stream_writer
 from tests.client.faults import Proxy
 from tests.client.test_producer import END_TXN, PRODUCE, batch, committed, made, through
 from tests.clients.drivers import Confluent, unique

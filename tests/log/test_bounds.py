@@ -28,8 +28,10 @@ from stablelog.log.proof import DamagedBatch
 from stablelog.log.read import finished
 from stablelog.log.recovery import examine as examine_module
 from stablelog.log.recovery import replay, tail
+from stablelog.log.retention import count_too_much, count_too_old
 from stablelog.log.segment import OpenFiles, Segment
 from stablelog.log.snapshots import (
+    FoundSnapshots,
     ProducersFile,
     SnapshotFile,
     Snapshots,
@@ -43,7 +45,7 @@ from stablelog.testing.sim_disk import SimDisk
 from tests.log.known import Batch as KnownBatch
 from tests.log.known import Known
 from tests.log.test_compaction import KeyedLog
-from tests.log.test_damage import changed, headers, path_of
+from tests.log.test_damage import changed, headers, path_of, several_segments
 from tests.log.timeline import DIRECTORY, NOW_MS, Log
 
 # -- indexes and segments -------------------------------------------------------------------------------------------
@@ -160,11 +162,40 @@ def test_markers_are_written_together_as_far_as_a_segment_can_hold_them():
             offset = found[-1].header.next_offset
         return found
 
-    batches = planned(0, 3, 5)
-    lasts = [one.header.last_offset - 100 for one in batches]
-    assert lasts == sorted(lasts)
-    for limit in range(lasts[-1] + 2):
-        assert fitting(batches, limit) == max(1, sum(last <= limit for last in lasts))
+    for batches in (planned(0, 3, 5), planned(2, 3, 5), planned(4)):
+        lasts = [one.header.last_offset - 100 for one in batches]
+        assert lasts == sorted(lasts)
+        for limit in range(lasts[-1] + 2):
+            assert fitting(batches, limit) == max(1, sum(last <= limit for last in lasts))
+
+
+def test_a_batch_says_no_more_records_than_it_has_room_for():
+    """A record takes 7 bytes at the least. A batch that says more would take offsets that nothing stands at."""
+    log = Log()
+    plain = encode_batch([Record(0, NOW_MS, None, bytes(42))])
+    room = (len(plain) - 61) // 7
+    assert (len(plain) - 61) % 7 == 0
+    for count, is_taken in ((room - 1, True), (room, True), (room + 1, False), (room + 9, False)):
+        batch = bytearray(plain)
+        batch[23:27], batch[57:61] = (count - 1).to_bytes(4, "big"), count.to_bytes(4, "big")
+        batch[17:21] = crc32c(bytes(batch[21:])).to_bytes(4, "big")
+        if is_taken:
+            appended = log.partition.append(bytes(batch), now_ms=NOW_MS)
+            assert appended.last_offset - appended.first_offset == count - 1
+        else:
+            with pytest.raises(Refused, match=f"{count} records in {len(plain) - 61} bytes"):
+                log.partition.append(bytes(batch), now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize(("retention_ms", "count"), [(-1, 0), (9, 3), (10, 0)])
+def test_without_a_limit_no_segment_is_too_old_or_too_much(retention_ms, count):
+    log = Log(segment_bytes=1).write("- - -")
+    log.partition.roll(NOW_MS)
+    config = LogConfig(retention_ms=retention_ms)
+    assert count_too_old(log.partition._segments, config, NOW_MS + 10) == count
+    sizes = [segment.size for segment in log.partition.segments()]
+    for stay, too_much in ((-1, 0), (sum(sizes), 0), (sum(sizes) - sizes[0], 1), (0, 3)):
+        assert count_too_much(log.partition._segments, LogConfig(retention_bytes=stay)) == too_much
 
 
 def test_an_append_tells_where_it_went_and_by_which_time():
@@ -243,6 +274,26 @@ def test_a_segment_may_be_cleaned_from_the_end_of_its_lag_on():
         assert compaction.is_worth_it(sized, dirty_from, config) is is_worth_it
 
 
+@pytest.mark.parametrize("name", ["log_size", "index_size", "timeindex_size"])
+def test_segments_become_one_as_far_as_that_has_room(name):
+    summaries = [Summary(at, at + 1, **{name: 10}) for at in range(6)]
+    for limit, counts in (
+        (9, [1] * 6),
+        (10, [1] * 6),
+        (19, [1] * 6),
+        (20, [2] * 3),
+        (30, [3] * 2),
+        (59, [5, 1]),
+    ):
+        config = LogConfig(
+            segment_bytes=limit if name == "log_size" else 10**9,
+            segment_index_bytes=10**9 if name == "log_size" else limit,
+        )
+        groups = compaction.grouped(summaries, config)
+        assert [len(group) for group in groups] == counts
+        assert [one for group in groups for one in group] == summaries
+
+
 def test_of_sealed_segments_the_one_not_used_for_longest_is_closed():
     class Held:
         closed = False
@@ -296,6 +347,41 @@ def test_a_read_passes_over_segments_from_which_everything_was_compacted():
             first = next((offset for offset in there if offset >= time), None)
             assert (found and found[0]) == first
     partition.close(clean=False)
+
+
+def test_a_read_that_ends_in_a_gap_has_no_batch():
+    """Compaction has left the gap, and what lies behind it is undecided."""
+    disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    for base, batches in (
+        (0, [encode_batch([Record(0, NOW_MS, None, b"")], base_offset=0)]),
+        (10, [data_of(1, 30), data_of(1, 40)]),
+    ):
+        disk.write_atomic(path_of(base), b"".join(batches))
+    log = Log.__new__(Log)
+    log.disk, log.directory, log.now_ms, log.config = disk, DIRECTORY, NOW_MS, Log().config
+    partition = log.open(clean=True, recovery_point=None)
+    assert partition.last_stable_offset == 30
+    for start, end in ((0, 10), (1, None), (5, None), (29, None), (30, None), (31, None)):
+        found = partition.read(start, 1 << 20, Isolation.READ_COMMITTED)
+        assert (found.start_offset, found.end_offset) == (start, start if end is None else end)
+        assert len(found.buffers) == (end is not None)
+        assert found.aborted == ()
+    assert partition.read(5, 1 << 20, Isolation.READ_UNCOMMITTED).end_offset == 41
+    assert partition.read(5, 1, Isolation.READ_UNCOMMITTED, at_least_one=False).buffers == []
+    partition.close(clean=False)
+
+
+def data_of(producer_id, base_offset):
+    """A batch of a transaction."""
+    return encode_batch(
+        [Record(0, NOW_MS, None, b"")],
+        base_offset=base_offset,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=0 if base_offset == 30 else 1,
+        transactional=True,
+    )
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -472,7 +558,7 @@ def are_right(entries, batches, bases):
     return True
 
 
-@pytest.mark.parametrize("batches_and_bases", EPOCH_LOGS[:2])
+@pytest.mark.parametrize("batches_and_bases", EPOCH_LOGS)
 def test_a_file_of_leader_epochs_is_held_against_every_batch_where_one_begins(batches_and_bases):
     batches, bases = batches_and_bases
     partition = log_of_epochs(batches, bases).partition
@@ -602,10 +688,36 @@ def test_a_snapshot_is_due_from_its_bound_on():
     assert snapshots.is_due(1)
 
 
+@pytest.mark.parametrize("has_producers", [False, True])
+@pytest.mark.parametrize("held_producers", [False, True])
+def test_a_stop_needs_a_snapshot_where_a_start_would_replay_much_or_forget_producers(
+    has_producers, held_producers
+):
+    log = Log().write("-")
+    log.reopen()  # the time index is complete then
+    (segment,) = log.partition.segments()
+    producers = Producers.restored(producers_of(int(has_producers)), NOW_MS)
+    for replayed_size, whole, is_there in (
+        (4096, (), False),
+        (4097, (), False),
+        (10**6, (1,), True),
+        (0, (0, 2), False),
+    ):
+        snapshots = Snapshots(log.disk, DIRECTORY)
+        found = FoundSnapshots(frozenset({0, 1, 2}), frozenset(whole), replayed_size - 96, held_producers)
+        snapshots.opened(found)
+        snapshots.appended(96)
+        is_needed = has_producers or held_producers or replayed_size > 4096
+        assert snapshots.lacks_newest(producers, segment) is (is_needed and not is_there)
+
+
 def test_within_a_segment_the_two_newest_durable_snapshots_stay():
     disk = SimDisk()
     disk.make_dir(DIRECTORY)
     snapshots = Snapshots(disk, DIRECTORY)
+
+    removed = []
+    disk.fault = lambda what, path: removed.append(int(path.stem)) if what == "removing" else None
 
     def left():
         return sorted({int(path.stem) for path in disk.files()})
@@ -629,8 +741,10 @@ def test_within_a_segment_the_two_newest_durable_snapshots_stay():
     assert left() == [5, 12, 13]
     snapshots.keep_newest(14, [5])
     assert left() == [5, 12, 13]
+    removed.clear()
     snapshots.keep_newest(13, [5])
     assert left() == [5, 13]
+    assert set(removed) == {12}, "those that have gone before are not removed again"
 
 
 def producers_of(count):
@@ -736,6 +850,36 @@ def test_a_block_holds_1_to_32_producers(count):
         ProducerTable.of_blocks([bytes([count]) + block[1:]])
 
 
+@pytest.mark.parametrize("kind", range(256))
+def test_a_block_has_producers_of_up_to_5_batches_with_and_without_a_transaction(kind):
+    entry = producer_table.SNAPSHOT_ENTRY.pack(7, 0, -1, -1, 0, -1, -1, -1)
+    count = kind & ~8
+    rest_size = (8 + 24 * (count - 1)) * bool(count) + 16 * bool(kind & 8)
+    if count > 5:
+        with pytest.raises(Corrupt, match="of an unknown kind"):
+            ProducerTable.of_blocks([b"\1" + entry + bytes(8) + bytes([kind]) + bytes(rest_size)])
+        return
+    for size in (rest_size - 1, rest_size, rest_size + 1):
+        block = b"\1" + entry + bytes(8) + bytes([kind]) + bytes(max(size, 0))
+        if size == rest_size:
+            (producer,) = ProducerTable.of_blocks([block])
+            assert (producer.producer_id, len(producer.batches)) == (7, count)
+        elif size >= 0:
+            with pytest.raises(Corrupt):
+                ProducerTable.of_blocks([block])
+
+
+def test_the_ids_of_blocks_rise_from_each_to_the_next():
+    def block(*ids):
+        (found,) = ProducerTable.of(Producer(one, 0) for one in ids).blocks()
+        return found
+
+    assert len(ProducerTable.of_blocks([block(1, 3), block(4), block(9)])) == 4
+    for blocks in ([block(1, 3), block(3)], [block(1, 3), block(2)], [block(3), block(3)]):
+        with pytest.raises(Corrupt, match="do not rise behind 3"):
+            ProducerTable.of_blocks(blocks)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_table_of_producers_in_any_order_is_a_dict_that_is_sorted(seed, monkeypatch):
     monkeypatch.setattr(producer_table, "BLOCK_COUNT_MAX", 4)
@@ -811,10 +955,16 @@ def test_a_growing_index_of_aborts_answers_as_a_list_however_it_is_searched(seed
 # -- how far a segment goes ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("base", [0, 7])
 @pytest.mark.parametrize("spare", [1, 0, -1])
-def test_every_reader_of_a_segment_knows_how_far_its_offsets_may_go(spare, monkeypatch):
+def test_every_reader_of_a_segment_knows_how_far_its_offsets_may_go(spare, base, monkeypatch):
     """The bound is made low here: offsets of a segment's last batch lie at it, or one past it."""
-    log = Log().write("- - P1 - -")
+    log = Log().write("- " * base)
+    if base:
+        log.partition.roll(NOW_MS)
+        log.sync()
+        log.partition.delete_records(base)
+    log.write("- - P1 - -")
     log.partition.close()
     for module in (replay, examine_module, verify_module, tail, compaction):
         monkeypatch.setattr(module, "RELATIVE_OFFSET_MAX", 4 + spare)
@@ -822,12 +972,25 @@ def test_every_reader_of_a_segment_knows_how_far_its_offsets_may_go(spare, monke
     summaries = [Summary(0, 3), Summary(3, 5)]
     assert len(compaction.grouped(summaries, log.config)) == (1 if fits else 2)
     found = list(verify_module.verify_directory(log.disk, DIRECTORY))
-    assert [finding.path for finding in found] == ([] if fits else [path_of(0)])
+    assert [finding.path for finding in found] == ([] if fits else [path_of(base)])
     damage = examine_module.Examination(log.disk, DIRECTORY, examine_module.Expected()).run()
     assert (damage is None) == fits
     for path in [path for path in log.disk.files() if path.suffix in (".producers", ".snapshot")]:
         log.disk.lose(path)
-    assert log.open(clean=False, recovery_point=0).end_offset == (5 if fits else 4)
+    assert log.open(clean=False, recovery_point=0).end_offset == base + (5 if fits else 4)
+
+
+@pytest.mark.parametrize("read_size", [70, 1 << 20], ids=["read one by one", "read at once"])
+def test_a_batch_whose_offset_was_written_already_is_a_finding(read_size, monkeypatch):
+    """However many batches are read at once: those that are larger than that are read by themselves."""
+    monkeypatch.setattr(verify_module, "READ_SIZE", read_size)
+    log = Log().write("- - -")
+    log.partition.close()
+    assert list(verify_module.verify_directory(log.disk, DIRECTORY)) == []
+    changed(log, path_of(0), headers(log, path_of(0))[2][0] + 7)  # 3 in place of 2
+    changed(log, path_of(0), headers(log, path_of(0))[1][0] + 7)  # 0 in place of 1
+    found = [one for one in verify_module.verify_directory(log.disk, DIRECTORY) if one.path == path_of(0)]
+    assert any("comes after 0" in one.message or "not past 0" in one.message for one in found)
 
 
 def test_behind_damage_only_what_may_stand_there_is_taken_for_a_batch():
@@ -862,6 +1025,103 @@ def test_a_search_in_pieces_of_any_size_finds_the_same_batches(monkeypatch):
         monkeypatch.setattr(tail, "SCAN_SIZE", scan_size)
         found = list(tail.batches_behind(disk.open(path_of(0)), 0, 0))
         assert [(position, one.base_offset) for position, one in found] == wanted, scan_size
+
+
+@pytest.mark.parametrize(
+    ("at", "new", "is_refused"),
+    [(8, 0, True), (8, 48, True), (8, -70, True), (8, 49, False), (23, -1, True), (23, 0, False)],
+)
+def test_a_lookup_of_an_offset_meets_only_what_may_be_a_batch(at, new, is_refused):
+    """Also in a log file that was proven: the disk may change it since."""
+    log = Log().write("- - -")
+    (segment,) = log.partition.segments()
+    content = bytearray(log.disk.read_bytes(path_of(0)))
+    content[at : at + 4] = new.to_bytes(4, "big", signed=True)
+    log.disk.damage(path_of(0), bytes(content))
+    if is_refused:
+        with pytest.raises(Corrupt, match=f"{path_of(0)}: what stands at byte 0 is no batch"):
+            segment.find(1)
+    else:
+        assert segment.find(0).position == 0
+
+
+def test_a_proof_goes_over_the_map_that_readers_get(monkeypatch):
+    """So its pages are there for them. A file that is too short is not mapped: the proof says what is wrong."""
+    log = Log(segment_bytes=300).write("- " * 20)
+    log.partition.close()
+    log.partition = log.open(clean=True, prove=False)
+    content, given = log.disk.read_bytes(path_of(0)), []
+    monkeypatch.setattr(
+        segment_module, "prove_headers", lambda *arguments: iter(given.append(arguments) or ())
+    )
+    for there in (content, content + b"more", content[:-1]):
+        log.disk.damage(path_of(0), there)
+        segment = Segment(log.disk, DIRECTORY, 0, OpenFiles())
+        segment.open_sealed(log.partition.segments()[0].summary)
+        list(segment.unproven().prove())
+        disk, path, size, crc, mapped = given.pop()
+        assert (disk, path, size, crc) == (log.disk, path_of(0), len(content), segment.summary.log_crc)
+        assert mapped is None if len(there) < len(content) else bytes(mapped) == content
+
+
+# -- which batch has changed -------------------------------------------------------------------------------------------
+
+
+def with_epochs(epochs):
+    """A log of one segment, of a batch for each leader epoch. No CRC covers them."""
+    disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    batches = [
+        encode_batch([Record(0, NOW_MS, None, b"")], base_offset=at, leader_epoch=epoch)
+        for at, epoch in enumerate(epochs)
+    ]
+    disk.write_atomic(path_of(0), b"".join(batches))
+    return disk, len(batches[0])
+
+
+def test_of_leader_epochs_that_do_not_rise_the_one_that_was_too_great_or_the_one_that_is_too_small_is_named():
+    expected = examine_module.Expected(leader_epoch=5, gapless_epoch=0)
+    for epochs in itertools.product(range(4), repeat=4):
+        disk, size = with_epochs(epochs)
+        damage = examine_module.Examination(disk, DIRECTORY, expected).run()
+        known = [0, *epochs]  # the log begins with epoch 0
+        falls = next((at for at in range(1, 4) if epochs[at] < epochs[at - 1]), None)
+        if falls is None:
+            assert damage is None, epochs
+            continue
+        before = known[falls - 1]
+        was_too_great = epochs[falls - 1] > before and epochs[falls] >= before
+        assert damage.position == size * (falls - was_too_great), epochs
+        assert damage.end_offset == falls - was_too_great
+
+
+def test_a_gap_that_a_changed_offset_makes_is_cut_with_its_batch():
+    """What is left has no gap, so the segment may grow."""
+    log = several_segments()
+    path = path_of(log.bases[0])
+    position, header = headers(log, path)[2]
+    assert header.base_offset == 2
+    changed(log, path, position + 7)  # it says 3, as the one behind it does
+    expected = examine_module.Expected(leader_epoch=1, gapless_epoch=0)
+    damage = examine_module.Examination(log.disk, DIRECTORY, expected).run()
+    assert (damage.position, damage.end_offset, damage.has_gaps) == (position, 2, False)
+
+
+@pytest.mark.parametrize("which", [0, 2])
+def test_the_batch_whose_leader_epoch_has_changed_is_where_a_sealed_segment_is_cut(which):
+    """Only the summary's CRC tells that one has changed; the first that is unlike the one before it is taken."""
+    for place in range(len(headers(several_segments(), path_of(several_segments().bases[which])))):
+        log = several_segments()
+        path = path_of(log.bases[which])
+        position, header = headers(log, path)[place]
+        changed(log, path, position + 15)
+        damage = examine_module.Examination(log.disk, DIRECTORY, examine_module.Expected()).run()
+        after_first = place or headers(log, path)[1][0]  # what the first one is unlike, nothing tells
+        assert damage.path == path
+        if place:
+            assert (damage.position, damage.end_offset) == (position, header.base_offset)
+        else:
+            assert damage.position == after_first
 
 
 # -- the search behind damage ----------------------------------------------------------------------------------------

@@ -3,20 +3,25 @@
 import contextlib
 import random
 import re
+from hashlib import blake2b
 from itertools import pairwise
 
 import pytest
 from kio.schema.errors import ErrorCode
 
+from stablelog.batch.filtering import RawRecord
 from stablelog.batch.header import DELETE_HORIZON, Codec, headers_in
 from stablelog.batch.markers import KEY
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import Corrupt, Refused, Unavailable
+from stablelog.log import cleaner, proof
 from stablelog.log.compaction import LatestOffsets
-from stablelog.log.interrupted import CLEANED, SWAP, begin_swap
+from stablelog.log.interrupted import CLEANED, SWAP, begin_swap, finish_interrupted
+from stablelog.log.listing import Listing
 from stablelog.log.names import LOG, SEGMENT_SUFFIXES
 from stablelog.log.partition import Isolation
 from stablelog.log.read import finished
+from stablelog.log.summary import Summary
 from stablelog.log.verify import verify_directory
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from tests.log.timeline import DIRECTORY, Log
@@ -370,6 +375,21 @@ def test_a_damaged_batch_stops_compaction_and_stays():
     assert not [name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".cleaned")]
 
 
+@pytest.mark.parametrize("offset", range(1, 9))
+def test_a_segment_that_was_made_of_several_is_not_put_in_place_of_fewer(offset):
+    log = KeyedLog().write("a=1 a=2 b=1").write("a=3 b=2 c=1").write("c=2 a=4", roll=False)
+    work = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS)
+    cleaned = next(one for one in work.steps() if one is not None)
+    assert cleaned.replaced == (0, 3)
+    log.partition.truncate_to(offset)
+    before = log.words()
+    assert log.partition.take_cleaned(cleaned) is (offset == 8), "any cut makes other segments"
+    if offset < 8:
+        assert log.words() == before
+    assert not [name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".cleaned")]
+    assert list(verify_directory(log.disk, DIRECTORY)) == []
+
+
 def test_segments_that_were_deleted_or_cut_meanwhile_are_not_brought_back():
     for change in ("delete", "cut"):
         log = KeyedLog(segment_bytes=100).write("a=1 a=2 a=3 a=4")
@@ -620,3 +640,153 @@ def test_a_swap_that_has_begun_is_durable_with_all_its_files():
             assert has_begun or crash_at is not None
             if has_begun:
                 assert {f"{7:020d}{suffix}{SWAP}" for suffix in SEGMENT_SUFFIXES} <= set(names)
+
+
+# -- the keys that a pass notes ---------------------------------------------------------------------------------------
+
+
+def raw(offset, key):
+    return RawRecord(offset, 0, key, False, 0, b"")
+
+
+def test_only_records_with_a_key_from_the_first_dirty_offset_on_are_noted():
+    latest = LatestOffsets(5, 10)
+    latest.note([raw(3, b"a"), raw(4, None), raw(5, b"b"), raw(6, None), raw(7, b"b")])
+    assert len(latest) == 1
+    for key, offset, is_latest in (
+        (b"a", 3, True),  # nothing is noted of it
+        (b"b", 5, False),
+        (b"b", 6, False),
+        (b"b", 7, True),
+        (b"c", 0, True),
+    ):
+        assert latest.is_latest(key, offset) is is_latest, (key, offset)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_there_is_room_for_the_first_batch_and_for_as_many_keys_as_are_given(count):
+    latest = LatestOffsets(5, 2)
+    assert latest.has_room(99), "one batch is taken in any case"
+    latest.note([raw(5, b"a")])
+    latest.end_offset = 6
+    assert latest.has_room(count) is (count <= 1)
+
+
+def test_a_digest_that_stands_for_a_key_is_no_key():
+    """A key of up to 15 bytes stands for itself, and for a longer one a digest does. No key looks like another's digest."""
+    keys = [bytes(size) for size in range(40)]
+    keys += [blake2b(key, digest_size=size).digest() for key in keys for size in (14, 15, 16, 17)]
+    latest = LatestOffsets(0, 10**6)
+    latest.note([raw(offset, key) for offset, key in enumerate(keys)])
+    assert len(latest) == len(set(keys))
+    for offset, key in enumerate(keys):
+        assert latest.is_latest(key, offset), key
+        assert not latest.is_latest(key, offset - 1)
+
+
+# -- a pass over what a start has taken on trust ------------------------------------------------------------------------
+
+
+def reopened_unproven(monkeypatch):
+    """A log of three segments that a start takes on trust; a proof of each takes several steps."""
+    monkeypatch.setattr(proof, "PIECE_SIZE", 61)
+    monkeypatch.setattr(proof, "CHUNK_SIZE", 61)
+    log = KeyedLog().write("a=1 b=1 a=2").write("b=2 c=1 c=2")
+    log.partition.close()
+    log.partition = log.open(clean=True, prove=False)
+    return log
+
+
+def test_a_pass_proves_what_it_reads_in_steps(monkeypatch):
+    log = reopened_unproven(monkeypatch)
+    assert not any(segment.is_proven for segment in log.partition.segments()[:2])
+    work = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS)
+    steps = list(work.steps())
+    assert steps.count(None) == 4, "a proof of three batches takes two steps"
+    assert [cleaned.replaced for cleaned in steps if cleaned is not None] == [(0, 3)]
+    assert not work.cancelled
+
+
+@pytest.mark.parametrize("count", range(12))
+def test_a_pass_that_is_cancelled_after_any_step_ends_there_and_leaves_nothing(count, monkeypatch):
+    monkeypatch.setattr(cleaner, "STEP_SIZE", 1)  # so that each batch is a step
+    log = reopened_unproven(monkeypatch)
+    before = sorted(log.disk.files())
+    work = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS)
+    steps = work.steps()
+    assert all(next(steps) is None for _ in range(count))
+    work.cancel()
+    assert work.cancelled
+    assert len(list(steps)) <= 1
+    assert sorted(log.disk.files()) == before
+    assert [segment.base_offset for segment in log.partition.segments()] == [0, 3, 6]
+
+
+def test_a_pass_that_is_cancelled_between_two_segments_keeps_the_first_one():
+    log = KeyedLog(segment_bytes=400).write("a=1 b=1 a=2 b=2 a=3").write("c=1 d=1 c=2 e=1 f=1").write("g=1")
+    work = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS)
+    for cleaned in work.steps():
+        if cleaned is not None:
+            assert log.partition.take_cleaned(cleaned)
+            work.cancel()
+    assert log.words() == "3:b=2 4:a=3 5:c=1 6:d=1 7:c=2 8:e=1 9:f=1 10:g=1"
+
+
+def test_what_a_pass_that_nobody_has_ended_has_written_is_replaced_by_the_next_one():
+    """As where the task of a pass is garbage: its files stay, under names that only compaction writes."""
+    log = KeyedLog().write("a=1 b=1 a=2 c=1").write("b=2")
+    steps = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS).steps()
+    assert any(cleaned is not None for cleaned in steps)
+    steps.close()
+    assert any(path.name.endswith(CLEANED) for path in log.disk.files())
+    log.compact()
+    assert log.words() == "2:a=2 3:c=1 4:b=2"
+    assert not any(path.name.endswith(CLEANED) for path in log.disk.files())
+
+
+# -- a swap that Kafka has begun ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_summary", [False, True])
+@pytest.mark.parametrize("offsets", [(), (20, 23), (20, 22, 24)])
+def test_a_swap_replaces_the_segments_that_begin_within_its_offsets(offsets, has_summary):
+    """To the end that its summary tells; Kafka has none, and its last batch tells."""
+    disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    batches = [encode_batch([Record(0, 1, None, b"")], base_offset=at) for at in offsets]
+    end = 27 if has_summary else max(offsets, default=20) + 1
+    files = {f"{base:020d}{suffix}": b"old" for base in (0, 19, *range(20, 30)) for suffix in (LOG, ".index")}
+    files |= {f"{20:020d}.txnindex": b"old", f"{20:020d}{LOG}{SWAP}": b"".join(batches)}
+    files |= {f"{20:020d}.index{SWAP}": b"new"}
+    if has_summary:
+        files[f"{20:020d}.summary{SWAP}"] = Summary(20, 27).encode()
+    for name, content in files.items():
+        disk.write_atomic(DIRECTORY / name, content)
+    finish_interrupted(Listing(disk, DIRECTORY))
+    left = {base for base in (0, 19, *range(20, 30)) if base < 20 or base >= end} | {20}
+    names = {f"{base:020d}{suffix}" for base in left for suffix in (LOG, ".index")}
+    names.add(f"{20:020d}{'.summary' if has_summary else '.txnindex'}")  # which says whether there are aborts
+    assert set(disk.list_dir(DIRECTORY)) == names
+    assert disk.read_bytes(DIRECTORY / f"{20:020d}{LOG}") == b"".join(batches)
+    assert disk.read_bytes(DIRECTORY / f"{20:020d}.index") == b"new"
+
+
+def test_segments_without_any_batch_become_one_batch_without_records():
+    """As Kafka's compaction leaves them. Nothing tells an epoch of their offsets."""
+    log = KeyedLog(segment_bytes=1)
+    log.partition.close()
+    disk = log.disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    last = encode_batch([Record(0, log.now_ms, b"a", b"1")], base_offset=20, leader_epoch=0)
+    for base, content in ((0, b""), (10, b""), (20, last)):
+        disk.write_atomic(DIRECTORY / f"{base:020d}{LOG}", content)
+    log.partition = log.open(clean=True, recovery_point=None)
+    log.write("b=1")
+    log.compact()
+    found = [
+        (header.base_offset, header.last_offset, header.leader_epoch, header.record_count)
+        for header, _ in log.batches()
+    ]
+    assert found == [(0, 19, -1, 0), (20, 20, 0, 1), (21, 21, 0, 1)]
+    log.reopen(recovery_point=None)
+    assert log.words() == "19:-. 20:a=1 21:b=1"

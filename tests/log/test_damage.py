@@ -78,6 +78,22 @@ def test_segments_that_were_being_deleted_are_not_missed(clean):
     assert log.partition.segments()[0].base_offset == log.bases[2]
 
 
+@pytest.mark.parametrize("known", [1, 2, 3])
+@pytest.mark.parametrize("kept", [".snapshot", ".producers"])
+def test_segments_before_the_logs_start_are_read_from_the_last_snapshot_there(known, kept):
+    """Of a transaction that began in them only a snapshot behind them knows."""
+    log = several_segments()
+    log.disk.write_atomic(DIRECTORY / LOG_START_FILE, encode_log_start(log.bases[4] + 1))
+    for path in list(log.disk.files()):
+        if path.suffix in (".snapshot", ".producers") and (
+            int(path.stem) > log.bases[known] or path.suffix != kept
+        ):
+            log.disk.lose(path)
+    log.partition = log.open(is_established=True, leader_epoch=1)
+    assert [segment.base_offset for segment in log.partition.segments()] == log.bases[known:]
+    assert log.partition.start_offset == log.bases[4] + 1
+
+
 def test_a_partition_that_has_lost_its_only_segment_is_not_taken_for_a_new_one():
     log = Log().write("- -")
     log.partition.close(clean=False)
@@ -122,6 +138,22 @@ def test_a_lost_log_start_is_named():
     log.disk.lose(DIRECTORY / LOG_START_FILE)
     with pytest.raises(Corrupt, match=rf"{LOG_START_FILE} is gone"):
         log.open(clean=True, is_established=True, leader_epoch=1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_left_of_the_segments_behind_a_truncation(seed):
+    for end in range(0, 54, 7):
+        log = several_segments()
+        log.partition = log.open()
+        log.partition.truncate_to(end)
+        wanted = [base for base in log.bases if base <= end]
+        log.disk = log.disk.crash(random.Random(seed))
+        names = log.disk.list_dir(DIRECTORY)
+        assert [int(name[:20]) for name in names if name.endswith(".log")] == wanted
+        assert not [name for name in names if name[0] == "0" and int(name[:20]) > end]
+        assert path_of(wanted[-1], ".summary").name not in names, "it grows"
+        log.partition = log.open(recovery_point=end)
+        assert log.partition.end_offset == end
 
 
 # -- damage in the growing log --------------------------------------------------------------------------------------
@@ -280,6 +312,25 @@ def test_segments_behind_a_cut_are_kept():
     for base in log.bases[3:]:
         assert log.disk.read_bytes(path_of(base, ".cut")) == contents[base]
     assert [cut.path for cut in log.partition.cuts] == [path_of(base) for base in log.bases[2:]]
+
+
+def test_the_first_batch_of_a_segment_behind_the_damage_is_missed_too():
+    """Where no recovery point is known, one whole batch behind the damage says that the log was longer."""
+    log = Log(segment_bytes=1).write("- - -", sync=False)
+    bases = [segment.base_offset for segment in log.partition.segments()]
+    assert bases == [0, 1, 2]
+    log.partition.close(clean=False)
+    for path in [path for path in log.disk.files() if path.suffix != ".log"]:
+        log.disk.lose(path)
+    changed(log, path_of(0), 30)
+    before = log.disk.read_bytes(path_of(1))
+    with pytest.raises(Corrupt, match=f"{path_of(1)}.*a whole batch of offset 1 follows at byte 0"):
+        log.open(recovery_point=None)
+    for base in bases[1:]:
+        changed(log, path_of(base), 30)
+    log.partition = log.open(recovery_point=None)
+    assert log.partition.end_offset == 0
+    assert log.disk.read_bytes(path_of(1, ".cut")) != before
 
 
 # -- sealed segments, and what was taken on trust -------------------------------------------------------------------

@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from stablelog.batch.markers import Marker, MarkerType
-from stablelog.env.disk import BUFFERS_MAX, LocalDisk
+from stablelog.env.local_disk import BUFFERS_MAX, LocalDisk
 from stablelog.errors import DiskError, Unavailable
 from stablelog.log.model import MarkerWrite
 from stablelog.log.verify import verify_directory

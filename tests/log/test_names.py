@@ -6,7 +6,7 @@ import random
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.log.names import is_log, is_partition_file, is_snapshot
 from stablelog.log.verify import verify_directory
 from stablelog.ops.inspect import files_of, inspect_file

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from stablelog.log.partition import Isolation
 from stablelog.log.segment import OpenFiles
 from stablelog.testing.sim_disk import SimDisk
@@ -43,3 +45,25 @@ def test_a_shared_limit_that_nobody_uses_yet_is_taken():
     log.partition.close()
     log.partition = log.open(clean=True, open_files=shared)
     assert log.partition.open_files is shared
+
+
+@pytest.mark.parametrize("name", ["log", "offset_index", "time_index", "txn_index"])
+def test_a_segment_of_which_anything_is_read_counts(name):
+    """Also one whose log file is not looked at: an index is in memory then."""
+    log = Log(segment_bytes=200).write("P1 P1a " * 12)
+    log.partition.close()
+    open_files = OpenFiles(3)
+    log.partition = log.open(clean=True, open_files=open_files)
+    sealed = log.partition.segments()[:-1]
+    assert len(sealed) > 4
+    for segment in sealed:
+        segment.give_back()
+        open_files.forget(segment)
+    for count, segment in enumerate(sealed, 1):
+        getattr(segment, name)
+        getattr(segment, name)
+        assert len(open_files) == min(count, 3)
+    for segment in sealed:
+        open_files.used(segment)
+        segment.close()
+    assert len(open_files) == 0

@@ -1,6 +1,6 @@
 import errno
 import random
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import Codec, read_header
 from stablelog.batch.records import QUICK_COUNT_MAX, Record, decode_records, encode_batch
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Corrupt, DiskError, NewerFormat, OffsetOutOfRange, Refused, Unavailable
 from stablelog.log import read as log_read
 from stablelog.log import retention as log_retention
@@ -19,6 +19,7 @@ from stablelog.log.partition import Isolation, Origin
 from stablelog.log.read import finished
 from stablelog.log.recovery import replay
 from stablelog.log.segment import Segment
+from stablelog.log.snapshots import Snapshots
 from stablelog.log.verify import verify_directory
 from tests.log.timeline import DIRECTORY, NOW_MS, Log, write
 
@@ -320,6 +321,13 @@ def test_a_batch_that_is_too_large_is_refused_by_the_name_of_the_setting():
     log = Log(max_message_bytes=100)
     with pytest.raises(Refused, match=r"max\.message\.bytes=100"):
         log.partition.append(plain(1, value=bytes(100)), now_ms=NOW_MS)
+    batch = plain(NOW_MS, value=bytes(20))
+    log.partition.reconfigure(replace(log.config, max_message_bytes=len(batch) - 1))
+    with pytest.raises(Refused) as caught:
+        log.partition.append(batch, now_ms=NOW_MS)
+    assert caught.value.code is ErrorCode.message_too_large
+    log.partition.reconfigure(replace(log.config, max_message_bytes=len(batch)))
+    assert log.partition.append(batch, now_ms=NOW_MS).last_offset == 0
 
 
 def test_a_time_too_far_from_the_brokers_is_refused_by_the_name_of_the_setting():
@@ -354,9 +362,17 @@ def test_the_brokers_time_takes_the_place_of_the_clients_where_the_topic_says_so
 def test_segments_roll_by_size_and_by_the_brokers_time():
     log = Log(segment_bytes=250, segment_ms=1000).write("- - - -")
     assert len(log.partition.segments()) == 2
-    log.now_ms += 1001
+    log.now_ms += 1000
+    log.write("-")
+    assert len(log.partition.segments()) == 2, "it is as old as it may be"
+    log.now_ms += 1
     log.write("-")
     assert len(log.partition.segments()) == 3
+    log.now_ms += 999
+    log.write("-")
+    log.now_ms += 2
+    log.write("-")
+    assert len(log.partition.segments()) == 4, "the time begins with the segment"
 
 
 def test_retention_by_time_takes_whole_segments_and_keeps_what_is_new():
@@ -385,6 +401,25 @@ def test_a_leader_epoch_ends_where_the_next_begins():
     assert log.partition.end_offset_for_epoch(9) == (-1, -1)
     log.reopen()
     assert log.partition.end_offset_for_epoch(3) == (3, 3)
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_file_of_leader_epochs_that_disagrees_with_the_log_is_told_to_nobody(is_cut):
+    log = write("- -")
+    log.reopen(leader_epoch=3)
+    log.write("- -")
+    assert log.partition.end_offset_for_epoch(0) == (0, 2)
+    path = DIRECTORY / EPOCH_FILE
+    if not is_cut:
+        log.partition.close()
+    log.disk.write_atomic(path, LeaderEpochs([(0, 0), (3, 1)]).encode())
+    if is_cut:
+        log.partition.truncate_to(3)
+    else:
+        log.partition = log.open(clean=True, leader_epoch=3)
+    for asked in (0, 3):
+        with pytest.raises(Corrupt, match=rf"{path} says that leader epoch 3 begins at offset 1"):
+            log.partition.end_offset_for_epoch(asked)
 
 
 def test_leader_epochs_that_are_lost_are_read_in_the_batches_before_the_last_snapshot_too():
@@ -603,6 +638,14 @@ def test_the_greatest_time_behind_the_log_start_is_found_in_steps(steps_of):
     assert step_count >= 400 // 20
 
 
+def test_the_greatest_time_of_a_log_that_no_lookup_has_walked_is_found_in_steps(steps_of):
+    log = event_log(200, segment_bytes=3000)
+    found, step_count, count = steps_of(log.partition.look_up_newest(Isolation.READ_COMMITTED))
+    assert found[:2] == (398, NOW_MS - 999_801)
+    assert step_count >= 400 // 21
+    assert count < 400 + 2 * step_count + 50
+
+
 def test_the_greatest_time_is_found_where_segments_were_deleted_between_two_steps(monkeypatch):
     monkeypatch.setattr(log_read, "STEP_COUNT_MAX", 20)
     log = event_log(200, segment_bytes=3000)
@@ -695,6 +738,57 @@ def test_a_closed_partition_takes_no_call_and_touches_no_file(order):
     assert "is closed" in str(partition.failure)
     assert not any(partition.holds(segment) for segment in partition.segments())
     partition.close()
+
+
+@pytest.mark.parametrize("origin", [*Origin, None], ids=["client", "coordinator", "copy", "marker"])
+@pytest.mark.parametrize("where", [(Segment, "note"), (Snapshots, "appended")], ids=["first", "later"])
+def test_an_append_that_an_unexpected_error_interrupts_fails_the_partition(origin, where, monkeypatch):
+    """The log file has bytes then of which memory does not know: nothing may be appended behind them."""
+    log, reasons = Log().write("- P1"), []
+    log.partition.usability.on_failure = reasons.append
+
+    def append():
+        if origin is None:
+            return log.end(1, commit=False)
+        base_offset = log.partition.end_offset if origin is Origin.REPLICATION else 0
+        batch = encode_batch([Record(0, NOW_MS, None, b"x")], base_offset=base_offset)
+        return log.partition.append(batch, now_ms=NOW_MS, origin=origin)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*where, lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            append()
+    for call in (append, lambda: log.partition.read(0, 1, Isolation.LOG_END)):
+        with pytest.raises(
+            Unavailable, match="t-0 has failed and needs a restart: an append was written and not"
+        ):
+            call()
+    assert reasons == [log.partition.failure], "it is told once"
+    log.partition.close()
+    log.partition = log.open()
+    log.write("- -")
+    assert list(verify_directory(log.disk, DIRECTORY)) == []
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+@pytest.mark.parametrize("has_producer", [False, True])
+@pytest.mark.parametrize("is_assumed", [False, True])
+def test_what_a_clean_close_leaves_is_durable_however_little_it_is(is_written, has_producer, is_assumed):
+    """Also where everything beside the log file is as the last close has left it."""
+    log = write("P1 P1c" if has_producer else "-")
+    log.reopen()
+    if is_written:
+        log.write("-", sync=False)
+    if is_assumed:
+        log.partition.assume_synced()
+    end = log.partition.end_offset
+    log.partition.close()
+    closed = log.disk
+    for seed in range(10):
+        log.disk = closed.crash(random.Random(seed))
+        partition = log.open(clean=True)
+        assert partition.end_offset == end
+        partition.close()
 
 
 def test_the_bytes_of_deleted_segments_are_given_back_when_their_files_are_closed():

@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import BatchHeader, read_header
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, encode_batch
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Corrupt, NewerFormat, Refused
 from stablelog.log import producers as producers_module
 from stablelog.log import snapshots
@@ -30,6 +30,7 @@ from stablelog.log.snapshots import (
 )
 from stablelog.log.summary import Summary
 from tests.log.known_producers import SEQUENCE_END, KnownProducers
+from tests.log.timeline import Log
 
 NOW_MS = 1_700_000_000_000
 PROGRESS = Summary(0, 9)
@@ -300,6 +301,20 @@ def test_producers_that_have_written_are_packed_when_they_are_idle():
     assert size / 5_000 <= IDLE_SIZE_MAX
 
 
+def test_producers_that_have_written_within_a_minute_are_not_packed():
+    """A producer at work is not packed and unpacked with each batch."""
+    log = Log(producer_id_expiration_ms=10**9)
+    begun = log.now_ms
+    for producer_id in (1, 2, 3):
+        log.append(producer_id, transactional=False)
+        log.now_ms += 1
+    recent = log.partition.producer_state._recent
+    for later_ms, left in ((0, [1, 2, 3]), (60_000, [1, 2, 3]), (60_001, [2, 3]), (60_003, [])):
+        assert sum(log.partition.expire_producers(begun + later_ms)) == 0
+        assert sorted(recent) == left
+    assert len(list(log.partition.producers())) == 3
+
+
 def calls_of(work):
     """How many functions are called, those written in C included."""
     count = 0
@@ -362,6 +377,41 @@ def test_a_file_of_version_1_is_read():
     read, progress = decode_producers(version_1(table, PROGRESS))
     assert rows(read) == rows(table)
     assert progress == PROGRESS
+
+
+def test_a_row_of_version_1_without_a_timestamp_has_that_of_its_last_batch_or_of_its_use():
+    batches = [KeptBatch(at, 10 * at, 0, NOW_MS + at) for at in range(7)]
+    table = [Producer(1, 0, 3, batches, NOW_MS + 99, 5), Producer(2, 0, 3, [], NOW_MS + 98, 6)]
+    content = json.loads(version_1(table, PROGRESS).partition(b"\n")[0])
+    del content["timestamps"]
+    text = json.dumps(content, separators=(",", ":")).encode()
+    read, _ = decode_producers(text + b"\n" + f"{crc32c(text):08x}".encode() + b"\n")
+    assert list(read) == [
+        Producer(1, 0, 3, batches[-BATCHES_KEPT:], NOW_MS + 99, NOW_MS + 6),
+        Producer(2, 0, 3, [], NOW_MS + 98, NOW_MS + 98),
+    ]
+
+
+def test_a_file_of_a_million_bytes_and_more_is_read(tmp_path):
+    table = many(20_000)
+    content = encoded(table)
+    assert len(content) > 1 << 20
+    path = tmp_path / "producers"
+    path.write_bytes(content)
+    read, _ = read_producers(LocalDisk(), path)
+    assert read.blocks() == table.blocks()
+
+
+def test_producers_whose_ids_rise_fill_their_blocks():
+    """As they come from a broker that gives out ids."""
+    for count in (1, 31, 32, 33, 64, 65, 200):
+        table = ProducerTable()
+        for one in many(count):
+            table.put(one)
+        assert [block[0] for block in table.blocks()] == [32] * (count // 32) + [count % 32] * bool(
+            count % 32
+        )
+        assert [one.producer_id for one in table] == [one.producer_id for one in many(count)]
 
 
 def test_a_file_is_read_in_pieces(tmp_path, monkeypatch):

@@ -10,11 +10,12 @@ import pytest
 from stablelog.batch.header import HEADER
 from stablelog.errors import Corrupt, DiskError, Unavailable
 from stablelog.log import cleaner
-from stablelog.log.epochs import EPOCH_FILE
+from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.names import SEGMENT_SUFFIXES, VIEW_START_FILE
 from stablelog.log.recovery.examine import Expected
 from stablelog.log.recovery.repair import cut, examine
+from stablelog.log.summary import Summary
 from stablelog.log.verify import verify_directory
 from stablelog.testing.sim_disk import SimulatedCrash
 from tests.log.test_compaction import KeyedLog
@@ -313,6 +314,13 @@ def test_a_compacted_log_starts_after_a_cut_in_a_segment_with_gaps(place):
     damage = examine(log.disk, DIRECTORY, EXPECTED)
     assert (damage.position, damage.has_gaps) == (position, True)
     cut(log.disk, DIRECTORY, damage)
+    assert list(verify_directory(log.disk, DIRECTORY, gapless_epoch=0)) == [], "before the next start, too"
+    summary = Summary.decode(log.disk.read_bytes(path_of(0, ".summary")))
+    kept = [header for _, header in headers(log, path)]
+    assert (summary.base_offset, summary.end_offset) == (0, damage.end_offset)
+    assert summary.stable_offset == damage.end_offset
+    assert summary.max_timestamp == max(header.max_timestamp for header in kept if header.record_count)
+    assert summary.record_count == sum(header.record_count for header in kept if not header.is_control)
     partition = start(log, damage.end_offset)
     assert partition.end_offset == damage.end_offset
     partition.close(clean=False)
@@ -461,6 +469,27 @@ def test_a_repair_that_a_crash_interrupts_anywhere_is_finished_by_the_next_one(h
     assert crash_at > 5
 
 
+@pytest.mark.parametrize("how", [how for how in DAMAGES if "summary" in how])
+def test_what_was_durable_is_known_until_a_cut_is_done(how):
+    """Where the broker has recorded no end of it, the files tell, and the cut removes them."""
+    log = compacted_segments()
+    damage, which = DAMAGES[how]
+    damage(log, log.bases[which])
+    wanted = examine(log.disk, DIRECTORY, EXPECTED)
+    for crash_at in range(1, 60):
+        disk = copy.deepcopy(log.disk)
+        disk.crash_at = disk.steps + crash_at
+        try:
+            cut(disk, DIRECTORY, wanted)
+            break
+        except SimulatedCrash:
+            disk.crash_at = None
+        again = examine(disk, DIRECTORY, EXPECTED)
+        if again is not None:
+            assert again.durable_end == wanted.durable_end, f"after a crash at operation {crash_at}"
+    assert crash_at > 5
+
+
 def opens(log, end_offset, *, clean):
     """Whether a start opens the log, which ends here."""
     try:
@@ -566,7 +595,7 @@ def test_a_growing_segment_from_which_nothing_can_be_read_is_not_passed_over(at)
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(80))
 def test_a_start_opens_a_log_whose_damage_is_passed_over_and_no_other(clean, seed):
     chance = random.Random(seed)
     log = compacted_segments() if chance.random() < 0.5 else several_segments(clean=clean)
@@ -580,6 +609,49 @@ def test_a_start_opens_a_log_whose_damage_is_passed_over_and_no_other(clean, see
             without_snapshots(log)
         if chance.random() < 0.3:
             log.disk.lose(DIRECTORY / EPOCH_FILE)
+        elif chance.random() < 0.5:
+            later = LeaderEpochs([(0, 0), (chance.choice([1, 2]), log.bases[-1])])
+            log.disk.write_atomic(DIRECTORY / EPOCH_FILE, later.encode())
     damage = examine(log.disk, DIRECTORY, replace(EXPECTED, recovery_point=log.end_offset))
     is_served = damage is None or (damage.is_passed_over and damage.refused is None)
     assert is_opened(log, clean=clean) == is_served
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("which", [0, 2])
+@pytest.mark.parametrize(("bits", "is_possible"), [(1, True), (2, False), (3, False)])
+@pytest.mark.parametrize(
+    ("epochs", "is_read"),
+    [(None, True), ([(0, 0)], False), ([(0, 0), (1, 9)], False), ([(0, 0), (2, 9)], True)],
+    ids=["lost", "known", "of the last start", "of a later start"],
+)
+def test_a_start_refuses_a_leader_epoch_that_has_not_begun_if_it_reads_it(
+    clean, which, bits, is_possible, epochs, is_read
+):
+    """It reads the epochs from the headers where their file is lost, or names one that has not begun. The last is 1."""
+    log = several_segments(clean=clean)
+    path = path_of(log.bases[which])
+    changed(log, path, batch_in(log, log.bases[which], is_control=False)[0] + 15, bits=bits)
+    if epochs is None:
+        log.disk.lose(DIRECTORY / EPOCH_FILE)
+    else:
+        log.disk.write_atomic(DIRECTORY / EPOCH_FILE, LeaderEpochs(epochs).encode())
+    damage = examine(log.disk, DIRECTORY, replace(EXPECTED, recovery_point=log.end_offset))
+    assert damage.path == path
+    is_served = is_possible or not is_read
+    assert (damage.is_passed_over, is_opened(log, clean=clean)) == (is_served, is_served)
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("is_damaged", [False, True])
+@pytest.mark.parametrize("at", [5, 30])
+def test_a_start_reads_what_stands_before_snapshots_that_are_damaged(clean, is_damaged, at):
+    log = several_segments(clean=clean)
+    path = path_of(log.bases[2])
+    changed(log, path, batch_in(log, log.bases[2], is_control=False)[0] + at)
+    for snapshot in [path for path in log.disk.files() if path.suffix in (".snapshot", ".producers")]:
+        if is_damaged:
+            changed(log, snapshot, 7)
+    damage = examine(log.disk, DIRECTORY, replace(EXPECTED, recovery_point=log.end_offset))
+    assert damage.path == path
+    assert (damage.is_passed_over, is_opened(log, clean=clean)) == (not is_damaged, not is_damaged)

@@ -6,7 +6,8 @@ import struct
 
 import pytest
 
-from stablelog.batch.header import HEADER
+from stablelog.batch.filtering import emptied
+from stablelog.batch.header import HEADER, read_header
 from stablelog.batch.records import Record, encode_batch
 from stablelog.log.recovery import tail
 from stablelog.log.recovery.tail import batches_behind, keep_segment, keep_tail, lost_batches
@@ -25,6 +26,7 @@ class CountingFile:
         self.file = self.disk.open(PATH, create=True)
         self.file.append(content)
         self.read_size = 0
+        self.calls = []
 
     @property
     def size(self):
@@ -33,6 +35,7 @@ class CountingFile:
     def read(self, position, size):
         found = self.file.read(position, size)
         self.read_size += len(found)
+        self.calls.append((position, size))
         return found
 
 
@@ -142,7 +145,112 @@ def test_the_whole_batches_behind_damage_are_found_and_nothing_else(seed, monkey
         elif all(row[2] for row in rows[place + 1 :]):  # refused for another reason than its bytes
             check(places(lost_batches(file, position, offset)), rows[place:])
     check(places(batches_behind(file, -1, 0)), rows)
+    assert list(lost_batches(file, -1, 0)) == list(batches_behind(file, -1, 0))
     assert offsets(file, -1, rows[-1][1] + 1) == []
+
+
+def emptied_batch(offset):
+    return emptied(read_header(batch(offset, b"")))
+
+
+def damaged_at(content, at):
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+@pytest.mark.parametrize("last", [b"", batch(8, b"last")], ids=["the last one", "followed"])
+def test_batches_in_a_record_of_the_damaged_batch_are_not_taken_for_what_follows(last):
+    """They follow each other there. But the damaged batch says how long it is."""
+    damaged = damaged_at(batch(1, batch(5, b"inner") + batch(6, b"inner")), 30)
+    assert offsets(CountingFile(batch(0, b"a") + damaged + last), len(batch(0, b"a")), 1) == [8] * bool(last)
+
+
+def test_a_whole_batch_where_the_damaged_one_ends_comes_before_those_that_others_follow():
+    """Also behind a damaged batch without records."""
+    for damaged in (damaged_at(batch(0, b"a"), 30), damaged_at(emptied_batch(0), 30)):
+        content = damaged + batch(1, b"alone") + bytes(70) + batch(2, b"b") + batch(3, b"c")
+        assert offsets(CountingFile(content), 0, 0) == [1, 2, 3]
+
+
+def test_of_batches_at_any_byte_the_first_that_another_or_the_files_end_follows_is_taken():
+    alone, behind = batch(1, b"alone"), batch(2, b"b")
+    for content, wanted in (
+        (bytes(80) + alone + bytes(80) + behind, [2]),
+        (bytes(80) + alone + bytes(80) + behind + bytes(60), [2]),  # a torn header follows
+        (bytes(80) + alone + bytes(80) + behind + bytes(61), [1, 2]),
+        (bytes(80) + alone + behind + bytes(61), [1, 2]),
+        (bytes(80) + emptied_batch(1), [1]),
+        (bytes(80) + emptied_batch(1) + bytes(61), [1]),
+    ):
+        assert offsets(CountingFile(content), 0, 0) == wanted
+
+
+def test_a_batch_is_found_by_a_byte_that_stands_behind_an_equal_one():
+    """The byte that tells a batch's format is searched, and a leader epoch in front of it may end in the same."""
+    wanted = encode_batch([Record(0, 1, None, b"")], base_offset=3, leader_epoch=2)
+    assert offsets(CountingFile(bytes(80) + wanted), 0, 0) == [3]
+
+
+@pytest.mark.parametrize("first", [batch(1, b"whole"), emptied_batch(1)], ids=["records", "no records"])
+def test_a_whole_batch_that_was_refused_is_lost_once(first):
+    damaged = damaged_at(batch(2, b"b"), 9)
+    for behind, wanted in (
+        (b"", []),
+        (damaged, []),
+        (damaged + batch(3, b"c") + batch(4, b"d"), [3, 4]),
+        (batch(2, b"b") + damaged + batch(4, b"d"), [2, 4]),
+    ):
+        file = CountingFile(batch(0, b"a") + first + behind)
+        begin = len(batch(0, b"a"))
+        assert [one.base_offset for _, one in lost_batches(file, begin, 1)] == [1, *wanted]
+        assert offsets(file, begin, 1) == wanted
+    overlapping = CountingFile(batch(5, b"e") + batch(5, b"f"))
+    assert [at for at, _ in lost_batches(overlapping, 0, 0)] == [len(batch(5, b"e"))]
+
+
+# -- what the search may read -------------------------------------------------------------------------------------------
+
+
+def crafted(offset, size):
+    """A header that claims a batch of this size. Its CRC is that of nothing."""
+    return struct.pack(">qiibI", offset, size - 12, 0, 2, 0) + bytes(40)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_crc_of_large_batches_is_read_only_where_one_follows_and_within_a_budget(seed, monkeypatch):
+    chance = random.Random(seed)
+    wanted = batch(9, bytes(chance.randint(0, 900)))
+    gap, begin = chance.choice([0, 100]), 61
+    whole_at = begin + 61 * chance.randint(0, 8) + gap
+    rows = []  # each false header claims to end where the whole batch begins, or in the zeros before that
+    for at in range(begin, whole_at - gap, 61):
+        end = whole_at - (gap if chance.random() < 0.3 else 0)
+        rows.append((at, max(end - at, 62)))
+    content = bytes(begin) + b"".join(crafted(1, size) for _, size in rows) + bytes(gap) + wanted
+    size_max, times = chance.choice([62, 100, 300, len(wanted), 2000]), chance.choice([0, 1, 1, 2])
+    monkeypatch.setattr(tail, "LONE_SIZE_MAX", size_max)
+    monkeypatch.setattr(tail, "SPARE_READS", times)
+    spare, read = times * len(content), []
+    for at, size in [*rows, (whole_at, len(wanted))]:
+        is_followed = at + size in (whole_at, len(content))
+        if size <= size_max:
+            read.append((at, size))
+        elif is_followed and size <= spare:
+            read.append((at, size))
+            spare -= size
+    is_found = (whole_at, len(wanted)) in read
+    file = CountingFile(content)
+    assert offsets(file, 0, 0) == [9] * is_found
+    # What was found is read once more.
+    calls = [call for call in file.calls if call in [*rows, (whole_at, len(wanted))]]
+    assert calls == read + [(whole_at, len(wanted))] * is_found
+
+
+def test_a_lone_batch_of_2_mib_is_searched_for_and_none_that_is_larger():
+    small = len(batch(7, bytes(1 << 20))) - (1 << 20)
+    for size, is_found in ((2 << 20, True), ((2 << 20) + 1, False)):
+        alone = batch(7, bytes(size - small))
+        assert len(alone) == size
+        assert offsets(CountingFile(bytes(80) + alone + bytes(80)), 0, 0) == [7] * is_found
 
 
 @pytest.mark.parametrize("size", [0, 1, 60, 61, 100])
@@ -173,6 +281,21 @@ def test_the_bytes_from_a_position_on_are_kept_once_and_beside_those_that_were_k
     kept = {path.name: disk.read_bytes(path) for path in disk.files()}
     assert kept[f"{0:020d}.cut.1"] == bytes(range(19, 50))
     assert kept[f"{0:020d}.cut.2"] == bytes(range(21, 50))
+    for seed in range(10):
+        left = disk.crash(random.Random(seed))
+        assert {path.name: left.read_bytes(path) for path in left.files() if ".cut" in path.name} == {
+            name: content for name, content in kept.items() if ".cut" in name
+        }
     disk.damage(PATH, b"")
     assert keep_segment(disk, PATH, 7, "why") is None
-    assert {path.name for path in disk.crash(random.Random(0)).files()} >= {f"{0:020d}.cut"}
+
+
+@pytest.mark.parametrize("copy_size", [1, 7, 4 << 20])
+@pytest.mark.parametrize("at", [0, 6, 7, 29])
+def test_a_file_that_differs_in_any_byte_is_no_copy(copy_size, at, monkeypatch):
+    monkeypatch.setattr(tail, "COPY_SIZE", copy_size)
+    disk = CountingFile(bytes(range(50))).disk
+    other = damaged_at(bytes(range(20, 50)), at)
+    disk.write_atomic(PATH.with_suffix(".cut"), other)
+    assert keep_tail(disk, PATH, 20).name == f"{0:020d}.cut.1"
+    assert disk.read_bytes(PATH.with_suffix(".cut")) == other

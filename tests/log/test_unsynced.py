@@ -1,10 +1,12 @@
 """What has to reach the disk: nothing is left out, and what relies on something comes behind it."""
 
 import errno
+import random
 
 import pytest
 
-from stablelog.errors import DiskError
+from stablelog.errors import DiskError, Unavailable
+from stablelog.log import unsynced
 from tests.log.timeline import Log
 
 
@@ -85,3 +87,115 @@ def test_a_work_whose_sync_failed_is_never_run_again():
     log.write("-", sync=False)
     with pytest.raises(DiskError):
         log.partition.unsynced().run()
+
+
+def snapshots(log):
+    return sorted(int(name[:20]) for name in log.disk.list_dir(log.directory) if name.endswith(".producers"))
+
+
+def no_room_for_snapshots(what, path):
+    return errno.ENOSPC if what == "writing" and ".producers" in path.name else None
+
+
+def test_older_snapshots_go_when_newer_ones_are_written_and_not_before():
+    log = Log()
+    for number in (1, 2, 3, 4):
+        log.write("P1")
+        log.partition.take_snapshot()
+        log.sync()
+        assert snapshots(log) == list(range(max(number - 1, 1), number + 1)), "the newest, and one before it"
+    log.disk.fault = no_room_for_snapshots
+    log.write("P1", sync=False)
+    log.partition.take_snapshot()
+    log.sync()
+    assert log.partition.high_watermark == 5
+    assert snapshots(log) == [3, 4]
+    log.disk.fault = None
+    log.write("P1")
+    assert snapshots(log) == [4, 5]
+
+
+def test_a_stop_that_finds_no_room_for_its_snapshot_leaves_the_older_ones():
+    log = Log().write("P1")
+    log.partition.take_snapshot()
+    log.sync()
+    log.write("P1 P2")
+    log.disk.fault = no_room_for_snapshots
+    log.partition.close()
+    log.disk.fault = None
+    assert snapshots(log) == [1]
+    log.partition = log.open(clean=True)
+    assert [txn.first_offset for txn in log.partition.open_transactions()] == [0, 2]
+    log.reopen()
+    assert snapshots(log) == [3]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_name_of_a_segment_is_durable_with_the_first_sync_behind_its_records(seed):
+    """Also where no other name has changed."""
+    log = Log().write("-")
+    log.partition.take_snapshot()
+    log.sync()
+    log.partition.roll(log.now_ms)
+    log.write("-")
+    after = Log(log.disk.crash(random.Random(seed)), recovery_point=2)
+    assert [segment.base_offset for segment in after.partition.segments()] == [0, 1]
+    assert after.partition.end_offset == 2
+
+
+def test_what_is_not_written_comes_before_what_is_to_be_written_since():
+    log = Log().write("-")
+    log.partition.take_snapshot()
+    work = log.partition.unsynced()
+    log.disk.fault = no_room_for_snapshots
+    work.run()
+    log.disk.fault = None
+    log.write("-", sync=False)
+    log.partition.take_snapshot()
+    log.partition.synced(work)
+    assert snapshots(log) == []
+    named = [sorted(int(path.stem) for path in files) for files in log.partition.unsynced().writes]
+    assert named == [[1, 1], [2, 2]]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_segment_is_synced_however_short_the_one_before_it_is(seed):
+    log = Log()
+    for _ in range(3):
+        log.write("-")
+        log.partition.roll(log.now_ms)
+        log.sync()
+    log.write("-").write("-")
+    after = Log(log.disk.crash(random.Random(seed)), recovery_point=5)
+    assert after.partition.end_offset == 5
+    assert [segment.base_offset for segment in after.partition.segments()] == [0, 1, 2, 3]
+    assert all(segment.durable for segment in log.partition.segments()[:-1])
+
+
+def test_a_work_is_large_where_it_writes_more_than_a_bound(monkeypatch):
+    log = rolled()
+    size = sum(len(content) for files in log.partition.unsynced().writes for content in files.values())
+    for bound, is_large in ((size - 1, True), (size, False), (size + 1, False)):
+        monkeypatch.setattr(unsynced, "LARGE_SIZE", bound)
+        assert log.partition.unsynced().is_large is is_large
+
+
+def test_a_closed_partition_tells_nobody_that_it_has_failed():
+    log, told = Log().write("-"), []
+    log.partition.usability.on_failure = told.append
+    log.partition.close()
+    log.partition.fail(Unavailable("too late"))
+    assert told == []
+
+
+def test_deleted_segments_that_cannot_be_renamed_are_removed_when_they_are_due():
+    log = Log(segment_bytes=1, retention_bytes=0, file_delete_delay_ms=1000).write("- - -")
+    log.disk.fault = lambda what, path: errno.ENOSPC if what == "renaming" else None
+    assert log.partition.apply_retention(log.now_ms) == 2
+    names = log.disk.list_dir(log.directory)
+    assert f"{0:020d}.log" in names
+    assert log.partition.remove_deleted(log.now_ms + 999) == []
+    assert log.disk.list_dir(log.directory) == names
+    removed = log.partition.remove_deleted(log.now_ms + 1000)
+    assert len(removed) == 2
+    assert {int(name[:20]) for name in log.disk.list_dir(log.directory) if name[0] == "0"} == {2}

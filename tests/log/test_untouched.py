@@ -263,10 +263,59 @@ def test_entries_that_closes_have_added_to_the_time_index_stay(snapshot, clean):
     assert bytes(index.content())[: len(content)] == content
     pairs = [index[at] for at in range(len(index))]
     assert pairs == sorted(set(pairs))
+    if not clean:
+        assert pairs[-1][0] == log.now_ms, "what the replay has found behind them stands there, too"
     log.now_ms += 10
     log.write("-")
     log.reopen()
     assert bytes(log.disk.content(TIMEINDEX))[: len(content)] == content
+    assert list(verify_directory(log.disk, DIRECTORY)) == []
+
+
+@pytest.mark.parametrize("size", [10, 40_000])
+def test_entries_stay_however_much_stands_before_the_snapshot(size):
+    """Only what was written behind it is read for them."""
+    log = Log()
+    for _ in range(3):
+        log.append(1, size=size)
+        log.now_ms += 10
+    log.partition.take_snapshot()
+    log.sync()
+    for _ in range(2):
+        log.now_ms += 10
+        log.write("-")
+    older = [DIRECTORY / f"{3:020d}{suffix}" for suffix in (".producers", ".snapshot")]
+    kept = {path: log.disk.read_bytes(path) for path in older}
+    log.partition.close()
+    for path, content in kept.items():  # as if the close had come no further
+        log.disk.write_atomic(path, content)
+        log.disk.lose(DIRECTORY / f"{5:020d}{path.suffix}")
+    content, steps = bytes(log.disk.content(TIMEINDEX)), log.disk.steps
+    log.partition = log.open(recovery_point=5, is_established=True)
+    assert log.disk.steps == steps
+    assert log.disk.content(TIMEINDEX) == content
+
+
+@pytest.mark.parametrize(
+    "places", [(0, 1, 2), (1, 0, 2), (0, 2, 1), (0, 0, 1), (0, 1, 1), (2,), (1, 2), (2, 1, 0)]
+)
+def test_entries_that_the_log_confirms_stay_if_they_rise(places):
+    log = Log()
+    for _ in range(3):
+        log.write("-")
+        log.reopen()
+        log.now_ms += 10
+    log.partition.close()
+    content = bytes(log.disk.content(TIMEINDEX))
+    assert len(content) == 36
+    entries = [content[at : at + 12] for at in (0, 12, 24)]
+    changed = b"".join(entries[place] for place in places)
+    log.disk.damage(TIMEINDEX, changed)
+    log.partition = log.open(clean=True)
+    rises = list(places) == sorted(set(places))
+    assert bytes(log.disk.content(TIMEINDEX)) == (changed if rises else b"")
+    log.partition.close()
+    assert bytes(log.disk.content(TIMEINDEX)) == (changed if rises else entries[2])
     assert list(verify_directory(log.disk, DIRECTORY)) == []
 
 
@@ -360,12 +409,18 @@ def test_a_close_writes_a_snapshot_of_which_a_power_loss_has_kept_one_file(lost)
     assert list(verify_directory(log.disk, DIRECTORY)) == []
 
 
-def test_the_name_of_an_index_file_that_a_kill_left_is_durable_with_the_next_snapshot():
-    log = Log(index_interval_bytes=1).write("P1 P1c P2")
+def closed_after_a_kill(batches):
+    """A log whose broker was killed when it had written its index files, and whose next broker has closed it."""
+    log = Log(index_interval_bytes=1).write(batches)
     log.partition._active.write_indexes()
     log.partition.close(clean=False)
     log.partition = log.open(recovery_point=3, is_established=True)
     log.partition.close()
+    return log
+
+
+def test_the_name_of_an_index_file_that_a_kill_left_is_durable_with_the_next_snapshot():
+    log = closed_after_a_kill("P1 P1c P2")
     after = log.disk.crash(random.Random(1))
     assert {LOG.name, INDEX.name, TIMEINDEX.name} <= set(after.list_dir(DIRECTORY))
 
@@ -382,11 +437,7 @@ def test_snapshots_past_the_end_of_a_truncated_log_are_forgotten():
 
 
 def test_a_close_after_a_kill_syncs_the_index_files_that_the_killed_broker_wrote():
-    log = Log(index_interval_bytes=1).write("- - -")
-    log.partition._active.write_indexes()
-    log.partition.close(clean=False)
-    log.partition = log.open(recovery_point=3, is_established=True)
-    log.partition.close()
+    log = closed_after_a_kill("- - -")
     for suffix in (".index", ".timeindex"):
         path = DIRECTORY / f"{0:020d}{suffix}"
         assert len(log.disk.content(path)) > 0

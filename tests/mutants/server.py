@@ -40,7 +40,10 @@ def _codes(code: CodeType):
 
 
 def apply(functions, file: str, text: str, line: int, name: str) -> None:
-    """Put the code of a changed source file into the live functions."""
+    """Put the code of a changed source file into the live functions, and into those that they have made.
+
+    A function that was made in another one, such as a check in a table of the module, lives on with code of its own.
+    """
     live = functions.get((file, line, name))
     codes = [
         code for code in _codes(compile(text, file, "exec", dont_inherit=True)) if code.co_firstlineno == line
@@ -48,8 +51,21 @@ def apply(functions, file: str, text: str, line: int, name: str) -> None:
     found = [code for code in codes if code.co_name == name]
     if not live or not found:
         raise NotLive(f"{file}:{line} {name}")
+    changed = [(function, found[0]) for function in live]
+    inner = list(_codes(found[0]))
     for function in live:
-        function.__code__ = found[0]
+        before = list(_codes(function.__code__))
+        for old, new in zip(before, inner, strict=True) if len(before) == len(inner) else ():
+            made = [
+                one
+                for one in functions.get((file, old.co_firstlineno, old.co_name), ())
+                if one.__code__ is old
+            ]
+            if made and old.co_freevars != new.co_freevars:
+                raise NotLive(f"{file}:{old.co_firstlineno} {old.co_name}")
+            changed += [(one, new) for one in made]
+    for function, code in changed:
+        function.__code__ = code
 
 
 class Server:

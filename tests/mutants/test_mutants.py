@@ -1,23 +1,25 @@
 """The table of rules agrees with the sources, changes are what they say, and a mutant that no test notices survives."""
 
 import ast
+import contextlib
 import dataclasses
 import json
 import os
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
+from types import SimpleNamespace
 
 import pytest
 
 from stablelog.coordinators.transactions.decisions import TransactionConfig
 from stablelog.log.model import LogConfig
-from tests.mutants import drawn
+from tests.mutants import drawn, server
 from tests.mutants.__main__ import try_rules
 from tests.mutants.changes import SETTINGS, changes_of, compiles
 from tests.mutants.drawn import Result, Results, draw
 from tests.mutants.rules import AREAS, RULES, Rule, read
-from tests.mutants.runs import PACKAGE, ROOT, SOURCES
+from tests.mutants.runs import PACKAGE, ROOT, SOURCES, Run
 
 ROWS_MIN = 60
 
@@ -241,6 +243,61 @@ def test_a_seed_draws_the_same_mutants_of_each_room_again():
     for change in mutants:
         source = (SOURCES / PACKAGE / change.path).read_text()
         assert change.applied(source) != source
+
+
+def test_a_mutant_works_in_functions_that_its_function_has_made_before():
+    source = "def checks(bound):\n    def check(value):\n        return value < bound\n\n    return [check, lambda: bound + 1]\n"
+    made = {}
+    exec(compile(source, "made.py", "exec"), made)
+    check, above = made["checks"](7)
+    functions = {("made.py", 1, "checks"): [made["checks"]], ("made.py", 2, "check"): [check]}
+    functions["made.py", 5, "<lambda>"] = [above]
+    server.apply(functions, "made.py", source.replace("value < bound", "value > bound"), 1, "checks")
+    assert (check(7), check(8), above()) == (False, True, 8)
+    assert made["checks"](7)[0](8)
+    server.apply(functions, "made.py", source.replace("bound + 1", "bound - 1"), 1, "checks")
+    assert (check(6), above()) == (True, 6)
+    assert check(6)
+    for text, name in ((source, "other"), (source.replace("value < bound", "True"), "checks")):
+        with pytest.raises(server.NotLive):
+            server.apply(functions, "made.py", text, 1, name)
+
+
+def test_a_mutant_that_works_at_the_import_is_put_to_the_test_that_looks_at_constants_first():
+    looking = drawn.LOOKING["log"]
+    assert looking.partition("::")[2] in (ROOT / looking.partition("::")[0]).read_text()
+    coverage = drawn.Coverage.__new__(drawn.Coverage)
+    executes = "tests/log/test_a.py::test_executes"
+    coverage.seconds = {looking: 4.0, executes: 0.1}
+    changes = changes_of("log/x.py", SOURCE)
+    at_import = next(change for change in changes if not change.lines)
+    executed = next(change for change in changes if change.lines)
+    coverage._of_file = {"log/x.py": {executes}}
+    coverage._of_line = defaultdict(set, {("log/x.py", executed.lines[0]): {executes}})
+    assert coverage.tests_for(executed, [executes], 9) == [executes]
+    assert coverage.tests_for(at_import, [executes], 9) == [looking, executes]
+    assert coverage.tests_for(at_import, [looking], 90) == [looking, executes]
+    del coverage.seconds[looking]
+    assert coverage.tests_for(at_import, [], 9) == [executes]
+
+
+@pytest.mark.parametrize(
+    ("failed", "count", "is_tried_again"),
+    [(None, 3, True), (None, 4, False), ("test_a", 1, False)],
+    ids=["few tests", "more tests", "caught"],
+)
+def test_a_survivor_that_few_tests_execute_is_tried_at_the_import_too(failed, count, is_tried_again):
+    change = next(change for change in changes_of("log/x.py", SOURCE) if change.function is not None)
+    place, copied = drawn.Place.__new__(drawn.Place), []
+    live, at_import = Run(failed), Run("test_at_import")
+    place.client = SimpleNamespace(try_mutant=lambda *_, **__: live)
+    place.copy = SimpleNamespace(
+        changed=lambda *changed: contextlib.nullcontext(copied.append(changed)),
+        run=lambda *_, **__: at_import,
+    )
+    found = place.try_mutant(change, "text", ["test"] * count, 1.0, live=True)
+    assert found is (at_import if is_tried_again else live)
+    assert len(copied) == is_tried_again
 
 
 def result(at, test):

@@ -14,10 +14,10 @@ from stablelog.coordinators.consumer_groups.records import (
     encode_offset_key,
     encode_offset_value,
 )
-from stablelog.coordinators.joint.records import JointState, encode_joint
+from stablelog.coordinators.transactions.joint.records import JointState, encode_joint
+from stablelog.coordinators.transactions.log_ends import LogEnds
 from stablelog.coordinators.transactions.records import (
     GroupState,
-    LogEnd,
     Transaction,
     encode_group,
     encode_transaction,
@@ -45,7 +45,7 @@ def test_the_state_of_a_transaction():
         transaction_version=1,
         commit_sequence=9,
         transaction_epoch=3,
-        ends={("t", 0): LogEnd(2, 10), ("t", 1): LogEnd(2, 0)},
+        ends=LogEnds.under(2, [("t", 0), ("t", 1)], [10, 0]),
     )
     assert describe_commit_record(transaction_key("a"), encode_transaction(txn)) == (
         {"transactional_id": "a"},

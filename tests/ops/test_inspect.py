@@ -2,7 +2,7 @@
 
 import pytest
 
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Corrupt
 from stablelog.log.names import SEGMENT_SUFFIXES, SINGLE_FILES, is_partition_file
 from stablelog.ops.inspect import files_of, inspect_file

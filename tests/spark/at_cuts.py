@@ -8,10 +8,11 @@ from collections import Counter
 from confluent_kafka import KafkaException, Producer
 from pyspark.sql.types import StructType
 
-from stablelog.spark.options import STREAM, read_options
+from stablelog.spark.option_table import STREAM
+from stablelog.spark.options import read_options
 from stablelog.spark.schema import Columns
-from stablelog.spark.source import StablelogStreamReader
-from stablelog.spark.source_at_cuts import CutStreamReader
+from stablelog.spark.source.cut_reader import CutStreamReader
+from stablelog.spark.source.reader import StablelogStreamReader
 from tests.clients.drivers import unique
 from tests.spark.reading import ROWS, make
 

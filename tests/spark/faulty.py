@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from stablelog.spark.data_source import StablelogDataSource
-from stablelog.spark.sink import StreamWriter, stream_writer
+from stablelog.spark.sink.writer import StreamWriter, stream_writer
 
 WAIT_S = 60
 

@@ -13,9 +13,9 @@ import numpy as np
 from stablelog.batch.header import HEADER, Codec
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Corrupt
-from stablelog.spark.columns import NAMES, arrow_schema
-from stablelog.spark.columns_builder import ColumnBuilder
-from stablelog.spark.decoder import Decoder
+from stablelog.spark.columns.arrow_schema import NAMES, arrow_schema
+from stablelog.spark.columns.builder import ColumnBuilder
+from stablelog.spark.columns.decoder import Decoder
 
 PAGE = mmap.PAGESIZE
 _libc = ctypes.CDLL(None, use_errno=True)

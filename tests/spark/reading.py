@@ -7,11 +7,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql.types import StructType
 
 from stablelog.client.cluster import LATEST, Cluster
-from stablelog.spark.cuts import batch_ranges
-from stablelog.spark.options import BATCH, read_options
+from stablelog.spark.option_table import BATCH
+from stablelog.spark.options import read_options
 from stablelog.spark.planning import Limits, plan
 from stablelog.spark.schema import Columns, default_schema
-from stablelog.spark.source import TaskPartition, open_log, read_task
+from stablelog.spark.source.cuts import batch_ranges
+from stablelog.spark.source.reader import TaskPartition, open_log, read_task
 from tests.waiting import until
 
 ROWS = default_schema(include_headers=True, include_commits=True)

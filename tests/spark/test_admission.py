@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stablelog.client.commits import Commit
-from stablelog.spark.admission import TriggerLimits, admit, count_up_to
-from stablelog.spark.resolve import Range
+from stablelog.spark.source.admission import TriggerLimits, admit, count_up_to
+from stablelog.spark.source.resolve import Range
 
 PLACES = [("a", 0), ("a", 1), ("b", 0)]
 counts = st.integers(1, 6)

@@ -7,11 +7,13 @@ import pytest
 from confluent_kafka import Producer
 
 from stablelog.client.cluster import LATEST, Cluster
-from stablelog.spark import count, segments
-from stablelog.spark.options import BATCH, read_options
+from stablelog.spark import count
+from stablelog.spark.option_table import BATCH
+from stablelog.spark.options import read_options
 from stablelog.spark.planning import Limits, plan
-from stablelog.spark.resolve import Range
-from stablelog.spark.source import open_log
+from stablelog.spark.segments import partition_files
+from stablelog.spark.source.reader import open_log
+from stablelog.spark.source.resolve import Range
 from tests.clients.drivers import TIMEOUT_S, unique
 from tests.spark.reading import make, rows, tasks
 from tests.waiting import until
@@ -124,8 +126,10 @@ def planned_twice(given, end, between):
 
 
 def test_an_abort_in_a_new_segment_is_seen_whatever_the_mount_says_of_the_directory(topic, monkeypatch):
-    monkeypatch.setattr(segments, "TICK_NS", -(10**12))  # the directory's time counts, however young it is
-    monkeypatch.setattr(segments, "os", Mount(close_to_open=True))
+    monkeypatch.setattr(
+        partition_files, "TICK_NS", -(10**12)
+    )  # the directory's time counts, however young it is
+    monkeypatch.setattr(partition_files, "os", Mount(close_to_open=True))
     aborting = topic.begun()
     topic.write(aborting, b"aborted")
     topic.write(topic.plain, b"kept")
@@ -150,7 +154,7 @@ def test_where_names_and_sizes_stay_as_they_were_the_broker_is_asked(topic, monk
         topic.write(topic.plain, *[b"later" * 50] * 10)
         topic.abort(aborting)
 
-    monkeypatch.setattr(segments, "os", Mount(close_to_open=False))
+    monkeypatch.setattr(partition_files, "os", Mount(close_to_open=False))
     planned = planned_twice(topic.given(scan="files"), 2, abort)
     assert values(topic.given(), planned=planned) == [b"kept"]
     assert [piece.extents for pieces in planned for piece in pieces] == [()]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from stablelog.errors import InvalidConfig, Unavailable
-from stablelog.spark.checkpoint import plan_digest, progress
+from stablelog.spark.sink.checkpoint import plan_digest, progress
 
 
 def write_offsets(tmp_path, *lines):

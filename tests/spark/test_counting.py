@@ -10,13 +10,15 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 import stablelog
 from stablelog.log.partition import Isolation
-from stablelog.spark.columns import arrow_schema
-from stablelog.spark.columns_builder import ColumnBuilder
-from stablelog.spark.counting import count, files_count
-from stablelog.spark.decoder import Decoder
-from stablelog.spark.files import read
-from stablelog.spark.options import BATCH, read_options
-from stablelog.spark.segments import PartitionFiles
+from stablelog.spark.columns.arrow_schema import arrow_schema
+from stablelog.spark.columns.builder import ColumnBuilder
+from stablelog.spark.columns.decoder import Decoder
+from stablelog.spark.option_table import BATCH
+from stablelog.spark.options import read_options
+from stablelog.spark.record_count import count
+from stablelog.spark.segments.partition_files import PartitionFiles
+from stablelog.spark.source.counting import files_count
+from stablelog.spark.source.directory_log import read
 from tests.clients.drivers import TIMEOUT_S, unique
 from tests.log.test_compaction import HOUR_MS, KeyedLog, compact_somehow, random_words
 from tests.log.timeline import DIRECTORY

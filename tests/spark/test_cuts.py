@@ -16,11 +16,12 @@ from stablelog.client.commits import describe_commits
 from stablelog.client.connection import Connection
 from stablelog.client.cuts import describe_cut
 from stablelog.errors import InvalidConfig, Refused, Unavailable
-from stablelog.spark import cuts, source, source_at_cuts
-from stablelog.spark.counting import count
-from stablelog.spark.options import BATCH, read_options
+from stablelog.spark.option_table import BATCH
+from stablelog.spark.options import read_options
+from stablelog.spark.record_count import count
 from stablelog.spark.schema import Columns, default_schema
-from stablelog.spark.source import StablelogReader
+from stablelog.spark.source import cut_reader, cuts, reader
+from stablelog.spark.source.reader import StablelogReader
 from tests.clients.drivers import Confluent, unique
 from tests.scale import seeds
 from tests.spark.at_cuts import Query, Writers, names_in, ordered, total, values
@@ -482,7 +483,7 @@ def test_an_idle_stream_asks_one_thing_and_commits_elsewhere_are_nothing_to_it(
     stablelog_broker, client, topics, monkeypatch
 ):
     clock, calls = Clock(), []
-    monkeypatch.setattr(source_at_cuts, "time", clock)
+    monkeypatch.setattr(cut_reader, "time", clock)
     call = Connection.call
     monkeypatch.setattr(Connection, "call", lambda *args, **named: calls.append(1) or call(*args, **named))
     reading = query(stablelog_broker, topics[:1]).start()
@@ -495,7 +496,7 @@ def test_an_idle_stream_asks_one_thing_and_commits_elsewhere_are_nothing_to_it(
     assert len(calls) < 120
     transfer(client, (topics[1], 0))
     assert not reading.plan()
-    clock.now += 2 * source_at_cuts.METADATA_AGE_MAX_S  # then everything is asked anew
+    clock.now += 2 * cut_reader.METADATA_AGE_MAX_S  # then everything is asked anew
     assert not reading.plan()
     transfer(client, (topics[0], 0))
     assert len(names_in(reading.batch())) == 1
@@ -523,8 +524,8 @@ def test_the_share_of_a_trigger(stablelog_broker, client, topics):
 
 def test_too_few_records_are_waited_for_but_not_for_ever(stablelog_broker, client, topics, monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(source_at_cuts, "time", clock)
-    monkeypatch.setattr(source, "time", clock)
+    monkeypatch.setattr(cut_reader, "time", clock)
+    monkeypatch.setattr(reader, "time", clock)
     waiting = query(stablelog_broker, topics, minOffsetsPerTrigger="4", maxTriggerDelay="30s").start()
     transfer(client, (topics[0], 0), (topics[1], 0), (topics[1], 1))
     assert not waiting.plan()

@@ -24,10 +24,11 @@ from stablelog.batch.header import (
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import Corrupt, InvalidConfig
-from stablelog.spark import decoder as decoder_module
-from stablelog.spark.columns import NAMES, arrow_schema
-from stablelog.spark.columns_builder import ColumnBuilder
-from stablelog.spark.decoder import Decoder, Wanted
+from stablelog.spark.columns import decoder as decoder_module
+from stablelog.spark.columns.arrow_schema import NAMES, arrow_schema
+from stablelog.spark.columns.builder import ColumnBuilder
+from stablelog.spark.columns.decoder import Decoder, Wanted
+from stablelog.varint import encode_varint
 from tests.scale import examples
 
 ALL = NAMES
@@ -57,7 +58,7 @@ def with_gaps(batch, deltas, last):
     header = read_header(batch)
     found = decode_records(batch)
     body = bytearray()
-    from stablelog.batch.records import _encode_record, encode_varint
+    from stablelog.batch.records import _encode_record
 
     for record, delta in zip(found, deltas, strict=True):
         encoded = _encode_record(record, delta, record.timestamp_ms - header.base_timestamp)

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from stablelog.batch.header import Codec, crc_holds, read_header
 from stablelog.batch.records import decode_records
+from stablelog.batch.stamping import stamp
 from stablelog.client.cluster import Cluster
 from stablelog.client.producer import Producer
-from stablelog.client.producing import stamp
 from stablelog.errors import InvalidConfig
-from stablelog.spark.columns import HEADER_TYPE
-from stablelog.spark.decoder import Decoder
-from stablelog.spark.encoder import Encoder
+from stablelog.spark.columns.arrow_schema import HEADER_TYPE
+from stablelog.spark.columns.decoder import Decoder
+from stablelog.spark.columns.encoder import Encoder
 from stablelog.spark.kernels.encode import hash_key
 from tests.client.hashes import MURMUR2
 from tests.clients.drivers import unique

@@ -7,7 +7,7 @@ from confluent_kafka.admin import AdminClient
 
 from stablelog.client.cluster import Cluster
 from stablelog.errors import Corrupt, Refused, Unavailable
-from stablelog.spark.counting import count
+from stablelog.spark.record_count import count
 from tests.clients.drivers import Confluent, unique
 from tests.spark.at_cuts import ordered
 from tests.spark.reading import make, rows, settled, tasks

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import datasource as spark
 
-from stablelog.spark.filters import Narrowing
+from stablelog.spark.source.filters import Narrowing
 
 COMPARISONS = {
     spark.EqualTo: operator.eq,

@@ -7,12 +7,14 @@ import pytest
 
 from stablelog.client.cluster import EARLIEST, LATEST, Cluster
 from stablelog.errors import Unavailable
-from stablelog.spark.counting import count, files_count
-from stablelog.spark.options import STREAM, read_options
+from stablelog.spark.option_table import STREAM
+from stablelog.spark.options import read_options
 from stablelog.spark.planning import Limits
-from stablelog.spark.resolve import Range
-from stablelog.spark.segments import PartitionFiles
-from stablelog.spark.source import open_log
+from stablelog.spark.record_count import count
+from stablelog.spark.segments.partition_files import PartitionFiles
+from stablelog.spark.source.counting import files_count
+from stablelog.spark.source.reader import open_log
+from stablelog.spark.source.resolve import Range
 from tests.clients.drivers import unique
 from tests.spark.histories import Writers, truth
 from tests.spark.reading import make, rows, settled, tasks

@@ -4,7 +4,8 @@ import pytest
 
 from stablelog.errors import InvalidConfig
 from stablelog.spark.offsets import Bound
-from stablelog.spark.options import BATCH, OPTIONS, STREAM, WITHOUT_EFFECT, read_options, write_options
+from stablelog.spark.option_table import BATCH, OPTIONS, STREAM, WITHOUT_EFFECT
+from stablelog.spark.options import read_options, write_options
 
 DOCS = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 READ = {"bootstrap": "h:1", "subscribe": "x"}

@@ -16,10 +16,11 @@ from stablelog.batch.header import CRC_START, headers_in
 from stablelog.errors import Corrupt
 from stablelog.log.summary import Summary
 from stablelog.spark import count
-from stablelog.spark.options import STREAM, read_options
+from stablelog.spark.option_table import STREAM
+from stablelog.spark.options import read_options
 from stablelog.spark.planning import Limits
 from stablelog.spark.schema import Columns
-from stablelog.spark.source import StablelogStreamReader
+from stablelog.spark.source.reader import StablelogStreamReader
 from tests.golden.generation import generations
 from tests.golden.serving import BrokerAt
 from tests.spark.reading import rows, tasks
@@ -231,7 +232,7 @@ def test_a_segment_without_a_summary_is_read_as_it_is(stopped, tmp_path):
 
 
 def test_a_worker_proves_a_file_once_and_again_when_it_has_changed(copy, monkeypatch):
-    from stablelog.spark import proof
+    from stablelog.spark.segments import proof
 
     walked, once = [], proof._headers_crc
 

@@ -6,8 +6,9 @@ import pytest
 
 from stablelog.errors import InvalidConfig, Unavailable
 from stablelog.spark.offsets import StreamOffsets
-from stablelog.spark.options import BATCH, STREAM, read_options
-from stablelog.spark.resolve import Range, batch_ranges, stream_end, stream_ranges
+from stablelog.spark.option_table import BATCH, STREAM
+from stablelog.spark.options import read_options
+from stablelog.spark.source.resolve import Range, batch_ranges, stream_end, stream_ranges
 
 GIVEN = {"bootstrap": "h:1", "subscribe": "x"}
 A, B = ("x", 0), ("x", 1)

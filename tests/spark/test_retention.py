@@ -12,12 +12,13 @@ from pyspark.sql.types import StructType
 
 import stablelog
 from stablelog.errors import Corrupt, InvalidConfig, Refused, Unavailable
-from stablelog.spark import counting
-from stablelog.spark.options import STREAM, read_options
+from stablelog.spark import record_count
+from stablelog.spark.option_table import STREAM
+from stablelog.spark.options import read_options
 from stablelog.spark.planning import Limits
 from stablelog.spark.schema import Columns
-from stablelog.spark.segment_file import Gone
-from stablelog.spark.source import StablelogStreamReader
+from stablelog.spark.segments.segment_file import Gone
+from stablelog.spark.source.reader import StablelogStreamReader
 from tests.clients.drivers import Confluent, unique
 from tests.spark.histories import Writers, truth
 from tests.spark.reading import make, rows, settled, tasks
@@ -96,7 +97,7 @@ def test_what_was_removed_meanwhile_is_told(keeping_broker, scan, caplog):
 
 def test_a_count_begins_again_when_a_file_goes_away(stablelog_broker, monkeypatch):
     topic = filled(stablelog_broker)
-    once = counting.files_count
+    once = record_count.files_count
     tries = []
 
     def failing(files, *more, **named):
@@ -105,8 +106,8 @@ def test_a_count_begins_again_when_a_file_goes_away(stablelog_broker, monkeypatc
             raise Gone("a segment")
         return once(files, *more, **named)
 
-    monkeypatch.setattr(counting, "files_count", failing)
-    assert counting.count(given(stablelog_broker, topic)) == 200
+    monkeypatch.setattr(record_count, "files_count", failing)
+    assert record_count.count(given(stablelog_broker, topic)) == 200
 
 
 def test_without_a_broker_a_file_that_is_gone_is_told(stablelog_broker, tmp_path):

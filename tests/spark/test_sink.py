@@ -22,16 +22,12 @@ import stablelog
 from stablelog.client import joint
 from stablelog.client.cluster import LATEST, Cluster
 from stablelog.errors import InvalidConfig, Refused, Unavailable
-from stablelog.spark import sink
 from stablelog.spark.options import write_options
-from stablelog.spark.sink import (
-    Part,
-    Task,
-    abort_parts,
-    check_columns,
-    commit_parts,
-    write_part,
-)
+from stablelog.spark.sink import writer
+from stablelog.spark.sink.ending import abort_parts, commit_parts
+from stablelog.spark.sink.parts import Part
+from stablelog.spark.sink.task import Task, write_part
+from stablelog.spark.sink.writer import check_columns
 from tests.client.faults import Proxy
 from tests.client.test_producer import committed, made
 from tests.clients.drivers import unique
@@ -291,12 +287,12 @@ def test_exactly_once_of_a_broker_that_knows_no_joint_commit_is_refused_in_words
     stablelog_broker, topic, monkeypatch
 ):
     monkeypatch.setattr(joint, "supported", lambda cluster: False)
-    monkeypatch.setattr(sink, "_checked", set())
+    monkeypatch.setattr(writer, "_checked", set())
     given = {"bootstrap": stablelog_broker.bootstrap, "topic": topic}
     with pytest.raises(Refused, match=r"no stablelog broker.*guarantee=at-least-once") as refused:
-        sink.stream_writer(given, schema(value=StringType()))
+        writer.stream_writer(given, schema(value=StringType()))
     assert refused.value.code is ErrorCode.unsupported_version
-    sink.stream_writer(given | {"guarantee": "at-least-once"}, schema(value=StringType()))
+    writer.stream_writer(given | {"guarantee": "at-least-once"}, schema(value=StringType()))
 
 
 def test_strings_bytes_headers_topics_and_partitions(stablelog_broker, part):
@@ -393,7 +389,7 @@ def test_columns_of_a_source_pass():
 )
 def test_what_a_stream_cannot_be_told_is_said(given, message):
     with pytest.raises(InvalidConfig, match=message):
-        sink.stream_writer({"bootstrap": "h:1", "topic": "t", **given}, schema(value=StringType()))
+        writer.stream_writer({"bootstrap": "h:1", "topic": "t", **given}, schema(value=StringType()))
 
 
 @pytest.mark.parametrize(
@@ -402,7 +398,7 @@ def test_what_a_stream_cannot_be_told_is_said(given, message):
 )
 def test_what_a_batch_write_cannot_be_told_is_said(given, overwrite, message):
     with pytest.raises(InvalidConfig, match=message):
-        sink.batch_writer(
+        writer.batch_writer(
             {"bootstrap": "h:1", "topic": "t", **given}, schema(value=StringType()), overwrite=overwrite
         )
 
@@ -445,7 +441,7 @@ def test_a_task_of_a_dead_driver_that_asks_late_takes_nothing_from_its_successor
 ):
     schema_ = schema(value=StringType())
     given = {"bootstrap": stablelog_broker.bootstrap, "topic": topic}
-    started = [pickle.dumps(sink.stream_writer(given, schema_)) for _ in range(2)]
+    started = [pickle.dumps(writer.stream_writer(given, schema_)) for _ in range(2)]
     dead, successor = (pickle.loads(writer)._order for writer in started)
     assert dead < successor
     key = unique("query")

@@ -7,10 +7,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import StructType
 
 from stablelog.errors import Unavailable
-from stablelog.spark import source
-from stablelog.spark.options import STREAM, read_options
+from stablelog.spark.option_table import STREAM
+from stablelog.spark.options import read_options
 from stablelog.spark.schema import Columns
-from stablelog.spark.source import StablelogStreamReader
+from stablelog.spark.source import reader as source_reader
+from stablelog.spark.source.reader import StablelogStreamReader
 from tests.spark.test_resolve import A, B, LogOnPaper
 
 GIVEN = {"bootstrap": "h:1", "subscribe": "x"}
@@ -45,7 +46,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(source, "time", clock)
+    monkeypatch.setattr(source_reader, "time", clock)
     return clock
 
 

@@ -14,9 +14,10 @@ from stablelog.client.cluster import Cluster
 from stablelog.errors import Unavailable
 from stablelog.log.partition import Isolation
 from stablelog.log.read import finished
-from stablelog.spark import count, fetch
-from stablelog.spark.fetch import first_record
-from stablelog.spark.times import first_in_files
+from stablelog.spark import count
+from stablelog.spark.segments.times import first_in_files
+from stablelog.spark.source import broker_log
+from stablelog.spark.source.broker_log import first_record
 from tests.clients.drivers import TIMEOUT_S, unique
 from tests.log.test_compaction import HOUR_MS, KeyedLog, compact_somehow, random_words
 from tests.spark.reading import make, rows, settled
@@ -190,7 +191,7 @@ def test_from_a_marker_that_a_broker_answers_the_first_record_is_looked_for(
 
         assert found(20, 20) == 20, "what is no marker is believed"
         assert [found(75, 50), found(50, 50), found(100, 50), found(100, 101)] == [76, 51, None, None]
-        monkeypatch.setattr(fetch, "FETCH_SIZE", 1)  # a batch in each answer
+        monkeypatch.setattr(broker_log, "FETCH_SIZE", 1)  # a batch in each answer
         assert found(75, 50) == 76
 
 

@@ -14,10 +14,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from stablelog.batch.header import PREFIX, Codec, headers_in
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, decode_records, encode_batch, find_by_time
-from stablelog.env.disk import LocalDisk
-from stablelog.errors import Corrupt, OffsetOutOfRange, Refused, Unavailable
+from stablelog.env.local_disk import LocalDisk
+from stablelog.errors import Corrupt, NewerFormat, OffsetOutOfRange, Refused, Unavailable
 from stablelog.log import segment as segments
+from stablelog.log.log_start import encode_log_start
 from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite
+from stablelog.log.proof import DamagedBatch
 from stablelog.log.read import finished
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.views import commit_index, commit_order, extents, gather, stretches
@@ -52,7 +54,7 @@ class Log:
         self.written = []  # of what the view can show: (position, payload, first offset of its transaction, time, g)
         self.partition = self.open(clean=True)
 
-    def open(self, *, clean, progress=None):
+    def open(self, *, clean, progress=None, is_established=False):
         partition = CommitOrderedPartition.open(
             self.disk,
             DIRECTORY,
@@ -62,6 +64,7 @@ class Log:
             clean=clean,
             now_ms=self.now_ms,
             recovery_point=0,
+            is_established=is_established,
             progress=progress,
         )
         partition.prove()
@@ -70,6 +73,14 @@ class Log:
     def reopen(self, *, clean=True):
         self.partition.close(clean=clean)
         self.partition = self.open(clean=clean)
+
+    def lose_indexes(self):
+        """Start again without the files that can be made from the log."""
+        self.partition.close()
+        for name in self.disk.list_dir(DIRECTORY):
+            if ".commit" in name:
+                self.disk.remove(DIRECTORY / name)
+        self.partition = self.open(clean=True)
 
     def payloads(self, count):
         self.serial += count
@@ -189,7 +200,8 @@ def test_an_aborted_transaction_is_nowhere_and_the_end_does_not_wait_for_it():
     log.end(1, commit=False)
     log.sync()
     assert log.partition.last_stable_offset == 1
-    assert log.fetched(1) == ([], [])
+    assert log.partition.high_watermark == 5
+    assert [log.fetched(start) for start in range(1, 6)] == [([], [])] * 5
     with pytest.raises(OffsetOutOfRange):
         log.fetched(6)
 
@@ -230,6 +242,35 @@ def test_a_time_finds_the_first_commit_at_it_or_later():
     assert find(NOW_MS + 1001, Isolation.READ_COMMITTED)[:2] == (5, NOW_MS + 2000)
     assert find(NOW_MS + 3001, Isolation.READ_COMMITTED) is None
     assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED))[:2] == (8, NOW_MS + 3000)
+
+
+def test_the_time_0_is_a_time_like_any_other():
+    log = Log()
+    log.now_ms = 0
+    assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is None
+    log.append(1)
+    log.end(1)
+    log.sync()
+    for at in range(2):
+        assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED))[:2] == (2, 0)
+        assert finished(log.partition.look_up_time(at, Isolation.READ_COMMITTED)) == ((2, 0, 0), None)[at]
+
+
+def test_a_view_without_transactions_has_no_commit_sequence_and_keeps_nothing_back():
+    log = Log()
+    assert log.partition.view.latest_sequence == log.partition.view.torn_sequence() == -1
+    for _ in range(2):
+        log.plain()
+        log.partition.roll(log.now_ms)
+    log.append(1)
+    log.end(1, commit=False)
+    log.partition.roll(log.now_ms)
+    log.sync()
+    view = log.partition.view
+    assert (view.latest_sequence, view.torn_sequence(), view.removed_sequence()) == (-1, -1, -1)
+    summaries = [index.summary for index in view._indexes if index.sealed]
+    assert [(one.latest_sequence, one.least_first_offset) for one in summaries] == [(-1, 2**63 - 1)] * 3
+    assert [one.latest_ms for one in summaries] == [NOW_MS, NOW_MS, -1]
 
 
 def test_a_marker_is_no_record_to_a_lookup_by_time_in_either_order():
@@ -288,6 +329,31 @@ def test_deleting_records_keeps_what_a_later_commit_needs():
     log.reopen(clean=False)
     assert log.partition.visible_start(Isolation.READ_COMMITTED) == before
     assert [payload for _, payload in log.read_all(before, 1 << 30)] == [b"0", b"1"]
+
+
+def test_of_the_log_stays_what_a_transaction_in_any_later_segment_needs():
+    log = Log(file_delete_delay_ms=0)
+    log.append(1)
+    first = log.partition.segments()[-1].base_offset
+    starts = []
+    for _ in range(3):
+        log.partition.roll(log.now_ms)
+        starts.append(log.partition.end_offset)
+        log.append(2)
+        log.end(2)
+    log.end(1)
+    log.plain()
+    log.sync()
+    for start in starts[:2]:
+        assert log.partition.delete_records(start) == start
+        assert log.partition.segments()[0].base_offset == first, "the last transaction begins there"
+        assert log.read_all(start, 1 << 20) == log.expected()
+    last = log.partition.end_offset - 1
+    assert log.partition.delete_records(last) == last
+    assert [segment.base_offset for segment in log.partition.segments()] == starts[2:], (
+        "nothing needs the others"
+    )
+    assert log.read_all(last, 1 << 20) == log.expected()
 
 
 def test_a_long_transaction_among_many_costs_about_its_own_bytes():
@@ -385,6 +451,7 @@ def test_a_view_is_served_though_its_files_cannot_be_written_and_they_are_writte
     """They can be made from the log: a full disk keeps nothing from its readers."""
     set_long_count(monkeypatch, 3)
     monkeypatch.setattr(commit_index, "TAIL_SIZE", 200)
+    monkeypatch.setattr(commit_order, "INDEXES_OPEN", 1)
     log = Log(segment_bytes=3000)
     log.plain()
     log.sync()
@@ -459,12 +526,19 @@ def test_retention_takes_a_transaction_that_has_lost_its_beginning_and_no_other(
     assert 20 < len(left) < len(before) - 2
     assert {payload for _, payload in left}.isdisjoint({b"0", b"101"})
     assert 101 not in [txn.commit_sequence for txn in log.partition.view.transactions(0, 200)]
-    for _ in range(2):  # the torn one is the last, though whole ones stand before it
+    for again in (
+        log.reopen,
+        log.lose_indexes,
+        log.reopen,
+    ):  # the torn one is the last, though whole ones stand before it
         assert log.partition.view.removed_sequence() == log.partition.view.torn_sequence() == 101
         log.partition.roll(log.now_ms)  # verified is what is sealed
         log.sync()
         assert list(verify_view(log.disk, DIRECTORY)) == []
-        log.reopen()
+        again()
+        assert log.read_all(log.partition.visible_start(Isolation.READ_COMMITTED), 1 << 30) == left
+    entries = [index[place] for index in log.partition.view._indexes for place in range(len(index))]
+    assert 101 in {entry.latest_sequence for entry in entries if entry.first_offset == -1}
 
 
 def test_retention_leaves_a_transaction_whole_whose_marker_a_crash_can_take():
@@ -643,14 +717,7 @@ class History(RuleBasedStateMachine):
     def lose_every_index(self):
         self.log.sync()
 
-        def rebuild():
-            self.log.partition.close(clean=True)
-            for name in self.log.disk.list_dir(DIRECTORY):
-                if ".commit" in name:
-                    self.log.disk.remove(DIRECTORY / name)
-            self.log.partition = self.log.open(clean=True)
-
-        self.positions_hold_over(rebuild)
+        self.positions_hold_over(self.log.lose_indexes)
 
     def positions_hold_over(self, change):
         before = self.log.expected(), self.log.partition.last_stable_offset
@@ -1082,9 +1149,16 @@ def test_a_view_that_cannot_be_made_closes_its_files_and_the_partition_does_not_
 
     monkeypatch.setattr(CommitIndex, "close", close)
     monkeypatch.setattr(commit_order, "read_marker", lambda batch: 1 / 0)
+    opened, opens = [], SimDisk.open
+    monkeypatch.setattr(
+        SimDisk, "open", lambda disk, path, **how: opened.append(opens(disk, path, **how)) or opened[-1]
+    )
     with pytest.raises(ZeroDivisionError):
         log.open(clean=True)
     assert len(closed) == 1
+    of_log = [file for file in opened if file._path.suffix == ".log"]
+    assert of_log
+    assert all(file._closed for file in of_log)
 
 
 def test_a_closed_partition_moves_no_start():
@@ -1102,21 +1176,27 @@ def test_a_closed_partition_moves_no_start():
     assert log.disk.read_bytes(path) == content
 
 
+@pytest.mark.parametrize("segment_count", [1, 2])
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_marker_with_other_positions_than_its_transaction_has_records_is_corrupt(count):
+def test_a_marker_with_other_positions_than_its_transaction_has_records_is_corrupt(count, segment_count):
     log = Log()
     log.append(1, count=2)
+    if segment_count == 2:
+        log.partition.roll(log.now_ms)
     log.end(1)
     log.sync()
-    path = log.partition.segments()[0].path(".log")
-    content = bytearray(log.disk.read_bytes(path))
+    paths = [segment.path(".log") for segment in log.partition.segments()]
+    assert len(paths) == segment_count
+    contents = [log.disk.read_bytes(path) for path in paths]
+    content = bytearray(contents.pop())
     log.partition.close()
     at = [position for position, _ in headers_in(bytes(content))][-1]
     content[at + 23 : at + 27] = count.to_bytes(4, "big")
     content[at + 17 : at + 21] = crc32c(memoryview(content)[at + 21 :]).to_bytes(4, "big")
-    log.disk = SimDisk()  # with the log file alone, so that nothing says what its batches were
+    log.disk = SimDisk()  # with the log files alone, so that nothing says what their batches were
     log.disk.make_dir(DIRECTORY)
-    log.disk.write_atomic(path, bytes(content))
+    for path, written in zip(paths, [*contents, bytes(content)], strict=True):
+        log.disk.write_atomic(path, written)
     with pytest.raises(Corrupt, match=f"has {count} positions, and its transaction 2 records"):
         log.open(clean=False)
 
@@ -1136,3 +1216,167 @@ def test_an_index_with_other_bytes_than_its_summary_says_is_made_anew(suffix):
         log.partition = log.open(clean=True)
         assert log.disk.read_bytes(path) == content
         assert log.read_all(0, 1 << 20) == log.expected()
+
+
+def test_where_the_view_begins_is_not_guessed():
+    """Records that were deleted would be read again. Of a partition that is being made, it begins at 0."""
+    log = Log()
+    path = DIRECTORY / "view-start-offset"
+    assert log.disk.exists(path)
+    for _ in range(3):
+        log.append(1)
+        log.end(1)
+    log.sync()
+    log.partition.delete_records(4)
+    log.partition.close()
+    log.disk.lose(path)
+    with pytest.raises(Corrupt, match="view-start-offset is gone"):
+        log.open(clean=True, is_established=True)
+    assert not log.disk.exists(path)
+    log.disk.write_atomic(path, encode_log_start(9))
+    log.open(clean=True, is_established=True).close()
+    log.disk.write_atomic(path, encode_log_start(10))
+    with pytest.raises(Corrupt, match="begins at offset 10, and the log ends at 9"):
+        log.open(clean=True, is_established=True)
+
+
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_summary_of_a_later_release_is_refused_the_last_one_before_anything_is_written(place):
+    log = Log(segment_bytes=500)
+    for _ in range(20):
+        log.append(1)
+        log.end(1)
+    log.sync()
+    log.partition.close()
+    names = sorted(name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".commitsummary"))
+    assert len(names) > 2
+    path_of_summary = DIRECTORY / names[place]
+    content = (VERSION + 1).to_bytes(2, "big") + log.disk.read_bytes(path_of_summary)[2:-4]
+    log.disk.write_atomic(path_of_summary, content + crc32c(content).to_bytes(4, "big"))
+    path = log.partition.segments()[-1].path(".log")
+    log.disk.damage(path, log.disk.read_bytes(path) + b"torn")
+    before = {one: log.disk.read_bytes(one) for one in log.disk.files()}
+    with pytest.raises(NewerFormat, match=f"a commit summary of version {VERSION + 1}") as caught:
+        log.open(clean=False)
+    if place == -1:
+        assert str(path_of_summary) in str(caught.value)
+        assert {one: log.disk.read_bytes(one) for one in log.disk.files()} == before
+
+
+def test_rows_of_an_index_go_to_its_file_in_pieces(monkeypatch):
+    monkeypatch.setattr(commit_index, "TAIL_SIZE", 40 * EXTENT.size)
+    assert TAIL_SIZE == 64 << 10
+    log, written = Log(), []
+    log.disk.fault = lambda called, path: (
+        written.append(path) if called == "writing" and path.suffix == ".commitextents" else None
+    )
+    for _ in range(100):
+        log.append(1, size=600)
+        log.end(1)
+    log.sync()
+    assert len(written) == 2
+    assert log.read_all(0, 1 << 30) == log.expected()
+
+
+@pytest.mark.parametrize("step", [2, 3, 100])
+def test_runs_in_which_a_time_is_not_found_are_passed_over_step_by_step(monkeypatch, step):
+    monkeypatch.setattr(commit_order, "STEP_COUNT_MAX", step)
+    log = Log()
+    log.now_ms += 1000
+    log.plain()
+    log.now_ms -= 1000
+    for _ in range(10):  # runs of two batches each, parted by what is aborted
+        log.append(1)
+        log.end(1, commit=False)
+        log.plain()
+        log.plain()
+    log.now_ms += 500
+    log.plain()
+    log.sync()
+    last = log.expected()[-1][0]
+    assert finished(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))[0] == 0
+    log.partition.delete_records(1)
+    steps = list(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))
+    assert (len(steps) > 3) == (step < 4)
+    assert finished(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))[0] == last
+    assert finished(log.partition.look_up_time(NOW_MS + 501, Isolation.READ_COMMITTED)) is None
+
+
+def test_records_without_a_time_are_not_the_newest():
+    log = Log()
+    log.partition.append(encode_batch([Record(0, -1, None, b"x")]), now_ms=log.now_ms)
+    log.sync()
+    assert log.fetched(0)[0] == [(0, b"x")]
+    assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is None
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_run_that_ends_before_a_position_of_its_own_is_told(is_last):
+    """A batch says how many records it has, and damage can make it say less."""
+    log = Log()
+    log.plain(2)
+    log.plain(2)
+    if not is_last:
+        log.append(1)
+    log.sync()
+    segment = log.partition.segments()[0]
+    content = bytearray(log.disk.read_bytes(segment.path(".log")))
+    at = [at for at, _ in headers_in(bytes(content))][1]
+    content[at + 23 : at + 27] = (0).to_bytes(4, "big")
+    log.disk.damage(segment.path(".log"), bytes(content))
+    assert log.fetched(2, 1)[0][0][0] == 2
+    with pytest.raises(Corrupt, match="ends before position 3"):
+        log.fetched(3)
+
+
+def test_what_is_known_of_torn_transactions_grows_with_the_log_start_and_goes_with_the_index():
+    log = Log(file_delete_delay_ms=0, retention_bytes=1 << 20)
+    for producer in (1, 2, 3):
+        log.append(producer, size=1000)
+        log.partition.roll(log.now_ms)
+    for producer in (1, 2, 3):
+        log.end(producer)
+    log.plain()
+    log.partition.roll(log.now_ms)
+    log.plain()
+    log.sync()
+    view = log.partition.view
+
+    def leave(count):
+        """Have retention leave so many segments."""
+        size = sum(segment.size for segment in log.partition.segments()[-count:])
+        log.partition.reconfigure(dataclasses.replace(log.config, retention_bytes=size))
+        log.partition.apply_retention(log.now_ms)
+        assert len(log.partition.segments()) == count
+
+    for count, torn in ((5, -1), (4, 1), (3, 2), (2, 3)):
+        leave(count)
+        start = view.start_offset
+        assert [view.torn_sequence() for _ in range(2)] == [torn] * 2
+        assert log.read_all(start, 1 << 20) == log.expected()
+    assert len(view._torn) == 1
+    leave(1)
+    assert view.torn_sequence() == -1
+    assert set(view._torn) <= {index.base_offset for index in view._indexes}
+
+
+def test_a_batch_that_the_scrub_has_found_damaged_is_not_handed_out():
+    log = Log()
+    for _ in range(3):
+        log.append(1, size=600)
+    log.end(1)
+    log.sync()
+    (segment,) = log.partition.segments()
+    batches = [(position, header) for position, header in segment.walk(0) if not header.is_control]
+    expected = log.expected()
+    for at, (position, header) in enumerate(batches):
+        segment.damaged_batches = []
+        segment.note_damaged(DamagedBatch(position, header.size, header.base_offset))
+        with pytest.raises(Corrupt, match=f"batch of offset {header.base_offset}"):
+            log.fetched(expected[at][0], 1)
+        for behind in expected[at + 1 :]:
+            assert log.fetched(behind[0], 1)[0] == [behind]
+        if at:
+            assert log.fetched(0)[0] == expected[:at], "what stands before it is handed out"
+    segment.damaged_batches = []
+    assert log.fetched(0)[0] == expected

@@ -2,13 +2,15 @@
 
 import io
 import random
+import re
 import struct
+from pathlib import Path
 
 import pytest
 
-from stablelog.batch.header import PREFIX, headers_in
+from stablelog.batch.header import HEADER, PREFIX, headers_in
 from stablelog.batch.records import Record, encode_batch
-from stablelog.env.disk import LocalDisk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Corrupt
 from stablelog.log.model import Isolation
 from stablelog.testing.sim_disk import SimFile
@@ -66,6 +68,20 @@ def test_no_answer_is_larger_than_was_asked_for_but_for_one_batch():
             assert none.size <= size_max
 
 
+def test_a_batch_fits_that_is_exactly_as_large_as_the_room():
+    log = a_log_of_many_writers(5)
+    records, headers = log.fetched(0)
+    starts, position = [], iter(records)
+    for header in headers:
+        starts.append(next(position)[0])
+        for _ in range(header.last_offset_delta):
+            next(position)
+    for start, header in zip(starts, headers, strict=True):
+        for size_max, end in ((header.size, start + header.last_offset_delta + 1), (header.size - 1, start)):
+            read = log.partition.read(start, size_max, Isolation.READ_COMMITTED, at_least_one=False)
+            assert (read.start_offset, read.end_offset) == (start, end)
+
+
 @pytest.mark.parametrize("size", [600, 6_000])
 def test_a_batch_that_stands_alone_is_not_looked_at(monkeypatch, size):
     log = Log()
@@ -96,8 +112,27 @@ def test_damage_where_small_batches_stand_side_by_side_is_told(batch, length):
         gather._looked_at(memoryview(data), stretch, 0)
 
 
-def test_small_batches_take_little_memory_until_the_reader_has_them(monkeypatch):
+def test_a_batch_of_no_records_is_passed_over_and_one_without_a_whole_header_is_told():
+    one = encode_batch(
+        [Record(0, 0, None, b"value")], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    for less, is_one in ((0, True), (1, False)):
+        empty = bytearray(one[: HEADER.size])
+        struct.pack_into(">i", empty, 8, HEADER.size - 12 - less)
+        data = memoryview(one + bytes(empty) + one)
+        stretch = Stretch(0, [PREFIX.pack(10, SEVERAL, 7)], [SEVERAL], [0], [len(data)])
+        if is_one:
+            assert gather._looked_at(data, stretch, 0).ends == [len(one), len(one) + 61, len(data)]
+        else:
+            with pytest.raises(Corrupt):
+                gather._looked_at(data, stretch, 0)
+
+
+@pytest.mark.parametrize("together", [3, 64])
+def test_small_batches_take_little_memory_until_the_reader_has_them(monkeypatch, together):
     monkeypatch.setattr(gather, "COPIED_SIZE_MAX", 10_000)
+    for name in ("FIRST_AT_ONCE", "LEAST_AT_ONCE", "MOST_AT_ONCE"):
+        monkeypatch.setattr(stretches, name, together)
     log = Log()
     for _ in range(200):
         log.append(1, size=500)
@@ -155,6 +190,22 @@ def test_the_memory_of_an_answer_is_used_again_once_it_is_gone(monkeypatch):
     assert len(made) == 2 * KEPT_COUNT
 
 
+def test_the_memory_of_four_answers_is_kept():
+    known = Copies()
+    *four, fifth = (known.take() for _ in range(5))
+    for memory in (*four, fifth):
+        known.give_back(memory)
+    assert [known.take() for _ in range(4)] == four
+    assert known.take() not in (*four, fifth)
+    four[0].write(b"from the answer before")
+    known.give_back(four[0])
+    held = four[0].getbuffer()
+    assert known.take() is not four[0], "somebody holds a part of it"
+    del held
+    memory = known.take()
+    assert (memory, memory.tell()) == (four[0], 0)
+
+
 def test_rows_are_found_in_the_file_and_in_memory_and_over_both(tmp_path, monkeypatch):
     monkeypatch.setattr(commit_index, "TAIL_SIZE", 10 * EXTENT.size)
     index = CommitIndex(LocalDisk(), tmp_path, 0)
@@ -165,6 +216,7 @@ def test_rows_are_found_in_the_file_and_in_memory_and_over_both(tmp_path, monkey
     ]
     for row in rows:
         index.extents.append(EXTENT.pack(*row))
+    assert [index.extent(place) for place in range(len(rows))] == rows
     for first in range(len(rows)):
         for end in range(first + 1, len(rows) + 1):
             columns = index.extents_between(first, end)
@@ -185,7 +237,8 @@ def test_once_it_is_committed_a_transaction_has_its_positions_and_the_leader_epo
     extents = Extents(lambda: LocalDisk().open(tmp_path / "spill", create=True))
     extents.add(5 << 33, 2**31, 600, 2)
     extents.add(5 << 33, 2**31 + 600, 700, 3)
-    rows = b"".join(extents.rows(1 << 40, leader_epoch))
+    rows, again = (b"".join(extents.rows(1 << 40, leader_epoch)) for _ in range(2))
+    assert again == rows
     assert list(EXTENT.iter_unpack(rows)) == [
         (1 << 40, 588, leader_epoch, 5 << 33, 2**31, 2**31 + 600),
         ((1 << 40) + 2, 688, leader_epoch, 5 << 33, 2**31 + 600, 2**31 + 1300),
@@ -237,6 +290,70 @@ def test_few_batches_are_looked_up_that_there_is_no_room_for(monkeypatch, size, 
     handed_out, _ = log.fetched(0, size_max)
     assert len(handed_out) > size_max / size * 0.7
     assert sum(looked_up) <= max(len(handed_out) + 5, stretches.FIRST_AT_ONCE) + stretches.LEAST_AT_ONCE
+
+
+def test_a_large_answer_takes_few_lookups(monkeypatch):
+    log = Log()
+    for _ in range(800):
+        log.append(1, size=600)
+    log.end(1)
+    log.sync()
+    looked_up = []
+    between = CommitIndex.extents_between
+    monkeypatch.setattr(
+        CommitIndex,
+        "extents_between",
+        lambda index, first, end, long=None: (
+            looked_up.append(end - first) or between(index, first, end, long)
+        ),
+    )
+    assert log.fetched(0)[0] == log.expected()
+    assert (sum(looked_up), len(looked_up)) == (800, 3)
+    looked_up.clear()
+    handed_out, _ = log.fetched(0, 200 * 700)
+    assert 190 < len(handed_out) <= sum(looked_up) < 230
+    assert len(looked_up) <= 3
+
+
+class Noted:
+    """A log of zeros that notes what it is asked to read from the disk."""
+
+    def __init__(self):
+        self.asked = []
+
+    def view(self, position, size):
+        return memoryview(bytes(position + size))[position:]
+
+    def will_need(self, position, size):
+        self.asked.append((position, position + size))
+
+
+PAGE = gather.PAGE_SIZE
+
+
+@pytest.mark.parametrize(
+    ("extents", "room", "asked"),
+    [
+        ([(0, 5000), (5000, 10_000)], 99_999, [(0, 10_000)]),
+        ([(7, 5000), (5000 + PAGE - 1, 20_000)], 99_999, [(7, 20_000)]),
+        ([(7, 5000), (5000 + PAGE, 20_000)], 99_999, [(7, 5000), (5000 + PAGE, 20_000)]),
+        ([(7000, 12_000), (0, 5000), (5001, 10_001)], 99_999, [(7000, 12_000), (0, 10_001)]),
+        ([(0, 5000), (90_000, 95_000), (180_000, 185_000)], 10_001, 3),
+        ([(0, 5000), (90_000, 95_000), (180_000, 185_000)], 10_000, 2),
+        ([(0, 5000), (90_000, 95_000), (180_000, 185_000)], 5001, 2),
+        ([(0, 5000), (90_000, 95_000), (180_000, 185_000)], 5000, 1),
+    ],
+)
+def test_of_the_disk_is_asked_what_there_is_room_for_in_pages_that_lie_apart(extents, room, asked):
+    begins, ends = zip(*extents, strict=True)
+    lengths = [end - begin - 12 for begin, end in extents]
+    prefixes = [PREFIX.pack(at, length, 0) for at, length in enumerate(lengths)]
+    for goes_on in (False, True):
+        log = Noted()
+        gathered = gather.Gathered(0, room, at_least_one=True, goes_on=goes_on)
+        gathered.add(log, Stretch(0, prefixes, lengths, list(begins), list(ends)))
+        expected = extents[:asked] if isinstance(asked, int) else asked
+        assert log.asked == ([] if goes_on else expected)
 
 
 def test_of_a_transaction_among_a_hundred_only_its_own_bytes_are_asked_of_the_disk(monkeypatch):
@@ -322,6 +439,32 @@ def test_a_position_that_no_batch_reaches_is_told_and_not_passed_over():
     log.disk.damage(path, bytes(content))
     with pytest.raises(Corrupt, match=f"end before position {position}"):
         log.fetched(position)
+
+
+def test_the_limits_of_extents_are_those_of_the_document():
+    text = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+    words = (
+        r"A batch of ([\d,]+) bytes or more has an extent of its own",
+        r"with at most ([\d,]+) bytes between them",
+        r"share an extent of at most ([\d,]+) KiB",
+        r"If an entry has ([\d,]+) extents or more",
+    )
+    told = (re.search(said.replace(" ", r"\s+"), text) for said in words)
+    alone, gap, most, long = (int(found[1].replace(",", "")) for found in told)
+
+    def count(*batches):
+        one = Extents(lambda: None)
+        for position, size in batches:
+            one.add(0, position, size, 1)
+        return one.count
+
+    assert count((0, alone - 1), (alone - 1, alone - 1)) == 1
+    assert count((0, alone - 1), (alone - 1, alone)) == count((0, alone), (alone, alone - 1)) == 2
+    assert [count((0, 100), (100 + between, 100)) for between in (gap, gap + 1)] == [1, 2]
+    many = [(position, 128) for position in range(0, (most << 10) - 128, 128)]
+    assert [count(*many, ((most << 10) - 128, size)) for size in (128, 129)] == [1, 2]
+    entry = commit_index.Entry(0, long, 0, 0, 1, 1, 0, long - 1, 0)
+    assert (entry.is_long, entry._replace(extent_count=long).is_long) == (False, True)
 
 
 def runs_of(batches):

@@ -4,10 +4,11 @@ import random
 
 import pytest
 
-from stablelog.env.disk import LocalDisk
+from stablelog.batch.header import headers_in
+from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DiskError
 from stablelog.log.names import INDEX, LOG
-from stablelog.testing.sim_disk import SimDisk
+from stablelog.testing.sim_disk import SimDisk, SimFile
 from stablelog.views import last_commit
 from stablelog.views.last_commit import last_commit_sequence
 from tests.scale import seeds
@@ -119,6 +120,21 @@ def test_a_damaged_log_is_read_as_far_as_it_can_be():
         assert last_commit_sequence(log.disk, DIRECTORY) == expected
 
 
+def test_an_offset_index_may_reach_into_a_batch_that_is_torn(monkeypatch):
+    monkeypatch.setattr(last_commit, "STEP_SIZE", 1)
+    log = Log(index_interval_bytes=1)
+    for _ in range(4):
+        log.append(1)
+        log.end(1)
+    log.sync()
+    log.partition.close()
+    content = log.disk.read_bytes(path_of(0, LOG))
+    positions = [position for position, _ in headers_in(content)]
+    for size in (*range(positions[-1] + 1, len(content)), positions[-1]):
+        log.disk.damage(path_of(0, LOG), content[:size])
+        assert last_commit_sequence(log.disk, DIRECTORY) == 3
+
+
 def test_a_partition_without_commits_or_files_has_none():
     log = Log()
     assert last_commit_sequence(log.disk, DIRECTORY) == -1
@@ -158,6 +174,39 @@ def test_only_the_end_of_a_long_log_is_read(monkeypatch):
     )
     assert last_commit_sequence(log.disk, DIRECTORY) == 3000
     assert 0 < len(reads) < 400  # of 64 KiB, and of each marker in them
+
+
+@pytest.mark.parametrize("behind", [0, 40_000, 150_000])
+def test_as_much_is_read_as_lies_behind_the_last_commit_and_no_file_stays_open(monkeypatch, behind):
+    """In steps of which each one back is twice as long as the one before it."""
+    log = Log(index_interval_bytes=100)
+    for _ in range(1500):
+        log.append(1, size=200)
+        log.end(1)
+    for _ in range(behind // 300):
+        log.append(1, size=200)
+    log.sync()
+    log.partition.close()
+    content, sizes = log.disk.read_bytes(path_of(0, LOG)), []
+    size = len(content)
+    for name in ("read", "view"):
+        method = getattr(SimFile, name)
+
+        def noted(file, position, size, method=method):
+            found = method(file, position, size)
+            sizes.append(len(found) if file._path.suffix == LOG else 0)
+            return found
+
+        monkeypatch.setattr(SimFile, name, noted)
+    opened, opens = [], SimDisk.open
+    monkeypatch.setattr(
+        SimDisk, "open", lambda disk, path, **how: opened.append(opens(disk, path, **how)) or opened[-1]
+    )
+    assert last_commit_sequence(log.disk, DIRECTORY) == 1500
+    behind_it = size - max(at for at, header in headers_in(content) if header.is_control) - 80
+    assert sum(sizes) <= 4 * behind_it + 20_000
+    assert opened
+    assert all(file._closed for file in opened)
 
 
 def test_behind_sealed_segments_no_log_is_read():

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from crc32c import crc32c
 
+from stablelog.views import verify
 from stablelog.views.commit_index import (
     ENTRIES_SUFFIX,
     ENTRY,
@@ -135,6 +136,39 @@ def test_nothing_is_proven_behind_a_damaged_batch_and_progress_is_told():
     for base in bases:
         log.disk.lose(path_of(base, SUMMARY_SUFFIX))
     assert findings(log) == []
+
+
+def test_of_a_long_log_only_what_open_transactions_lead_to_is_remembered(monkeypatch):
+    log = Log(segment_bytes=600)
+    for at in range(60):
+        log.append(1)
+        log.end(1)
+        if at in (20, 40):
+            log.append(2)
+        if at == 30:
+            log.end(2)
+    log.sync()
+    walks = []
+
+    class Noted(verify._Walk):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            walks.append(self)
+
+    monkeypatch.setattr(verify, "_Walk", Noted)
+    kept = []
+    bases = [segment.base_offset for segment in log.partition.segments()]
+    assert (
+        findings(log, lambda _done, _whole: kept.append(sorted({base for base, _ in walks[0].headers}))) == []
+    )
+    assert len(bases) > 10
+    # Of the present segment, and from the one on in which the oldest open transaction begins.
+    first_offset = min(one.first_offset for one in log.partition.open_transactions())
+    begin = max(base for base in bases if base <= first_offset)
+    counts = [len(one) for one in kept]
+    assert all(one == bases[at + 1 - len(one) : at + 1] for at, one in enumerate(kept))
+    assert (counts[:3], max(counts[:20]) > 3, min(counts[10:30])) == ([1] * 3, True, 1)
+    assert kept[-1][0] == begin
 
 
 @pytest.mark.parametrize("seed", range(4))

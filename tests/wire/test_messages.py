@@ -11,24 +11,13 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from stablelog.errors import StablelogError
+from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.fetch import FetchedPartition, FetchedTopic, encode_fetch_response
-from stablelog.wire.messages import (
-    API_VERSIONS,
-    PREFIX,
-    SERVED_FROM,
-    api_name,
-    decode_request,
-    encode_response,
-    message_class,
-)
+from stablelog.wire.messages import PREFIX, decode_request, encode_response, message_class
 from stablelog.wire.produce import ProduceRequest
 from stablelog.wire.versions import _implicit_default
 
-EVERY = [
-    (key, version)
-    for key, (first, last) in API_VERSIONS.items()
-    for version in range(max(first, SERVED_FROM.get(key, first)), last + 1)
-]
+EVERY = [(key, version) for key, api in APIS.items() for version in api.served_versions]
 SINGLE_SHAPES = {
     9: 8,
     10: 4,
@@ -58,7 +47,7 @@ def frame(key, version, request=None):
 def test_every_version_of_every_request_is_read(key, version):
     client_id, request = decode_request(key, version, frame(key, version))
     assert client_id == "me"
-    newest = version if key == 1 else API_VERSIONS[key][1]
+    newest = version if key == 1 else APIS[key].last_version
     assert isinstance(request, ProduceRequest if key == 0 else message_class(key, newest, "request"))
 
 
@@ -66,7 +55,7 @@ def test_every_version_of_every_request_is_read(key, version):
 def test_every_version_of_every_response_is_written(key, version):
     if version < SINGLE_SHAPES.get(key, 0):
         pytest.skip("its answer is made of one of several; see the clients' tests")
-    parts = encode_response(key, version, 7, blank(message_class(key, API_VERSIONS[key][1], "response")))
+    parts = encode_response(key, version, 7, blank(message_class(key, APIS[key].last_version, "response")))
     message = message_class(key, version, "response")
     data = b"".join(parts)
     assert struct.unpack_from(">i", data)[0] == 7
@@ -112,13 +101,13 @@ def test_the_hand_written_fetch_response_is_what_kio_reads(version, aborted):
     assert (None if found is None else [(t.producer_id, t.first_offset) for t in found]) == aborted
 
 
-@pytest.mark.parametrize("key", sorted(API_VERSIONS), ids=api_name)
+@pytest.mark.parametrize("key", sorted(APIS), ids=lambda key: ApiKey(key).snake_name)
 def test_garbage_is_refused_and_costs_no_memory(key):
     """Lengths and counts that lie, bytes that changed, frames that are cut: a clean error or a request, nothing else."""
     chance = random.Random(key)
     tracemalloc.start()
     for _ in range(300):
-        version = chance.randint(max(API_VERSIONS[key][0], SERVED_FROM.get(key, 0)), API_VERSIONS[key][1])
+        version = chance.choice(APIS[key].served_versions)
         data = bytearray(frame(key, version))
         for _ in range(chance.randint(1, 6)):
             at = chance.randrange(8, len(data) + 1)

@@ -1,1 +1,1 @@
-"""Record batches: bytes to values and back. Pure."""
+"""Codec for record batches. No I/O."""

@@ -1,7 +1,7 @@
-"""How the records of a batch are compressed: Kafka's four codecs in Kafka's framings, within a limit.
+"""Compression of the records of a batch: Kafka's four codecs in Kafka's framings, with a size limit.
 
-What a client sends may be a bomb: a few kilobytes that unpack to gigabytes. Nothing here allocates much more than
-the limit it is given.
+A batch from a client may be a decompression bomb: a few kilobytes that decompress to gigabytes. No function here
+allocates much more memory than the limit that it is given.
 
 Format: docs/formats.md, "Compression".
 """
@@ -35,16 +35,16 @@ def compress(codec: Codec, plain: Buffer) -> bytes:
         case Codec.LZ4:
             return bytes(
                 cramjam.lz4.compress(plain, level=1)
-            )  # as Kafka: the fast compressor, five times faster
+            )  # as Kafka does: the fast compressor takes a fifth of the time
         case Codec.ZSTD:
             return bytes(cramjam.zstd.compress(plain))
 
 
 def decompress(codec: Codec, packed: Buffer, size_max: int = SIZE_MAX) -> bytes:
-    """Unpack the records of a batch.
+    """Decompress the records of a batch.
 
     Raises:
-        Corrupt: the bytes are not of this codec, or would unpack to more than `size_max`.
+        Corrupt: the bytes are not in this codec's format, or would decompress to more than `size_max` bytes.
     """
     plain = b""
     try:
@@ -73,7 +73,7 @@ def _too_large(codec: Codec, size_max: int) -> Corrupt:
 def _decompress_gzip(packed: Buffer, size_max: int) -> bytes:
     plain = bytearray()
     rest = bytes(packed)
-    while rest:  # gzip allows several members, one behind the other
+    while rest:  # gzip allows several members, one after the other
         unpacker = zlib.decompressobj(wbits=31)
         plain += unpacker.decompress(rest, size_max - len(plain) + 1)
         if len(plain) > size_max:
@@ -85,7 +85,7 @@ def _decompress_gzip(packed: Buffer, size_max: int) -> bytes:
 
 
 def _decompress_into(unpack: Callable[[Buffer, bytearray], int], packed: Buffer, size_max: int) -> bytes:
-    """Unpack into a buffer that is doubled until it is enough, or as large as it may get."""
+    """Decompress into a buffer. The buffer is doubled until the data fits or the limit is reached."""
     size = min(max(len(packed) * 4, 4096), size_max)
     while True:
         target = bytearray(size)

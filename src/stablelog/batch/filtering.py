@@ -1,7 +1,7 @@
-"""A batch with some of its records left out, or all of them.
+"""Removal of some or all records from a batch, for compaction.
 
-What is left stands as it came, byte for byte: offsets, headers, whatever a record holds. The batch keeps its first and
-last offset, its sequences and its leader epoch, so that nobody has to know what is missing.
+The remaining records keep their bytes: offset, headers and all. The batch keeps its first and last offset, its
+sequence numbers and its leader epoch, so readers need not know which records are missing.
 
 Format: docs/formats.md, "Record batch", "Record".  Source: Kafka's MemoryRecords.filterTo, KIP-534.
 """
@@ -24,22 +24,22 @@ from stablelog.batch.header import (
     BatchHeader,
     Buffer,
 )
-from stablelog.batch.records import encode_varint, read_varint
 from stablelog.errors import Corrupt
+from stablelog.varint import encode_varint, read_varint
 
 NO_TIMESTAMP = -1
 
 
 class RawRecord(NamedTuple):
-    """A record of which only what decides on it was read.
+    """A record, decoded as far as compaction needs it.
 
     Attributes:
-        offset: its own.
-        timestamp_ms: its producer's.
-        key: None if it has none.
-        is_tombstone: its value is null.
-        attributes: the byte in front of its timestamp.
-        rest: all that follows its timestamp, as it stands in the batch.
+        offset: the record's absolute offset.
+        timestamp_ms: the timestamp from the producer.
+        key: None for null.
+        is_tombstone: whether the value is null.
+        attributes: the byte before the timestamp.
+        rest: all bytes after the timestamp, as they stand in the batch.
     """
 
     offset: int
@@ -51,16 +51,16 @@ class RawRecord(NamedTuple):
 
 
 def raw_records(batch: Buffer, header: BatchHeader) -> list[RawRecord]:
-    """The records of a batch that begins the buffer. The CRC is not looked at.
+    """Return the records of the batch at the beginning of the buffer. Does not check the CRC.
 
     Raises:
-        Corrupt: the records are not what the header says.
+        Corrupt: the records do not match the header.
     """
     return list(walk_records(batch, header))
 
 
 def walk_records(batch: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
-    """Yield what `raw_records` returns, so that not all records are in memory. Raises as that, also after some records."""
+    """Yield the records that `raw_records` returns, one at a time to save memory. May raise Corrupt after some."""
     data = decompress(header.codec, memoryview(batch)[HEADER.size : header.size])
     if header.record_count > len(data):
         raise Corrupt(f"{header.record_count} records in {len(data)} bytes")
@@ -99,13 +99,12 @@ def walk_records(batch: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
 
 
 def with_records(header: BatchHeader, records: Sequence[RawRecord], horizon_ms: int | None) -> bytes:
-    """The batch with these of its records, at least one.
+    """Build the batch with only these records, at least one.
 
     Args:
-        header: of the whole batch.
-        records: those that stay.
-        horizon_ms: the delete horizon, which takes the place of the base timestamp; None: the batch keeps the one
-            that it has, or has none.
+        header: the header of the original batch.
+        records: the records that stay.
+        horizon_ms: the delete horizon to store in place of the base timestamp; None keeps what the batch has.
     """
     assert records
     base_timestamp, attributes = header.base_timestamp, header.attributes
@@ -131,7 +130,7 @@ def with_records(header: BatchHeader, records: Sequence[RawRecord], horizon_ms: 
 
 
 def emptied(header: BatchHeader) -> bytes:
-    """The batch without any record, as Kafka leaves it: whose it is and up to which sequence can still be read."""
+    """Build the batch without any record, as Kafka does. It keeps the producer id and the last sequence number."""
     return _assemble(
         header._replace(
             attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON),
@@ -143,7 +142,7 @@ def emptied(header: BatchHeader) -> bytes:
 
 
 def filler(base_offset: int, end_offset: int, leader_epoch: int) -> bytes:
-    """A batch of nobody without any record that takes the offsets [base_offset, end_offset)."""
+    """Build a filler: a batch without producer and records that covers the offsets [base_offset, end_offset)."""
     assert base_offset < end_offset
     header = BatchHeader(
         base_offset=base_offset,

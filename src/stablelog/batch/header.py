@@ -1,7 +1,7 @@
-"""The 61-byte header of a record batch: everything the log needs to know of a batch without decoding it.
+"""The 61-byte header of a record batch, which holds all that the log needs without decoding the records.
 
-The base offset and the leader epoch lie outside the CRC, so that the leader assigns both without
-touching the rest.
+The base offset and the leader epoch are outside the range that the CRC covers, so the leader can assign both without
+computing the CRC again.
 
 Format: docs/formats.md, "Record batch".  Source: KIP-98, KIP-534.
 """
@@ -28,13 +28,13 @@ HEADER = struct.Struct(
     "i"  # last_offset_delta
     "q"  # base_timestamp
     "q"  # max_timestamp
-    "q"  # producer_id: -1 none
-    "h"  # producer_epoch: -1 none
-    "i"  # base_sequence: -1 none, and on markers
+    "q"  # producer_id: -1 without a producer
+    "h"  # producer_epoch: -1 without a producer
+    "i"  # base_sequence: -1 without a producer, and in markers
     "i"  # record_count
 )
-PREFIX = struct.Struct(">qii")  # base_offset, batch_length, leader_epoch: what the leader rewrites
-LENGTH_AND_OFFSET_SIZE = 12  # what batch_length does not count
+PREFIX = struct.Struct(">qii")  # base_offset, batch_length, leader_epoch: the fields that the leader rewrites
+LENGTH_AND_OFFSET_SIZE = 12  # the bytes that batch_length does not count
 CRC_START = 21  # the CRC covers the bytes from here to the batch's end
 MAGIC = 2
 
@@ -52,7 +52,7 @@ assert HEADER.size == 61
 
 
 class Codec(IntEnum):
-    """How the records of a batch are compressed."""
+    """The compression of a batch's records."""
 
     NONE = 0
     GZIP = 1
@@ -61,11 +61,11 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
-CODECS = tuple(Codec)  # by their numbers: an index costs less than the enumeration's own lookup
+CODECS = tuple(Codec)  # indexed by number: an index costs less than an enum lookup
 
 
 class BatchHeader(NamedTuple):
-    """The header of one batch. Offsets are of records; `last` is inclusive, `next`, `end` exclusive."""
+    """The header of one batch. `last` offsets are inclusive; `next` and `end` offsets are exclusive."""
 
     base_offset: int
     batch_length: int
@@ -98,14 +98,14 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record: after 2^31-1 comes 0. -1 if the batch has no sequence."""
+        """Sequence number of the last record; 0 follows 2^31-1. -1 if the batch has no sequence numbers."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & SEQUENCE_MAX
 
     @property
     def codec(self) -> Codec:
-        """How the records are compressed. Raises Corrupt for a codec that Kafka has not defined."""
+        """The compression of the records. Raises Corrupt for a codec that Kafka does not define."""
         number = self.attributes & CODEC_MASK
         if number >= len(CODECS):
             raise Corrupt(f"batch at offset {self.base_offset} names the unknown codec {number}")
@@ -113,7 +113,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_transactional(self) -> bool:
-        """Whether a transaction's fate decides this batch's."""
+        """Whether the batch belongs to a transaction."""
         return bool(self.attributes & TRANSACTIONAL)
 
     @property
@@ -123,12 +123,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def has_producer(self) -> bool:
-        """Whether an idempotent or transactional producer wrote it."""
+        """Whether an idempotent or transactional producer wrote the batch."""
         return self.producer_id != NO_PRODUCER
 
     @property
     def is_log_append_time(self) -> bool:
-        """Whether the timestamps are the broker's, not the client's."""
+        """Whether the timestamps are the broker's append times, not the client's times."""
         return bool(self.attributes & LOG_APPEND_TIME)
 
 
@@ -157,10 +157,10 @@ def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def headers_in(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Each whole batch in the buffer as (position, header). A batch that is cut off at the end is left out.
+    """Yield (position, header) of each whole batch in the buffer. Leave out a batch that is cut off at the end.
 
     Raises:
-        Corrupt: what stands where a header should is not one.
+        Corrupt: the bytes where a header is expected are not a header.
     """
     size = len(buffer)
     while size - position >= HEADER.size:
@@ -172,12 +172,12 @@ def headers_in(buffer: Buffer, position: int = 0) -> Iterator[tuple[int, BatchHe
 
 
 def crc_holds(buffer: Buffer, position: int, header: BatchHeader) -> bool:
-    """Whether the batch's bytes are those its CRC was made of. The whole batch must be in the buffer."""
+    """Whether the CRC matches the batch's bytes. The whole batch must be in the buffer."""
     end = position + header.size
     assert end <= len(buffer)
     return crc32c(memoryview(buffer)[position + CRC_START : end]) == header.crc
 
 
 def stamped_prefix(header: BatchHeader, base_offset: int, leader_epoch: int) -> bytes:
-    """The first 16 bytes of the batch as the leader writes them: its own offset and epoch, the same length."""
+    """Return the first 16 bytes of the batch with the offset and epoch that the leader assigns; the length stays."""
     return PREFIX.pack(base_offset, header.batch_length, leader_epoch)

@@ -1,7 +1,7 @@
-"""Transaction markers: the control batches that say how a transaction ended.
+"""Transaction markers: the control batches that end a transaction, by commit or abort.
 
-A commit's marker also carries which transaction group it belongs to and its commit sequence, behind the fields
-that Kafka reads. Its key is Kafka's to the byte.
+The value of a commit marker also has the transaction group and the commit sequence, after the fields that Kafka
+reads. The key of a marker has exactly Kafka's bytes.
 
 Format: docs/formats.md, "Transaction marker".  Source: KIP-98, KIP-890.
 """
@@ -46,13 +46,13 @@ class MarkerType(IntEnum):
 
 
 class Marker(NamedTuple):
-    """What a marker says.
+    """The content of a marker.
 
     Attributes:
         type: how the transaction ended.
-        coordinator_epoch: of the coordinator that decided it.
-        group: its transaction group; None if the marker does not say (aborts, and markers that Kafka wrote).
-        commit_sequence: the commit's place among all commits of the group; -1 none.
+        coordinator_epoch: the epoch of the coordinator that decided the transaction.
+        group: the transaction group; None in abort markers and in markers that Kafka wrote.
+        commit_sequence: the number of the commit in its transaction group; -1 for none.
     """
 
     type: MarkerType
@@ -72,17 +72,18 @@ def encode_marker(
     position_count: int = 0,
     by_broker_time: bool = False,
 ) -> bytes:
-    """The control batch of a marker: Kafka's 78 bytes, and more where a group is said.
+    """Encode the control batch of a marker: 78 bytes as in Kafka, and more if the marker names a group.
 
     Args:
-        marker: what it says.
-        base_offset: its own.
-        leader_epoch: under which it is written.
-        producer_id: whose transaction it ends.
-        producer_epoch: with which it ends.
-        timestamp_ms: by the broker's clock.
-        position_count: how many offsets it takes behind its own: in a commit-ordered topic, one for each record.
-        by_broker_time: whether it says so, as all batches of a topic with LogAppendTime do.
+        marker: the content.
+        base_offset: the offset of the marker.
+        leader_epoch: the leader epoch in which the marker is written.
+        producer_id: the producer whose transaction ends.
+        producer_epoch: the epoch with which the transaction ends.
+        timestamp_ms: broker time.
+        position_count: how many offsets the marker takes after its own. In a commit-ordered topic, it takes one for
+            each record of the transaction; 0 in other topics.
+        by_broker_time: whether the batch says that its timestamp is broker time, as in topics with LogAppendTime.
     """
     value = VALUE.pack(0, marker.coordinator_epoch)
     if marker.group is not None:
@@ -108,16 +109,16 @@ def encode_marker(
 
 
 def read_marker(batch: Buffer, position: int = 0) -> Marker | None:
-    """What the control batch at `position` says; None if it is not a transaction's end.
+    """Decode the control batch at `position`; None if it does not end a transaction.
 
-    Longer keys and values, and higher versions, are read as far as they are known.
+    Unknown bytes behind a key or value, and higher versions, are accepted; only the known fields are read.
 
     Raises:
         Corrupt: the batch holds no control record.
     """
     records = decode_records(batch, position)
     if not records:
-        return None  # a marker that compaction has emptied
+        return None  # compaction has removed the record of this marker
     key, value = records[0].key, records[0].value
     if key is None or len(key) < KEY.size:
         raise Corrupt("a control record without a key")

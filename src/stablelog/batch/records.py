@@ -1,6 +1,7 @@
-"""The records of a batch: values to bytes and back.
+"""Codec for the records of a batch.
 
-Only what looks into batches uses this: coordinators and tools. The log itself passes batches on unread.
+Only code that needs the content of batches uses this module: coordinators, topic compaction and tools. The log stores
+and serves batches without decoding their records.
 
 Format: docs/formats.md, "Record".
 """
@@ -25,19 +26,19 @@ from stablelog.batch.header import (
     read_header,
 )
 from stablelog.errors import Corrupt
+from stablelog.varint import encode_varint, read_varint
 
 Header = tuple[str, bytes | None]
 
-LOOK_SIZE_MAX = 16 << 20  # of a batch that is looked into for a time; a larger one takes too long
+LOOK_SIZE_MAX = 16 << 20  # bytes of a batch; decoding a larger one would block the event loop for too long
 LOOK_COUNT_MAX = 20_000
-# Of a batch that is decoded in some milliseconds. 4 KiB of gzip unpack to 4 MiB at the most; of zstd, to any size.
+# Limit of a batch that is decoded in some milliseconds. 4 KiB of gzip decompress to 4 MiB at most; zstd has no bound.
 QUICK_COUNT_MAX = 1000
 QUICK_PACKED_SIZE_MAX = 4 << 10
-SHORT_VARINTS_COUNT = 1024  # are made once: sizes and deltas of small batches
 
 
 class Record(NamedTuple):
-    """One record. `offset` is its own, not relative to the batch; it is not looked at when a batch is encoded."""
+    """One record. `offset` is absolute, not relative to the batch; encoding ignores it."""
 
     offset: int
     timestamp_ms: int
@@ -46,46 +47,12 @@ class Record(NamedTuple):
     headers: tuple[Header, ...] = ()
 
 
-def encode_varint(value: int) -> bytes:
-    """A zig-zag varint of up to 64 bits."""
-    return _SHORT_VARINTS[value] if 0 <= value < SHORT_VARINTS_COUNT else _varint(value)
-
-
-def _varint(value: int) -> bytes:
-    out = bytearray()
-    value = (value << 1) ^ (value >> 63)
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-_SHORT_VARINTS = [_varint(value) for value in range(SHORT_VARINTS_COUNT)]
-_NULL_SIZE = _varint(-1)
-
-
-def read_varint(data: Buffer, at: int) -> tuple[int, int]:
-    """Read a zig-zag varint at `at`. Returns (value, where the next thing begins).
-
-    Raises:
-        Corrupt: it does not end, or is longer than 64 bits.
-    """
-    result = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise Corrupt("a varint that does not end")
-        byte = data[at]
-        at += 1
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (result >> 1) ^ -(result & 1), at
-        shift += 7
+NULL_SIZE = encode_varint(-1)
 
 
 def _field(value: bytes | None) -> tuple[bytes, bytes]:
-    """The size of a key, value or header, and its bytes."""
-    return (_NULL_SIZE, b"") if value is None else (encode_varint(len(value)), value)
+    """Encode a key, value or header with its size. Return both as bytes."""
+    return (NULL_SIZE, b"") if value is None else (encode_varint(len(value)), value)
 
 
 def _read_bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
@@ -123,7 +90,7 @@ def encode_batch(
     transactional: bool = False,
     extra_attributes: int = 0,
 ) -> bytes:
-    """A batch of these records, in this order, with consecutive offsets from `base_offset`."""
+    """Encode a batch of these records, in this order, with consecutive offsets from `base_offset`."""
     records = list(records)
     assert records, "a batch of no records"
     base_timestamp = records[0].timestamp_ms
@@ -157,12 +124,12 @@ def encode_batch(
 
 
 def decode_records(batch: Buffer, position: int = 0, *, size_max: int = SIZE_MAX) -> list[Record]:
-    """The records of the batch that begins at `position`, which must be in the buffer as a whole.
+    """Decode the records of the batch that begins at `position`. The whole batch must be in the buffer.
 
-    The CRC is not looked at: see `crc_holds`.
+    Does not check the CRC: see `crc_holds`.
 
     Raises:
-        Corrupt: the records are not what the header says, or unpack to more than `size_max` bytes.
+        Corrupt: the records do not match the header, or decompress to more than `size_max` bytes.
     """
     header = read_header(batch, position)
     end = position + header.size
@@ -187,18 +154,18 @@ def decode_records(batch: Buffer, position: int = 0, *, size_max: int = SIZE_MAX
 
 
 def record_heads(batch: Buffer, position: int, size: int) -> list[tuple[int, bytes, bytes]]:
-    """Read how the keys and values of a batch begin, for whoever looks at many records and at little of each.
+    """Read the first bytes of the keys and values of a batch; cheaper than decoding whole records.
 
     Args:
         batch: the buffer.
-        position: of the batch, which must be in the buffer as a whole.
-        size: bytes of each key and value.
+        position: where the batch begins; the whole batch must be in the buffer.
+        size: how many bytes of each key and value to return.
 
     Returns:
-        (offset, begin of the key, begin of the value) of each record; empty bytes stand for null, too.
+        (offset, first bytes of the key, first bytes of the value) for each record. Null becomes empty bytes.
 
     Raises:
-        Corrupt: the records are not what the header says.
+        Corrupt: the records do not match the header.
     """
     header = read_header(batch, position)
     data = decompress(header.codec, memoryview(batch)[position + HEADER.size : position + header.size])
@@ -227,10 +194,11 @@ def record_heads(batch: Buffer, position: int, size: int) -> list[tuple[int, byt
 def find_by_time(
     batch: Buffer, timestamp_ms: int, start_offset: int, *, position: int = 0
 ) -> tuple[int, int] | None:
-    """The first record of a batch at or after `start_offset` with this time or a later one: (offset, time).
+    """Find the first record at or after `start_offset` whose timestamp is `timestamp_ms` or later: (offset, timestamp).
 
-    A batch is its producer's affair: in one that is not what its header says, or too large to be looked into while others
-    wait, the batch's own first offset and greatest time stand for the record's. A reader that begins there misses nothing.
+    A batch's content is the responsibility of its producer. If the records do not match the header, or the batch is so
+    large that decoding it would delay other requests, the function returns the batch's first offset and maximum
+    timestamp instead. A reader that begins there misses no record.
     """
     header = read_header(batch, position)
     records = look_into(batch, position)
@@ -243,14 +211,14 @@ def find_by_time(
 
 
 def is_decoded_quickly(header: BatchHeader) -> bool:
-    """Whether the records of a batch are decoded in some milliseconds, whatever its bytes are."""
+    """Whether any batch with this header is decoded in some milliseconds, whatever its bytes are."""
     if header.record_count > QUICK_COUNT_MAX or header.codec is Codec.ZSTD:
         return False
     return header.codec is Codec.NONE or header.size <= QUICK_PACKED_SIZE_MAX
 
 
 def look_into(batch: Buffer, position: int = 0) -> list[Record] | None:
-    """The records of a client's batch; None if it is too large to be looked into, or not what its header says."""
+    """Decode the records of a client's batch; None if the batch is too large or the records do not match the header."""
     header = read_header(batch, position)
     if header.record_count > LOOK_COUNT_MAX:
         return None

@@ -1,1 +1,1 @@
-"""The server: carries out what the rooms below decide."""
+"""The server: writes the coordinators' decisions to logs, serves requests and runs the background tasks."""

@@ -1,14 +1,14 @@
-"""The broker: what is open, who works on it, and how it starts and stops.
+"""The broker: the open partitions and coordinators of one data directory, its start and its stop.
 
-It owns the data directory and joins the coordinators with their logs. It knows no socket: the server hands it
-requests, and a test can as well.
+It owns the data directory and joins the coordinators with their logs. It has no socket: the server, or a test, hands
+requests to it.
 """
 
 import asyncio
 import base64
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,6 @@ from stablelog.broker.damage_log import DamageLog
 from stablelog.broker.directory_signs import (
     CLEAN_SHUTDOWN,
     CLEAN_SHUTDOWN_FILE,
-    META_FILE,
-    encode_meta,
     read_meta,
     was_stopped_cleanly,
 )
@@ -34,22 +32,25 @@ from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
 from stablelog.broker.last_commits import LastCommits
 from stablelog.broker.maintenance import Maintenance
-from stablelog.broker.metrics import Metrics
+from stablelog.broker.metrics import Metrics, Sample
 from stablelog.broker.opening import Opening
 from stablelog.broker.proofs import Proofs
 from stablelog.broker.scrub import Scrub
 from stablelog.broker.tasks import Arguments, Result, Tasks, in_thread, in_thread_to_its_end
+from stablelog.broker.topic import Topic
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, commit_log_of, group_of_log, is_internal
-from stablelog.broker.topics import Topic, Topics
+from stablelog.broker.topics import Topics
 from stablelog.broker.transactions import Transactions
 from stablelog.broker.turns import AT_ONCE_MAX, in_turns
 from stablelog.broker.waiting import Waiters
 from stablelog.coordinators.consumer_groups.coordinator import GroupConfig, GroupCoordinator
 from stablelog.coordinators.transactions.coordinator import TransactionConfig
 from stablelog.env.clock import Clock
-from stablelog.env.disk import Disk, LocalDisk
+from stablelog.env.disk import Disk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.env.lock import DirectoryLock
 from stablelog.errors import DiskError, InvalidConfig, Refused, Unavailable
+from stablelog.log.kafka_files import META_FILE, encode_meta
 from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, group_in_words
 
@@ -58,7 +59,7 @@ log = logging.getLogger(__name__)
 LOG_THREADS = 8
 READ_THREADS = 4
 MESSAGE_THREADS = 2
-FEW_LOGS = 8  # are opened one after the other
+FEW_LOGS = 8  # Up to this many logs are opened one after the other.
 REFUSED_APPENDS_TOLD_EVERY_MS = 10_000
 INTERNAL_CONFIGS = {"cleanup.policy": "compact", "segment.bytes": str(100 << 20)}
 
@@ -67,12 +68,9 @@ class Broker:
     """One broker on one data directory.
 
     Args:
-        config: its settings.
-        directory: the data directory; made if it is not there.
-        disk: where the directory lies.
-        clock: what time it is.
-        on_failure: called once, with the reason, if the broker must be stopped: the disk failed under it, or
-            something that is no connection's and no partition's alone failed unexpectedly.
+        directory: the data directory; the broker creates it if it does not exist.
+        on_failure: called once, with the reason, if the broker must be stopped: the disk failed, or something
+            failed unexpectedly that does not belong to a single connection or partition.
     """
 
     def __init__(
@@ -108,12 +106,14 @@ class Broker:
         self.proofs = Proofs(self.tasks, self.waiters.wake)
         self._batch_thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
         self._batch_turn = asyncio.Lock()
-        # These wait for cold pages, and those decode and encode long messages.
+        # The read threads wait for data that is not in the page cache. The decode threads decode and encode long
+        # messages.
         self.read_threads = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="reads")
         self.message_threads = ThreadPoolExecutor(MESSAGE_THREADS, thread_name_prefix="messages")
         self.damage_log = DamageLog()
         self.scrub = Scrub(self.topics, self.tasks, lambda: config["stablelog.scrub.bytes.per.second"])
-        self.metrics = Metrics(self)
+        self.metrics = Metrics(self.topics.open_partitions, self.now_ms)
+        self.metrics.register(self._samples)
         self.transactions: Transactions
         self.groups: Groups
         self.maintenance: Maintenance
@@ -131,25 +131,38 @@ class Broker:
         self._clean_shutdown_allowed = False
 
     def now_ms(self) -> int:
-        """The broker's time."""
+        """The broker's time in milliseconds since the epoch."""
         return self.clock.now_ms()
+
+    def _samples(self) -> Iterator[Sample]:
+        yield Sample("stablelog_flush_rounds", (), self.flush.rounds)
+        for where, count in self.tasks.error_counts.items():
+            yield Sample("stablelog_unexpected_errors", (where,), count)
+        yield Sample("stablelog_disk_full", (), self.reserve.is_full)
+        yield Sample("stablelog_scrubbed_bytes", (), self.scrub.read_size)
+        yield Sample("stablelog_fetch_sessions", (), len(self.fetch_sessions))
+        for group in self.transactions:
+            last, resolved = group.coordinator.last_commit_sequence, group.resolved_commit_sequence
+            yield Sample("stablelog_last_commit_sequence", (group.name,), last)
+            yield Sample("stablelog_resolved_commit_sequence", (group.name,), resolved)
 
     # -- start -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the data directory. Returns when requests can be answered; partitions go on being recovered.
+        """Open the data directory. Returns when requests can be served; recovery of partitions continues.
 
         Raises:
-            Unavailable: another broker has the directory.
+            Unavailable: another broker uses the directory.
             NewerFormat: a later release has written to the directory; nothing was changed.
-            Corrupt: what the broker itself needs cannot be read.
+            Corrupt: a file that the broker itself needs cannot be read.
             InvalidConfig: the directory belongs to another node.
         """
         self.open_directory()
         if not await self.maintenance.restore_reserve():
             self.reserve.tell_full()
         if self.topics.is_taking_over:
-            # Which producer ids Kafka has given out is not in the directory: its partitions say which are in use.
+            # The directory does not record which producer ids Kafka has given out. The partitions show which ids are in
+            # use, so all of them are opened first.
             await self._opening.open_all()
             self.topics.taken_over()
         self._clean_shutdown_allowed = True
@@ -161,13 +174,13 @@ class Broker:
         self.proofs.start()
 
     def open_directory(self) -> None:
-        """Open what can be opened at once: the broker's own logs, and what coordinates them. Raises as `start` does."""
+        """Open the broker's own logs and the coordinators. Raises as `start` does."""
         self.disk.make_dir(self.directory)
         self._lock_directory()
         check_formats(self.disk, self.directory)
         catalog = read_catalog(self.disk, self.directory)
         is_meta_written = self._read_meta(catalog)
-        self.reserve.open()  # the first that is written
+        self.reserve.open()  # The reserve is the first file that is written.
         self._dynamic_settings.load_into(self.config)
         clean_path = self.directory / CLEAN_SHUTDOWN_FILE
         self.topics.load(clean=was_stopped_cleanly(self.disk, clean_path), cluster_id=self.cluster_id)
@@ -179,15 +192,15 @@ class Broker:
 
     def _lock_directory(self) -> None:
         if not isinstance(self.disk, LocalDisk):
-            return  # a simulated disk has one user
+            return  # A simulated disk has one user and needs no lock.
         self._lock = DirectoryLock(self.directory)
 
     def _read_meta(self, catalog: Catalog | None) -> bool:
-        """Learn the cluster's id and the node's. Returns whether `meta.properties` is whole.
+        """Read the ids of the cluster and of the node. Returns whether `meta.properties` is whole.
 
         Raises:
-            Corrupt: the file names another cluster than the list of topics, or no node.
-            InvalidConfig: the file names another node than the configuration.
+            Corrupt: the file names another cluster than the list of topics does, or names no node.
+            InvalidConfig: the file names another node than the configuration does.
         """
         path = self.directory / META_FILE
         meta = read_meta(self.disk, self.directory, catalog)
@@ -211,8 +224,8 @@ class Broker:
         """Replace the broker's dynamic settings. Durable on return.
 
         Raises:
-            InvalidConfig: one is unknown, not dynamic, or out of range; nothing changed.
-            Refused: the disk does not take them; nothing changed.
+            InvalidConfig: a setting is unknown, not dynamic, or out of range; nothing changed.
+            Refused: the disk does not take the new list of topics; nothing changed.
         """
         self.config.check_dynamic(settings)
         self._dynamic_settings.store(settings)
@@ -220,7 +233,7 @@ class Broker:
         self.topics.reconfigure()
 
     def _open_coordinators(self) -> None:
-        """The broker's own logs come first: without them nothing can be answered."""
+        """Open the broker's own logs first: no request can be served without them."""
         offsets = self._own_log(CONSUMER_OFFSETS_TOPIC)
         self._open_many_logs()
         found = {group for topic in self.topics if (group := group_of_log(topic.name)) is not None}
@@ -274,7 +287,7 @@ class Broker:
             self.transactions.partition_opened(partition)
 
     def _open_many_logs(self) -> None:
-        """Where there are many transaction groups, open their logs several at once: each waits for the disk."""
+        """Open the logs of many transaction groups several at a time, because each one waits for the disk."""
         logs = [topic for topic in self.topics if group_of_log(topic.name) is not None]
         missing = [(topic, index) for topic in logs for index in range(topic.partition_count)]
         if len(missing) > FEW_LOGS:
@@ -309,42 +322,46 @@ class Broker:
         self.scrub.start()
 
     def _on_open(self, partition: Partition, failed: Partition | None) -> None:
-        """A partition was opened after the start, or again in the place of one that had failed for lack of room."""
+        """Handle a partition that was opened after the start, or reopened after it had failed on a full disk."""
         if failed is None:
             self.partition_opened(partition)
         else:
-            # Nothing of it was lost, so that what is open in it is known: only markers have waited.
+            # The failed partition lost no data, so its open transactions are known. Only markers have waited for it.
             self.maintenance.retry()
             self.waiters.wake(partition)
 
     async def _end_work(self, topic_name: str) -> None:
-        """Wait until no thread works on the partitions of a topic; when this returns, until the next await."""
+        """Wait until no thread works on the partitions of a topic. On return this holds until the next await."""
         while True:
             await self.compactor.leave(topic_name)
             await self.flush.idle()
-            if not self.compactor.works_on(topic_name):  # a pass may have begun while the sync was waited for
+            # A compaction pass may have begun during the wait for the sync.
+            if not self.compactor.works_on(topic_name):
                 return
 
     def partition_opened(self, partition: Partition) -> None:
-        """Settle what a crash left open in a partition; from then on it can be read and written."""
+        """Resolve the transactions that a crash left open in a partition.
+
+        From then on clients can read and write it.
+        """
         self.transactions.partition_opened(partition)
         self.waiters.wake(partition)
 
     def fail_partition(self, partition: Partition, why: Unavailable) -> None:
-        """Take a partition offline, and say so in the log, once. The broker's own logs stop the broker.
+        """Take a partition offline, and log that once. A failure of one of the broker's own logs stops the broker.
 
-        Every failure comes here: the partition itself reports it, when a call or a task has failed it.
-
-        One that failed for lack of room is opened again when there is some; every other one by a restart.
+        Every failure of a partition is reported here by the partition itself, after a call or a task has failed in it.
+        The broker reopens a partition that failed on a full disk when there is room. After any other failure a restart
+        reopens it.
         """
         partition.fail(why)
         if partition in self._offline:
             return
-        if not self.topics.has(partition):  # it was deleted since the failed work began
+        if not self.topics.has(partition):  # The topic was deleted after the failed work began.
             self.flush.forget(partition, why)
             return
         self._offline.add(partition)
-        why = partition.failure or why  # the first reason
+        why = partition.failure or why  # The first reason is the one to report.
         without_room = self.reserve.note(why) and not is_internal(partition.topic)
         until = "is opened again when the disk has room" if without_room else "needs a restart"
         failed = Unavailable(f"{partition.topic}-{partition.index} has failed and {until}: {why}")
@@ -359,7 +376,7 @@ class Broker:
     # -- work --------------------------------------------------------------------------------------------------
 
     def _advanced(self, partition: Partition) -> None:
-        """More of a partition is durable, or decided."""
+        """Handle that more of a partition is durable, or that a transaction in it was decided."""
         if partition is self.groups.journal.partition:
             self.groups.journal.settle()
         else:
@@ -367,10 +384,10 @@ class Broker:
         self.waiters.wake(partition)
 
     def check_after_fault(self) -> None:
-        """Fail what an exception in a request has left half-way: partitions and coordinators.
+        """Fail partitions and coordinators whose work an exception in a request has left incomplete.
 
-        A partition whose append ended half-way is offline. A coordinator whose decision ended half-way stops the broker:
-        its memory is ahead of its log, and it would answer "committed" for what no restart finds.
+        A partition with an incomplete append goes offline. A coordinator with an incomplete decision stops the broker:
+        its memory is ahead of its log, so it would report commits to clients that are lost after a restart.
         """
         for partition in self.topics.open_partitions():
             if partition.failure is not None:
@@ -385,11 +402,14 @@ class Broker:
                 )
 
     def append_refused(self, name: str, index: int, error: Unavailable) -> None:
-        """Log that a partition's disk takes no writes, once every REFUSED_APPENDS_TOLD_EVERY_MS: producers retry."""
+        """Log that the disk refuses writes of a partition.
+
+        This is logged once in REFUSED_APPENDS_TOLD_EVERY_MS, because producers retry.
+        """
         topic = self.topics.get(name)
         partition = topic.partitions.get(index) if topic is not None else None
         if partition is not None and partition.failure is not None:
-            return  # which was logged
+            return  # The failure of this partition was logged already.
         if (
             not self.reserve.note(error)
             and self.now_ms() - self._refused_appends_told_ms >= REFUSED_APPENDS_TOLD_EVERY_MS
@@ -398,15 +418,15 @@ class Broker:
             log.error("nothing can be written to %s-%d; its producers try again: %s", name, index, error)
 
     async def look_into_batch(self, work: Callable[[*Arguments], Result], *arguments: *Arguments) -> Result:
-        """Decode a large batch in the one thread for that, and return or raise what `work` does."""
+        """Decode a large batch in the one thread for that; return the result of `work` or raise its error."""
         return await in_thread_to_its_end(self._batch_turn, self._batch_thread, work, *arguments)
 
     async def create_topic(self, name: str, partition_count: int, configs: Mapping[str, str]) -> Topic:
-        """Create a topic. Others are served meanwhile; whoever asked may go, and it is created all the same.
+        """Create a topic. Other requests are served meanwhile. The topic is created even if the caller is cancelled.
 
         Raises:
-            Refused: the name, the count or a setting is not valid, the topic is there, or the disk takes no more;
-                nothing changed.
+            Refused: the name, the count or a setting is not valid, the topic exists, or the disk is full; nothing
+                changed.
         """
         self.reserve.check("CreateTopics")
         topic = self.topics.reserve(name, partition_count, configs)
@@ -426,10 +446,11 @@ class Broker:
         return topic
 
     async def add_partitions(self, name: str, partition_count: int) -> None:
-        """Give a topic more partitions. Others are served meanwhile.
+        """Grow a topic to `partition_count` partitions. Other requests are served meanwhile.
 
         Raises:
-            Refused: there is no such topic, it has as many already, or the disk takes no more; nothing changed.
+            Refused: the topic does not exist or has that many partitions already, or the disk is full; nothing
+                changed.
         """
         self.reserve.check("CreatePartitions")
         topic = self.topics.reserve_more(name, partition_count)
@@ -448,21 +469,23 @@ class Broker:
         await self.tasks.for_request("making partitions", make)
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic, what groups have committed for it, and all who wait for it.
+        """Delete a topic, the offsets that groups have committed for it, and the requests that wait for it.
 
         Raises:
-            Refused: there is no such topic, or the broker needs it.
+            Refused: the topic does not exist, or it is one of the broker's own; nothing changed.
         """
         while True:
             await self._opening.leave(name)
             await self._end_work(name)
-            if not self._opening.works_on(name):  # an opening may have begun while other work was waited for
+            if not self._opening.works_on(
+                name
+            ):  # An opening may have begun while this task waited for other work.
                 break
         topic = self.topics.unlist(name)
         await self.tasks.for_request("deleting a topic", partial(self._delete, topic))
 
     async def _delete(self, topic: Topic) -> None:
-        """Delete what there is of a topic that is not in the list. Others are served meanwhile."""
+        """Delete the files and the state of a topic that is no longer listed. Other requests are served meanwhile."""
         why = Unavailable(f"topic {topic.name} was deleted")
         try:
             async for partition in in_turns(list(topic.partitions.values()), at_once=AT_ONCE_MAX):
@@ -483,9 +506,9 @@ class Broker:
     # -- stop --------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Write out everything and leave the directory so that the next start has nothing to recover."""
+        """Write everything to disk and leave the directory in a state that needs no recovery."""
         await self.tasks.stop()
-        # After a sync that failed, one that succeeds proves nothing: the next start has to read what is there.
+        # After a failed sync, a later sync that succeeds proves nothing: the next start has to check the files.
         failed = self.tasks.failure is not None
         if hasattr(self, "groups"):
             if not failed:

@@ -1,13 +1,13 @@
-"""Who may fill how much memory with requests: the bytes of requests in flight, over all connections.
+"""Memory budget: the bytes of requests in flight, over all connections.
 
-A small request is let in as it is: it lies in its connection's inbox anyhow, and a connection has few of them. A large one
-*claims* room as its bytes arrive, never more than twice what has come, so that announcing costs nothing and holds
-nothing. What has come has to stay until all of it has, so a claim grows only if every request on its way can still
-be finished, one after the other (the banker's rule); the first that waits is served first, and a newcomer waits
-behind it.
+A small request needs no claim: it lies in its connection's inbox, and a connection has few of them. A large request
+*claims* room as its bytes arrive, never more than twice the bytes that have arrived, so that a client cannot reserve
+memory by announcing a size. The bytes that have arrived stay in memory until the request is complete. A claim therefore
+grows only if all requests that are arriving could still be completed one after the other (the banker's rule). Claims
+are served in the order in which they began to wait.
 
-While somebody waits, who holds room has to earn it: a request that arrives slower than the time that it has, and one
-that is answered late (a long poll with a huge request), are given up by closing their connections.
+While a claim waits for room, the budget closes the connections of two kinds of request: one that arrives too slowly for
+the time it has, and one that blocks for long after it arrived (a long poll with a huge request).
 """
 
 import math
@@ -18,30 +18,32 @@ from stablelog.broker.frames import Frames
 
 GROWTH_MAX = 1 << 20
 PATIENCE_S = 1.0
-LOOK_S = 0.25  # how often, while somebody waits
+LOOK_S = 0.25  # Seconds between checks for overdue claims while a claim waits.
 
 
 class Holder(Protocol):
-    """Whose request it is."""
+    """The connection that a claim belongs to."""
 
     def admitted(self) -> None:
-        """The room that was waited for is there, and taken."""
+        """Handle that the claim has got the room that it waited for."""
 
     def close(self, why: str | None = None) -> None:
-        """The request is given up. `Budget.give_back` follows, at once or soon."""
+        """Give the request up and close the connection. `Budget.give_back` follows, now or soon."""
 
 
 class Claim:
     """The room of one request.
 
     Attributes:
-        size: of the whole request.
+        size: bytes of the whole request.
         held: bytes that are taken from the budget.
-        arrived: bytes that have come.
-        since: when it began to arrive, later by what it has waited for room; once it is whole, when that was.
-        mark: (bytes, time) of the last look at how it comes on, while others wait.
-        is_whole: whether all of it has come, so that only its answer is waited for.
-        is_quick: whether it is answered as fast as the disk allows; a request that may wait for others is not.
+        arrived: bytes that have arrived.
+        since: the time at which the request began to arrive, moved forward by the time that it has waited for
+            room. Once the request is complete: the time at which it became complete.
+        mark: (bytes, time) of the last check of its progress while other claims wait.
+        is_whole: whether the request is complete, so that only its response is pending.
+        is_quick: whether the response takes no longer than the disk does. False for a request that may block
+            on others.
     """
 
     __slots__ = (
@@ -71,7 +73,7 @@ class Claim:
 
     @property
     def rest(self) -> int:
-        """Bytes that it has yet to take."""
+        """Bytes that the claim has yet to take."""
         return self.size - self.held
 
 
@@ -79,10 +81,10 @@ class Budget:
     """The bytes that requests may fill.
 
     Args:
-        size_max: how many; no request may be larger.
-        receive_s: how long a request may take to arrive.
-        clock: seconds that go on steadily.
-        later: has something called after so many seconds.
+        size_max: bytes of all requests together, and of the largest single one.
+        receive_s: seconds that a request may take to arrive.
+        clock: monotonic seconds.
+        later: schedules a call after a number of seconds.
 
     Attributes:
         frames: the memory that large requests arrive in.
@@ -104,12 +106,12 @@ class Budget:
         self._looks = False
         self._claims: dict[Claim, None] = {}
         self._waiting: dict[Claim, None] = {}
-        self._rest = 0  # of all that are on their way
-        self._held = 0  # by those that have not come whole
-        self._largest = 0  # that was ever claimed
+        self._rest = 0  # Bytes that all arriving requests have yet to take.
+        self._held = 0  # Bytes held by requests that are not complete.
+        self._largest = 0  # The largest size that was ever claimed.
 
     def claim(self, holder: Holder, size: int) -> Claim:
-        """A request is on its way. It holds nothing yet."""
+        """Register an arriving request. Its claim holds nothing yet."""
         assert 0 < size <= self.size_max
         claim = Claim(holder, size, self._clock())
         self._largest = max(self._largest, size)
@@ -118,13 +120,13 @@ class Budget:
         return claim
 
     def grow(self, claim: Claim, arrived: int) -> bool:
-        """Take room for more than what has arrived now, or have the holder called when it is there."""
+        """Take room beyond the bytes that have arrived. False: `holder.admitted` is called when there is room."""
         assert claim.held >= arrived or claim.held == 0
         claim.arrived = arrived
         return self._take_or_wait(claim, min(arrived + min(arrived, GROWTH_MAX), claim.size))
 
     def take_whole(self, claim: Claim) -> bool:
-        """Take room for all of a request that has arrived, or have the holder called when it is there."""
+        """Take room for the rest of an arriving request. False: `holder.admitted` is called when there is room."""
         claim.arrived = claim.size
         return self._take_or_wait(claim, claim.size)
 
@@ -150,13 +152,14 @@ class Budget:
         self._rest -= more
 
     def _has_room(self, claim: Claim) -> bool:
-        """Whether the claim can have what it wants, and all that are on their way can be finished after it."""
+        """Whether, after giving the claim its room, all arriving requests can still be completed."""
         more = claim.target - claim.held
         if more > self.left:
             return False
         if self.left >= self._rest or self.size_max - self._held - more >= self._largest:
             return True
-        # What is worked on comes back by itself; of the others, those that need least are finished first.
+        # Complete requests give their room back by themselves. Of the arriving ones, those that need least are
+        # completed first.
         arriving = [each for each in self._claims if each.rest and each.held]
         if not claim.held:
             arriving.append(claim)
@@ -171,7 +174,7 @@ class Budget:
         return True
 
     def whole(self, claim: Claim, *, is_quick: bool) -> None:
-        """All of it has come, and work on it begins."""
+        """Note that the request is complete and that work on it begins."""
         assert claim.held == claim.size
         self._held -= claim.held
         claim.is_whole = True
@@ -179,7 +182,7 @@ class Budget:
         claim.since = self._clock()
 
     def give_back(self, claim: Claim) -> None:
-        """The request is answered, or given up: its room is there for others."""
+        """Free the room of a request that was answered or given up."""
         if claim not in self._claims:
             return
         del self._claims[claim]
@@ -206,7 +209,7 @@ class Budget:
             claim.holder.admitted()
 
     def _close_overdue(self) -> None:
-        """Somebody waits: close who holds room and does not earn it."""
+        """While a claim waits: close the connections whose requests arrive or complete too slowly."""
         self._looks = bool(self._waiting)
         if not self._looks:
             return

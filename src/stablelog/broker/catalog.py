@@ -1,8 +1,7 @@
-"""The list of topics, `cluster.json`: which topics there are, with their ids, settings and counts of partitions.
+"""The list of topics, `cluster.json`: the id, the settings and the partition count of each topic.
 
-It is replaced as a whole, so that a topic exists with all its partitions or not at all. It cannot be rebuilt: the
-order of a topic and its settings stand nowhere else.
-
+The broker replaces the file as a whole, so that a topic exists with all its partitions or not at all. The file cannot
+be rebuilt: a topic's order (offset or commit) and its settings are recorded nowhere else.
 Format: docs/formats.md, "cluster.json".
 """
 
@@ -37,12 +36,13 @@ class Catalog:
     """The content of the list.
 
     Attributes:
-        cluster_id: of the data directory; empty in version 1, where only `meta.properties` says it.
-        leader_epoch: of the last start.
+        cluster_id: id of the cluster that the data directory belongs to. Empty in version 1, where only
+            `meta.properties` has it.
+        leader_epoch: the leader epoch of the last start.
         established_epoch: the leader epoch of the start that had made every partition complete, with all files of
-            this release: batches of this epoch or a later one follow each other without a gap. None until then: in
-            version 1, and while a directory of Apache Kafka or of version 1 is being taken over.
-        topics: in no order.
+            this release: batches of this epoch or a later one follow each other without a gap. None before that:
+            in version 1, and while a directory of Apache Kafka or of version 1 is being taken over.
+        topics: in no particular order.
     """
 
     cluster_id: str
@@ -73,12 +73,12 @@ def encode_catalog(
 
 
 def _crc(content: dict[str, Any]) -> str:
-    """Eight hex digits over the members without the CRC, written without spaces and with sorted names."""
+    """CRC as eight hex digits over the other members, as JSON without spaces and with sorted names."""
     return f"{crc32c(json.dumps(content, sort_keys=True, separators=(',', ':')).encode()):08x}"
 
 
 def read_catalog(disk: Disk, directory: Path) -> Catalog | None:
-    """Read the list; None if there is none.
+    """Read the list; None if the file does not exist.
 
     Raises:
         NewerFormat: a later release has written it.

@@ -1,8 +1,8 @@
 """Kafka's checkpoint files of a data directory: an offset for each partition.
 
-`recovery-point-offset-checkpoint` records up to where each partition was synced. It is written after the sync and
-without one of its own, at most a second late: what it names was durable, so damage before it is never cut.
-
+`recovery-point-offset-checkpoint` records the offset up to which each partition was synced. The broker writes the file
+after that sync, without syncing the file itself, at most a second late. All data before a recorded offset was durable,
+so recovery never truncates damage before it.
 Format: docs/formats.md, "offset checkpoints".
 """
 
@@ -12,23 +12,20 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, naming, refuse_newer
+from stablelog.errors import Corrupt
+from stablelog.log.kafka_files import Offsets, decode_offset_checkpoint, encode_offset_checkpoint
+from stablelog.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-LOG_START_CHECKPOINT = "log-start-offset-checkpoint"
 FIRST_DIRTY_CHECKPOINT = "cleaner-offset-checkpoint"
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
 UNKNOWN = -1
-CHECKPOINT_VERSION = 0
-
-TopicPartition = tuple[str, int]
-Offsets = dict[TopicPartition, int]
 
 
 class FileWriter(Protocol):
-    """Replaces files: a `Disk`, or a `DiskReserve`, which finds room for them."""
+    """Something that replaces files: a `Disk`, or a `DiskReserve`, which frees space for them on a full disk."""
 
     def write_atomic(self, path: Path, content: bytes) -> None:
         """Replace the file as a whole. Durable on return."""
@@ -40,45 +37,25 @@ class FileWriter(Protocol):
 
 
 def read_offset_checkpoint(disk: Disk, path: Path) -> Offsets:
-    """Offsets by partition; empty if there is no file, or Kafka has made it and not written it yet.
+    """Read the offsets by partition. The result is empty without a file, or if Kafka has created it but not written it.
 
     Raises:
         NewerFormat: a later release has written it.
-        Corrupt: the file is not what Kafka writes, or not whole.
+        Corrupt: the file is incomplete or not in Kafka's format.
     """
     try:
-        content = disk.read_bytes(path).decode(errors="replace")
+        return decode_offset_checkpoint(disk.read_bytes(path), path)
     except FileNotFoundError:
         return {}
-    if not content:
-        return {}
-    lines = content.split("\n")
-    try:
-        with naming(path):
-            refuse_newer("a checkpoint of offsets", int(lines[0]), CHECKPOINT_VERSION)
-        if lines[0] != "0" or lines[-1] or len(lines) != 3 + int(lines[1]):
-            raise ValueError(f"{len(lines)} lines, version {lines[0]!r}")
-        rows = [line.rsplit(" ", 2) for line in lines[2:-1]]
-        return {(topic, int(index)): int(offset) for topic, index, offset in rows}
-    except (ValueError, IndexError) as error:
-        raise Corrupt(
-            f"{path} is not a checkpoint of offsets ({error}). Restore it; or remove it, and what it says is not known"
-        ) from error
 
 
 def read_if_whole(disk: Disk, path: Path, consequence: str) -> Offsets:
-    """As `read_offset_checkpoint`; a damaged file is logged with what follows from it, and is taken for empty."""
+    """Read a checkpoint file; log a damaged one with the `consequence` and return no offsets."""
     try:
         return read_offset_checkpoint(disk, path)
     except Corrupt as error:
         log.warning("%s; %s", error, consequence)
         return {}
-
-
-def encode_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """The text of a checkpoint file."""
-    rows = [f"{topic} {index} {offset}" for (topic, index), offset in sorted(offsets.items())]
-    return "\n".join(["0", str(len(rows)), *rows, ""]).encode()
 
 
 def write_offset_checkpoint(writer: FileWriter, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
@@ -87,11 +64,7 @@ def write_offset_checkpoint(writer: FileWriter, path: Path, offsets: Mapping[Top
 
 
 class OffsetCheckpoint:
-    """A checkpoint file that is written when the offsets have changed.
-
-    Args:
-        writer: writes the file.
-        path: of the file.
+    """A checkpoint file that is written only when the offsets have changed.
 
     Attributes:
         offsets: by partition, as they were last read or written.
@@ -105,32 +78,34 @@ class OffsetCheckpoint:
         self.offsets: Offsets = {}
 
     def read(self, offsets: Offsets) -> None:
-        """Take over what the file says."""
+        """Load the offsets that the file holds."""
         self.offsets = offsets
         self._is_recorded = True
 
     def outdate(self) -> None:
-        """Have no offsets written that were taken before: they have partitions that are gone."""
+        """Invalidate offsets that were taken earlier, because some of their partitions were deleted."""
         self._change_count += 1
 
     def changed(self, take: Callable[[], Offsets], *, anyway: bool = False) -> "ChangedOffsets | None":
-        """The offsets as they are now; None if the file has them. May run in a thread.
+        """Take the present offsets; None if the file already holds them. May run in a thread.
 
         Args:
-            take: gives them.
-            anyway: whether they are wanted in any case.
+            take: returns the present offsets by partition.
+            anyway: whether to return the offsets even if the file holds them.
         """
-        change_count = self._change_count  # first: they are not written if something changes from now on
+        change_count = (
+            self._change_count
+        )  # Read the count first: any change from now on makes these offsets outdated.
         offsets = take()
         if self._is_recorded and offsets == self.offsets and not anyway:
             return None
         return ChangedOffsets(offsets, encode_offset_checkpoint(offsets), change_count)
 
     def write(self, changed: "ChangedOffsets | None", *, durable: bool = True) -> None:
-        """Write what `changed` returned; not if others were written since, or partitions are gone.
+        """Write what `changed` returned, unless other offsets were written since or partitions were deleted.
 
         Raises:
-            DiskError: the file is as it was, or as it should be.
+            DiskError: the file has its old or its new content.
         """
         if changed is None or changed.change_count != self._change_count:
             return
@@ -145,7 +120,7 @@ class OffsetCheckpoint:
 
 
 class ChangedOffsets(NamedTuple):
-    """Offsets that a checkpoint file does not have, its new content, and how often it had changed when they were taken."""
+    """Offsets to write, the new content of the file, and the change count at the time when they were taken."""
 
     offsets: Offsets
     content: bytes
@@ -153,29 +128,24 @@ class ChangedOffsets(NamedTuple):
 
 
 class RecoveryPoints:
-    """The synced ends of partitions, as they are recorded in the data directory.
+    """The synced ends of partitions, as the data directory records them.
 
-    A partition that is not open keeps the end that was recorded, also through starts at which it cannot be opened.
-
-    Args:
-        disk: where the data directory lies.
-        directory: the data directory.
-        writer: writes the file.
+    A partition that is not open keeps its recorded end, also across starts at which it cannot be opened.
     """
 
     def __init__(self, disk: Disk, directory: Path, writer: FileWriter) -> None:
         self._disk = disk
         self._path = directory / RECOVERY_POINT_CHECKPOINT
-        self._kept: Offsets = {}  # of partitions that are not open
+        self._kept: Offsets = {}  # Ends of partitions that are not open.
         self._file = OffsetCheckpoint(writer, self._path)
 
     def load(self, partitions: Iterable[TopicPartition], *, is_recorded: bool) -> None:
         """Read the file.
 
         Args:
-            partitions: those there are.
-            is_recorded: whether this release has recorded their ends since they were made. Then one without a row
-                was made after the file was last written, and had nothing synced.
+            partitions: all partitions of the data directory.
+            is_recorded: whether this release has recorded the ends since the partitions were created. A partition
+                without a row was then created after the last write of the file, and had nothing synced.
         """
         is_known = self._disk.exists(self._path)
         try:
@@ -187,21 +157,21 @@ class RecoveryPoints:
             )
             found, is_known = {}, False
         if is_known and not found and not self._disk.size(self._path):
-            is_known = False  # empty: a power cut took the content
+            is_known = False  # An empty file: a power failure lost the content.
         for at in partitions:
             self._kept[at] = found.get(at, 0 if is_known and is_recorded else UNKNOWN)
 
     def of(self, at: TopicPartition) -> int | None:
-        """The recorded end of a partition that is not open; None if it is not known."""
+        """The recorded end of a partition that is not open; None if it is unknown."""
         end = self._kept.get(at, 0)
         return None if end == UNKNOWN else end
 
     def opened(self, at: TopicPartition) -> None:
-        """Take note that a partition was opened: its own synced end counts from now on."""
+        """Note that a partition was opened: its own synced end replaces the recorded one."""
         self._kept.pop(at, None)
 
     def closed(self, at: TopicPartition, synced_offset: int) -> None:
-        """Keep the end of a partition that was closed."""
+        """Keep the synced end of a partition that was closed."""
         self._kept[at] = synced_offset
 
     def forget(self, topic: str) -> None:
@@ -210,28 +180,30 @@ class RecoveryPoints:
         self._kept = {at: end for at, end in self._kept.items() if at[0] != topic}
 
     def changed(self, open_ends: Callable[[], Offsets], *, anyway: bool = False) -> ChangedOffsets | None:
-        """As `OffsetCheckpoint.changed`. May run in a thread.
+        """Take the present recovery points, as `OffsetCheckpoint.changed` does. May run in a thread.
 
         Args:
-            open_ends: gives the synced ends of the open partitions.
-            anyway: whether the points are wanted in any case.
+            open_ends: returns the synced ends of the open partitions.
+            anyway: whether to return the points even if the file holds them.
         """
 
         def take() -> Offsets:
-            kept = dict(self._kept)  # first: a partition that is opened meanwhile is no longer in it
+            kept = dict(
+                self._kept
+            )  # Copy first: a partition that is opened later in this call leaves `_kept`.
             return kept | open_ends()
 
         return self._file.changed(take, anyway=anyway)
 
     def write(self, points: ChangedOffsets | None, *, durable: bool) -> None:
-        """Record the points, if nothing was recorded or forgotten since they were taken.
+        """Record the points, unless others were recorded or a topic was forgotten since they were taken.
 
         Args:
             points: what `changed` returned.
-            durable: whether the file has to be durable on return, as when a topic was deleted: a later topic of its
-                name must not be held to its ends.
+            durable: whether the file has to be durable on return. This is needed when a topic was deleted: a later
+                topic of the same name must not inherit its ends.
 
         Raises:
-            DiskError: the file is as it was, or as it should be.
+            DiskError: the file has its old or its new content.
         """
         self._file.write(points, durable=durable)

@@ -1,10 +1,10 @@
-"""When compacted topics are compacted: one partition at a time, in a thread of its own.
+"""Scheduler of compaction: compacts one partition at a time, in a thread of its own.
 
-The thread reads segments that nobody changes any more and writes new ones beside them. It can be a thread because it
-shares nothing with the partition: it has files and indexes of its own, and what it needs to know of producers was
-handed to it. It rests as long as it works, so that requests do not wait for the interpreter. What it has finished is
-put in place here, in the event loop, where all else is that touches a partition: some renames and four syncs of the
-directory for each segment.
+The thread reads sealed segments, which do not change, and writes new segments beside them. It shares nothing with the
+partition: it has its own files and indexes, and it gets a copy of the producer state that it needs. After each piece of
+work it sleeps for as long as the work took, so that requests do not wait for the interpreter lock. The event loop puts
+the finished segments in place, because only the event loop changes a partition: this takes some renames and four syncs
+of the directory for each segment.
 """
 
 import asyncio
@@ -30,11 +30,9 @@ class Compactor:
     """Compacts the partitions of a broker.
 
     Args:
-        topics: whose partitions. The broker's own topics are trimmed by their coordinators instead.
-        config: the broker's settings.
-        reserve: says whether the disk is full; then nothing is compacted, which takes room before it frees some.
-        tasks: starts the work.
-        now_ms: the broker's clock.
+        topics: the topics to compact. The coordinators trim the broker's own topics instead.
+        reserve: tells whether the disk is full. Nothing is compacted then, because compaction takes space before
+            it frees some.
     """
 
     def __init__(
@@ -60,7 +58,10 @@ class Compactor:
         self._tasks.every("compaction", self._config["log.cleaner.backoff.ms"] / 1000, self.compact_all)
 
     async def compact_all(self) -> None:
-        """Compact each partition that has enough to do, once. An error of one is that of no other."""
+        """Compact once each partition that has enough to compact.
+
+        An error in one partition does not stop the others.
+        """
         for partition in self._topics.open_partitions():
             if self._reserve.is_full:
                 return
@@ -94,13 +95,13 @@ class Compactor:
                     log.info("%s-%d was changed while it was compacted", partition.topic, partition.index)
                     return
             else:
-                return  # a later pass goes on
+                return  # A later pass continues.
         finally:
-            work.cancel()  # or this task was, and the thread does not know
+            work.cancel()  # This task may have been cancelled; the thread does not notice that by itself.
             self._under_way = None
             self._idle.set()
         partition.compacted(work)
-        self._topics.write_first_dirty()
+        self._topics.checkpoints.write_first_dirty()
         log.info(
             "compacted %s-%d to offset %d: %d keys, %d bytes of %d are left",
             partition.topic,
@@ -112,7 +113,7 @@ class Compactor:
         )
 
     async def leave(self, topic: str) -> None:
-        """Have nothing to do with a topic's partitions any more; when this returns, until the next await."""
+        """Stop working on a topic's partitions. On return this holds until the next await."""
         while self._under_way is not None and self.works_on(topic):
             self._under_way[1].cancel()
             await self._idle.wait()
@@ -122,14 +123,14 @@ class Compactor:
         return self._under_way is not None and self._under_way[0].topic == topic
 
     def close(self) -> None:
-        """Stop. Whatever was not put in place is thrown away at the next start."""
+        """Stop. The next start deletes segments that were not put in place."""
         if self._under_way is not None:
             self._under_way[1].cancel()
         self._threads.shutdown(wait=True)
 
 
 def _next_finished(steps: Iterator[Cleaned | None]) -> Cleaned | None:
-    """The next segment that is finished; None if there is none any more."""
+    """The next finished segment; None if there are no more."""
     began = time.perf_counter()
     for cleaned in steps:
         if cleaned is not None:

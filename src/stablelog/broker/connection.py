@@ -1,9 +1,10 @@
-"""One client's connection: bytes in, frames to the router, answers out in the order of the requests.
+"""One client's connection: receives requests, hands them to the router, sends the responses in order.
 
-Requests of one connection are begun in the order in which they came, and worked on together, so that one fsync
-serves all that a producer has in flight. What it takes from the machine is bounded: the size of a request, the
-requests in flight, their bytes over all connections (`broker.budget`), the time a request may take to arrive, and
-what is answered to a client that does not read: no more is begun for it until it does.
+The requests of one connection are begun in the order in which they arrived, and processed concurrently, so that one
+fsync serves all batches that a producer has in flight. The resources of a connection are bounded: the size of a
+request, the number of requests in flight, their bytes over all connections (`broker.budget`), the time in which a
+request must arrive, and the response bytes that the client has not read. Above the last bound no request is begun until
+the client reads.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from stablelog.broker.long_messages import Decoding
 from stablelog.broker.tasks import Scope, Tasks
 from stablelog.env.disk import Buffer
 from stablelog.errors import StablelogError
-from stablelog.wire.messages import API_VERSIONS, api_name
+from stablelog.wire.api import APIS, Api, ApiKey
 
 log = logging.getLogger(__name__)
 
@@ -29,17 +30,14 @@ LENGTH = struct.Struct(">i")
 API_KEY = struct.Struct(">h")
 INBOX_SIZE = 64 << 10
 FREE_IN_FLIGHT_COUNT = 8
-BEGUN_AT_ONCE_COUNT = 8  # requests of one connection; then it is others' turn
+# Requests of one connection begun in one turn of the loop; then other connections get their turn.
+BEGUN_AT_ONCE_COUNT = 8
 REQUEST_SIZE_MIN = 8  # api key, version and correlation id
-WRITE_SIZE = 1 << 20  # of a larger answer so much is handed to the transport at once
-TURN_SIZE = (
-    4 << 20
-)  # after so much others are served: the bytes are copied, and read if they are not in memory
-PRODUCE = 0
-LONG_POLLS = (1, 11, 14)  # Fetch, JoinGroup and SyncGroup: answered when others have done something
-# Fetch and whatever asks much of the processor: ListOffsets, Metadata, OffsetFetch, the describing and listing APIs,
-# CreateTopics and CreatePartitions. A connection has one of them at a time; its later ones could not be answered before.
-ONE_AT_A_TIME = frozenset({1, 2, 3, 9, 15, 16, 19, 32, 35, 37, 60, 61, 65, 66})
+WRITE_SIZE = 1 << 20  # Bytes of a larger response that are handed to the transport at once.
+# After this many response bytes other connections get their turn: the loop copies the bytes, and reads them from disk
+# if necessary.
+TURN_SIZE = 4 << 20
+NO_API = Api(0, -1)  # The entry for a key that no API has; the router refuses the request.
 
 Callback = TypeVar("Callback", bound=Callable[..., None])
 Respond = Callable[["Connection", Buffer], Awaitable[Sequence[Buffer] | None]]
@@ -47,7 +45,7 @@ Respond = Callable[["Connection", Buffer], Awaitable[Sequence[Buffer] | None]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What connections may take."""
+    """Resource limits of a connection."""
 
     request_size_max: int
     connection_count_max: int
@@ -58,7 +56,7 @@ class Limits:
 
 
 class Answer:
-    """The place of one answer in the row of answers."""
+    """The place of one response in the queue of responses."""
 
     __slots__ = ("buffers", "done")
 
@@ -68,7 +66,7 @@ class Answer:
 
 
 def _contained(callback: Callback) -> Callback:
-    """Contain the exceptions of a callback from outside of the connection: an unexpected one closes the connection."""
+    """Wrap a callback from outside of the connection: an unexpected exception in it closes the connection."""
 
     @functools.wraps(callback)
     def contained(connection: "Connection", *arguments: Any) -> None:
@@ -81,11 +79,10 @@ def _contained(callback: Callback) -> Callback:
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One client's connection. An unexpected exception in it closes it, and is logged and counted.
+    """One client's connection. An unexpected exception closes it, and is logged and counted.
 
     Args:
-        respond: answers a request.
-        limits: what the connection may take.
+        respond: computes the response to a request.
         budget: the memory that all connections share.
         members: the open connections.
         tasks: starts the work on requests, and timers.
@@ -94,9 +91,10 @@ class Connection(asyncio.BufferedProtocol):
         peer: the client's address and port.
         host: the client's address.
         background: starts the work on requests, and timers.
-        decoding: decodes its requests in their order.
-        appending: held by the request whose batches, offsets or partitions are being taken in, perhaps in several turns of
-            the loop. The requests behind it begin when it has ended that, in the order in which the client sent them.
+        decoding: lock that keeps the decoding of requests in their order.
+        appending: lock of the request whose batches, offsets or partitions are being appended, perhaps over several
+            turns of the loop. The later requests begin when that request releases it, in the order in which the
+            client sent them.
     """
 
     def __init__(
@@ -116,14 +114,15 @@ class Connection(asyncio.BufferedProtocol):
         self._inbox = bytearray(INBOX_SIZE)
         self._inbox_view = memoryview(self._inbox)
         self._inbox_filled = 0
-        self._frame: memoryview | None = None  # a request too large for the inbox, as it arrives
+        self._frame: memoryview | None = None  # An arriving request that is too large for the inbox.
         self._frame_filled = 0
-        self._claim: Claim | None = None  # of the request that is arriving, or waits for room in the inbox
+        # The claim of the request that is arriving, or that waits for room in the inbox.
+        self._claim: Claim | None = None
         self._waits_for_room = False
         self._waits_for_turn = False
         self._answers: deque[Answer] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unsent: deque[list[Buffer]] = deque()  # of an answer that was begun to be sent
+        self._unsent: deque[list[Buffer]] = deque()  # The unsent parts of a response that is being sent.
         self._sends_soon = False
         self._asking = asyncio.Lock()
         self.decoding = Decoding()
@@ -139,7 +138,8 @@ class Connection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._lost = asyncio.Event()
         self._last_request_at = self._loop.time()
-        self._partial_since: float | None = None  # when the request that has come in part began to come
+        # The time at which the incomplete request in the inbox began to arrive.
+        self._partial_since: float | None = None
         self.peer = "?"
         self.host = "?"
 
@@ -147,7 +147,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @_contained
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client is there."""
+        """Set the connection up after the client has connected."""
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         if peer:
@@ -172,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone: nobody is left to answer."""
+        """Clean up after the connection was lost: no response can be sent any more."""
         self._lost.set()
         self._members.discard(self)
         for timer in (self._timer, self._rest_timer):
@@ -188,7 +188,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unsent.clear()
 
     def close(self, why: str | None = None) -> None:
-        """Close, with a log line if the client is at fault."""
+        """Close the connection. A given reason is logged: the client is at fault."""
         if why is not None:
             log.warning("closing %s: %s", self.peer, why)
         if self._transport is not None and not self._transport.is_closing():
@@ -196,19 +196,23 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def scope(self) -> Scope:
-        """What an unexpected exception in the connection fails. It is made anew: kept, it would be a cycle."""
+        """The scope that an unexpected exception in the connection fails.
+
+        It is made on each call: keeping it would create a reference cycle.
+        """
         return Scope(f"the connection of {self.peer} is closed", lambda _why: self.close())
 
     @property
     def tasks(self) -> "frozenset[asyncio.Task[None]]":
-        """The requests that are being worked on."""
+        """The tasks of the requests that are being processed."""
         return frozenset(self._tasks)
 
     def drain(self) -> None:
         """Take no more requests.
 
-        What has not been begun is dropped, and what still comes is read and dropped: a socket that is closed with
-        something unread is reset, which takes from the client the answers that it has not read.
+        Requests that have not begun are dropped, and bytes that arrive later are read and dropped. If a socket is
+        closed with unread bytes, the operating system resets it, and the client loses the responses that it has not
+        read yet.
         """
         self._draining = True
         if self._claim is not None:
@@ -221,9 +225,9 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     async def finish(self) -> None:
-        """Take no more requests, answer those in flight, and close when the client has been sent all answers.
+        """Take no more requests, complete those in flight, and close when all responses have been sent.
 
-        Waits for the client to read: the caller bounds the time, and then calls `close`.
+        This waits for the client to read: the caller limits the time, and then calls `close`.
         """
         self.drain()
         while self._tasks:
@@ -245,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- bytes in ----------------------------------------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go: the inbox, or straight into the large request they belong to."""
+        """The buffer for the next bytes: the inbox, or the frame of the large request that they belong to."""
         if self._frame is not None:
             assert self._claim is not None
             return self._frame[self._frame_filled : self._claim.held]
@@ -253,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @_contained
     def buffer_updated(self, nbytes: int) -> None:
-        """Bytes have come."""
+        """Process bytes that have arrived in the buffer."""
         if self._draining:
             return
         if self._frame is None:
@@ -290,7 +294,8 @@ class Connection(asyncio.BufferedProtocol):
                 self.background.soon("connection", self._go_on, scope=self.scope)
                 break
             claim = None
-            # Small requests never wait behind others' large ones, as long as their connection has few in flight.
+            # Small requests never wait behind large requests of other connections, as long as their connection has few
+            # in flight.
             if len(self._answers) >= FREE_IN_FLIGHT_COUNT:
                 claim = self._budget.claim(self, size)
                 if not self._budget.take_whole(claim):
@@ -315,7 +320,7 @@ class Connection(asyncio.BufferedProtocol):
         self._inbox_filled = rest
 
     def _expect_large(self, size: int) -> None:
-        """The inbox is full, and the request in it is longer."""
+        """Begin to receive a request that does not fit into the full inbox."""
         self._claim = self._budget.claim(self, size)
         if self._partial_since is not None:
             self._claim.since = self._partial_since
@@ -342,7 +347,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @_contained
     def admitted(self) -> None:
-        """The budget has room for what this connection waited with; it is taken already."""
+        """Continue receiving: the budget has taken the room that this connection waited for."""
         self._waits_for_room = False
         claim = self._claim
         assert claim is not None
@@ -356,7 +361,7 @@ class Connection(asyncio.BufferedProtocol):
         self._resume_reading()
 
     def _check_rest(self) -> None:
-        """Close if the rest of a request does not come in time. What it has waited for room does not count."""
+        """Close if the rest of a request does not arrive in time. Time spent waiting for room does not count."""
         self._rest_timer = None
         if self._partial_since is None:
             return
@@ -374,7 +379,7 @@ class Connection(asyncio.BufferedProtocol):
     def _begin(self, frame: Buffer, claim: Claim | None) -> None:
         self._last_request_at = self._loop.time()
         if claim is not None:
-            self._budget.whole(claim, is_quick=API_KEY.unpack_from(frame)[0] not in LONG_POLLS)
+            self._budget.whole(claim, is_quick=not _api(frame).is_long_poll)
         answer = Answer()
         self._answers.append(answer)
         self._tasks.add(
@@ -385,18 +390,20 @@ class Connection(asyncio.BufferedProtocol):
 
     @_contained
     def _end(self, frame: Buffer, claim: Claim | None, task: "asyncio.Task[None]") -> None:
-        """Give back what a request held. A task that is cancelled before its first step ends here, too."""
+        """Free what a request held. Also called for a task that was cancelled before its first step."""
         self._tasks.discard(task)
         if claim is not None:
             self._budget.give_back(claim)
-        if isinstance(frame, memoryview) and API_KEY.unpack_from(frame)[0] == PRODUCE:
-            self._budget.frames.give_back(frame)  # its batches are in the log, and nothing else is kept of it
+        if isinstance(frame, memoryview) and API_KEY.unpack_from(frame)[0] == ApiKey.PRODUCE:
+            self._budget.frames.give_back(
+                frame
+            )  # Its batches are in the log, and nothing refers to the frame.
 
     async def _work(self, frame: Buffer, answer: Answer) -> None:
         try:
             while not self._writable.is_set():
                 await self._writable.wait()
-            if API_KEY.unpack_from(frame)[0] in ONE_AT_A_TIME:
+            if _api(frame).is_heavy:
                 async with self._asking:
                     answer.buffers = await self._respond(self, frame)
             else:
@@ -435,7 +442,7 @@ class Connection(asyncio.BufferedProtocol):
                         self._unsent.extend(_in_parts([LENGTH.pack(size), *buffers]))
             else:
                 if self._closes_when_sent:
-                    transport.close()  # once what it has buffered is sent
+                    transport.close()  # The transport closes once it has sent what it buffers.
                 break
         self._resume_reading()
 
@@ -446,20 +453,20 @@ class Connection(asyncio.BufferedProtocol):
     # -- flow --------------------------------------------------------------------------------------------------
 
     def pause_writing(self) -> None:
-        """The client reads slower than it is answered: keep its answers back, and begin nothing more for it."""
+        """The client reads too slowly: hold its responses back and begin none of its requests."""
         self._writable.clear()
         self._unwritable_since = self._loop.time()
         self._pause_reading()
 
     @_contained
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """The client has read enough: send and begin again."""
         self._writable.set()
         self._send_answered()
 
     def _pause_reading(self) -> None:
         if self._draining:
-            return  # what comes is dropped
+            return  # Bytes that arrive now are dropped.
         if self._reading and self._transport is not None and not self._transport.is_closing():
             self._reading = False
             self._transport.pause_reading()
@@ -483,10 +490,14 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
 
+def _api(frame: Buffer) -> Api:
+    return APIS.get(API_KEY.unpack_from(frame)[0], NO_API)
+
+
 def _name(frame: Buffer) -> str:
     """The name of a request, for the log."""
     api_key = API_KEY.unpack_from(frame)[0]
-    return api_name(api_key) if api_key in API_VERSIONS else "connection"
+    return ApiKey(api_key).snake_name if api_key in APIS else "connection"
 
 
 def _in_parts(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:

@@ -1,4 +1,4 @@
-"""Damage that requests meet, and files that cannot be read: named in the broker's log once, however often clients repeat the request."""
+"""Log of damage and unreadable files that requests meet: each is logged once, however often clients retry."""
 
 import logging
 from typing import Final
@@ -7,7 +7,9 @@ from stablelog.errors import Corrupt, DiskError
 
 log = logging.getLogger(__name__)
 
-MESSAGES_MAX: Final = 1000  # that are remembered; behind them the oldest is logged again when it comes back
+MESSAGES_MAX: Final = (
+    1000  # Remembered messages. Beyond that the oldest is forgotten, and logged again if it recurs.
+)
 
 
 class DamageLog:
@@ -17,10 +19,10 @@ class DamageLog:
         self._logged: dict[str, None] = {}  # oldest first
 
     def note(self, error: Exception) -> None:
-        """Log an error of a request, if it is damage, or of the disk, and was not logged yet.
+        """Log the error of a request if it reports damage or a disk error and was not logged yet.
 
         Args:
-            error: what the request is answered with. Its message names the file.
+            error: the error that the request is refused with. Its message names the file.
         """
         if not isinstance(error, Corrupt | DiskError) or (message := str(error)) in self._logged:
             return

@@ -7,7 +7,6 @@ Format: docs/formats.md, "A data directory".
 
 import json
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,12 +14,17 @@ from typing import Final
 from stablelog.broker.catalog import CATALOG_FILE, Catalog
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, naming, refuse_newer
+from stablelog.log.kafka_files import (
+    META_FILE,
+    META_VERSION,
+    OLD_META_VERSION,
+    decode_meta,
+    natural,
+    node_id_in,
+)
 
 log = logging.getLogger(__name__)
 
-META_FILE: Final = "meta.properties"
-META_VERSION: Final = 1
-OLD_META_VERSION: Final = 0  # of Kafka with ZooKeeper, which writes broker.id in place of node.id
 CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
 CLEAN_SHUTDOWN_VERSION: Final = 0
 CLEAN_SHUTDOWN: Final = b'{"version":%d,"brokerEpoch":-1}' % CLEAN_SHUTDOWN_VERSION  # the content of the file
@@ -31,9 +35,9 @@ class Meta:
     """The content of `meta.properties`.
 
     Attributes:
-        cluster_id: of the data directory; empty if the file does not say it.
-        node_id: of the broker whose directory it is; None if the file does not say it.
-        fault: what is wrong with the file although it can be written again, in words; None if nothing is.
+        cluster_id: id of the cluster that the data directory belongs to; empty if the file does not contain it.
+        node_id: id of the broker that the directory belongs to; None if the file does not contain it.
+        fault: what is wrong with the file, if the broker can write it again; None if nothing is wrong.
     """
 
     cluster_id: str
@@ -41,35 +45,24 @@ class Meta:
     fault: str | None
 
 
-def encode_meta(cluster_id: str, node_id: int, more: Sequence[str]) -> bytes:
-    """Make the content of `meta.properties`, with more lines at its end."""
-    lines = [f"version={META_VERSION}", f"cluster.id={cluster_id}", f"node.id={node_id}", *more]
-    return "\n".join([*lines, ""]).encode()
-
-
 def read_meta(disk: Disk, directory: Path, catalog: Catalog | None) -> Meta:
     """Read `meta.properties`. Nothing is written.
 
     Args:
-        disk: where the directory lies.
+        disk: the disk that the directory is on.
         directory: the data directory.
-        catalog: its list of topics; None if there is none, or if it is not read.
+        catalog: the directory's list of topics; None if there is none, or if it is not read.
 
     Raises:
         NewerFormat: a later release has written the file.
-        Corrupt: it names another cluster than the list of topics, or a node that is no number.
+        Corrupt: it names another cluster than the list of topics does, or its node id is not a number.
     """
     path = directory / META_FILE
     try:
-        lines = disk.read_bytes(path).decode(errors="replace").splitlines()
+        pairs = decode_meta(disk.read_bytes(path))
     except FileNotFoundError:
         return Meta("", None, "is gone")
-    pairs = {
-        name.strip(): value.strip()
-        for name, found, value in (line.partition("=") for line in lines if not line.startswith("#"))
-        if found
-    }
-    version = _number(pairs.get("version", ""))
+    version = natural(pairs.get("version", ""))
     if version is not None:
         with naming(path):
             refuse_newer("the directory's properties", version, META_VERSION)
@@ -79,8 +72,7 @@ def read_meta(disk: Disk, directory: Path, catalog: Catalog | None) -> Meta:
             f"{path} says cluster.id={said}, and {CATALOG_FILE} {listed}: they are of two directories, or damaged. "
             "Restore the one that is wrong"
         )
-    node = pairs.get("node.id", pairs.get("broker.id"))
-    node_id = None if node is None else _number(node)
+    node, node_id = pairs.get("node.id", pairs.get("broker.id")), node_id_in(pairs)
     if node is not None and node_id is None:
         raise Corrupt(f"{path} says node.id={node}, which is no number. Restore the file")
     return Meta(said, node_id, _fault(pairs, version))
@@ -96,17 +88,13 @@ def _fault(pairs: dict[str, str], version: int | None) -> str | None:
     return None
 
 
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(1 << 31)) else None
-
-
 def check_clean_shutdown(disk: Disk, path: Path) -> None:
-    """Read the file that says that the last stop was clean. An empty one is whole: old releases of Kafka write it so.
+    """Check the file that marks a clean stop. An empty file is valid: old releases of Kafka write it so.
 
     Raises:
         NewerFormat: a later release has written it.
         Corrupt: it is damaged.
-        FileNotFoundError: there is none.
+        FileNotFoundError: the file does not exist.
     """
     content = disk.read_bytes(path)
     if not content:
@@ -124,7 +112,7 @@ def check_clean_shutdown(disk: Disk, path: Path) -> None:
 
 
 def was_stopped_cleanly(disk: Disk, path: Path) -> bool:
-    """Whether the last broker on the directory closed it, which the existence of the file says.
+    """Whether the last broker on the directory stopped cleanly; the existence of the file shows it.
 
     Raises:
         NewerFormat: a later release has written the file.

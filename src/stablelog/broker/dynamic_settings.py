@@ -1,8 +1,8 @@
-"""The broker's dynamic settings on disk: what IncrementalAlterConfigs has given a running broker.
+"""The broker's dynamic settings on disk: settings that IncrementalAlterConfigs requests have changed.
 
-They are in `broker.json`, which is replaced as a whole. A line in `meta.properties` says that the file exists: without
-it, a lost file would silently bring back the settings of the command line, and retention would delete what was to stay.
-
+They are in `broker.json`, which is replaced as a whole. A line in `meta.properties` records that the file exists.
+Without that line the broker would not notice a lost file: the settings of the command line would apply again, and
+retention could delete data that was to be kept.
 Format: docs/formats.md, "broker.json".
 """
 
@@ -27,7 +27,7 @@ META_LINE = f"stablelog.dynamic.settings={SETTINGS_FILE}"
 
 
 def encode_settings(settings: Mapping[str, str]) -> bytes:
-    """Make the content of the file."""
+    """Encode the content of the file."""
     text = json.dumps(
         {"version": SETTINGS_VERSION, "settings": dict(settings)}, separators=(",", ":")
     ).encode()
@@ -35,7 +35,7 @@ def encode_settings(settings: Mapping[str, str]) -> bytes:
 
 
 def decode_settings(content: bytes) -> dict[str, str]:
-    """Read the content of the file.
+    """Decode the content of the file.
 
     Raises:
         NewerFormat: a later release has written it.
@@ -56,13 +56,11 @@ def decode_settings(content: bytes) -> dict[str, str]:
 
 
 class DynamicSettings:
-    """The file of one data directory.
+    """The file of dynamic settings of one data directory.
 
     Args:
-        disk: where the directory lies.
-        directory: the data directory.
-        meta: its `meta.properties`.
-        reserve: gives the file room on a full disk.
+        meta: path of the directory's `meta.properties`.
+        reserve: gives the file space on a full disk.
     """
 
     def __init__(self, disk: Disk, directory: Path, meta: Path, reserve: DiskReserve | None = None) -> None:
@@ -72,11 +70,11 @@ class DynamicSettings:
         self._meta = meta
 
     def load(self) -> dict[str, str]:
-        """Read the settings; none if none was ever changed. Nothing is written.
+        """Read the settings; empty if none was ever changed. Nothing is written.
 
         Raises:
             NewerFormat: a later release has written the file.
-            Corrupt: the file is damaged, or missing although it was written.
+            Corrupt: the file is damaged, or missing although `meta.properties` says that it exists.
         """
         try:
             with naming(self.path):
@@ -93,11 +91,11 @@ class DynamicSettings:
         )
 
     def load_into(self, config: BrokerConfig) -> None:
-        """Give the settings to a configuration. Nothing is written.
+        """Load the settings into a configuration. Nothing is written.
 
         Raises:
             NewerFormat, Corrupt: as `load`.
-            InvalidConfig: this release does not take one of them; the configuration has not changed.
+            InvalidConfig: this release does not accept one of them; the configuration has not changed.
         """
         try:
             config.set_dynamic(self.load())
@@ -111,13 +109,13 @@ class DynamicSettings:
         """Replace the settings. Durable on return.
 
         Raises:
-            Refused: the disk does not take them. The file holds these settings or those before.
+            Refused: the disk refused the write. The file holds either the new settings or the old ones.
         """
         try:
             if not self._is_noted():
                 if not self._disk.exists(self.path):
                     self._reserve.write_atomic(self.path, encode_settings({}))
-                # Noted only now: after a crash the file must be where the line says.
+                # The line follows the file: if a crash came between, the file must exist wherever the line says so.
                 content = self._disk.read_bytes(self._meta)
                 separator = b"" if content.endswith(b"\n") else b"\n"
                 self._reserve.write_atomic(self._meta, content + separator + f"{META_LINE}\n".encode())

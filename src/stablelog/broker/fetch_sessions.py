@@ -1,8 +1,8 @@
-"""What a client has told of its fetches, so that it need not say it again (KIP-227).
+"""Fetch sessions: the partitions of a client's fetches, so that it need not send them each time (KIP-227).
 
-A session remembers the partitions a client fetches and what it was last told of each. An incremental fetch names
-only what changed, and is answered only with partitions that have something new. How many partitions are
-remembered is bounded, for one session and for all.
+A session remembers the partitions that a client fetches and the offsets that the last response contained for each. An
+incremental fetch names only changes, and its response contains only partitions that have news. The number of remembered
+partitions is limited, for one session and for all.
 """
 
 import random
@@ -12,25 +12,24 @@ from dataclasses import dataclass, field
 from kio.schema.errors import ErrorCode
 
 from stablelog.errors import Refused
+from stablelog.types import TopicPartition
 
 NO_SESSION = 0
 FULL_FETCH_EPOCH = 0
 FINAL_EPOCH = -1
 EPOCH_MAX = 2**31 - 1
 SESSION_PARTITIONS_MAX = 20_000
-PARTITIONS_MAX = 500_000  # of all sessions: some 100 MB
-
-PartitionKey = tuple[str, int]
+PARTITIONS_MAX = 500_000  # In all sessions together: about 100 MB.
 
 
 @dataclass(slots=True)
 class Wanted:
-    """One partition of a fetch, and what its client was last told.
+    """One partition of a fetch, and what the last response said of it.
 
     Attributes:
-        fetch_offset: where to read.
+        fetch_offset: the offset to read from.
         size_max: bytes.
-        told: (high watermark, last stable offset, log start) of the last answer; None before the first.
+        told: (high watermark, last stable offset, log start offset) in the last response; None before the first.
     """
 
     fetch_offset: int
@@ -43,15 +42,15 @@ class Wanted:
 
 @dataclass(slots=True, eq=False)
 class FetchSession:
-    """One client's session. `epoch` is the one that its next request must carry."""
+    """One client's session. The next request must carry `epoch`."""
 
     session_id: int
     epoch: int = 1
-    partitions: "OrderedDict[PartitionKey, Wanted]" = field(default_factory=OrderedDict)
+    partitions: "OrderedDict[TopicPartition, Wanted]" = field(default_factory=OrderedDict)
 
 
 class FetchSessions:
-    """The sessions of a broker: the oldest unused goes when there are too many."""
+    """The sessions of a broker. If there are too many, the least recently used one is dropped."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
@@ -59,8 +58,8 @@ class FetchSessions:
         self._partition_count = 0
         self._random = random.Random()
 
-    def begin(self, wanted: "OrderedDict[PartitionKey, Wanted]", *, keep: bool) -> FetchSession:
-        """A full fetch: a new session if the client wants one and there is room, else one that is not kept."""
+    def begin(self, wanted: "OrderedDict[TopicPartition, Wanted]", *, keep: bool) -> FetchSession:
+        """Begin a full fetch. Its session is kept if the client wants one and there is room for it."""
         if not keep or not self._count_max or len(wanted) > SESSION_PARTITIONS_MAX:
             return FetchSession(NO_SESSION, FULL_FETCH_EPOCH, wanted)
         self._partition_count += len(wanted)
@@ -79,13 +78,14 @@ class FetchSessions:
         self,
         session_id: int,
         epoch: int,
-        changed: "OrderedDict[PartitionKey, Wanted]",
-        forgotten: list[PartitionKey],
+        changed: "OrderedDict[TopicPartition, Wanted]",
+        forgotten: list[TopicPartition],
     ) -> FetchSession:
-        """An incremental fetch.
+        """Apply an incremental fetch to its session.
 
         Raises:
-            Refused: the session is gone, or a request of it was lost; the client begins anew.
+            Refused: the session does not exist any more, or one of its requests was lost; the client starts with a full
+                fetch.
         """
         session = self._sessions.get(session_id)
         if session is None:
@@ -114,7 +114,7 @@ class FetchSessions:
         return session
 
     def end(self, session_id: int) -> None:
-        """The client is done with its session."""
+        """End a session at its client's request."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self._partition_count -= len(session.partitions)

@@ -1,9 +1,8 @@
-"""When is a write durable: one fsync for all who wait.
+"""Group flush: makes writes durable with one fsync for all that wait.
 
-Appends mark their partition dirty and wait for its high watermark. A round takes every dirty partition, syncs
-their files side by side in worker threads, and then moves the high watermarks: whatever was appended while the
-round ran goes with the next one. So under load one fsync answers many writers, and without load a writer waits
-for its own.
+An append marks its partition dirty and waits for the high watermark. A *round* takes every dirty partition, syncs their
+files concurrently in worker threads, and then moves the high watermarks. Writes that are appended during a round belong
+to the next one. Under load one fsync therefore serves many writers; without load a write has its own fsync.
 """
 
 import asyncio
@@ -25,7 +24,8 @@ log = logging.getLogger(__name__)
 
 SYNC_THREADS = 4
 SOON_S = 0.02
-# On a fast disk a sync is over before another thread has been woken for it, twice: so long, the loop may wait.
+# Seconds. On a fast disk a sync takes less time than waking a thread and being woken by it. The loop does such a sync
+# itself.
 IN_PLACE_S = 0.001
 
 
@@ -33,14 +33,14 @@ class GroupFlush:
     """Makes partitions durable, in rounds.
 
     Args:
-        to_disk: False for `stablelog.flush=os`: what the operating system has counts as durable.
+        to_disk: False for `stablelog.flush=os`: a write counts as durable once the operating system has it.
         on_advance: called with each partition whose high watermark or last stable offset moved.
-        reserve: gives files beside the log room on a full disk.
-        tasks: the broker's background work. A sync that fails stops the broker: what was written since the last
-            good one may or may not be on disk, and no later sync can tell.
+        reserve: gives the files beside the log space on a full disk.
+        tasks: the broker's background work. A failed sync stops the broker: the bytes written since the last good
+            sync may or may not be on disk, and no later sync can tell.
 
     Attributes:
-        rounds: how many were made.
+        rounds: the number of rounds so far.
     """
 
     def __init__(
@@ -58,23 +58,24 @@ class GroupFlush:
         tasks.before_failure(self._fail_waiting)
         self._dirty: dict[Partition, None] = {}
         self._dirty_soon: dict[Partition, None] = {}
-        self._without_room: dict[Partition, None] = {}  # cannot become durable until the disk has room
-        self._behind: set[Partition] = set()  # whose files beside the log could not be written
+        # Partitions that cannot become durable until the disk has space.
+        self._without_room: dict[Partition, None] = {}
+        self._behind: set[Partition] = set()  # Partitions whose files beside the log could not be written.
         self._waiting: dict[Partition, deque[tuple[int, asyncio.Future[None]]]] = {}
         self._wake = asyncio.Event()
         self._threads = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
-        self._sync_s = IN_PLACE_S  # what one sync takes: not known yet
+        self._sync_s = IN_PLACE_S  # Estimated seconds of one sync; unknown at first.
         self._round_done = asyncio.Event()
         self._round_done.set()
         self.rounds = 0
 
     def dirty(self, partition: Partition) -> None:
-        """Something was appended to this partition: have it synced, whoever waits or not."""
+        """Note an append to this partition, and sync it in the next round even if no request waits for it."""
         self._dirty[partition] = None
         self._wake.set()
 
     def dirty_soon(self, partition: Partition) -> None:
-        """Something was appended that nobody waits for by itself: have it synced with the next wait, or shortly."""
+        """Note an append that no request waits for: sync it with the next request that waits, or shortly."""
         if partition not in self._dirty and partition not in self._dirty_soon:
             self._dirty_soon[partition] = None
             self._tasks.later("flush", SOON_S, self._now_dirty, partition)
@@ -85,14 +86,14 @@ class GroupFlush:
 
     @property
     def failed(self) -> BaseException | None:
-        """Why nothing becomes durable any more: why the broker has to stop. None while it works."""
+        """The reason why writes no longer become durable and the broker has to stop. None while the flush works."""
         return self._tasks.failure
 
     def durable(self, partition: Partition, end_offset: int) -> asyncio.Future[None] | None:
-        """A future that is done once the partition is durable up to `end_offset`; None if it is by now.
+        """A future that is done once the partition is durable up to `end_offset`; None if it is already.
 
-        Once the broker or the partition has failed, it fails in any case: what is in memory may be ahead of what was
-        written.
+        The future fails if the broker or the partition has failed, even for an offset that is durable: what is in
+        memory may be ahead of what was written.
         """
         failure = self.failed or partition.failure
         if partition.high_watermark >= end_offset and failure is None:
@@ -106,7 +107,7 @@ class GroupFlush:
         return future
 
     def forget(self, partition: Partition, error: BaseException) -> None:
-        """The partition is going away: fail who waits for it."""
+        """Fail the waits for a partition that is being closed."""
         self._dirty.pop(partition, None)
         self._dirty_soon.pop(partition, None)
         self._without_room.pop(partition, None)
@@ -124,11 +125,12 @@ class GroupFlush:
                 continue
             await self._round()
             self.rounds += 1
-            # Who waited for this round is answered before the next one holds the loop: it may only be for markers.
+            # The tasks that waited for this round run before the next one holds the loop, which may be for markers
+            # only.
             await asyncio.sleep(0)
 
     def _usable(self, partitions: list[Partition]) -> list[Partition]:
-        """The partitions without those that have failed; who waits for one of these is told."""
+        """Return the partitions that have not failed; fail the waits for the others."""
         usable = []
         for partition in partitions:
             if partition.failure is None:
@@ -146,14 +148,14 @@ class GroupFlush:
             if not self._to_disk:
                 async for partition in in_turns(partitions, at_once=AT_ONCE_MAX):
                     self._advance(partition, partial(self._reserve.attempt, partition.assume_synced))
-                # What is written of sealed segments must not promise more than is on disk, in this mode too.
+                # With `stablelog.flush=os`, too, the files of sealed segments must not claim more than is on disk.
                 partitions = [partition for partition in partitions if partition.has_pending_writes]
             await self._sync(partitions)
         finally:
             self._round_done.set()
 
     async def idle(self) -> None:
-        """Wait until no round is under way: files may be closed then, before the next await."""
+        """Wait until no round is in progress. Files may be closed then, before the next await."""
         while not self._round_done.is_set():
             await self._round_done.wait()
 
@@ -186,7 +188,7 @@ class GroupFlush:
                 self._advance(partition, partial(partition.synced, work))
 
     def _unsynced(self, partition: Partition) -> SyncWork | None:
-        """What has to be done so that the partition is durable; None if it is, or has failed."""
+        """The sync work that makes the partition durable; None if it is durable or has failed."""
         if partition.failure is not None:
             return None
         try:
@@ -196,7 +198,7 @@ class GroupFlush:
             return None
 
     def _failed_on(self, partition: Partition, error: Exception) -> None:
-        """Fail a partition on which the flush has failed; not for lack of room: it is tried again when there is some."""
+        """Fail a partition after an error in its flush. After lack of space it is not failed but retried later."""
         scope = self._tasks.partition(partition)
         if isinstance(error, DiskError) and error.is_full and partition.failure is None:
             self._without_room[partition] = None
@@ -206,13 +208,13 @@ class GroupFlush:
             self._tasks.unexpected("flush", scope, error)
 
     def retry(self) -> None:
-        """Have those partitions synced that could not be for lack of room."""
+        """Sync the partitions that could not be synced for lack of space."""
         for partition in self._without_room:
             self.dirty(partition)
         self._without_room.clear()
 
     def _note_failure(self, partition: Partition, work: SyncWork) -> None:
-        """Log once that files beside the log cannot be written, until they are."""
+        """Log that files beside the log cannot be written; once, until they can."""
         failure = work.failure or partition.side_failure
         if failure is not None:
             self._reserve.note(failure)
@@ -229,15 +231,16 @@ class GroupFlush:
             self._behind.discard(partition)
 
     def _note_duration(self, seconds: float) -> None:
-        """Keep an estimate of what one sync takes: up at once, down slowly."""
+        """Update the estimate of the duration of a sync: a rise counts at once, a fall gradually."""
         self._sync_s = max(seconds, 0.8 * self._sync_s + 0.2 * seconds)
 
     def _advance(self, partition: Partition, move: Callable[[], bool]) -> None:
-        """Move a partition's high watermark, and complete the waits that are over by that.
+        """Move a partition's high watermark, and complete the waits that it ends.
 
         Args:
-            partition: which one.
-            move: returns whether a watermark moved; an exception in it fails the partition.
+            partition: the partition to move.
+            move: returns whether the high watermark or the last stable offset moved; an exception in it fails the
+                partition.
         """
         try:
             moved = move()
@@ -255,7 +258,7 @@ class GroupFlush:
             self._on_advance(partition)
 
     def fail(self, error: BaseException) -> None:
-        """Have the broker stop, because the disk has failed: nothing is acknowledged as durable any more."""
+        """Stop the broker because the disk has failed: no more writes are acknowledged as durable."""
         self._tasks.stop_broker(error)
 
     def _fail_waiting(self, error: BaseException) -> None:
@@ -264,12 +267,12 @@ class GroupFlush:
             self.forget(partition, error)
 
     def close(self) -> None:
-        """Give the threads back."""
+        """Shut the threads down."""
         self._threads.shutdown(wait=True)
 
 
 class _Ran(NamedTuple):
-    """What became of works: seconds that one took, on average, and the exceptions of those that failed."""
+    """The result of sync works: average seconds of one, and the exceptions of those that failed."""
 
     seconds: float
     errors: dict[SyncWork, Exception]

@@ -1,9 +1,8 @@
-"""Has a later release written to a data directory? Asked before this one writes anything into it.
+"""Check, before a start writes anything, whether a later release has written to the data directory.
 
-Looked at are the files of the directory itself, and what the coordinators keep: all files and records of their logs.
-Without those the broker cannot serve. Any other partition is looked at when it is opened (`stablelog.log.formats`), and is
-the only one that stays offline.
-
+The check covers the files of the directory itself and all files and records of the coordinators' logs. The broker
+cannot serve without those. Every other partition is checked when it is opened (`stablelog.log.formats`); if a later
+release has written to it, only that partition stays offline.
 Format: docs/formats.md, "How formats change".
 """
 
@@ -20,26 +19,21 @@ from stablelog.broker.catalog import VERSION as CATALOG_VERSION
 from stablelog.broker.checkpoints import (
     FIRST_DIRTY_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
-    LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
 )
-from stablelog.broker.directory_signs import (
-    CLEAN_SHUTDOWN_FILE,
-    META_FILE,
-    check_clean_shutdown,
-    read_meta,
-)
+from stablelog.broker.directory_signs import CLEAN_SHUTDOWN_FILE, check_clean_shutdown, read_meta
 from stablelog.broker.dynamic_settings import SETTINGS_FILE, decode_settings
 from stablelog.broker.kafka_import import PARTITION_DIRECTORY
 from stablelog.broker.partition_metadata import read_partition_metadata
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, is_internal
 from stablelog.coordinators.consumer_groups import records as group_records
-from stablelog.coordinators.joint import records as joint_records
 from stablelog.coordinators.transactions import records as transaction_records
+from stablelog.coordinators.transactions.joint import records as joint_records
 from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt, NewerFormat, naming, refuse_newer
 from stablelog.log import formats as partition_formats
+from stablelog.log.kafka_files import LOG_START_CHECKPOINT, META_FILE
 from stablelog.log.listing import Listing
 from stablelog.log.names import is_log
 from stablelog.views import formats as view_formats
@@ -52,7 +46,7 @@ CHECKPOINTS: Final = (
 )
 READ_SIZE: Final = 4 << 20
 VERSION_SIZE: Final = 2
-# By kind of key: what the value is, and the greatest version of it that is read.
+# By kind of key: the name of the value, and its highest version that this release reads.
 COMMIT_LOG_VALUES: Final = {
     transaction_records.TRANSACTION_KIND: (
         transaction_records.TRANSACTION_VALUE,
@@ -72,19 +66,19 @@ OFFSETS_LOG_VALUES: Final = {
 
 
 def check_formats(disk: Disk, directory: Path) -> None:
-    """Look at a data directory. Nothing is written. What is damaged is left to whoever reads it.
+    """Check a data directory. Nothing is written. Damage is left to the code that reads the damaged file.
 
     Raises:
-        NewerFormat: a later release has written to it; names the file, and the offset of a record.
+        NewerFormat: a later release has written to it. The error names the file, and the offset of a record.
     """
     for _, newer in newer_formats(disk, directory):
         raise newer
 
 
 def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, NewerFormat]]:
-    """Find what a later release has written to a data directory and the broker cannot serve without.
+    """Find the files of a later release that the broker needs.
 
-    Nothing is written. Of each log of a coordinator, only the first such file or record is found.
+    Nothing is written. In each coordinator log only the first file or record of a later release is found.
 
     Returns:
         For each, the file and the error that names it.
@@ -108,11 +102,11 @@ def newer_formats(disk: Disk, directory: Path) -> Iterator[tuple[Path, NewerForm
 
 
 def check_partition_formats(disk: Disk, directory: Path) -> None:
-    """Check the files of one partition. Writes nothing. Damage that a start puts right is passed over.
+    """Check the files of one partition. Nothing is written. Damage that a start repairs is ignored.
 
     Raises:
-        NewerFormat: a later release has written one; names it.
-        Corrupt: the file that says where a commit-ordered view begins is damaged.
+        NewerFormat: a later release has written one of them. The error names the file.
+        Corrupt: the file that records where a commit-ordered view begins is damaged.
     """
     listing = Listing(disk, directory)
     partition_formats.check_formats(listing)
@@ -122,7 +116,7 @@ def check_partition_formats(disk: Disk, directory: Path) -> None:
 
 
 def _by_json(what: str, known: int) -> Callable[[Disk, Path], None]:
-    """A check of a file that is a JSON object with its version in it."""
+    """Make a check of a file that is a JSON object with its version inside."""
 
     def check(disk: Disk, path: Path) -> None:
         refuse_newer(what, json.loads(disk.read_bytes(path))["version"], known)
@@ -150,7 +144,8 @@ def _newer_in_log(
     except NewerFormat as newer:
         yield Path(newer.place), newer
         return
-    checked: set[tuple[bytes, bytes]] = set()  # there are few kinds of records, and many records
+    # Each kind of record is checked once: there are few kinds and many records.
+    checked: set[tuple[bytes, bytes]] = set()
     for name in disk.list_dir(directory):
         if is_log(name):
             try:
@@ -163,11 +158,11 @@ def _newer_in_log(
 def _check_records(
     disk: Disk, path: Path, values: dict[int, tuple[str, int]], checked: set[tuple[bytes, bytes]]
 ) -> None:
-    """Check the records of a log file whose beginnings are not among those checked before."""
+    """Check the records of a log file whose key and value heads are not in `checked` yet."""
     try:
         file = disk.open(path)
     except FileNotFoundError:
-        return  # a broker that runs has deleted it meanwhile
+        return  # A running broker has deleted the file meanwhile.
     try:
         for offset, key, value in _heads_in(file):
             if (key, value) not in checked:
@@ -179,7 +174,7 @@ def _check_records(
 
 
 def _check_record(key: bytes, value: bytes, values: dict[int, tuple[str, int]]) -> None:
-    """Check how a key and a value begin: with the kind of the record, and with the value's version."""
+    """Check the head of a key and of a value: the kind of the record and the value's version."""
     kind = int.from_bytes(key, "big")
     if values is COMMIT_LOG_VALUES:
         transaction_records.check_kind(kind)
@@ -189,7 +184,7 @@ def _check_record(key: bytes, value: bytes, values: dict[int, tuple[str, int]]) 
 
 
 def _heads_in(file: File) -> Iterator[tuple[int, bytes, bytes]]:
-    """The records of a log file, up to where it is damaged or torn: offset, and how key and value begin."""
+    """The records of a log file up to the first damage or torn batch: offset, and the heads of key and value."""
     position = 0
     with contextlib.suppress(Corrupt):
         while position + HEADER.size <= file.size:

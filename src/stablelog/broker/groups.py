@@ -1,7 +1,7 @@
-"""Carries out what the group coordinator decides.
+"""The consumer groups of the broker: executes the decisions of the group coordinator.
 
-Its records go into the offsets log; answers, also those that members have been waiting for, are given once the
-log is durable up to them.
+The records of a decision are appended to the offsets log. Its responses are sent once the log is durable up to these
+records, including the responses to requests of other members that have been waiting.
 """
 
 import asyncio
@@ -19,13 +19,12 @@ Token = asyncio.Future[Any]
 
 
 class Groups:
-    """The consumer groups: their coordinator, the offsets log, and the members that wait for an answer.
+    """The consumer groups: their coordinator, the offsets log, and the requests that wait for a response.
 
     Args:
-        coordinator: decides.
+        coordinator: makes the decisions.
         journal: the offsets log.
         tasks: starts the coordinator's timer.
-        now_ms: the broker's clock.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class Groups:
                 self.coordinator.replay(record.key, record.value, record.offset, producer_id)
 
     def apply(self, decision: GroupDecision[Any]) -> None:
-        """Append the decision's records; whoever it answers is answered once they are durable."""
+        """Append the decision's records; its responses are sent once they are durable."""
         self.journal.append(decision.records)
         answers = decision.answers
         if answers:
@@ -63,29 +62,29 @@ class Groups:
         self.set_timer()
 
     async def carry_out(self, decision: GroupDecision[Any]) -> Any:
-        """`apply`, and give the decision's own answer once all is durable."""
+        """Apply a decision, and return its own response once its records are durable."""
         self.apply(decision)
         await self.settled()
         return decision.answer
 
     async def settled(self) -> None:
-        """Wait until all that was applied so far is durable."""
+        """Wait until all records that were applied so far are durable."""
         await self.journal.settled()
 
     def new_token(self) -> Token:
-        """What stands for a request whose answer comes later."""
+        """Make a token for a request whose response comes later."""
         return asyncio.get_running_loop().create_future()
 
     async def wait(self, token: Token) -> Any:
-        """Wait for the answer to the request that the token stands for."""
+        """Wait for the response to the request of a token."""
         return await token
 
     def transaction_ended(self, producer_id: int, *, commit: bool) -> None:
-        """The marker of a transaction has been appended to the offsets log."""
+        """Handle that the marker of a transaction was appended to the offsets log."""
         self.apply(self.coordinator.txn_ended(producer_id, commit=commit))
 
     def set_timer(self) -> None:
-        """Wake up when the coordinator has something to do."""
+        """Set the timer to the coordinator's next deadline."""
         deadline_ms = self.coordinator.next_deadline_ms()
         if deadline_ms == self._timer_ms:
             return

@@ -1,13 +1,14 @@
-"""A coordinator's own log: its records go in, and effects wait until they are durable.
+"""Journal of a coordinator: its log, with the markers and responses that wait until the log is durable.
 
-A coordinator changes its state when it decides. Nobody may learn of a decision that a crash could still take
-back, so every answer and every marker waits until the log is durable up to where it ended at the decision.
+A coordinator changes its state when it decides. No client may learn of a decision that a crash could still undo. Every
+response and every marker (an *effect*) therefore waits until the log is durable up to its end at the time of the
+decision.
 
-Records that find no room on the disk wait in memory, in their order, with all records and effects behind them, until
-`retry` finds some. So the log is always a prefix of what was decided, and what it lacks was not acknowledged. What may
-wait is bounded by what the coordinator knew when the first record waited: from then on the disk counts as full
-(`broker.disk_reserve`), and each transaction, id or group can only end. All who wait for the same record without one of
-their own wait with one entry.
+If the disk has no space for a record, the record waits in memory, in order, with all records and effects behind it,
+until `retry` can append it. The log is therefore always a prefix of the decisions, and decisions that are missing in it
+were not acknowledged. The number of waiting entries is limited by what the coordinator knew when the first record began
+to wait: from then on the disk counts as full (`broker.disk_reserve`), and each transaction, id or group can only end.
+All tasks that wait for the same record, and have none of their own, share one entry.
 """
 
 import asyncio
@@ -33,24 +34,24 @@ log = logging.getLogger(__name__)
 Entry = tuple[bytes, bytes | None]
 
 REPLAY_READ_SIZE = 4 << 20
-CHECKPOINT_SLICE_COUNT = 200  # records that are made and appended in one turn of the event loop
-CHECKPOINT_SIZE_MIN = 16 << 20  # a log smaller than this is not worth trimming
-CHECKPOINT_GROWTH = 4  # trim when the log has grown to so many times what it held after the last trim
-# Entries that may wait for each thing that the coordinator knew. A transaction is decided, complete and forgotten: three
-# records, each with at most two effects and one wait behind it.
+CHECKPOINT_SLICE_COUNT = 200  # Records that are made and appended in one turn of the event loop.
+CHECKPOINT_SIZE_MIN = 16 << 20  # Bytes; a smaller log is not worth trimming.
+CHECKPOINT_GROWTH = 4  # Trim when the log is this many times as large as after the last trim.
+# Maximum of waiting entries for each thing that the coordinator knew. A transaction is decided, completed and
+# forgotten: three records, each with at most two effects and one wait behind it.
 WAITING_PER_ITEM = 16
 
 
 class Journal:
-    """The log of one coordinator: one partition that is written to.
+    """The log of one coordinator, with one partition that is written to.
 
-    A directory that Kafka wrote has more of them, each with other keys. They are read, and not written to any more.
+    The log in a directory that Kafka wrote has more partitions, each with other keys. The journal reads them and does
+    not write to them.
 
     Args:
-        partitions: of the log; the first is written to.
+        partitions: the partitions of the log; the first is written to.
         flush: makes it durable.
-        reserve: gives it room on a full disk.
-        now_ms: the broker's clock.
+        reserve: gives it space on a full disk.
     """
 
     def __init__(
@@ -66,33 +67,36 @@ class Journal:
         self._reserve = reserve
         self._now_ms = now_ms
         self._item_count: Callable[[], int] | None = None
-        # For room: batches, effects behind them, and futures of those who wait for the entries before.
+        # Entries that wait for disk space: batches, the effects behind them, and futures of tasks that wait for the
+        # entries before.
         self._waiting: deque[bytes | Callable[[], None] | asyncio.Future[None]] = deque()
         self._waiting_max: int | None = None
         self._effects: deque[tuple[int, Callable[[], None]]] = deque()
         self._has_told_untrimmed = False
         self._size_after_checkpoint = 0
-        self._checkpoint_begin: int | None = None  # of a checkpoint that the log was not trimmed to yet
+        # Begin offset of a checkpoint up to which the log is not trimmed yet.
+        self._checkpoint_begin: int | None = None
         self._is_writing_checkpoint = False
 
     def bound_by(self, item_count: Callable[[], int]) -> None:
-        """Have a check of how much waits for room.
+        """Set the limit for the number of entries that wait for space.
 
         Args:
-            item_count: how many things the coordinator knows, each of which can end, and be forgotten, once.
+            item_count: returns how many transactions, ids or groups the coordinator knows. Each of them can end, and
+                be forgotten, once.
         """
         self._item_count = item_count
 
     def append(self, entries: Sequence[Entry]) -> None:
-        """Append records, outside any transaction. They are durable with whatever is waited for next, or soon."""
+        """Append records outside any transaction. They become durable with the next wait, or soon."""
         if entries:
             self._append(encode_batch(self._records(entries)))
 
     def append_transactional(self, entries: Sequence[Entry], producer_id: int, producer_epoch: int) -> None:
-        """Append records whose fate is that of the producer's transaction.
+        """Append records as part of the producer's transaction: its end decides whether they count.
 
         Raises:
-            Refused: there is no room; nothing was appended, and the client may try again.
+            Refused: the disk has no space; nothing was appended, and the client may retry.
         """
         batch = encode_batch(
             self._records(entries), producer_id=producer_id, producer_epoch=producer_epoch, transactional=True
@@ -115,7 +119,7 @@ class Journal:
             self._wait(batch)
 
     def _wait(self, entry: "bytes | Callable[[], None] | asyncio.Future[None]") -> None:
-        """Have a record, an effect or a future wait for room, behind all that waits."""
+        """Put a record, an effect or a future at the end of the queue that waits for disk space."""
         if not self._waiting:
             self._reserve.set_waiting(self, waits=True)
             if self._item_count is not None:
@@ -126,11 +130,11 @@ class Journal:
         )
 
     def _write(self, batch: bytes) -> bool:
-        """Append a batch. Returns False if there is no room for it.
+        """Append a batch. Returns False if the disk has no space for it.
 
         Raises:
-            Unavailable: the disk failed, and the broker has to stop: the coordinator has decided what its log does not
-                know, and is not to be trusted from now on.
+            Unavailable: the disk failed, and the broker has to stop: the coordinator has made decisions that are not in
+                its log, so its state must not be used any more.
         """
         try:
             self._reserve.attempt(
@@ -146,11 +150,11 @@ class Journal:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether records wait for room on the disk."""
+        """Whether records wait for disk space."""
         return bool(self._waiting)
 
     def retry(self) -> None:
-        """Append what waits for room, as far as there is some."""
+        """Append the entries that wait for space, as far as the disk has space."""
         while self._waiting:
             first = self._waiting[0]
             if isinstance(first, asyncio.Future):
@@ -164,7 +168,7 @@ class Journal:
         self.settle()
 
     def after(self, effect: Callable[[], None]) -> None:
-        """Run `effect` once all that was appended so far is durable: now, if it is. Effects run in order."""
+        """Run `effect` once all records appended so far are durable; at once if they are. Effects run in order."""
         end = self.partition.end_offset
         if self._waiting:
             self._wait(effect)
@@ -175,23 +179,23 @@ class Journal:
             self._flush.dirty(self.partition)
 
     def durable(self) -> "asyncio.Future[None] | None":
-        """A future that is done once all that was appended so far is durable; None if it is by now."""
+        """A future that is done once all records appended so far are durable; None if they are already."""
         if not self._waiting:
             return self._flush.durable(self.partition, self.partition.end_offset)
         last = self._waiting[-1]
         if not isinstance(last, asyncio.Future):
             last = asyncio.get_running_loop().create_future()
             self._wait(last)
-        return asyncio.shield(last)  # who gives up leaves nothing behind, and others wait on
+        return asyncio.shield(last)  # A waiter that is cancelled leaves the future pending for the others.
 
     async def settled(self) -> None:
-        """Wait until all that was appended so far is durable."""
+        """Wait until all records appended so far are durable."""
         future = self.durable()
         if future is not None:
             await future
 
     def sync(self) -> None:
-        """Make all that was appended so far durable, and return then. For a start, before the flush runs.
+        """Make all records appended so far durable before returning. For a start, before the flush runs.
 
         Raises:
             Unavailable: the disk failed or is full.
@@ -205,22 +209,22 @@ class Journal:
             self.settle()
 
     def settle(self) -> None:
-        """The log's high watermark moved: run the effects that waited for it."""
+        """Handle that the log's high watermark moved: run the effects that waited for it."""
         while self._effects and self._effects[0][0] <= self.partition.high_watermark:
             self._effects.popleft()[1]()
 
     def replay(self, take: Callable[[memoryview, BatchHeader], None]) -> None:
-        """Hand out every batch of the log, each key's oldest first.
+        """Pass every batch of the log to `take`; the batches with one key in the order of their offsets.
 
         Raises:
-            Corrupt: a batch is damaged, or `take` says so of it. What a coordinator has decided is not guessed at.
+            Corrupt: a batch is damaged, or `take` rejects it. The broker does not guess a coordinator's decisions.
         """
         for partition in (*self._older, self.partition):
             try:
                 partition.prove()
             except Corrupt as error:
                 raise Corrupt(f"{error}: the broker could not hold to what it had decided") from error
-            next_offset = 0  # Kafka's compaction leaves gaps
+            next_offset = 0  # Kafka's compaction leaves gaps between offsets.
             for batch, header in batches_of(partition):
                 in_order = next_offset <= header.base_offset < header.next_offset <= partition.end_offset
                 if not in_order or not crc_holds(batch, 0, header):
@@ -233,26 +237,26 @@ class Journal:
 
     @property
     def has_grown(self) -> bool:
-        """Whether the log has outgrown the live state, or was not trimmed to the last checkpoint yet."""
+        """Whether the log has outgrown the live state, or is not yet trimmed up to the last checkpoint."""
         size_max = max(CHECKPOINT_SIZE_MIN, CHECKPOINT_GROWTH * self._size_after_checkpoint)
         return self._checkpoint_begin is not None or self.partition.size >= size_max
 
     async def checkpoint_if_grown(self, live: Callable[[], LiveState | None]) -> int | None:
-        """Append the whole live state again, once the log has outgrown it and was trimmed to the last checkpoint.
+        """Append the whole live state again if the log has outgrown it and is trimmed up to the last checkpoint.
 
         The state is appended in slices, each in one turn of the event loop. Other records may be appended between two
-        slices (see `coordinators.live_state`). A crash before the log is trimmed finds both the old records and some or
-        all of the new ones, and replaying them gives the same state.
+        slices (see `coordinators.live_state`). A crash before the log is trimmed leaves both the old records and some
+        or all of the new ones, and replaying them gives the same state.
 
         Args:
-            live: the live state at the time of the call; None if it cannot be written now.
+            live: returns the live state at the time of the call; None if it cannot be written now.
 
         Returns:
-            The offset to which the log may be trimmed when everything that was appended so far, to any partition,
-            is durable; None if there is nothing to trim, records wait for room, or another call is at work.
+            The offset up to which the log may be trimmed once everything that was appended so far, to any partition,
+            is durable; None if there is nothing to trim, records wait for space, or another call is in progress.
 
         Raises:
-            DiskError: there is no room for it; nothing changed.
+            DiskError: the disk has no space for the state; nothing changed.
             Unavailable: the disk failed, and the broker has to stop.
         """
         if self._waiting or self._is_writing_checkpoint or not self.has_grown:
@@ -266,7 +270,7 @@ class Journal:
             self._is_writing_checkpoint = False
 
     async def _write_checkpoint(self, live: Callable[[], LiveState | None]) -> int | None:
-        """Append the live state. Returns its beginning; None if there is no live state, or no more room for it."""
+        """Append the live state. Returns its begin offset; None without a live state or without disk space."""
         state = live()
         if state is None:
             if not self._has_told_untrimmed:
@@ -281,26 +285,28 @@ class Journal:
         self._has_told_untrimmed = False
         begin = self.partition.end_offset
         if len(self.partition.producer_state):
-            # Offsets in transactions that are open now are not live state yet: they stay, whatever becomes of them.
+            # Offsets in open transactions are not part of the live state yet: their records stay, whether the
+            # transaction commits or aborts.
             begin = min(begin, self.partition.last_stable_offset)
-        # Else nothing stays, durable yet or not: a decision in front of earlier ones would be taken for the first.
+        # Any other record before the checkpoint is deleted, even one that is not durable yet: if a decision stood
+        # before earlier ones in the log, replay would take it for the first.
         size_before = self.partition.size
         self._reserve.attempt(lambda: self.partition.roll(self._now_ms()))
         slices = iter(lambda: list(itertools.islice(state.rest, CHECKPOINT_SLICE_COUNT)), [])
         for entries in itertools.chain([state.undivided] if state.undivided else [], slices):
             self._check_usable()
             if self._waiting or not self._write(encode_batch(self._records(entries))):
-                return None  # no room; what was appended of it repeats what the log says
-            await asyncio.sleep(0)  # requests are served between two slices
+                return None  # No space. The records appended so far repeat what the log already contains.
+            await asyncio.sleep(0)  # Requests are served between two slices.
         self._size_after_checkpoint = self.partition.size - size_before
         self._checkpoint_begin = begin
         return begin
 
     def trim(self, before_offset: int) -> None:
-        """Delete what lies before a checkpoint.
+        """Delete the log before a checkpoint.
 
         Raises:
-            DiskError: it is there as before; `checkpoint_if_grown` returns the same offset again.
+            DiskError: the log is unchanged; `checkpoint_if_grown` returns the same offset again.
         """
         if before_offset > self.partition.start_offset:
             self._reserve.attempt(lambda: self.partition.delete_records(before_offset), frees=True)
@@ -313,9 +319,10 @@ def _complete(future: "asyncio.Future[None]") -> None:
 
 
 def batches_of(partition: Partition) -> Iterator[tuple[memoryview, BatchHeader]]:
-    """Yield each batch of a partition with its header, the oldest first, whether durable or not.
+    """Yield each batch of a partition with its header, in offset order, whether durable or not.
 
-    Reads copies, as all that a start reads: an unreadable sector of a mapped file would end the process without a word.
+    It reads copies, as every read at a start does: an unreadable sector of a mapped file would kill the process without
+    any message.
 
     Raises:
         Corrupt: a batch is damaged.
@@ -340,7 +347,7 @@ def batches_of(partition: Partition) -> Iterator[tuple[memoryview, BatchHeader]]
 
 
 def _read_batches(segment: Segment, position: int) -> memoryview:
-    """Read about REPLAY_READ_SIZE bytes, and at least the whole first batch if the segment has it."""
+    """Read about REPLAY_READ_SIZE bytes, and at least the whole first batch if the segment contains it."""
     data = segment.log.read(position, max(REPLAY_READ_SIZE, HEADER.size))
     if len(data) >= HEADER.size and (size := read_header(data).size) > len(data):
         data = segment.log.read(position, min(size, segment.size - position))
@@ -348,7 +355,7 @@ def _read_batches(segment: Segment, position: int) -> memoryview:
 
 
 def _damaged(partition: Partition, offset: int, why: Corrupt | None = None) -> Corrupt:
-    """What to say of a log that is not read on from this offset."""
+    """Make the error for a log that cannot be replayed from this offset on."""
     bases = [segment.base_offset for segment in partition.segments()]
     base_offset = max((base for base in bases if base <= offset), default=bases[0])
     return Corrupt(

@@ -1,7 +1,8 @@
-"""Taking over a data directory of Apache Kafka: its topics, from the names of its directories.
+"""Takeover of a data directory of Apache Kafka: finds its topics from the names of its directories.
 
-A directory of stablelog that has lost `cluster.json` looks like one of Kafka's. It is told apart by the files that
-only stablelog writes, and refused: topics would be served with other settings and in another order.
+A stablelog directory that has lost `cluster.json` looks like one of Kafka's. The files that only stablelog writes show
+the difference, and the broker refuses such a directory: it would otherwise serve topics with other settings and in
+another order.
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from stablelog.broker.kafka_metadata import METADATA_TOPIC, KnownTopic, read_top
 from stablelog.broker.partition_metadata import read_partition_metadata
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, InvalidConfig
+from stablelog.log.kafka_files import META_FILE, decode_meta, node_id_in
 from stablelog.log.log_start import LOG_START_FILE
 from stablelog.log.names import COMMIT_SUFFIXES, PRODUCERS, SUMMARY, VIEW_START_FILE, is_partition_file
 
@@ -28,18 +30,19 @@ PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<index>0|[1-9][
 OUR_SUFFIXES = (SUMMARY, PRODUCERS, *COMMIT_SUFFIXES)
 OUR_NAMES = (LOG_START_FILE, VIEW_START_FILE)
 NAMED_MAX = 3
-META_NAMES = {"version", "cluster.id", "node.id"}  # which, without a comment, is what stablelog writes
+# A file with these names and without a comment is one that stablelog wrote.
+META_NAMES = {"version", "cluster.id", "node.id"}
 
 
 def find_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
-    """Find the topics of a data directory that has no list of topics, with the settings that Kafka's controllers had.
+    """Find the topics of a data directory without a list of topics, with the settings that Kafka's controllers had.
 
-    Where the controllers' log is there, it says how many partitions a topic has; the log names those that are gone,
-    and they are offline.
+    If the directory has the controllers' log, that log gives the partition count of each topic. The broker's log names
+    partitions without a directory, and they are offline.
 
     Raises:
-        Corrupt: the directory is one of stablelog that has lost its list, a partition is gone that the controllers'
-            log does not tell of, or a file in it is damaged.
+        Corrupt: the directory is a stablelog directory that has lost its list; or a partition is missing that the
+            controllers' log does not contain; or a file in the directory is damaged.
     """
     found = _find_partitions(disk, directory)
     if not found:
@@ -73,7 +76,7 @@ def find_topics(disk: Disk, directory: Path) -> list[ListedTopic]:
 
 
 def _find_partitions(disk: Disk, directory: Path) -> dict[str, dict[int, uuid.UUID | None]]:
-    """The partitions of each topic that have a directory with files of Kafka's, with the topic ids that these name.
+    """Find, for each topic, the partitions that have a directory with Kafka's files, and the topic ids in these files.
 
     Raises:
         Corrupt: as `find_topics`.
@@ -111,12 +114,9 @@ def _check_holes(directory: Path, topic: str, partitions: Collection[int], wante
 
 
 def _node_id(disk: Disk, directory: Path) -> int | None:
-    """The id of the broker whose directory this is; None if it does not say."""
+    """The id of the broker that the directory belongs to; None if no file contains it."""
     with contextlib.suppress(FileNotFoundError):
-        for line in disk.read_bytes(directory / "meta.properties").decode(errors="replace").splitlines():
-            name, _, value = line.partition("=")
-            if name in ("node.id", "broker.id") and re.fullmatch(r"[0-9]{1,10}", value.strip()):
-                return int(value)
+        return node_id_in(decode_meta(disk.read_bytes(directory / META_FILE)))
     return None
 
 
@@ -128,8 +128,8 @@ def _check_is_kafkas(disk: Disk, partition: Path) -> None:
 
 
 def _check_meta(disk: Disk, directory: Path) -> None:
-    """Raise Corrupt if `meta.properties` is one that stablelog has written."""
-    path = directory / "meta.properties"
+    """Raise Corrupt if stablelog wrote `meta.properties`."""
+    path = directory / META_FILE
     if not disk.exists(path):
         return
     lines = disk.read_bytes(path).decode(errors="replace").splitlines()
@@ -147,9 +147,9 @@ def _lost_list(directory: Path, witness: Path) -> Corrupt:
 
 
 def adopted_configs(name: str, known: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a topic that is taken over: its own, as far as they are known, and otherwise to keep everything.
+    """The settings of a topic that is taken over: the known ones, and for the rest settings that keep all data.
 
-    What the defaults of its broker were is not known, and what retention deletes does not come back.
+    The defaults of the Kafka broker are unknown, and data that retention deletes cannot be restored.
     """
     configs = {"retention.ms": "-1", "retention.bytes": "-1"}
     for setting, text in known.items():

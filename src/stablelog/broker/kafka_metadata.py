@@ -1,8 +1,7 @@
-"""Topics, partitions and settings, as Apache Kafka's controllers kept them.
+"""Topics, partitions and settings as Apache Kafka's controllers recorded them.
 
-They stand in the controllers' log, `__cluster_metadata-0`, which a KRaft node has beside its partitions. It is read
-once, when a directory that Kafka wrote is taken over.
-
+They are in the controllers' log, `__cluster_metadata-0`, which a KRaft node has beside its partitions. The broker reads
+it once, when it takes over a directory that Kafka wrote.
 Source: KIP-746 (the records), KIP-630 (the snapshots).
 """
 
@@ -32,10 +31,10 @@ _SNAPSHOT = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
 @dataclass(slots=True)
 class KnownTopic:
-    """A topic as the controllers knew it.
+    """A topic in the controllers' log.
 
     Attributes:
-        topic_id: None if only settings of it were found.
+        topic_id: None if only settings of the topic were found.
         configs: its settings, by Kafka's names.
         partitions: the indexes of its partitions.
         nodes: the ids of the brokers that have one of its partitions.
@@ -48,13 +47,9 @@ class KnownTopic:
 
 
 def read_topics(disk: Disk, directory: Path) -> dict[str, KnownTopic]:
-    """The topics by name that the controllers knew, from a data directory of Apache Kafka.
+    """Read the topics by name from the controllers' log in a data directory of Apache Kafka.
 
-    A log that cannot be read to its end gives what was read: a torn end is what a crash leaves.
-
-    Args:
-        disk: where the directory lies.
-        directory: the data directory.
+    If the log cannot be read to its end, the topics read until then are returned: a crash leaves a torn end.
     """
     metadata = directory / f"{METADATA_TOPIC}-0"
     topics: dict[str, KnownTopic] = {}
@@ -87,7 +82,7 @@ def _values(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _apply(topics: dict[str, KnownTopic], names_by_id: dict[uuid.UUID, str], value: bytes) -> None:
-    """Take in one record of the controllers: frame version, kind and version, and then its fields."""
+    """Apply one record of the controllers' log: frame version, kind and version, then its fields."""
     try:
         _, at = _unsigned(value, 0)
         kind, at = _unsigned(value, at)
@@ -95,7 +90,7 @@ def _apply(topics: dict[str, KnownTopic], names_by_id: dict[uuid.UUID, str], val
         if kind == TOPIC_RECORD:
             text, at = _text(value, at)
             name, topic_id = text or "", _uuid(value, at)
-            topics[name] = KnownTopic(topic_id)  # in place of a topic that had the name before
+            topics[name] = KnownTopic(topic_id)  # It replaces an earlier topic of the same name.
             names_by_id[topic_id] = name
         elif kind == PARTITION_RECORD:
             index, topic_id = struct.unpack_from(">i16s", value, at)
@@ -118,7 +113,7 @@ def _apply(topics: dict[str, KnownTopic], names_by_id: dict[uuid.UUID, str], val
             else:
                 configs[setting or ""] = text
     except (IndexError, struct.error):
-        return  # of a later version, which has other fields
+        return  # A later version of the record has other fields.
 
 
 def _uuid(data: bytes, at: int) -> uuid.UUID:
@@ -126,13 +121,13 @@ def _uuid(data: bytes, at: int) -> uuid.UUID:
 
 
 def _int32s(data: bytes, at: int) -> tuple[int, ...]:
-    """A compact array of int32 at `at`: its length and one more, and then each."""
+    """Read a compact array of int32 at `at`: its length plus one, then the elements."""
     size, at = _unsigned(data, at)
     return struct.unpack_from(f">{max(size - 1, 0)}i", data, at)
 
 
 def _unsigned(data: bytes, at: int) -> tuple[int, int]:
-    """Read an unsigned varint at `at`. Returns (value, where the next thing begins)."""
+    """Read an unsigned varint at `at`. Returns (value, position after it)."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -144,7 +139,7 @@ def _unsigned(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _text(data: bytes, at: int) -> tuple[str | None, int]:
-    """Read a compact string at `at`: its length and one more, 0 for none. Returns (text, where the next thing begins)."""
+    """Read a compact string at `at`: its length plus one, 0 for null. Returns (text, position after it)."""
     size, at = _unsigned(data, at)
     if size == 0:
         return None, at

@@ -1,9 +1,10 @@
-"""Reads after a start which commit sequences commit-ordered partitions have, before a commit is given the next one.
+"""Reads, after a start, the last commit sequence of each commit-ordered partition before the next one is assigned.
 
-A commit log that was restored from an older backup, or that has lost its end, knows fewer commits than the partitions
-have in their markers. The coordinator would give out their sequences again. So no commit of a transaction group is
-decided until the last commit of each of its commit-ordered partitions is read: a client is told to ask again. That does
-not wait until the partitions are open, and a partition that cannot be opened is read as far as it can be.
+A commit log that was restored from an older backup, or that has lost its end, contains fewer commits than the markers
+in the partitions. The coordinator would then assign these commit sequences a second time. So it decides no commit of a
+transaction group until the last commit of each of the group's commit-ordered partitions is read; until then clients get
+a code that they retry. The read does not wait until the partitions are open. A partition that cannot be opened is read
+as far as possible.
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from stablelog.broker.topics import Topics
 from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.broker.transactions import Transactions
 from stablelog.errors import StablelogError
+from stablelog.types import TopicPartition
 from stablelog.views.last_commit import NO_COMMIT
 from stablelog.wire.extension.transaction_groups import group_in_words
 
@@ -28,9 +30,9 @@ class LastCommits:
     """The last commits of partitions that are not open yet.
 
     Args:
-        topics: which partitions there are.
-        transactions: the groups to which they belong.
-        tasks: fails what an unexpected exception concerns.
+        topics: the topics whose partitions are read.
+        transactions: the groups that the topics belong to.
+        tasks: fails the scope of an unexpected exception.
     """
 
     def __init__(self, topics: Topics, transactions: Transactions, tasks: Tasks) -> None:
@@ -42,7 +44,7 @@ class LastCommits:
             if partitions:
                 group.coordinator.await_sequences()
 
-    def _partitions(self, group: TransactionGroup) -> list[tuple[str, int]]:
+    def _partitions(self, group: TransactionGroup) -> list[TopicPartition]:
         return [
             (topic.name, index)
             for topic in self._topics
@@ -52,7 +54,10 @@ class LastCommits:
         ]
 
     async def read(self) -> None:
-        """Read them, and let each group decide commits when its own are read. No partition may be opened meanwhile."""
+        """Read the last commits, and allow each group to commit when its own are read.
+
+        No partition may be opened meanwhile.
+        """
         with ThreadPoolExecutor(READING_THREADS, thread_name_prefix="last commits") as threads:
             for group, partitions in self._unread.items():
                 found = await asyncio.gather(*(self._read(threads, group, *at) for at in partitions))
@@ -68,7 +73,8 @@ class LastCommits:
         try:
             sequence = await in_thread(threads, self._topics.last_commit_sequence, topic_name, index)
         except (FileNotFoundError, StablelogError) as error:
-            is_deleted = self._topics.state(topic_name, index) is PartitionState.UNKNOWN  # meanwhile
+            # The topic was deleted meanwhile.
+            is_deleted = self._topics.state(topic_name, index) is PartitionState.UNKNOWN
             if not is_deleted:
                 log.error(
                     "the last commit of %s-%d cannot be read: %s. If the commit log of %s is from an older backup, commits may "

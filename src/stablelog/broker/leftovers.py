@@ -1,6 +1,7 @@
-"""Directories of partitions that no topic has any more: what a crash or a deletion has left.
+"""Removal of partition directories that belong to no topic: a crash or a deletion has left them.
 
-Only a directory that holds nothing but files of a partition is removed. Others are a user's, whatever their names.
+A directory is removed only if it contains nothing but files of a partition. Any other directory belongs to a user,
+whatever its name.
 """
 
 import errno
@@ -37,10 +38,10 @@ class Leftovers:
         self._warned: set[Path] = set()
 
     def remove_unlisted(self, partition_counts: Mapping[str, int]) -> None:
-        """Remove partitions without records that are in no list: a crash left them of a topic that was being created.
+        """Remove unlisted partitions without records: a crash during the creation of a topic has left them.
 
         Args:
-            partition_counts: by topic, of the list.
+            partition_counts: by topic, from the list of topics.
         """
         for name in self._disk.list_dir(self._directory):
             match = PARTITION_DIRECTORY.fullmatch(name)
@@ -58,7 +59,7 @@ class Leftovers:
         """Remove the directories of deleted topics.
 
         Raises:
-            DiskError: at least one cannot be removed, of which this is the first; the others are.
+            DiskError: at least one cannot be removed. This is the first error; the other directories are removed.
         """
         errors = []
         for name in self._disk.list_dir(self._directory):
@@ -74,7 +75,7 @@ class Leftovers:
     def _remove(self, path: Path) -> None:
         """Remove a directory that holds nothing but files of a partition; warn about any other."""
         if not self._disk.list_dir(path):
-            return  # nothing tells whose it is, and it takes no room
+            return  # Nothing shows who made an empty directory, and it takes no space.
         strange = strange_names(self._disk.list_dir(path))
         if strange:
             self._warn(path, f"it belongs to no topic, and holds what is no file of a partition ({strange})")
@@ -90,21 +91,21 @@ class Leftovers:
             )
 
     def _warn(self, path: Path, why: str) -> None:
-        """Log once that a directory stays."""
+        """Log once that a directory is not removed."""
         if path not in self._warned:
             self._warned.add(path)
             log.warning("%s is left alone: %s. Move or remove it if it is not needed", path, why)
 
 
 def strange_names(names: Iterable[str]) -> str:
-    """Those of the names that no file of a partition has, for a message; empty if there are none."""
+    """The names that no file of a partition can have, for a message; empty if there are none."""
     strange = [name for name in names if not is_partition_file(name)]
     more = f" and {len(strange) - NAMED_MAX} more" if len(strange) > NAMED_MAX else ""
     return ", ".join(strange[:NAMED_MAX]) + more
 
 
 def holds_records(disk: Disk, path: Path) -> bool:
-    """Whether a directory holds a file of records, or of what was cut off one, that is not empty."""
+    """Whether a directory contains a non-empty file of records, or of bytes that recovery has truncated."""
     return any(
         disk.size(path / name)
         for name in disk.list_dir(path)

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 REMOVAL_S = 5.0
 CHECKPOINT_S = 10.0
-RECOVERY_POINT_S = 1.0  # what is behind them at a crash is at most that old
+RECOVERY_POINT_S = 1.0  # Seconds. At a crash the recorded ends are at most this old.
 RESERVE_S = 1.0
 RETENTION_WHILE_FULL_S = 10.0
 
@@ -52,15 +52,8 @@ class Maintenance:
     """The periodic work of one broker.
 
     Args:
-        config: the broker's settings.
-        topics: whose partitions.
-        transactions: the transaction groups.
-        groups: the consumer groups.
-        flush: makes partitions durable.
-        opening: opens partitions.
-        reserve: keeps room on the disk.
+        reserve: keeps space on the disk.
         tasks: starts the work.
-        now_ms: the broker's clock.
     """
 
     def __init__(
@@ -86,7 +79,9 @@ class Maintenance:
         self._tasks = tasks
         self._now_ms = now_ms
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="removal")
-        self._retention_s = -RETENTION_WHILE_FULL_S  # when the last pass began while the disk was full
+        self._retention_s = (
+            -RETENTION_WHILE_FULL_S
+        )  # Start time of the last pass that ran while the disk was full.
 
     def start(self) -> None:
         """Start all tasks."""
@@ -103,28 +98,30 @@ class Maintenance:
         self._tasks.every("disk reserve", RESERVE_S, self.tend_reserve)
 
     def close(self) -> None:
-        """Give the thread back."""
+        """Shut the thread down."""
         self._threads.shutdown(wait=True)
 
     # -- coordinators ------------------------------------------------------------------------------------------
 
     async def abort_overdue(self) -> None:
-        """Abort open transactions whose time is up, in every transaction group."""
+        """Abort open transactions that exceed their timeout, in every transaction group."""
         now_ms = self._now_ms()
         for group in self._transactions:
-            # Requests are served while the markers of one slice wait for the disk: all at once would hold the loop.
+            # The abort markers are written in slices, and requests are served while a slice waits for the disk: all
+            # markers at once would hold the loop.
             while (decision := group.coordinator.abort_overdue(now_ms)).answer:
                 await group.carry_out(decision)
             group.apply(decision)
 
     async def forget_expired(self) -> None:
-        """Forget transactional ids and keys of joint commits that were not used for long, in every transaction group."""
-        now_ms = self._now_ms()  # once: what comes due meanwhile is for the next pass, or there may be no end
+        """Forget transactional ids and keys of joint commits that have expired, in every transaction group."""
+        # Read the clock once: ids that expire during the pass are left to the next one, or this one might never end.
+        now_ms = self._now_ms()
         for group in self._transactions:
             may_be_more = True
             while may_be_more:
                 may_be_more = group.apply(group.coordinator.forget_expired(now_ms))
-                await asyncio.sleep(0)  # requests are served meanwhile
+                await asyncio.sleep(0)  # Requests are served meanwhile.
 
     async def trim_logs(self) -> None:
         """Trim the logs of all coordinators that have grown."""
@@ -135,9 +132,9 @@ class Maintenance:
     async def _trim(self, journal: Journal, live: Callable[[], LiveState | None]) -> None:
         """Trim a coordinator's log to its live state, if it has grown.
 
-        Not before everything is durable: a marker that a crash takes from its partition is written again from the
-        decision in the log. So nothing is trimmed while a partition has failed, or lacks markers from before the start:
-        the live state no longer has their decisions.
+        The log is trimmed only once everything is durable: if a crash loses a marker of a partition, recovery writes it
+        again from the decision in the log. Nothing is trimmed while a partition has failed or lacks markers from before
+        the start, because the live state does not contain their decisions any more.
         """
         if not journal.has_grown or await self._lacks_markers():
             return
@@ -152,13 +149,13 @@ class Maintenance:
         for wait in waits:
             if wait is not None:
                 await wait
-        if not await self._lacks_markers():  # requests were served meanwhile
+        if not await self._lacks_markers():  # Requests were served meanwhile, so it is checked again.
             journal.trim(before_offset)
 
     async def _lacks_markers(self) -> bool:
-        """Whether a partition may lack markers whose decisions only the log of a coordinator has.
+        """Whether a partition may lack markers whose decisions are only in a coordinator's log.
 
-        A partition may fail after it was looked at: what was durable in it before stays durable.
+        A partition that fails after its check does no harm: what was durable in it before stays durable.
         """
         if not self._transactions.are_all_marked:
             return True
@@ -168,7 +165,7 @@ class Maintenance:
     # -- partitions --------------------------------------------------------------------------------------------
 
     async def apply_retention(self) -> None:
-        """Delete what is too old or too much, in every partition."""
+        """Delete old segments of each partition, as its retention settings for time and size demand."""
 
         async def apply(partition: Partition) -> None:
             deleted = self._reserve.attempt(lambda: partition.apply_retention(self._now_ms()), frees=True)
@@ -187,9 +184,9 @@ class Maintenance:
         await self._each_partition("expiry of producers", expire, internal=False)
 
     async def remove_deleted(self) -> None:
-        """Remove the files of deleted segments whose time has passed, and of deleted topics.
+        """Remove the files of deleted topics, and of segments whose delete delay is over.
 
-        The disk takes tens of milliseconds for each GiB that it takes back: a thread waits for that.
+        A thread waits for the disk, which takes tens of milliseconds for each GiB that it frees.
         """
 
         async def remove(partition: Partition) -> None:
@@ -202,9 +199,9 @@ class Maintenance:
     async def _each_partition(
         self, name: str, work: Callable[[Partition], Awaitable[None]], *, internal: bool = True
     ) -> None:
-        """Do something to every open partition that has not failed; an error of one is that of no other.
+        """Apply work to every open partition that has not failed. An error in one does not stop the others.
 
-        A partition that was deleted since the pass began is left out: a later topic may have its name and directory.
+        A partition that was deleted since the pass began is skipped: a later topic may have its name and directory.
         """
         for partition in self._topics.open_partitions():
             if partition.failure is not None or (not internal and is_internal(partition.topic)):
@@ -217,43 +214,48 @@ class Maintenance:
                 )
             except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
                 self._tasks.unexpected(name, self._tasks.partition(partition), error)
-            await asyncio.sleep(0)  # requests are served between two partitions
+            await asyncio.sleep(0)  # Requests are served between two partitions.
 
     async def record_synced_ends(self) -> None:
-        """Record up to where each partition is synced, if one has moved."""
-        # In a thread: 10,000 partitions would hold the event loop for longer than they may.
-        self._topics.write_recovery_points(await in_thread(None, self._topics.changed_recovery_points))
+        """Record the synced end of each partition, if one has moved."""
+        # In a thread, because 10,000 partitions would hold the event loop for too long.
+        self._topics.checkpoints.write_recovery_points(
+            await in_thread(None, self._topics.checkpoints.changed_recovery_points)
+        )
 
     async def write_checkpoints(self) -> None:
         """Write Kafka's checkpoint of log start offsets, if one has moved."""
-        self._topics.write_log_starts(await in_thread(None, self._topics.changed_log_starts))
+        self._topics.checkpoints.write_log_starts(
+            await in_thread(None, self._topics.checkpoints.changed_log_starts)
+        )
 
     # -- the full disk -----------------------------------------------------------------------------------------
 
     async def tend_reserve(self) -> None:
-        """Write what waits for room. While the disk is full, free some, and take the reserve back when it fits."""
+        """Write the records that wait for space. While the disk is full, free space and take the reserve back."""
         self.retry()
         if self._reserve.is_full:
             now_s = asyncio.get_running_loop().time()
             if now_s - self._retention_s >= RETENTION_WHILE_FULL_S:
                 self._retention_s = now_s
                 await self.apply_retention()
-            with contextlib.suppress(StablelogError):  # the removal has a task of its own, which logs it
+            with contextlib.suppress(StablelogError):  # The removal task logs the error.
                 await self.remove_deleted()
             await self.restore_reserve()
         await self._opening.open_again()
 
     async def restore_reserve(self) -> bool:
-        """Take the reserve back as far as there is room; then write what waits, before any client is served again.
+        """Take the reserve back, as far as there is space; then write waiting records before serving clients' writes.
 
-        Returns whether clients' writes are taken. If what waits finds no room, the disk is full again.
+        Returns whether clients' writes are accepted. If the waiting records find no space, the disk counts as full
+        again.
         """
         if await self._reserve.restore():
             self.retry()
         return not self._reserve.is_full
 
     def retry(self) -> None:
-        """Write what waits for room on the disk, as far as there is some."""
+        """Write the records and markers that wait for disk space, as far as there is some."""
         self._groups.journal.retry()
         self._transactions.retry()
         self._flush.retry()

@@ -1,50 +1,50 @@
 """The broker's metrics for Prometheus.
 
-Counters are plain numbers on the hot path; everything else is read when a scrape asks for it. The library is imported
-only if metrics are served.
-
-Invariant: the broker's state is read on its event loop only. The HTTP server of the library answers each scrape in a
-thread of its own, which waits for the loop's samples.
+Counters are plain numbers, because they change on the hot path. All other metrics are read at each scrape from
+*sources* that the parts of the broker register. The Prometheus library is imported only if metrics are served.
+Invariant: the broker's state is read only on its event loop. The library's HTTP server handles each scrape in a thread
+of its own, which waits for the loop's samples.
 """
 
 import asyncio
 import concurrent.futures
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from stablelog.errors import Unavailable
 from stablelog.log.partition import Partition
-from stablelog.wire.messages import api_name
-
-if TYPE_CHECKING:
-    from stablelog.broker.broker import Broker
+from stablelog.wire.api import ApiKey
 
 # name -> (type, help, label names). docs/operating.md lists them, and a test holds that list to this table.
 METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "stablelog_requests": ("counter", "Requests answered, by API.", ("api",)),
+    "stablelog_requests": ("counter", "Requests that the broker answered, by API.", ("api",)),
     "stablelog_appended_bytes": ("counter", "Bytes of record batches that producers sent.", ()),
-    "stablelog_fetched_bytes": ("counter", "Bytes of record batches handed out.", ()),
-    "stablelog_flush_rounds": ("counter", "Rounds of group flush.", ()),
+    "stablelog_fetched_bytes": ("counter", "Bytes of record batches in responses to fetches.", ()),
+    "stablelog_flush_rounds": (
+        "counter",
+        "Flush rounds. In a round, one fsync serves all writes that wait.",
+        (),
+    ),
     "stablelog_unexpected_errors": (
         "counter",
-        "Unexpected exceptions, by the request or task in which they were raised.",
+        "Unexpected exceptions, by the request or task that raised them.",
         ("where",),
     ),
     "stablelog_disk_full": (
         "gauge",
-        "1 while the disk is full and clients' writes are refused; otherwise 0.",
+        "1 while the disk is full and the broker refuses clients' writes, else 0.",
         (),
     ),
     "stablelog_connections": ("gauge", "Open connections.", ()),
-    "stablelog_fetch_sessions": ("gauge", "Fetch sessions kept.", ()),
+    "stablelog_fetch_sessions": ("gauge", "Fetch sessions that the broker keeps.", ()),
     "stablelog_scrubbed_bytes": ("counter", "Bytes of segments that the scrub has read.", ()),
     "stablelog_damaged_batches": (
         "gauge",
-        "Batches and whole segments of a partition that are known to be damaged; nothing is read from them.",
+        "Batches and whole segments of a partition that are known to be damaged. The broker returns nothing from them.",
         ("topic", "partition"),
     ),
-    "stablelog_log_size_bytes": ("gauge", "Bytes of a partition's log.", ("topic", "partition")),
+    "stablelog_log_size_bytes": ("gauge", "Size of a partition's log, in bytes.", ("topic", "partition")),
     "stablelog_log_start_offset": ("gauge", "First offset of a partition.", ("topic", "partition")),
     "stablelog_high_watermark": (
         "gauge",
@@ -53,15 +53,15 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     ),
     "stablelog_last_stable_offset": (
         "gauge",
-        "First offset of a partition whose fate is not known.",
+        "First offset of the oldest transaction in a partition that is open, or whose marker is not durable yet; else the high watermark.",
         ("topic", "partition"),
     ),
     "stablelog_last_stable_offset_lag": (
         "gauge",
-        "Offsets that read-committed readers wait for.",
+        "Durable offsets that read-committed readers cannot read yet.",
         ("topic", "partition"),
     ),
-    "stablelog_producer_ids": ("gauge", "Producers that a partition remembers.", ("topic", "partition")),
+    "stablelog_producer_ids": ("gauge", "Producers whose state a partition keeps.", ("topic", "partition")),
     "stablelog_oldest_open_transaction_seconds": (
         "gauge",
         "Age of the oldest transaction that is open in a partition.",
@@ -80,8 +80,8 @@ METRICS: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 
 
-SAMPLE_TIMEOUT_S = 5.0  # Prometheus itself waits for 10 s, by default
-PARTITIONS_AT_ONCE_COUNT = 100  # sampled in one turn of the loop
+SAMPLE_TIMEOUT_S = 5.0  # By default Prometheus waits for 10 s.
+PARTITIONS_AT_ONCE_COUNT = 100  # Partitions sampled in one turn of the loop.
 
 
 class Sample(NamedTuple):
@@ -92,70 +92,68 @@ class Sample(NamedTuple):
     value: float
 
 
+Source = Callable[[], Iterable[Sample]]
+
+
 class Metrics:
-    """The counters of one broker, and the HTTP server that serves them.
+    """The counters of one broker, the registered sources, and the HTTP server for both.
+
+    Args:
+        open_partitions: returns the open partitions.
 
     Attributes:
-        connections: the open connections; set by the server that accepts them.
-        port: where metrics are served; -1 while they are not.
+        port: the port of the HTTP server; -1 if metrics are not served.
     """
 
-    def __init__(self, broker: "Broker") -> None:
-        self._broker = broker
+    def __init__(self, open_partitions: Callable[[], Iterable[Partition]], now_ms: Callable[[], int]) -> None:
+        self._open_partitions = open_partitions
+        self._now_ms = now_ms
+        self._sources: list[Source] = [self._counters]
         self._requests: Counter[int] = Counter()
         self._appended_size = 0
         self._fetched_size = 0
         self._server: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.connections: Collection[object] = ()
         self.port = -1
 
+    def register(self, source: Source) -> None:
+        """Register a source of samples. Each scrape calls it on the broker's loop."""
+        self._sources.append(source)
+
     def count_request(self, api_key: int) -> None:
-        """A request has been answered."""
+        """Count a request that got its response."""
         self._requests[api_key] += 1
 
     def count_appended(self, size: int) -> None:
-        """Bytes have been appended."""
+        """Count appended bytes."""
         self._appended_size += size
 
     def count_fetched(self, size: int) -> None:
-        """Bytes have been handed out."""
+        """Count bytes in fetch responses."""
         self._fetched_size += size
 
     async def samples(self) -> list[Sample]:
-        """Read every metric. Other tasks of the loop run in between."""
-        found = list(self._broker_samples())
-        partitions = list(self._broker.topics.open_partitions())
+        """Read every metric. Other tasks of the loop run meanwhile."""
+        found = [sample for source in self._sources for sample in source()]
+        partitions = list(self._open_partitions())
         for at in range(0, len(partitions), PARTITIONS_AT_ONCE_COUNT):
-            now_ms = self._broker.now_ms()
+            now_ms = self._now_ms()
             for partition in partitions[at : at + PARTITIONS_AT_ONCE_COUNT]:
                 found += _partition_samples(partition, now_ms)
             await asyncio.sleep(0)
         return found
 
-    def _broker_samples(self) -> Iterator[Sample]:
-        broker = self._broker
+    def _counters(self) -> Iterator[Sample]:
         for api_key, count in self._requests.items():
-            yield Sample("stablelog_requests", (api_name(api_key),), count)
+            yield Sample("stablelog_requests", (ApiKey(api_key).snake_name,), count)
         yield Sample("stablelog_appended_bytes", (), self._appended_size)
         yield Sample("stablelog_fetched_bytes", (), self._fetched_size)
-        yield Sample("stablelog_flush_rounds", (), broker.flush.rounds)
-        for where, count in broker.tasks.error_counts.items():
-            yield Sample("stablelog_unexpected_errors", (where,), count)
-        yield Sample("stablelog_disk_full", (), broker.reserve.is_full)
-        yield Sample("stablelog_connections", (), len(self.connections))
-        yield Sample("stablelog_scrubbed_bytes", (), broker.scrub.read_size)
-        yield Sample("stablelog_fetch_sessions", (), len(broker.fetch_sessions))
-        for group in broker.transactions:
-            last, resolved = group.coordinator.last_commit_sequence, group.resolved_commit_sequence
-            yield Sample("stablelog_last_commit_sequence", (group.name,), last)
-            yield Sample("stablelog_resolved_commit_sequence", (group.name,), resolved)
 
     def collect(self) -> Iterable[Any]:
-        """Answer a scrape for prometheus_client, in a thread of its HTTP server.
+        """Collect the samples for prometheus_client. Called in a thread of its HTTP server.
 
         Raises:
-            Unavailable: the loop has not answered in time, or has ended.
+            Unavailable: the loop has not responded in time, or has ended.
         """
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -181,13 +179,12 @@ class Metrics:
             future.cancel()
             raise Unavailable(f"the broker has not answered for {SAMPLE_TIMEOUT_S:g} s") from error
 
-    def serve(self, host: str) -> None:
-        """Serve /metrics over HTTP, if the configuration names a port. Called on the broker's loop.
+    def serve(self, host: str, port: int) -> None:
+        """Serve /metrics over HTTP, unless the port is below 0. Called on the broker's loop.
 
         Raises:
-            OSError: the port cannot be had.
+            OSError: the port cannot be bound.
         """
-        port = self._broker.config["stablelog.metrics.port"]
         if port < 0:
             return
         from prometheus_client import CollectorRegistry, make_wsgi_app, start_http_server
@@ -207,7 +204,7 @@ class Metrics:
 
 
 def _or_unavailable(app: Any) -> Any:
-    """Wrap the library's WSGI application: a scrape that the broker does not answer in time is answered 503."""
+    """Wrap the library's WSGI application: if the broker does not respond in time, the scrape gets status 503."""
 
     def answer(environ: Any, start_response: Any) -> Any:
         try:

@@ -1,7 +1,7 @@
-"""Opening partitions: those of the list after a start, a few at a time, and later those for which there was no room.
+"""Opening of partitions: those of the list after a start, and later those that failed on a full disk.
 
-Each is served as soon as it is open. A partition that the disk had no room to recover, and one that failed at run time
-for lack of room, is opened again when there may be some. Every other failure needs a restart.
+Each partition is served as soon as it is open. A partition that a full disk kept from being recovered, or that failed
+at run time on a full disk, is reopened when there may be space. After any other failure only a restart reopens it.
 """
 
 import asyncio
@@ -13,14 +13,15 @@ from dataclasses import dataclass
 
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.tasks import Scope, Tasks, each_in_threads, in_thread
-from stablelog.broker.topics import Topic, Topics
+from stablelog.broker.topic import Topic
+from stablelog.broker.topics import Topics
 from stablelog.errors import StablelogError
 from stablelog.log.partition import Partition
 
 log = logging.getLogger(__name__)
 
-OPENED_AT_ONCE = 16  # partitions that are put into service in one turn of the event loop
-RECOVERY_THREADS = 8  # they wait for the disk, mostly
+OPENED_AT_ONCE = 16  # Partitions that are published in one turn of the event loop.
+RECOVERY_THREADS = 8  # Recovery mostly waits for the disk.
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,10 @@ class Opening:
     """Opens partitions of the list of topics.
 
     Args:
-        topics: the list.
-        tasks: starts the work.
-        reserve: gives recovery room on a full disk.
-        on_open: called with each partition when it can be used; nobody has written to it then. The second argument is
-            the failed partition that it replaces, None if it is opened for the first time since the start.
-        end_work: waits until no thread works on the partitions of a topic; when it returns, until the next await.
-        now_ms: the broker's clock.
+        reserve: gives recovery space on a full disk.
+        on_open: called with each partition when it can be used and before anything writes to it. The second
+            argument is the failed partition that it replaces; None if it opens for the first time since the start.
+        end_work: waits until no thread works on the partitions of a topic; this holds until the next await.
     """
 
     def __init__(
@@ -60,12 +58,13 @@ class Opening:
         self._on_open = on_open
         self._end_work = end_work
         self._now_ms = now_ms
-        self._under_way: dict[str, set[_Missing]] = {}  # partitions that are being opened, by topic
-        self._topic_ended = asyncio.Event()  # set, and replaced, when a topic has no such partition any more
+        self._under_way: dict[str, set[_Missing]] = {}  # Partitions that are being opened, by topic.
+        # Set and replaced when a topic has no more partitions that are being opened.
+        self._topic_ended = asyncio.Event()
         self._without_room: dict[tuple[Topic, int], None] = {}
 
     async def open_all(self) -> None:
-        """Open every partition that is not open. One that cannot be opened is named in the log and stays offline.
+        """Open every partition that is not open. If one cannot be opened, that is logged and it stays offline.
 
         Raises:
             DiskError: the recovery points cannot be written.
@@ -75,16 +74,18 @@ class Opening:
             began_ms = self._now_ms()
             await self._open(missing)
             log.info("opened %d partitions in %d ms", len(missing), self._now_ms() - began_ms)
-        self._topics.write_recovery_points(await in_thread(None, self._topics.changed_recovery_points))
+        self._topics.checkpoints.write_recovery_points(
+            await in_thread(None, self._topics.checkpoints.changed_recovery_points)
+        )
 
     def open_later(self, partition: Partition) -> None:
-        """Have a partition that failed for lack of room opened again when there is some."""
+        """Queue a partition that failed on a full disk, to be reopened when there is space."""
         topic = self._topics.get(partition.topic)
         if topic is not None and self._topics.has(partition):
             self._without_room[topic, partition.index] = None
 
     async def open_again(self) -> None:
-        """Open those for which there was no room, as far as there is some now."""
+        """Reopen the queued partitions, as far as there is space."""
         if not self._without_room:
             return
         waiting, self._without_room = list(self._without_room), {}
@@ -103,7 +104,7 @@ class Opening:
             self._end(*waiting)
 
     async def _close_failed(self, waiting: Iterable[_Missing]) -> None:
-        """Close the failed partitions that are to be replaced; those that are deleted meanwhile are not opened."""
+        """Close the failed partitions that are to be replaced. Those that are deleted meanwhile are not reopened."""
         for one in waiting:
             failed = one.topic.partitions.get(one.index)
             if failed is None:
@@ -115,7 +116,7 @@ class Opening:
                 self._end(one)
 
     async def _recover(self, threads: ThreadPoolExecutor, waiting: Iterable[_Missing]) -> None:
-        """Recover partitions, and serve each. Those for which there is room now, after a failure, stay under way."""
+        """Recover partitions and publish each one. A full disk is retried if the reserve freed space."""
         outcomes = each_in_threads(
             threads,
             RECOVERY_THREADS,
@@ -123,7 +124,8 @@ class Opening:
             waiting,
         )
         count = 0
-        async with contextlib.aclosing(outcomes):  # otherwise a stop would wait for all partitions
+        # Without aclosing, a stop would wait until all partitions are recovered.
+        async with contextlib.aclosing(outcomes):
             async for one, outcome in outcomes:
                 if isinstance(outcome, StablelogError) and self._reserve.make_room(outcome):
                     continue
@@ -139,14 +141,14 @@ class Opening:
             self._stays_offline(one, outcome)
             return
         failed = one.topic.partitions.get(one.index)
-        # In one go: a write in between would stand before the markers that the partition lacks.
+        # No await between these two calls: a write in between would stand before the markers that the partition lacks.
         self._topics.publish_partition(one.topic, outcome)
         self._on_open(outcome, failed)
 
     def _stays_offline(self, one: _Missing, error: Exception) -> None:
         topic, index = one.topic, one.index
         self._topics.mark_offline(topic, index, error)
-        if not isinstance(error, StablelogError):  # it concerns this partition, and no other
+        if not isinstance(error, StablelogError):  # The error concerns only this partition.
             offline = Scope(f"{topic.name}-{index} stays offline", lambda _why: None)
             self._tasks.unexpected("recovery of a partition", offline, error)
         elif self._reserve.note(error):
@@ -161,7 +163,7 @@ class Opening:
             )
 
     def _end(self, *ended: _Missing) -> None:
-        """Take note that partitions are not being opened any more."""
+        """Note that partitions are not being opened any more."""
         for one in ended:
             same_topic = self._under_way.get(one.topic.name)
             if same_topic is not None:
@@ -172,7 +174,7 @@ class Opening:
                     self._topic_ended = asyncio.Event()
 
     async def leave(self, topic_name: str) -> None:
-        """Wait until no partition of a topic is being opened; when this returns, until the next await."""
+        """Wait until no partition of a topic is being opened. On return this holds until the next await."""
         while self.works_on(topic_name):
             await self._topic_ended.wait()
 

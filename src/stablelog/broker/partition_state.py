@@ -1,9 +1,8 @@
-"""Which error code says that a partition is opening, offline or unknown, for each API.
+"""The error codes for a partition that is opening, offline or unknown, by API.
 
-A client retries only the codes that it expects in the answers of an API. So each code here is one that the Java client,
-librdkafka and franz-go retry, or the code with which their admin tools end with a clear message.
-
-Format: docs/protocol.md, "Partitions that cannot be used". A test compares that table with this one.
+A client retries only the codes that it expects in the responses of an API. Each code here is therefore one that the
+Java client, librdkafka and franz-go retry, or one with which their admin tools end with a clear message. Format:
+docs/protocol.md, "Partitions that cannot be used". A test compares that table with this one.
 """
 
 from collections.abc import Mapping
@@ -20,23 +19,23 @@ class PartitionState(Enum):
     """Whether requests can be served from a partition."""
 
     OPEN = "open"
-    OPENING = "opening"  # a thread recovers it after a start; it opens by itself
-    OFFLINE = "offline"  # it could not be opened, or has failed since; it needs a repair or a restart
-    UNKNOWN = "unknown"  # there is no topic of this name, or it has fewer partitions
-    UNKNOWN_ID = "unknown topic id"  # there is no topic with this id
+    OPENING = "opening"  # A thread recovers it after a start; it opens without any action.
+    OFFLINE = "offline"  # It could not be opened, or has failed since; it needs a repair or a restart.
+    UNKNOWN = "unknown"  # No topic has this name, or the topic has fewer partitions.
+    UNKNOWN_ID = "unknown topic id"  # No topic has this id.
 
 
 class Codes(NamedTuple):
     """The codes of one API. None where the API serves a partition in that state as if it were open.
 
     Attributes:
-        opening: while the partition is recovered after a start.
-        offline: after its opening failed, or after it failed at run time. Also the code for a disk error or for damage
-            that one request meets in an open partition.
-        unknown: where there is no such topic name or partition index.
-        unknown_id: where there is no such topic id; None where requests name no topic ids.
-        storage_error_since: the first version whose clients know KAFKA_STORAGE_ERROR; older ones are answered
-            NOT_LEADER_OR_FOLLOWER in its place, as Apache Kafka answers them.
+        opening: for a partition that is being recovered after a start.
+        offline: for a partition whose opening failed, or that failed at run time. Also the code for a disk error or
+            for damage that one request meets in an open partition.
+        unknown: for an unknown topic name or partition index.
+        unknown_id: for an unknown topic id; None if the API's requests contain no topic ids.
+        storage_error_since: the first version whose clients know KAFKA_STORAGE_ERROR. In older versions the
+            response contains NOT_LEADER_OR_FOLLOWER in its place, as in Apache Kafka.
     """
 
     opening: ErrorCode | None
@@ -46,7 +45,7 @@ class Codes(NamedTuple):
     storage_error_since: int = 0
 
     def for_version(self, version: int) -> "Codes":
-        """The codes in an answer of this version."""
+        """The codes in a response of this version."""
         if version >= self.storage_error_since or self.offline is not ErrorCode.kafka_storage_error:
             return self
         return self._replace(offline=ErrorCode.not_leader_or_follower)
@@ -66,20 +65,21 @@ class Codes(NamedTuple):
                 return None
 
     def refusal(self, state: PartitionState, why: str) -> Refused:
-        """The refusal of a partition in a state in which the API does not serve it."""
+        """Make the error for a partition in a state in which the API does not serve it."""
         code = self.of(state)
         assert code is not None, f"served though {state.value}"
         return Refused(code, why)
 
     def of_error(self, error: Exception) -> ErrorCode:
-        """The code for what a handler caught at one partition, one of PARTITION_ERRORS."""
+        """The code for an error that a handler caught at one partition, one of PARTITION_ERRORS."""
         if isinstance(error, Refused):
             return error.code
         return self.offline or ErrorCode.kafka_storage_error
 
 
-# What one partition may raise: FileNotFoundError where a file of it is gone, since the disk raises that and DiskError, which
-# is Unavailable. A handler answers these for that partition, and serves the others. Anything else is unexpected.
+# Errors that concern one partition. The disk raises FileNotFoundError if a file is missing, and otherwise DiskError,
+# which is an Unavailable. For these errors a handler puts an error code into the response for that partition, and
+# serves the others. Any other exception is unexpected.
 PARTITION_ERRORS: Final = (Refused, Corrupt, Unavailable, FileNotFoundError)
 
 _STORAGE: Final = ErrorCode.kafka_storage_error
@@ -89,13 +89,14 @@ _UNKNOWN_ID: Final = ErrorCode.unknown_topic_id
 COMMON: Final = Codes(opening=ErrorCode.not_leader_or_follower, offline=_STORAGE, unknown=_UNKNOWN)
 _NAMES_ONLY: Final = Codes(opening=None, offline=None, unknown=_UNKNOWN)
 
-# By API, in the order of their keys. APIs that are not here name no partition and no topic.
+# In the order of the API keys. An API that is missing here has no partition or topic in its requests.
 CODES: Final[Mapping[str, Codes]] = MappingProxyType(
     {
         "Produce": COMMON._replace(storage_error_since=4),
         "Fetch": COMMON._replace(unknown_id=_UNKNOWN_ID, storage_error_since=6),
         "ListOffsets": COMMON,
-        # With leader -1, as Kafka says it of a partition without a live replica: producers choose other partitions.
+        # The response has leader -1, as Kafka's for a partition without a live replica: producers choose other
+        # partitions.
         "Metadata": Codes(
             opening=ErrorCode.leader_not_available,
             offline=ErrorCode.leader_not_available,
@@ -106,7 +107,8 @@ CODES: Final[Mapping[str, Codes]] = MappingProxyType(
         "DeleteTopics": _NAMES_ONLY._replace(unknown_id=_UNKNOWN_ID),
         "DeleteRecords": COMMON,
         "OffsetForLeaderEpoch": COMMON,
-        # Not offline ones: the transaction could never be completed there, and would keep its id from the next one.
+        # An offline partition is not added: the transaction could never end there, and its transactional id could begin
+        # no other one.
         "AddPartitionsToTxn": _NAMES_ONLY._replace(offline=_STORAGE),
         "AddPartitionsToTxn, verifyOnly": _NAMES_ONLY,
         "WriteTxnMarkers": COMMON,

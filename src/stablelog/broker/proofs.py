@@ -1,7 +1,8 @@
-"""Proofs of the log files that a start has taken on trust, off the event loop, before a reader gets them.
+"""Background proofs of log files that a start has not checked, before a request reads them.
 
-A read of such a segment raises Unproven. The fetch asks for the proof and waits as long as it may; the proof goes on
-when it has gone, so that its next try finds it. Proofs of several segments take turns, a piece each.
+A *proof* checks a log file's batch headers. A read of an unproven segment raises Unproven. The fetch requests the proof
+and waits for at most its max wait. The proof continues after the fetch has ended, so that a retry finds it complete.
+Proofs of several segments are processed in turns, a piece of each.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ END = object()
 
 @dataclass(slots=True)
 class _Proof:
-    """The proof of one log file, under way."""
+    """A proof of one log file in progress."""
 
     partition: Partition
     pieces: Iterator[None]
@@ -32,28 +33,28 @@ class _Proof:
 
 
 class Proofs:
-    """The proofs under way.
+    """The proofs in progress.
 
     Args:
         tasks: starts the work.
-        on_proven: called with a partition of which more can be read, or is known to be damaged.
+        on_proven: called with a partition of which more can be read, or which was found damaged.
     """
 
     def __init__(self, tasks: Tasks, on_proven: Callable[[Partition], None]) -> None:
         self._tasks = tasks
         self._on_proven = on_proven
-        # By partition, too: one that is deleted and made again has the same paths.
+        # The partition is part of the key: a partition that is deleted and created again has the same paths.
         self._proofs: OrderedDict[tuple[Partition, Path], _Proof] = OrderedDict()
         self._wake = asyncio.Event()
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="proofs")
-        self._unreadable: set[Path] = set()  # files whose error was logged
+        self._unreadable: set[Path] = set()  # Files whose read error was logged.
 
     def request(self, partition: Partition, unproven: Unproven) -> "asyncio.Future[None]":
-        """Have a log file proven.
+        """Request the proof of a log file.
 
         Returns:
-            A future that is done when it is proven. It fails with Corrupt if the file is damaged, and with DiskError
-            if it cannot be read.
+            A future that is done when the file is proven. It fails with Corrupt if the file is damaged, and with
+            DiskError if it cannot be read.
         """
         key = partition, unproven.path
         proof = self._proofs.get(key)
@@ -64,7 +65,7 @@ class Proofs:
         return proof.done
 
     def start(self) -> None:
-        """Prove what is asked for until the tasks are stopped."""
+        """Process requested proofs until the tasks are stopped."""
         self._tasks.start("proofs", self._run)
 
     async def _run(self) -> None:
@@ -102,10 +103,11 @@ class Proofs:
             self._unreadable.add(path)
             log.error("%s-%d: %s; it is tried again", proof.partition.topic, proof.partition.index, error)
         proof.done.set_exception(error)
-        proof.done.exception()  # there may be no reader that waits for it: the next read meets the error
+        # Mark the error as seen: perhaps no fetch waits any more. The next read meets the error again.
+        proof.done.exception()
 
     def close(self) -> None:
-        """Release the thread; what is under way is given up."""
+        """Shut the thread down; proofs in progress are abandoned."""
         self._threads.shutdown(wait=True, cancel_futures=True)
         for proof in self._proofs.values():
             proof.done.cancel()

@@ -1,8 +1,8 @@
-"""The scrub: reads all segments in the background and checks the CRC of every batch.
+"""Scrub: reads all segments in the background and checks the CRC of every batch.
 
-The proof at the first read after a start covers headers; the scrub finds what a disk has changed in bodies, and in
-segments that no reader has asked for. A damaged batch can be handed out until the scrub has read it. From then on it is
-not; it is logged with its file and offset, and counted.
+The proof at the first read after a start checks only batch headers. The scrub finds bytes that the disk has changed in
+batch bodies, and in segments that nothing has read. A fetch may return a damaged batch until the scrub has read it.
+From then on fetches refuse it; the scrub logs it with its file and offset, and counts it.
 """
 
 import asyncio
@@ -20,7 +20,9 @@ from stablelog.log.segment import Segment
 
 log = logging.getLogger(__name__)
 
-PASS_PAUSE_S = 60.0  # between two passes over all segments, so that a small log is not read without end
+PASS_PAUSE_S = (
+    60.0  # Pause between two passes over all segments, so that a small log is not read all the time.
+)
 END = object()
 
 
@@ -28,9 +30,7 @@ class Scrub:
     """Scrubs the partitions of a broker, one segment after the other, at a limited rate.
 
     Args:
-        topics: whose partitions.
-        tasks: starts the work.
-        rate: gives the bytes that are read in a second; 0 pauses the scrub.
+        rate: returns the number of bytes to read in a second; 0 pauses the scrub.
 
     Attributes:
         read_size: bytes read since the start.
@@ -41,25 +41,26 @@ class Scrub:
         self._tasks = tasks
         self._rate = rate
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="scrub")
-        self._told = (0, 0)  # bytes read and damaged batches of the last pass
+        self._told = (0, 0)  # Bytes read and damaged batches of the last pass that was logged.
         self.read_size = 0
 
     def start(self) -> None:
-        """Scrub, pass after pass, if there is a rate. The first pass begins at once."""
+        """Scrub, pass after pass, while the rate is not 0. The first pass begins at once."""
         if self._rate():
             self._tasks.every("scrub", PASS_PAUSE_S, self.scrub_all, first_at_once=True)
 
     async def scrub_all(self) -> None:
-        """Read every segment once, the growing ones as far as they have grown.
+        """Read every segment once; of a growing segment, the part that exists by then.
 
-        A pass that reads nothing, or finds the same as the pass before, is logged at DEBUG.
+        A pass that reads nothing, or that finds the same as the pass before, is logged at DEBUG.
         """
         loop = asyncio.get_running_loop()
         began_s, before = loop.time(), self.read_size
         count = 0
         for partition in self._topics.open_partitions():
             for segment in partition.segments():
-                if partition.failure is None:  # a closed one has one: it was deleted since the last await
+                # A partition that was deleted since the last await is closed, and has a failure.
+                if partition.failure is None:
                     await self._scrub(partition, segment)
                     count += 1
         size = self.read_size - before
@@ -76,7 +77,7 @@ class Scrub:
         )
 
     async def _scrub(self, partition: Partition, segment: Segment) -> None:
-        """Read one segment. An error of the disk is logged; the next pass tries again."""
+        """Read one segment. A disk error is logged; the next pass tries again."""
         try:
             await self._read(partition, segment, self._proof_sizes(segment))
             await self._read(partition, segment, segment.scrub())
@@ -88,12 +89,15 @@ class Scrub:
                 log.error("scrub: %s-%d: %s", partition.topic, partition.index, error)
         except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
             if partition.is_closed:
-                return  # the files were another topic's
+                return  # The path now belongs to files of another topic.
             self._tasks.unexpected("scrub", self._tasks.partition(partition), error)
 
     @staticmethod
     def _proof_sizes(segment: Segment) -> Iterator[int]:
-        """The header proof of a segment that no reader has asked for yet, as pieces of no size: it is read below."""
+        """Prove a segment that nothing has read yet.
+
+        Yields 0 for each piece, because the scrub counts the bytes later.
+        """
         for _ in segment.prove():
             yield 0
 
@@ -112,11 +116,11 @@ class Scrub:
             await self._pause(piece)
 
     async def _pause(self, size: int) -> None:
-        """Wait as long as the rate gives for these bytes."""
+        """Wait for the time that the rate allows for these bytes."""
         await asyncio.sleep(size / max(self._rate(), 1))
 
     def close(self) -> None:
-        """Release the thread."""
+        """Shut the thread down."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 

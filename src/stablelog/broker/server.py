@@ -1,4 +1,4 @@
-"""The process: a socket, a broker behind it, and signals."""
+"""The server process: a listening socket, its broker, and the handling of signals."""
 
 import asyncio
 import contextlib
@@ -16,9 +16,11 @@ from stablelog.broker.budget import Budget
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.connection import Connection, Limits
 from stablelog.broker.garbage import collect_often
+from stablelog.broker.metrics import Sample
 from stablelog.broker.router import Router
 from stablelog.env.clock import Clock, SystemClock
-from stablelog.env.disk import Disk, LocalDisk
+from stablelog.env.disk import Disk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DiskError, Unavailable, in_words
 
 log = logging.getLogger(__name__)
@@ -28,7 +30,7 @@ SWITCH_INTERVAL_S = 0.0002
 
 
 class Server:
-    """A broker that listens."""
+    """A broker and the socket on which it listens."""
 
     def __init__(
         self, config: BrokerConfig, directory: Path, *, disk: Disk | None = None, clock: Clock | None = None
@@ -40,11 +42,11 @@ class Server:
         )
         self._config = config
         self._connections: set[Connection] = set()
-        self.broker.metrics.connections = self._connections
+        self.broker.metrics.register(lambda: [Sample("stablelog_connections", (), len(self._connections))])
         self._listener: asyncio.Server | None = None
 
     def _fail(self, error: BaseException) -> None:
-        """Stop: the disk failed, or something that the whole broker relies on."""
+        """Stop: the disk failed, or a part that the whole broker relies on."""
         log.critical("%sthe broker stops: %s", "the disk failed, " * isinstance(error, DiskError), error)
         self.failure = error
         self.stopping.set()
@@ -53,8 +55,9 @@ class Server:
         """Open the data directory and listen. Returns the address.
 
         Raises:
-            Unavailable: the address, or that of the metrics, cannot be had: then a data directory that did not exist
-                was not made, unless another process took the address meanwhile. Or as the broker's own `start`.
+            Unavailable: the address, or that of the metrics, cannot be bound. A data directory that did not exist was
+                then not created, unless another process took the address during the start. Other errors as in
+                `Broker.start`.
         """
         config = self._config
         host, port = config["listeners"]
@@ -96,7 +99,7 @@ class Server:
             await self.broker.stop()
             raise _cannot_listen(host, port, error) from error
         try:
-            self.broker.metrics.serve(host)
+            self.broker.metrics.serve(host, metrics_port)
         except OSError as error:
             await self.stop()
             raise _cannot_serve_metrics(host, metrics_port, error) from error
@@ -110,9 +113,9 @@ class Server:
         return self.broker.advertised[0], address[1]
 
     async def stop(self) -> None:
-        """Take no more requests, answer those in flight, and close the data directory.
+        """Take no more requests, complete those in flight, and close the data directory.
 
-        A connection has `DRAIN_S` to be answered and to read its answers; then it is closed.
+        Each connection has `DRAIN_S` seconds to get its responses and to read them; then it is closed.
         """
         if self._listener is not None:
             self._listener.close()
@@ -127,14 +130,16 @@ class Server:
                 finishing[task].close(
                     f"it was not answered, or did not read, within {DRAIN_S:g} s of the stop"
                 )
-        for connection in list(self._connections):  # accepted before the listener was closed
+        for connection in list(
+            self._connections
+        ):  # Connections that were accepted before the listener was closed.
             connection.close()
         self.broker.metrics.close()
         await self.broker.stop()
 
 
 async def _check_address(host: str, port: int) -> None:
-    """See that a listener can be bound to an address.
+    """Check that a listener can be bound to an address.
 
     Raises:
         OSError: it cannot.
@@ -145,10 +150,10 @@ async def _check_address(host: str, port: int) -> None:
         try:
             probe = socket.socket(family, kind, protocol)
         except OSError:
-            continue  # the machine does not have this family of addresses
+            continue  # The machine does not have this address family.
         with probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:  # as the listener: IPv4 has an address of its own
+            if family == socket.AF_INET6:  # As the listener does: IPv4 has an address of its own.
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             probe.bind(address)
 
@@ -162,7 +167,7 @@ def _cannot_serve_metrics(host: str, port: int, error: OSError) -> Unavailable:
 
 
 def _reachable(host: str) -> str:
-    """The name under which clients on this machine reach a listener on `host`."""
+    """The host name with which clients on this machine reach a listener on `host`."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
 
 
@@ -173,7 +178,8 @@ async def _serve(config: BrokerConfig, directory: Path, ready: Callable[[str, in
         loop.add_signal_handler(number, server.stopping.set)
     try:
         host, port = await server.start()
-    except (DiskError, FileNotFoundError) as error:  # read-only, full, of another user, or a file
+    # The disk is read-only or full, the directory belongs to another user, or the path is a file.
+    except (DiskError, FileNotFoundError) as error:
         raise Unavailable(f"the data directory {directory} cannot be used: {in_words(error)}") from error
     collect_often()
     ready(host, port)
@@ -184,10 +190,13 @@ async def _serve(config: BrokerConfig, directory: Path, ready: Callable[[str, in
 
 
 def _take_all_descriptors() -> None:
-    """Each partition and connection takes one, and the usual limit of 1,024 is for programs that call select()."""
+    """Raise the limit of file descriptors to its maximum.
+
+    Each partition and each connection needs one. The usual limit of 1,024 is meant for programs that call select().
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with contextlib.suppress(ValueError, OSError):  # macOS has a limit below what it says
+        with contextlib.suppress(ValueError, OSError):  # macOS has a lower limit than it reports.
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
@@ -195,12 +204,12 @@ def run_server(config: BrokerConfig, directory: Path, *, ready: Callable[[str, i
     """Run a broker until SIGTERM or SIGINT.
 
     Args:
-        config: its settings.
-        directory: its data directory.
-        ready: called with the address once connections are accepted.
+        config: the broker's settings.
+        directory: the data directory.
+        ready: called with host and port once connections are accepted.
 
     Raises:
-        Unavailable: the address or the directory is taken or cannot be used, or the disk failed.
+        Unavailable: the address or the directory is in use or cannot be used, or the disk failed.
         Corrupt: the data directory cannot be opened.
     """
     if not __debug__:
@@ -210,6 +219,6 @@ def run_server(config: BrokerConfig, directory: Path, *, ready: Callable[[str, i
 
         uvloop.install()
     _take_all_descriptors()
-    # A thread that syncs needs the interpreter twice, and only briefly: it is not to wait 5 ms for it.
+    # A thread that syncs a file needs the interpreter lock twice, briefly. By default it could wait 5 ms for it.
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     asyncio.run(_serve(config, directory, ready))

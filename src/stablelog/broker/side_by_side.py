@@ -1,4 +1,4 @@
-"""Making and closing many partitions: several threads wait for the disk at a time, which syncs many files together."""
+"""Creation and closing of many partitions in several threads, so that the disk syncs many files together."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -9,21 +9,21 @@ from typing import Final
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.log.partition import Partition
 
-IN_TURN_MAX: Final = 16  # partitions that are worked on in turn, without threads
-MAKING_THREADS: Final = 16  # beside which the event loop serves clients
+IN_TURN_MAX: Final = 16  # Up to this many partitions are processed one after the other, without threads.
+MAKING_THREADS: Final = 16  # Few enough that the event loop can serve clients meanwhile.
 CLOSING_THREADS: Final = 8
 
 
 def make_each(make: Callable[[int], Partition], indexes: Sequence[int], made: dict[int, Partition]) -> None:
-    """Make partitions.
+    """Create partitions.
 
     Args:
-        make: makes and opens the partition with an index. May run in several threads.
-        indexes: of the partitions.
-        made: gets the partitions; after an error, those that were made until then.
+        make: creates and opens the partition with an index. May run in several threads.
+        indexes: the indexes of the partitions.
+        made: receives the partitions by index; after an error, those that were created before it.
 
     Raises:
-        StablelogError: one that `make` has raised. No thread goes on.
+        StablelogError: an error that `make` has raised. No thread is still running.
     """
     if len(indexes) <= IN_TURN_MAX:
         for index in indexes:
@@ -46,8 +46,8 @@ def close_each(
     """Close partitions.
 
     Args:
-        partitions: are closed as after a clean stop.
-        reserve: gives room on a full disk; it is used in the caller's thread alone.
+        partitions: closed as after a clean stop.
+        reserve: gives them space on a full disk; used only in the caller's thread.
 
     Yields:
         Each partition with a function that returns when it is closed, or raises as `Partition.close` does.
@@ -60,7 +60,7 @@ def close_each(
     with ThreadPoolExecutor(CLOSING_THREADS, thread_name_prefix="closing") as threads:
         closings = [threads.submit(partition.close) for partition in partitions]
         for partition, closing in zip(partitions, closings, strict=True):
-            # Where there is no room, this thread tries again: the reserve belongs to it.
+            # If the disk is full, this thread tries again, because only this thread may use the reserve.
             first: list[Callable[[], None]] = [closing.result]
             tries = chain(first, repeat(partition.close))
             yield partition, partial(reserve.attempt, partial(_next_try, tries), frees=True)

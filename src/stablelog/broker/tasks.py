@@ -1,10 +1,9 @@
 """Background work of the broker: how it is started, and what an unexpected exception in it fails.
 
-Each piece of work has a name and a scope. An unexpected exception in it is logged with its traceback, counted under
-the name, and fails the scope: a connection is closed; a partition goes offline until a restart; the broker stops with
-the reason. Expected errors (`StablelogError`) are handled by the work itself.
-
-Nothing else in the broker starts tasks, timers or work in threads; `tests/test_tidy.py` checks that.
+Each piece of work has a name and a *scope*: the part of the broker that fails with it. An unexpected exception is
+logged with its traceback, counted under the name, and fails the scope: a connection is closed; a partition goes offline
+until a restart; the broker stops with the reason. The work itself handles expected errors (`StablelogError`). No other
+module of the broker starts tasks, timers or work in threads; `tests/test_tidy.py` checks that.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ from stablelog.log.partition import Partition
 
 log = logging.getLogger(__name__)
 
-INTERVAL_S_MAX = 1e9  # more is more than some event loops can wait
+INTERVAL_S_MAX = 1e9  # Some event loops cannot wait longer.
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -30,11 +29,11 @@ Arguments = TypeVarTuple("Arguments")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What an unexpected exception fails.
+    """The part of the broker that an unexpected exception fails.
 
     Attributes:
         consequence: what the failure means, for the log.
-        fail: fails it; called with the reason.
+        fail: fails the part; called with the reason.
     """
 
     consequence: str
@@ -50,7 +49,7 @@ class Tasks:
 
     Attributes:
         error_counts: unexpected exceptions, by the name of the work.
-        failure: why the broker has to stop; None while it works.
+        failure: the reason why the broker has to stop; None while it works.
         broker: the scope of work that concerns more than one partition or connection.
     """
 
@@ -70,18 +69,18 @@ class Tasks:
     # -- scopes ------------------------------------------------------------------------------------------------
 
     def partition(self, partition: Partition) -> Scope:
-        """The scope of work that concerns one partition alone."""
+        """The scope of work that concerns only one partition."""
         return Scope(
             f"{partition.topic}-{partition.index} is offline until a restart",
             lambda why: self._fail_partition(partition, why),
         )
 
     def before_failure(self, callback: Callable[[BaseException], None]) -> None:
-        """Have `callback` called with the reason when the broker has to stop, before anything else is."""
+        """Register a callback that is called with the reason, before anything else, when the broker has to stop."""
         self._on_failure.insert(0, callback)
 
     def stop_broker(self, reason: BaseException) -> None:
-        """Have the broker stop. Nothing is acknowledged any more when this returns. The first reason holds."""
+        """Stop the broker. After this call nothing is acknowledged. Only the first reason is kept."""
         if self.failure is None:
             self.failure = reason
             for callback in self._on_failure:
@@ -95,14 +94,14 @@ class Tasks:
 
     @contextlib.contextmanager
     def guard(self, name: str, scope: Scope) -> Iterator[None]:
-        """Contain what is raised in the `with` block: any exception fails the scope and leaves the block."""
+        """Contain exceptions of the `with` block: each one fails the scope and ends the block."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - whatever it is, it fails its scope and nothing else
             self.unexpected(name, scope, error)
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Log and count what the event loop itself contains: an exception in a transport closes its connection."""
+        """Log and count exceptions that the event loop itself catches. One in a transport closes its connection."""
 
         def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
             if isinstance(context.get("exception"), Exception):
@@ -123,9 +122,9 @@ class Tasks:
         """Run `work` as a task until it ends or `stop` cancels it. An exception that leaves it is unexpected.
 
         Args:
-            name: of the work, in the log and in the metric.
+            name: name of the work, in the log and in the metric.
             work: called in the task.
-            *arguments: of `work`.
+            *arguments: passed to `work`.
             scope: what an exception fails; None for the broker.
         """
 
@@ -142,7 +141,10 @@ class Tasks:
     def start_request(
         work: Coroutine[Any, Any, None], on_end: Callable[[asyncio.Task[None]], None]
     ) -> asyncio.Task[None]:
-        """Run the work on a request of a connection, which contains its own exceptions. The connection cancels it."""
+        """Run the work on a request of a connection.
+
+        The work contains its own exceptions; the connection can cancel it.
+        """
         task = asyncio.create_task(work)
         task.add_done_callback(on_end)
         return task
@@ -155,15 +157,15 @@ class Tasks:
         *,
         first_at_once: bool = False,
     ) -> asyncio.Task[None]:
-        """Run `step` again and again, with pauses, until `stop`. Unexpected exceptions stop the broker.
+        """Run `step` repeatedly, with pauses, until `stop`. Unexpected exceptions stop the broker.
 
-        A StablelogError is logged once until a step succeeds, and the step is tried again.
+        A StablelogError is logged once until a step succeeds, and the step is retried.
 
         Args:
-            name: of the work, in the log and in the metric.
+            name: name of the work, in the log and in the metric.
             interval_s: the pause before each step.
             step: the work.
-            first_at_once: whether there is no pause before the first step.
+            first_at_once: whether to skip the pause before the first step.
         """
 
         async def steps() -> None:
@@ -187,7 +189,8 @@ class Tasks:
         """Run `work` to its end for a request, even if the request's connection is lost meanwhile.
 
         Raises:
-            StablelogError: what `work` raised; Unavailable in place of an unexpected exception, which is logged.
+            StablelogError: an error that `work` raised; Unavailable instead of an unexpected exception, which is
+                logged.
         """
 
         async def contained() -> Result:
@@ -205,7 +208,7 @@ class Tasks:
         task.add_done_callback(self._for_requests.discard)
         task.add_done_callback(
             lambda done: done.cancelled() or done.exception()
-        )  # it may have no reader left
+        )  # Perhaps nothing waits for the result any more.
         return await asyncio.shield(task)
 
     async def finish_requested(self) -> None:
@@ -230,7 +233,7 @@ class Tasks:
         *arguments: *Arguments,
         scope: Scope | None = None,
     ) -> asyncio.TimerHandle:
-        """Call `callback` after a time. An exception of it fails the scope, by default the broker."""
+        """Call `callback` after a time. An exception in it fails the scope, by default the broker."""
         loop = asyncio.get_running_loop()
         return loop.call_later(delay_s, self._call, name, scope or self.broker, callback, *arguments)
 
@@ -241,7 +244,7 @@ class Tasks:
         *arguments: *Arguments,
         scope: Scope | None = None,
     ) -> asyncio.Handle:
-        """Call `callback` in the next turn of the loop. An exception of it fails the scope, by default the broker."""
+        """Call `callback` in the next turn of the loop. An exception in it fails the scope, by default the broker."""
         loop = asyncio.get_running_loop()
         return loop.call_soon(self._call, name, scope or self.broker, callback, *arguments)
 
@@ -261,13 +264,16 @@ class Tasks:
 async def in_thread_to_its_end(
     turn: asyncio.Lock, threads: Executor, work: Callable[[*Arguments], Result], *arguments: *Arguments
 ) -> Result:
-    """As `in_thread`. A caller that is cancelled waits until the thread has ended: it reads memory that is given back then.
+    """Run `work` as `in_thread` does, and wait until the thread has ended even if the caller is cancelled.
+
+    This is for work that reads memory which the caller frees afterwards.
 
     Args:
-        turn: held while the thread works. Who waits for it can be cancelled, unlike what waits in an executor.
-        threads: of one thread.
-        work: what is done.
-        arguments: its arguments.
+        turn: lock held while the thread works. A caller that waits for the lock can be cancelled, unlike work that
+            waits in an executor.
+        threads: executor with one thread.
+        work: the function to run.
+        arguments: passed to `work`.
     """
     async with turn:
         done = asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
@@ -276,16 +282,18 @@ async def in_thread_to_its_end(
         except asyncio.CancelledError:
             await asyncio.wait([done])
             if not done.cancelled():
-                done.exception()  # nobody waits for it any more; asyncio would log it as one that was never looked at
+                # Nothing waits for the result any more. Without this call asyncio would log its exception as never
+                # retrieved.
+                done.exception()
             raise
 
 
 async def in_thread(
     threads: Executor | None, work: Callable[[*Arguments], Result], *arguments: *Arguments
 ) -> Result:
-    """Run `work` in one of the threads (None: of the event loop), and return or raise what it does.
+    """Run `work` in one of the threads (None: those of the event loop); return its result or raise its exception.
 
-    An exception of it is one of the task that waits for it.
+    An exception counts as one of the task that waits for it.
     """
     return await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
 
@@ -293,18 +301,19 @@ async def in_thread(
 async def each_in_threads(
     threads: Executor, thread_count: int, work: Callable[[Item], Result], items: Iterable[Item]
 ) -> AsyncGenerator[tuple[Item, Result | Exception]]:
-    """Run `work` on each item in several threads, and yield each item with its result or exception as they come.
-    The event loop is woken for all outcomes that there are by then. With `in_thread` it would be woken for each item,
-    which costs more than a short piece of work. A caller that is cancelled starts no more items.
+    """Run `work` on each item in several threads; yield each item with its result or exception as it completes.
+
+    The event loop is woken once for all outcomes that are complete by then. `in_thread` would wake it for each item,
+    which costs more than a short piece of work. If the caller is cancelled, no more items are started.
 
     Args:
         threads: run the work.
-        thread_count: how many items are worked on at a time.
+        thread_count: how many items are processed at a time.
         work: called with an item.
-        items: in the order in which they are begun.
+        items: in the order in which they are started.
 
     Raises:
-        BaseException: `work` has raised it, and it is no Exception.
+        BaseException: raised by `work`, if it is not an Exception.
     """
     loop = asyncio.get_running_loop()
     waiting = deque(items)
@@ -324,8 +333,8 @@ async def each_in_threads(
                 outcomes.append((item, work(item)))
             except BaseException as error:  # noqa: BLE001 - the caller gets it
                 outcomes.append((item, error))
-            # The outcome is there before the flag is read, and the caller clears the flag before it takes outcomes. So
-            # either this thread wakes the caller, or the caller takes the outcome by itself.
+            # The thread stores the outcome before it reads the flag. The caller clears the flag before it takes
+            # outcomes. So either this thread wakes the caller, or the caller finds the outcome anyway.
             if not is_waking:
                 is_waking = True
                 loop.call_soon_threadsafe(woken.set)

@@ -1,4 +1,4 @@
-"""The names of topics: which are legal, and which are the broker's own."""
+"""The names of topics: which names are valid, and which belong to the broker."""
 
 import re
 
@@ -20,7 +20,7 @@ def commit_log_of(group: str) -> str:
 
 
 def group_of_log(name: str) -> str | None:
-    """The transaction group whose commit log a topic of this name is; None if it is none."""
+    """The transaction group whose commit log has this name; None if the name is not that of a commit log."""
     if name == TRANSACTION_STATE_TOPIC:
         return DEFAULT_GROUP
     stem, _, group = name.partition(".")
@@ -33,12 +33,12 @@ def is_internal(name: str) -> bool:
 
 
 def check_not_internal(name: str) -> None:
-    """Refuse a name that the broker uses itself, now or some day.
+    """Refuse a name that the broker uses itself, now or possibly later.
 
     Raises:
         Refused: invalid_topic_exception.
     """
-    # Names with _ for . too: metrics could not tell them apart.
+    # A name with `_` in place of `.` is refused, too: metrics could not distinguish the two.
     if is_internal(name) or without_dots(name).startswith(f"{TRANSACTION_STATE_TOPIC}_"):
         raise Refused(ErrorCode.invalid_topic_exception, f"{name!r} is a name for the broker's own topics")
 
@@ -57,5 +57,5 @@ def check_topic_name(name: str) -> None:
 
 
 def without_dots(name: str) -> str:
-    """What metrics make of a name: they cannot tell `.` and `_` apart."""
+    """The name as it appears in metrics, which do not distinguish `.` and `_`."""
     return name.replace(".", "_")

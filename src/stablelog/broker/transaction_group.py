@@ -1,8 +1,12 @@
-"""Carries out what the coordinator of one transaction group decides.
+"""One transaction group of the broker: executes the decisions of the group's transaction coordinator.
 
-A decision's record goes into the commit log; once it is durable, its markers are appended to the partitions, in
-the order of the decisions and all of one partition in one write; then the client is answered. So the producer's
-next transaction never meets the last one's markers on their way.
+The records of a decision are appended to the commit log. Once they are durable, the decision's markers are appended to
+the partitions, in the order of the decisions and in one write for each partition. Then the client gets its response.
+The producer's next transaction therefore never reaches a partition before the markers of the last one.
+
+Words: to *settle* a partition is to compare, when it is opened, its open transactions with the coordinator's decisions,
+and to write the markers that it lacks. A commit is *resolved* if all its markers are durable, and so are those of every
+earlier commit of the group (docs/glossary.md).
 """
 
 import asyncio
@@ -20,8 +24,9 @@ from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
 from stablelog.broker.tasks import Tasks
+from stablelog.broker.topic import Topic
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
-from stablelog.broker.topics import Topic, Topics
+from stablelog.broker.topics import Topics
 from stablelog.broker.turns import AT_ONCE_MAX, Turn
 from stablelog.coordinators.transactions.coordinator import (
     REPAIR,
@@ -29,39 +34,37 @@ from stablelog.coordinators.transactions.coordinator import (
     MarkerOrder,
     OpenTransaction,
     Record,
-    TopicPartition,
     TransactionConfig,
     TransactionCoordinator,
 )
+from stablelog.coordinators.transactions.log_ends import OFFSET_UNKNOWN, in_order
 from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
-from stablelog.coordinators.transactions.records import OFFSET_UNKNOWN, in_order
 from stablelog.coordinators.transactions.spare_ids import Barrier
 from stablelog.errors import DiskError, Refused, Unavailable
 from stablelog.log.partition import MarkerWrite, Partition
+from stablelog.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-MARKER_ENDS_MIN = 64  # partitions that are remembered without a look at whether their markers are durable
+MARKER_ENDS_MIN = 64  # Below this number of partitions `_marker_ends` is not searched for durable entries.
 
 Answer = TypeVar("Answer")
-_Decided = tuple[Decision[Any], "asyncio.Future[None] | None"]  # a decision, and who waits for its markers
+# A decision, and the future of the request that waits for its markers.
+_Decided = tuple[Decision[Any], "asyncio.Future[None] | None"]
 OrderKey = tuple[str, int, int]
 
 
 class TransactionGroup:
-    """The transactions of one group: its coordinator, its commit log, and its markers on their way.
+    """The transactions of one group: its coordinator, its commit log, and the markers that are not written yet.
 
     Args:
-        name: of the group; empty for the default one.
+        name: name of the group; empty for the default one.
         config: the coordinator's settings.
         journal: the commit log.
-        id_space: what is known of producer ids in all groups.
-        topics: where markers go.
+        id_space: the producer ids of all groups.
+        topics: the partitions that markers are written to.
         groups: the consumer groups, whose offsets a transaction may commit.
-        flush: makes partitions durable.
-        reserve: gives markers room on a full disk.
-        tasks: starts what is done later.
-        now_ms: the broker's clock.
+        reserve: gives markers space on a full disk.
     """
 
     def __init__(
@@ -86,36 +89,39 @@ class TransactionGroup:
         self._reserve = reserve
         self._tasks = tasks
         self._now_ms = now_ms
-        self._recorded_count = 0  # changes of the coordinator that the journal has
-        self._decided: deque[_Decided] = deque()  # decisions that are durable and whose markers are not begun
-        # Decisions whose markers are being written, and what is left of these markers.
+        self._recorded_count = 0  # The number of the coordinator's changes that the journal has.
+        self._decided: deque[_Decided] = deque()  # Durable decisions whose markers are not begun.
+        # Decisions whose markers are being written, and the markers that are left of them.
         self._in_writing: list[_Decided] = []
         self._to_write: deque[tuple[TopicPartition, list[MarkerOrder]]] = deque()
-        self._written: list[MarkerOrder] = []  # with their markers, which the coordinator does not know yet
+        # Orders whose markers are all written, which the coordinator does not know yet.
+        self._written: list[MarkerOrder] = []
         self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
-        # Markers that go before those, and instead of the first so many of them, since the partition was settled.
+        # By settled partition: the markers that it lacks from before the start, and how many waiting markers they
+        # replace. They are written before the waiting ones.
         self._settling: dict[TopicPartition, tuple[list[MarkerOrder], int]] = {}
-        self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}  # partitions that lack their marker
-        # By commit sequence, where its markers end that were not durable when they were written.
+        # By order: the partitions that still lack its marker.
+        self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}
+        # By commit sequence: the end offsets of markers that were not durable when they were written.
         self._marked: dict[int, list[tuple[Partition, int]]] = {}
-        # Where the last marker of each partition ends, until it is durable; and the barrier behind all of them.
+        # By partition: the end offset of its last marker, until that is durable; and the barrier behind all of them.
         self._marker_ends: dict[Partition, int] = {}
         self._marker_ends_max = MARKER_ENDS_MIN
         self._barrier: Barrier | None = None
-        self._durable_sequence = 0  # of the last commit whose decision is durable
+        self._durable_sequence = 0  # The commit sequence of the last commit whose decision is durable.
         self._appended_sequence = 0
         self.coordinator = TransactionCoordinator(
             config,
             group=name,
             coordinator_epoch=topics.leader_epoch,
             producer_ids=ProducerIds(space=id_space),
-            log_ends=self._log_ends,
+            end_offsets=self._end_offsets,
             marker_barrier=self._marker_barrier,
         )
         journal.bound_by(lambda: self.coordinator.item_count + sum(topic.partition_count for topic in topics))
 
-    def _log_ends(self, targets: Sequence[TopicPartition]) -> list[int]:
-        """Where partitions end; 0 while one is not open, OFFSET_UNKNOWN if there is none."""
+    def _end_offsets(self, targets: Sequence[TopicPartition]) -> list[int]:
+        """End offsets of partitions; 0 for a partition that is not open, OFFSET_UNKNOWN for one that does not exist."""
         ends: list[int] = []
         topic: Topic | None = None
         for name, index in targets:
@@ -131,12 +137,12 @@ class TransactionGroup:
     def load(self) -> None:
         """Rebuild the coordinator's state from the commit log; markers wait until their partitions are open.
 
-        What a takeover from Kafka adds to the commit log is durable on return: once producers write, it is the only
-        way to tell their transactions from those that Kafka had decided.
+        Records that a takeover from Kafka adds to the commit log are durable on return: once producers write, these
+        records are the only way to tell the producers' transactions from those that Kafka had decided.
 
         Raises:
             Corrupt: the commit log is damaged.
-            Unavailable: the disk does not take what has to be added.
+            Unavailable: the disk refuses the records that have to be added.
         """
         self.journal.replay(self._replay)
         self._recorded_count = self.coordinator.change_count
@@ -161,15 +167,15 @@ class TransactionGroup:
                 self.coordinator.replay(record.key, record.value)
 
     def awaited(self) -> set[TopicPartition]:
-        """Partitions that are to be opened before all that was decided before the start is settled."""
+        """Partitions that must be opened before all decisions from before the start are settled."""
         return {*self.coordinator.unsettled(), *self._held_back}
 
     @property
     def settling(self) -> Collection[TopicPartition]:
-        """Partitions that were settled and lack markers from before the start, which wait for room on the disk.
+        """Partitions that were settled but lack markers from before the start, which wait for disk space.
 
-        Only memory knows of these markers beside the commit log; and a batch of the producer's next transaction that
-        stood in front of one would be taken for a part of the transaction that the marker ends.
+        Apart from the commit log, only memory contains these markers. A batch of the producer's next transaction that
+        was written before such a marker would be taken for a part of the transaction that the marker ends.
         """
         return self._settling.keys()
 
@@ -178,7 +184,7 @@ class TransactionGroup:
         return target in self._held_back or target in self._settling
 
     def unsettled_commits(self) -> list[TopicPartition]:
-        """Partitions not opened since the start that may lack the marker of a commit: until then R may be too low."""
+        """Partitions not opened since the start that may lack a commit's marker: until then R may be too low."""
         return [target for target, sequence in self.coordinator.unsettled().items() if sequence >= 0]
 
     def _exists(self, target: TopicPartition) -> bool:
@@ -194,14 +200,14 @@ class TransactionGroup:
     # -- decisions ---------------------------------------------------------------------------------------------
 
     def apply(self, decision: Decision[Answer]) -> Answer:
-        """Append the decision's records and answer at once; its markers follow when the records are durable."""
+        """Append the decision's records and return its result; its markers follow when they are durable."""
         self._append(decision)
         if decision.markers:
             self._write_when_durable(decision, None)
         return decision.answer
 
     async def carry_out(self, decision: Decision[Answer]) -> Answer:
-        """Append the decision's records, wait until they are durable and its markers are written, and answer."""
+        """Append the decision's records, wait for them and for its markers, and return its result."""
         self._append(decision)
         if decision.markers:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -223,16 +229,16 @@ class TransactionGroup:
 
     @property
     def resolved_commit_sequence(self) -> int:
-        """The greatest number up to which every commit is durable with all its markers: no crash tears it again."""
+        """The greatest resolved commit sequence: no crash can undo these commits or lose one of their markers."""
         settling = {sequence for sequence, _ in self._settling_commits()}
         unmarked = min({*self._awaited_markers(), *settling}, default=self._durable_sequence + 1)
         return min(self.coordinator.resolved_commit_sequence, self._durable_sequence, unmarked - 1)
 
     def unresolved(self) -> list[tuple[int, str, str, int]]:
-        """What that number waits for: (commit sequence, transactional id, topic, partition) of each marker, in order.
+        """The missing markers of unresolved commits: (commit sequence, transactional id, topic, partition).
 
-        The id is empty where the transaction was complete but for the disk; after a start, where the partition is not
-        open yet and a crash may have taken the marker.
+        They are in order. The id is empty if the transaction is complete except that the marker is not durable; and,
+        after a start, if the partition is not open yet and a crash may have lost the marker.
         """
         held = {
             (order.commit_sequence, order.transactional_id, *target)
@@ -254,7 +260,7 @@ class TransactionGroup:
         return sorted(held | awaited | settling | unsettled)
 
     def _settling_commits(self) -> Iterator[tuple[int, TopicPartition]]:
-        """The commits of before the start whose markers a partition lacks, and could not take when it was settled."""
+        """Commits from before the start whose markers a settled partition lacks because the disk was full."""
         for target, (orders, _) in self._settling.items():
             for order in orders:
                 if order.transactional_id == REPAIR and order.commit_sequence >= 0:
@@ -268,7 +274,7 @@ class TransactionGroup:
         }
 
     def _forget_durable(self) -> None:
-        """Who asks for that number looks at few commits: those before the first that still waits are done."""
+        """Drop commits whose markers are durable, up to the first that still waits, so that few are left to check."""
         done = []
         for sequence, ends in self._marked.items():
             if any(self._is_awaited(partition, end) for partition, end in ends):
@@ -282,19 +288,19 @@ class TransactionGroup:
 
     def _write_when_durable(self, decision: Decision[Any], done: "asyncio.Future[None] | None") -> None:
         self.journal.after(lambda: self._decided.append((decision, done)))
-        self.write_decided()  # there is something only if nothing had to be waited for
+        self.write_decided()  # There is something to write only if no record has to be waited for.
 
     def write_decided(self, *, to_the_end: bool = False) -> None:
         """Write the markers of all decisions that became durable: one append for each partition.
 
-        The markers of many partitions are written in several turns of the loop. What is decided meanwhile is written
-        after them, so that each partition gets its markers in the order of the decisions.
+        The markers of many partitions are written in several turns of the loop. Later decisions are written after them,
+        so that each partition gets its markers in the order of the decisions.
 
         Args:
             to_the_end: write everything now, as at a stop.
         """
         if not self._in_writing or to_the_end:
-            # An error half-way stops the broker: what is left would never be written.
+            # An unexpected error in the middle stops the broker, because the remaining markers would never be written.
             with self._tasks.guard("transactions", self._tasks.broker):
                 self._write_on(Turn(), to_the_end=to_the_end)
                 if to_the_end:
@@ -313,7 +319,7 @@ class TransactionGroup:
                 return
 
     def _begin_writing(self) -> None:
-        """Take decisions, in their order, whose markers can be written at once; or one that has too many for that."""
+        """Take the next decisions whose markers fit into one turn; or one decision that has too many for that."""
         by_partition: dict[TopicPartition, list[MarkerOrder]] = {}
         while self._decided:
             markers = self._decided[0][0].markers
@@ -332,7 +338,7 @@ class TransactionGroup:
         for _, done in decided:
             if done is not None and not done.done():
                 done.set_result(None)
-        # Clients are answered first; before any of them can ask again, its transaction is noted as complete.
+        # Responses are sent first. Before a client can send its next request, its transaction is noted as complete.
         self._written += [order for decision, _ in decided for order in decision.markers]
         self._tasks.soon("transactions", self._report_written)
 
@@ -342,31 +348,31 @@ class TransactionGroup:
 
     def _write_or_hold_back(self, target: TopicPartition, orders: list[MarkerOrder]) -> None:
         if not self._exists(target):
-            return  # the topic was deleted, and the transaction's records with it
+            return  # The topic was deleted, with the transaction's records.
         topic = self._topics.get(target[0])
         if topic is not None and topic.group != self.name and topic.name != CONSUMER_OFFSETS_TOPIC:
-            return  # it was deleted likewise, and made again in another group, which has it for itself
+            return  # The topic was deleted likewise, and created again in another group.
         partition = topic.partitions.get(target[1]) if topic is not None else None
         if partition is None or target in self._held_back or not self._write(partition, orders):
             self._keep_for(target, orders)
 
     def _keep_for(self, target: TopicPartition, orders: list[MarkerOrder]) -> None:
-        """Hold markers back until their partition can be written, in their order."""
+        """Keep markers, in order, until their partition can be written."""
         self._held_back.setdefault(target, []).extend(orders)
         for order in orders:
             self._waiting_for.setdefault(_key(order), set()).add(target)
 
     def _write(self, partition: Partition, orders: list[MarkerOrder]) -> bool:
-        """Write markers to a partition, in their order and with one append.
+        """Write markers to a partition, in order and with one append.
 
         Returns:
-            Whether they are written. If not, the partition has failed, and a restart writes them from the commit log;
-            or there is no room for them, and they may be written later.
+            Whether they are written. If not, either the partition has failed, and a restart writes them from the commit
+            log; or the disk is full, and they may be written later.
         """
         if not orders:
             return True
         if partition is self._groups.journal.partition and self._groups.journal.is_waiting:
-            return False  # what it decided before waits for room: the log keeps that order
+            return False  # Earlier decisions wait for space in the log, and the log keeps their order.
         writes = [_marker_write(order) for order in orders]
         try:
             outcomes = self._reserve.attempt(lambda: partition.append_markers(writes, now_ms=self._now_ms()))
@@ -381,7 +387,7 @@ class TransactionGroup:
         return True
 
     def retry(self) -> None:
-        """Write what waits for room on the disk, as far as there is some: records, then markers."""
+        """Write the records, and then the markers, that wait for disk space, as far as there is some."""
         self.journal.retry()
         for target in list(self._held_back):
             topic = self._topics.get(target[0])
@@ -408,7 +414,7 @@ class TransactionGroup:
         self._barrier = None
         for order, outcome in zip(orders, outcomes, strict=True):
             if isinstance(outcome, Refused):
-                # Whoever has a higher epoch, or a later coordinator, has ended the transaction already.
+                # A producer with a higher epoch, or a later coordinator, has ended the transaction already.
                 log.warning(
                     "the marker of producer %d for %s-%d is not needed: %s",
                     order.producer_id,
@@ -422,7 +428,7 @@ class TransactionGroup:
                 self._groups.transaction_ended(order.producer_id, commit=order.type is MarkerType.COMMIT)
 
     def _marker_barrier(self) -> Barrier:
-        """A function that says whether all markers written until now are durable; see `coordinators...spare_ids`."""
+        """Make a function that tells whether all present markers are durable; see `coordinators...spare_ids`."""
         if self._barrier is None:
             self._forget_durable_ends()
             self._barrier = partial(self._are_durable, list(self._marker_ends.items()))
@@ -435,7 +441,7 @@ class TransactionGroup:
         self._marker_ends_max = MARKER_ENDS_MIN + 2 * len(self._marker_ends)
 
     def _are_durable(self, ends: list[tuple[Partition, int]]) -> bool | None:
-        """Whether partitions are durable up to these ends; None if one of them has failed, was opened again or deleted."""
+        """Whether partitions are durable up to these ends; None if one of them has failed, was reopened or deleted."""
         while ends:
             partition, end = ends[-1]
             if partition.high_watermark < end:
@@ -445,7 +451,7 @@ class TransactionGroup:
         return True
 
     def _report_done(self, orders: Iterable[MarkerOrder]) -> None:
-        """The markers of these orders stand everywhere: what follows goes into the commit log as one batch."""
+        """Tell the coordinator that all markers of these orders are written. The records that follow are one batch."""
         records: list[Record] = []
         for order in orders:
             if order.transactional_id != REPAIR:
@@ -461,22 +467,22 @@ class TransactionGroup:
 
     @property
     def is_recorded(self) -> bool:
-        """Whether the journal has every change of the coordinator. Between two turns of the loop it does.
+        """Whether the journal has every change of the coordinator. Between two turns of the loop it has.
 
-        It does not if an unexpected exception ended a decision half-way. The coordinator must not answer anything more
-        then: it may take for committed what its log knows nothing of.
+        It has not if an unexpected exception ended a decision in the middle. The coordinator must then serve no more
+        requests: it may hold a transaction for committed that its log does not contain.
         """
         return self._recorded_count == self.coordinator.change_count
 
     def settle(
         self, target: TopicPartition, found: Sequence[OpenTransaction], partition: Partition | None
     ) -> None:
-        """Compare what is open in a partition with what was decided, and write the markers that it lacks.
+        """Compare a partition's open transactions with the decisions, and write the markers that it lacks.
 
         Args:
             target: the partition's name.
-            found: what is open in it, of this group.
-            partition: can be written, and nobody else has written yet; None if it is gone.
+            found: the open transactions of this group in the partition.
+            partition: writable, with no writes since it was opened; None if it does not exist any more.
         """
         held = self._held_back.pop(target, [])
         decision = self.coordinator.reconcile(target, found, held=held, now_ms=self._now_ms())
@@ -489,9 +495,9 @@ class TransactionGroup:
             self._settling[target] = (decision.markers, len(held))
 
     def _report_marked(self, target: TopicPartition, held: Iterable[MarkerOrder]) -> None:
-        """The partition has the markers that were held back for it, or needs them no more."""
+        """Note that the partition has the markers that were kept for it, or does not need them any more."""
         done = []
-        # The markers of these orders are being written to other partitions: `_report_written` reports them.
+        # Other markers of these orders are being written to other partitions: `_report_written` reports the orders.
         in_writing = {_key(order) for decision, _ in self._in_writing for order in decision.markers}
         for order in held:
             left = self._waiting_for.get(_key(order), set())

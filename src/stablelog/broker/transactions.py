@@ -1,10 +1,10 @@
-"""Which transaction group answers, and which there are.
+"""The transaction groups of the broker: created, found by name, and checked against topics.
 
-A group is the commit log of its name and what is built on it (`transaction_group`). The default group is always there;
-another is made when somebody first begins something in it. After a start the groups are those whose logs are found.
-
-A transaction writes to topics of its own group only, so that each partition hears of commits of one group, whose
-numbers it can be cut at. Committed offsets of consumers belong to no group.
+A group is the commit log of its name and the state built from it (`transaction_group`). The default group always
+exists. The broker creates another group when a client first begins something in it. After a start the groups are those
+whose commit logs exist. A transaction writes only to topics of its own group. The commits in a partition therefore
+belong to one group, and their commit sequences define cuts through the partition. Committed offsets of consumers belong
+to no group.
 """
 
 import logging
@@ -21,15 +21,11 @@ from stablelog.broker.tasks import Tasks
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
 from stablelog.broker.topics import Topics
 from stablelog.broker.transaction_group import TransactionGroup
-from stablelog.coordinators.transactions.coordinator import (
-    Description,
-    OpenTransaction,
-    TopicPartition,
-    TransactionConfig,
-)
+from stablelog.coordinators.transactions.coordinator import Description, OpenTransaction, TransactionConfig
 from stablelog.coordinators.transactions.producer_ids import GIVEN_ID_MAX, ProducerIdSpace
 from stablelog.errors import Refused
 from stablelog.log.partition import Partition
+from stablelog.types import TopicPartition
 from stablelog.views.commit_ordered import CommitOrderedPartition
 from stablelog.wire.extension.transaction_groups import (
     DEFAULT_GROUP,
@@ -41,7 +37,9 @@ from stablelog.wire.extension.transaction_groups import (
 
 log = logging.getLogger(__name__)
 
-CROSSINGS_TOLD_MAX: Final = 1000  # pairs of a group and a topic of which the broker's log tells
+CROSSINGS_TOLD_MAX: Final = (
+    1000  # Pairs of a group and a topic of another group for which a refusal is logged.
+)
 
 
 class Transactions:
@@ -49,14 +47,10 @@ class Transactions:
 
     Args:
         config: the coordinators' settings.
-        count_max: how many groups there may be beside the default one.
-        make_log: makes, or opens, the commit log of a group; durable on return.
-        topics: where markers go.
-        groups: the consumer groups.
-        flush: makes partitions durable.
-        reserve: gives records and markers room on a full disk.
-        tasks: starts what is done later.
-        now_ms: the broker's clock.
+        count_max: the maximum number of groups beside the default one.
+        make_log: creates or opens the commit log of a group; durable on return.
+        topics: the partitions that markers are written to.
+        reserve: gives records and markers space on a full disk.
     """
 
     def __init__(
@@ -84,8 +78,9 @@ class Transactions:
         self._id_space = ProducerIdSpace()
         self._groups: dict[str, TransactionGroup] = {}
         self._by_log: dict[Partition, TransactionGroup] = {}
-        self._awaited: dict[TopicPartition, set[str]] = {}  # groups that have something to settle there
-        self._lacking: set[TopicPartition] = set()  # see `lacks_markers`
+        # By partition: the groups that have transactions to settle in it.
+        self._awaited: dict[TopicPartition, set[str]] = {}
+        self._lacking: set[TopicPartition] = set()  # See `lacks_markers`.
         self._crossings: set[tuple[str, str]] = set()
 
     # -- which there are -----------------------------------------------------------------------------------
@@ -124,18 +119,18 @@ class Transactions:
         return self._groups[DEFAULT_GROUP]
 
     def get(self, name: str) -> TransactionGroup | None:
-        """The group of this name, if anything was ever begun in it."""
+        """The group of this name; None if nothing was ever begun in it."""
         return self._groups.get(name)
 
     def made(self, name: str, api: str) -> TransactionGroup:
-        """The group of this name. If it is not there yet, it is made now, with an empty log that is durable.
+        """The group of this name. If it does not exist, it is created with an empty, durable log.
 
         Args:
-            name: of the group; empty for the default one.
-            api: what asks for it.
+            name: name of the group; empty for the default one.
+            api: the API whose request needs it.
 
         Raises:
-            Refused: no group can have the name, there are too many, or the disk has no room.
+            Refused: the name is not valid for a group, there are too many groups, or the disk is full.
         """
         group = self._groups.get(name)
         if group is not None:
@@ -160,10 +155,10 @@ class Transactions:
         return self._open(name, partitions)
 
     def of_id(self, transactional_id: str) -> TransactionGroup:
-        """The group of a transactional id whose producer has begun before.
+        """The group of a transactional id that a producer has used before.
 
         Raises:
-            Refused: the group is not there, so that nobody has the id.
+            Refused: the group does not exist, so no producer has the id.
         """
         group = self._groups.get(group_of(transactional_id))
         if group is None:
@@ -173,9 +168,9 @@ class Transactions:
         return group
 
     def describe(self, transactional_id: str) -> Description | None:
-        """What is known of an id; None if nothing is.
+        """The coordinator's description of a transactional id; None if it is unknown.
 
-        The default group has ids of others from before there were others.
+        The default group may contain ids that name another group: they are from before there were transaction groups.
         """
         group = self._groups.get(group_of(transactional_id), self.default)
         found = group.coordinator.describe(transactional_id)
@@ -184,10 +179,10 @@ class Transactions:
     # -- whose a topic is ----------------------------------------------------------------------------------
 
     def check_topic(self, transactional_id: str, name: str) -> None:
-        """Refuse to write to a topic of another group in a transaction.
+        """Refuse a transaction's write to a topic of another group.
 
-        The code is the one that every client takes for the end of the transaction, and not of the producer; it names
-        the topic. The sentence goes where the protocol has room for it, and once into the broker's log.
+        Clients handle this error code as the end of the transaction and not of the producer, and it names the topic.
+        The message is sent in responses that have a field for it, and is logged once by the broker.
 
         Raises:
             Refused: topic_authorization_failed.
@@ -212,19 +207,19 @@ class Transactions:
     # -- partitions ----------------------------------------------------------------------------------------
 
     def advanced(self, partition: Partition) -> None:
-        """More of a partition is durable: if it is a commit log, what waited for it goes on."""
+        """Handle that more of a partition is durable: if it is a commit log, continue what waited for it."""
         group = self._by_log.get(partition)
         if group is not None:
             group.journal.settle()
             group.write_decided()
 
     def write_decided(self) -> None:
-        """Write the markers of all decisions that are durable, to the end: the broker stops."""
+        """Write the markers of all durable decisions at once, because the broker stops."""
         for group in self:
             group.write_decided(to_the_end=True)
 
     def partition_opened(self, partition: Partition) -> None:
-        """A partition can be written: settle what is open in it before anyone else writes to it."""
+        """Settle the open transactions of a partition that was opened, before anything else writes to it."""
         target = (partition.topic, partition.index)
         self._id_space.skip_past(partition.producer_state.greatest_id(GIVEN_ID_MAX))
         found = [
@@ -242,31 +237,33 @@ class Transactions:
                 theirs = [txn for txn in found if group.coordinator.knows(target, txn.producer_id)]
                 found = [txn for txn in found if txn not in theirs]
                 group.settle(target, theirs, partition)
-        own.settle(target, found, partition)  # and what nobody knows
+        own.settle(
+            target, found, partition
+        )  # The partition's own group also settles transactions that no group knows.
         if any(target in group.settling for group in (own, *concerned)):
             self._lacking.add(target)
 
     def partitions_opened(self) -> None:
-        """All partitions that can be opened have been since the start."""
+        """Note that all partitions that can be opened have been opened since the start."""
         for group in self:
             group.coordinator.partitions_opened()
 
     def _note_lacking(self) -> None:
-        """Look again at which partitions lack markers."""
+        """Recompute which partitions lack markers."""
         self._lacking = {target for group in self._groups.values() for target in group.settling}
 
     def lacks_markers(self, target: TopicPartition) -> bool:
-        """Whether markers from before the start wait for room in this partition. Nothing else may be written there."""
+        """Whether markers from before the start wait for space in this partition. Nothing else may be written to it."""
         return target in self._lacking
 
     @property
     def are_all_marked(self) -> bool:
-        """Whether no partition that was settled lacks markers from before the start."""
+        """Whether every settled partition has all markers from before the start."""
         return not self._lacking
 
     @staticmethod
     def meet_sequence(group: TransactionGroup, sequence: int, topic_name: str, index: int) -> None:
-        """Take note that a partition has this commit sequence in its markers; logged if the commit log does not know it."""
+        """Note a commit sequence found in a partition's markers. It is logged if the commit log does not contain it."""
         last = group.coordinator.last_commit_sequence
         if group.coordinator.met_sequence(sequence):
             log.error(
@@ -282,19 +279,19 @@ class Transactions:
             )
 
     def retry(self) -> None:
-        """Write what waits for room on the disk, as far as there is some."""
+        """Write the records and markers that wait for disk space, as far as there is some."""
         for group in self:
             group.retry()
         self._note_lacking()
 
     def partition_gone(self, target: TopicPartition, group_name: str) -> None:
-        """A partition of this group was deleted: drop the markers that wait for it, in every group."""
+        """Drop the markers that wait for a deleted partition of this group, in every group."""
         for group in {*self._concerned(target, group_name), *(one for one in self if one.waits_at(target))}:
             group.settle(target, [], None)
         self._note_lacking()
 
     def _concerned(self, target: TopicPartition, group_name: str) -> list[TransactionGroup]:
-        """The groups that may have something to settle in a partition of this group. Then they have not any more."""
+        """Take the groups that may have transactions to settle in a partition of this group."""
         if target[0] == CONSUMER_OFFSETS_TOPIC:
             return list(self)
         names = self._awaited.pop(target, set()) | {group_name}
@@ -302,6 +299,6 @@ class Transactions:
 
 
 def _not_made(why: str) -> Refused:
-    """The refusal of a group that is not there; InitProducerId has no room for the sentence, and the log has."""
+    """Make the error for a missing group. It is also logged, because InitProducerId responses have no message field."""
     log.warning("%s", why)
     return Refused(ErrorCode.policy_violation, why)

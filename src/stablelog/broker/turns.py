@@ -1,8 +1,8 @@
-"""Long work on the event loop is done in turns, and others are served in between.
+"""Turns: long work on the event loop in slices, with other work in between.
 
-The markers of a transaction in few partitions are written in one turn, whatever the clock says, and few partitions become
-durable in one. So a ListOffsets request for these partitions shows the end of the transaction in all of them or in none,
-unless many other partitions become durable at the same time.
+The markers of a transaction in few partitions are written in one turn, however long it takes, and few partitions become
+durable in one turn. A ListOffsets request for these partitions therefore sees the end of the transaction in all of them
+or in none, unless many other partitions become durable at the same time.
 """
 
 import asyncio
@@ -10,15 +10,13 @@ from collections.abc import AsyncGenerator, Iterable
 from typing import TypeVar
 
 TURN_S = 0.005
-AT_ONCE_MAX = (
-    100  # partitions that are worked on in one turn, whatever the clock says: a millisecond or a few
-)
+AT_ONCE_MAX = 100  # Partitions processed in one turn, however long it takes: a few milliseconds at most.
 
 Item = TypeVar("Item")
 
 
 class Turn:
-    """Says when work that began now has held the event loop for long enough."""
+    """The time limit of one turn, which begins when this object is made."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -26,16 +24,16 @@ class Turn:
 
     @property
     def is_over(self) -> bool:
-        """Whether the work should go on in a later turn of the loop."""
+        """Whether the work should continue in a later turn of the loop."""
         return self._loop.time() > self._end_s
 
 
 async def in_turns(items: Iterable[Item], *, at_once: int = 1) -> AsyncGenerator[Item]:
-    """The items one by one; when that takes long, others are served in between.
+    """Yield the items one by one; if that takes long, let other tasks run in between.
 
     Args:
-        items: what is worked on.
-        at_once: so many items are not divided.
+        items: the items to process.
+        at_once: this many items are processed without a break.
     """
     turn = Turn()
     for number, item in enumerate(items):

@@ -1,7 +1,8 @@
-"""Long polls: fetches that wait for a partition to show more, or to be opened.
+"""Long polls: fetches that wait for more records in a partition, or for its opening.
 
-A fetch waits on what its own isolation can see: the high watermark, or the last stable offset. It is woken when
-that moves, looks again, and waits on if it is not enough. On a partition that is not open it waits by name.
+A fetch waits for the end offset that its isolation level can see: the high watermark or the last stable offset. When
+that moves, the fetch wakes, checks its partitions, and waits again if there is too little. For a partition that is not
+open it waits by name.
 """
 
 import asyncio
@@ -11,13 +12,13 @@ from collections.abc import Iterable, Sequence
 from stablelog.broker.tasks import Tasks
 from stablelog.broker.turns import in_turns
 from stablelog.log.partition import Isolation, Partition
+from stablelog.types import TopicPartition
 
-TopicPartition = tuple[str, int]
 Key = Partition | TopicPartition
 
 
 class Waiters:
-    """Long polls by what they wait on: open partitions, and the names of others.
+    """Long polls by what they wait for: open partitions, and the names of partitions that are not open.
 
     Args:
         tasks: starts their timers.
@@ -35,12 +36,12 @@ class Waiters:
         *,
         closed: Sequence[TopicPartition] = (),
     ) -> bool:
-        """Wait until a partition can show an offset past the one that was seen, or one that was not open may be.
+        """Wait until a partition shows an offset past the one that was seen, or one that was not open may be open.
 
         Args:
             seen: each open partition with its visible end when the caller looked.
-            isolation: which end that was.
-            timeout_s: how long to wait at most.
+            isolation: the isolation level that determines the visible end.
+            timeout_s: the maximum wait.
             closed: partitions that were not open when the caller looked.
 
         Returns:
@@ -58,7 +59,7 @@ class Waiters:
                     if partition.visible_end(isolation) > end:
                         return True
             while True:
-                # A name is that of a partition that may be open now: only the caller can tell.
+                # A name in this list belongs to a partition that may be open now. Only the caller can check that.
                 if any(
                     isinstance(key, tuple) or key.visible_end(isolation) > ends[key] for key in poll.moved
                 ):
@@ -80,7 +81,7 @@ class Waiters:
                     del self._waiting[key]
 
     def wake(self, partition: Partition) -> None:
-        """Let the waiters of a partition look again: it shows more, was opened, or is gone."""
+        """Wake the waiters of a partition: it shows more records, was opened, or was deleted."""
         if not self._waiting:
             return
         for key in (partition, (partition.topic, partition.index)):
@@ -92,7 +93,7 @@ class _Poll:
     """One long poll.
 
     Attributes:
-        moved: what has woken it since it last waited: it looks at nothing else.
+        moved: what has woken it since it last waited. It checks only these partitions.
     """
 
     def __init__(self, tasks: Tasks) -> None:
@@ -101,7 +102,7 @@ class _Poll:
         self._woken: asyncio.Future[bool] | None = None
 
     async def moves(self, deadline: float) -> bool:
-        """Wait until something wakes it; False when the time has run out before."""
+        """Wait until something wakes the poll. Returns False if the deadline passed before."""
         self.moved.clear()
         loop = asyncio.get_running_loop()
         left_s = deadline - loop.time()
@@ -115,7 +116,7 @@ class _Poll:
             timer.cancel()
 
     def wake(self, key: Key) -> None:
-        """Note what has moved."""
+        """Note what has moved, and wake the poll."""
         self.moved[key] = None
         if self._woken is not None:
             _finish(self._woken, True)

@@ -1,4 +1,4 @@
-"""What several commands ask a broker through confluent-kafka."""
+"""Requests to a broker through confluent-kafka that several commands share."""
 
 import difflib
 from collections.abc import Callable, Mapping
@@ -15,21 +15,21 @@ TIMEOUT_S = 10.0
 
 
 def quiet(bootstrap: str, **settings: Any) -> dict[str, Any]:
-    """Settings of a client that says nothing on stderr by itself."""
+    """Return settings for a client that writes nothing to stderr by itself."""
     return {"bootstrap.servers": bootstrap, "log_level": 0, "error_cb": lambda _error: None, **settings}
 
 
 def ask(bootstrap: str, call: Callable[[], Any], what: str, messages: Mapping[int, str] | None = None) -> Any:
-    """Make a call, and turn its failure into one line.
+    """Make a call, and convert its failure to an error of one line.
 
     Args:
         bootstrap: the broker's address.
         call: returns the result or a future of it.
-        what: is done, for the line.
-        messages: the lines for some of Kafka's error codes; any other is told in the words of the client library.
+        what: names the work in the message.
+        messages: the messages for some of Kafka's error codes; other errors have the text of the client library.
 
     Raises:
-        Unavailable: with what was wrong.
+        Unavailable: the call failed; the message says why.
     """
     try:
         result = call()
@@ -46,20 +46,20 @@ def ask(bootstrap: str, call: Callable[[], Any], what: str, messages: Mapping[in
 
 
 def admin_client(bootstrap: str) -> AdminClient:
-    """An AdminClient."""
+    """Make an AdminClient."""
     return AdminClient(quiet(bootstrap))
 
 
 def cluster(bootstrap: str) -> Any:
-    """The cluster's metadata."""
+    """Return the cluster's metadata."""
     return ask(bootstrap, lambda: admin_client(bootstrap).list_topics(timeout=TIMEOUT_S), "listing topics")
 
 
 def known_topic(bootstrap: str, name: str) -> Any:
-    """A topic's metadata.
+    """Return a topic's metadata.
 
     Raises:
-        Unavailable: there is none; names the nearest.
+        Unavailable: the topic does not exist; the message suggests the topic with the nearest name.
     """
     topics = cluster(bootstrap).topics
     if name not in topics:
@@ -71,7 +71,7 @@ def known_topic(bootstrap: str, name: str) -> Any:
 def end_offsets(
     bootstrap: str, partitions: list[tuple[str, int]], isolation: str
 ) -> dict[tuple[str, int], tuple[int, int]]:
-    """(first offset, end offset) of each partition, as a reader of this isolation sees it."""
+    """Return (first offset, end offset) of each partition as a reader of this isolation level sees them."""
     consumer = Consumer(quiet(bootstrap, **{"group.id": "stablelog-cli", "isolation.level": isolation}))
     try:
         found = {}

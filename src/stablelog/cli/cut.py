@@ -1,4 +1,4 @@
-"""`stablelog cut`: up to which commit everything is whole, where that is in each partition, and what it waits for."""
+"""`stablelog cut`: shows the last resolved commit, its offset in each partition, and the markers that it waits for."""
 
 from stablelog.cli.admin import known_topic
 from stablelog.cli.output import print_json, print_table
@@ -9,9 +9,9 @@ from stablelog.wire.extension.transaction_groups import group_in_words
 
 
 def cut(bootstrap: str, topics: list[str], at: int | None, *, as_json: bool) -> None:
-    """Print the cut through these topics."""
+    """Print the cut of these topics."""
     for topic in topics:
-        known_topic(bootstrap, topic)  # says at once if there is none; a reader would wait for it
+        known_topic(bootstrap, topic)  # fails at once for a missing topic; a reader would wait for it
     with Cluster(bootstrap) as cluster:
         found = describe_cut(cluster, topics, RESOLVED if at is None else at)
     if as_json:

@@ -1,7 +1,9 @@
-"""What `stablelog produce` and `stablelog consume --group` say while the broker refuses them because the disk is full.
+"""Messages of `stablelog produce` and `stablelog consume --group` while the broker refuses them because its disk is
+full.
 
-The broker refuses writes and new members with codes that the client retries in silence. So a thread asks it, when there
-was no progress for a while, whether its disk is full (DescribeLogDirs: no usable bytes), and tells it on stderr.
+With a full disk, the broker refuses writes and new group members with error codes that librdkafka retries without a
+message. So after a while without progress, a thread asks the broker whether its disk is full (DescribeLogDirs: no
+usable bytes), and reports it on stderr.
 """
 
 import sys
@@ -13,22 +15,22 @@ from typing import Final, Self
 
 from stablelog.client.connection import Connection
 from stablelog.errors import Refused, Unavailable
+from stablelog.wire.api import ApiKey
 
-DESCRIBE_LOG_DIRS: Final = 35
-USABLE_SINCE: Final = 4  # the version of DescribeLogDirs that tells usable bytes
-SILENCE_S = 2.0  # without progress, after which the broker is asked; and between two questions
+USABLE_SINCE: Final = 4  # the version of DescribeLogDirs that adds usable bytes
+SILENCE_S = 2.0  # time without progress before the thread asks the broker, and between two requests
 
 
 def full_disk(bootstrap: str) -> str | None:
-    """The broker's data directory whose disk is full; None if there is none, or the broker does not say.
+    """Return the broker's data directory whose disk is full; None if there is none or the broker does not say.
 
-    The usable bytes are 0 while the disk counts as full, whatever is free: they say nothing else.
+    The broker reports 0 usable bytes while the disk counts as full, whatever space is free. Other values say nothing.
     """
     try:
         with Connection(bootstrap) as connection:
-            if not connection.speaks(DESCRIBE_LOG_DIRS, USABLE_SINCE):
+            if not connection.speaks(ApiKey.DESCRIBE_LOG_DIRS, USABLE_SINCE):
                 return None
-            answer = connection.call(connection.request_class(DESCRIBE_LOG_DIRS)(topics=()))
+            answer = connection.call(connection.request_class(ApiKey.DESCRIBE_LOG_DIRS)(topics=()))
     except (Unavailable, Refused):
         return None
     full: list[str] = [result.log_dir for result in answer.results if result.usable_bytes == 0]
@@ -36,13 +38,13 @@ def full_disk(bootstrap: str) -> str | None:
 
 
 class Watch:
-    """Says on stderr what a command waits for, and when it goes on. A thread asks after each silence.
+    """Reports on stderr what a command waits for, and when it continues. A thread checks after a time without progress.
 
-    A subclass says in `state` what is waited for, in words; None if nothing is. It is called in the thread.
+    A subclass implements `state`, which describes what the command waits for. The thread calls it.
 
     Args:
-        pending: whether something waits.
-        going_on: what is so when it goes on.
+        pending: whether the command has work that waits.
+        going_on: the text of the message when the command continues.
     """
 
     def __init__(self, pending: Callable[[], bool], going_on: str) -> None:
@@ -54,7 +56,7 @@ class Watch:
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
 
     def state(self) -> str | None:
-        """What is waited for."""
+        """Describe what the command waits for; None if it does not wait."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -65,11 +67,11 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._ended.set()
-        if kind is None:  # else the command ends now, also while the broker does not answer the thread
+        if kind is None:  # after an exception, do not wait for a thread whose broker may be silent
             self._thread.join()
 
     def progress(self) -> None:
-        """Something was written."""
+        """Note that a record was written."""
         self._progress_s = time.monotonic()
 
     def _watch(self) -> None:
@@ -89,7 +91,7 @@ class Watch:
             self._tell(self.state())
 
     def _tell(self, state: str | None) -> None:
-        """Say what is waited for, once, and once that it is not any more."""
+        """Report once what the command waits for, and once that it continues."""
         if state == self._told:
             return
         self._told = state
@@ -97,13 +99,13 @@ class Watch:
 
 
 class DiskWatch(Watch):
-    """Says on stderr that the broker's disk is full while something waits for that, and when it goes on.
+    """Reports on stderr that the broker's disk is full while a command waits for space, and when the command continues.
 
     Args:
         bootstrap: the broker's address.
-        pending: whether something waits.
-        what: what happens when there is room.
-        going_on: what is so when it goes on; that the disk has room, unless given.
+        pending: whether the command has work that waits.
+        what: what the command will do when there is space.
+        going_on: the text of the message when the command continues; None says that the disk has space.
     """
 
     def __init__(
@@ -118,7 +120,7 @@ class DiskWatch(Watch):
         self._what = what
 
     def state(self) -> str | None:
-        """That the disk is full."""
+        """Describe the full disk; None if it is not full."""
         full = full_disk(self._bootstrap)
         if full is None:
             return None

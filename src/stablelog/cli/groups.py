@@ -1,4 +1,4 @@
-"""`stablelog groups`."""
+"""`stablelog groups`: list, describe and delete consumer groups."""
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError
 
@@ -16,7 +16,7 @@ def list_groups(bootstrap: str, *, as_json: bool) -> None:
 
 
 def describe(bootstrap: str, group: str, *, as_json: bool) -> None:
-    """Show a group's members, offsets and lag: the records that a read-committed member has still to see lie in it."""
+    """Show a group's members, offsets and lag. The lag counts up to the end that read-committed members see."""
     admin = admin_client(bootstrap)
     described = ask(bootstrap, lambda: admin.describe_consumer_groups([group])[group], f"group {group}")
     committed = ask(

@@ -1,4 +1,4 @@
-"""`stablelog inspect` and `stablelog verify`: looking into a directory without a broker."""
+"""`stablelog inspect` and `stablelog verify`: commands that read a directory without a broker."""
 
 import contextlib
 import sys
@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from stablelog.cli.output import counted, done, fail, print_json, print_table
-from stablelog.env.disk import Disk, LocalDisk
+from stablelog.env.disk import Disk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DiskError
 from stablelog.log.recovery.examine import Expected
 from stablelog.log.verify import Finding, verify_directory
@@ -26,7 +27,7 @@ TRIES: Final = 5
 
 
 def partitions_of(disk: Disk, path: Path) -> list[Path]:
-    """The partition directories at or below a path.
+    """Return the partition directories at or below a path.
 
     Raises:
         Unavailable: the path is neither a partition's directory nor a data directory.
@@ -47,7 +48,7 @@ def partitions_of(disk: Disk, path: Path) -> list[Path]:
 
 
 def run_inspect(path: Path, *, records: bool, as_json: bool) -> None:
-    """Show what stands in the files."""
+    """Show the content of the files."""
     disk = LocalDisk(read_only=True)
     if path.is_file():
         _show(inspect_file(disk, path, records=records), as_json=as_json)
@@ -69,7 +70,7 @@ def _show(table: Table, *, as_json: bool) -> None:
 
 
 def _as_text(cell: object) -> object:
-    """A cell for people: the fields of a decoded record one after the other."""
+    """Format a table cell as text; a decoded record becomes a list of its fields."""
     if isinstance(cell, dict):
         return " ".join(f"{name}={_as_text(content)}" for name, content in cell.items())
     if isinstance(cell, list):
@@ -78,13 +79,13 @@ def _as_text(cell: object) -> object:
 
 
 def run_verify(directory: Path, *, as_json: bool) -> None:
-    """Prove every index from the log."""
+    """Check every index against its log."""
     disk = LocalDisk(read_only=True)
     directory = directory.absolute()
     partitions = partitions_of(disk, directory)
     is_partition = partitions == [directory]
     findings = [] if is_partition else list(verify_data_directory(disk, directory))
-    # Read before the logs, which only grow: a broker that runs records more meanwhile.
+    # Read the expectations before the logs. A running broker only adds to the logs, so they then hold at least as much.
     expected = {}
     try:
         expected = expectations(disk, directory.parent if is_partition else directory)
@@ -94,7 +95,7 @@ def run_verify(directory: Path, *, as_json: bool) -> None:
         for partition in partitions:
             findings += _findings(disk, partition, expected.get(partition, Expected()))
             advance()
-    findings = list(dict.fromkeys(findings))  # the directory and its partition may name the same file
+    findings = list(dict.fromkeys(findings))  # the directory and its partition may report the same file
     if as_json:
         print_json([{"file": str(finding.path), "problem": finding.message} for finding in findings])
     else:
@@ -106,9 +107,9 @@ def run_verify(directory: Path, *, as_json: bool) -> None:
 
 
 def _findings(disk: LocalDisk, partition: Path, expected: Expected) -> list[Finding]:
-    """What is wrong with a partition; nothing if its broker has deleted it meanwhile.
+    """Return the findings of a partition; none if a running broker has deleted the partition meanwhile.
 
-    A broker that runs may also delete a segment between two looks: then all is looked at again.
+    A running broker may also delete a segment during the check. Then the check starts again.
     """
     tries = 0
     while True:
@@ -137,7 +138,7 @@ def _findings(disk: LocalDisk, partition: Path, expected: Expected) -> list[Find
 
 @contextlib.contextmanager
 def progress_of(count: int, *, as_json: bool) -> Iterator[Callable[[], None]]:
-    """Show a bar on stderr, where a person looks at it. Yields what is called for each partition done."""
+    """Show a progress bar on stderr if it is a terminal. Yield a function to call after each partition."""
     if as_json or not sys.stderr.isatty():
         yield lambda: None
         return

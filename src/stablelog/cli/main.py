@@ -1,7 +1,7 @@
-"""Which commands there are. Each lives in a module of its own, which is imported when it is run.
+"""The commands of the command line. The module of each command is imported when the command runs.
 
-Errors are one line on stderr. Exit codes: 1 if verify finds something or repair leaves something, 2 if the command
-cannot be done, 130 after Ctrl-C, 141 if standard output is a pipe that nobody reads any more.
+Errors are one line on stderr. Exit codes: 1 if `verify` has findings or `repair` leaves damage, 2 if the command fails,
+130 after Ctrl-C, 141 if standard output is a pipe whose reader has ended.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from stablelog.errors import StablelogError
 BOOTSTRAP = "127.0.0.1:9092"
 READER_GONE = 128 + signal.SIGPIPE
 PAIR = "NAME=VALUE"
-PARTITIONS_MAX = 100_000  # librdkafka asks for no more
+PARTITIONS_MAX = 100_000  # the limit of librdkafka
 
 app = typer.Typer(
     name="stablelog",
@@ -297,14 +297,14 @@ def repair(
 
 
 def run() -> None:
-    """The entry point."""
+    """Run the command line: the entry point of the program."""
     Output.install()
     try:
         _run_and_flush()
     except OutputError as failed:
         Output.discard()
         if failed.is_closed:
-            sys.exit(READER_GONE)  # without a word, as a program that SIGPIPE ends
+            sys.exit(READER_GONE)  # without a message, as a program that SIGPIPE ends
         _end(failed)
 
 

@@ -1,4 +1,4 @@
-"""How commands speak: tables for people, JSON for programs, one line for errors."""
+"""Output of the commands: tables for people, JSON for programs, one line for an error."""
 
 import errno
 import json
@@ -14,10 +14,10 @@ Result = TypeVar("Result")
 
 
 class OutputError(Exception):
-    """Standard output could not be written. It is no OSError: click and rich treat those in ways of their own.
+    """Standard output could not be written. It is not an OSError, because click and rich handle OSErrors themselves.
 
     Args:
-        error: of the operating system.
+        error: the operating system's error.
     """
 
     def __init__(self, error: OSError) -> None:
@@ -26,10 +26,10 @@ class OutputError(Exception):
 
 
 class Output:
-    """Standard output, whose failures are an OutputError. All else is that of the stream.
+    """Standard output that raises OutputError on failure. All other attributes are those of the stream.
 
     Args:
-        stream: to write to.
+        stream: the stream to write to.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -37,7 +37,7 @@ class Output:
 
     @classmethod
     def install(cls) -> None:
-        """Put one in the place of `sys.stdout`. A process that was started without a standard output gets one."""
+        """Replace `sys.stdout` by an Output. A process that was started without standard output gets a null stream."""
         stream = sys.stdout if sys.stdout is not None else open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - stays open
         sys.stdout = cast("TextIO", cls(stream))
 
@@ -48,7 +48,7 @@ class Output:
         """Write text.
 
         Raises:
-            OutputError: it could not be written.
+            OutputError: the text could not be written.
         """
         return self._try(lambda: self._stream.write(text))
 
@@ -62,7 +62,7 @@ class Output:
 
     @staticmethod
     def discard() -> None:
-        """Lose what is buffered: the interpreter would try to write it again when it ends."""
+        """Drop what is buffered, because the interpreter would try to write it again at its end."""
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, 1)
         os.close(devnull)
@@ -76,23 +76,23 @@ class Output:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document, on one line."""
+    """Print one JSON document on one line."""
     sys.stdout.write(json.dumps(value, default=str) + "\n")
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table; a line that says so where there are no rows."""
+    """Print a table, or a line that says that there are no rows."""
     from rich.console import Console
     from rich.table import Table
 
     rows = list(rows)
     console = Console(markup=False, emoji=False)
     if not console.is_terminal:
-        console.width = PIPED_WIDTH  # of a file or a pipe nobody sees the edge
+        console.width = PIPED_WIDTH  # a file or pipe has no visible width
     if not rows:
         console.print(f"{title}: none", highlight=False)
         return
-    console.print(title, style="bold", highlight=False)  # not the table's own, which is folded to its width
+    console.print(title, style="bold", highlight=False)  # a table would fold its own title
     table = Table(header_style="bold")
     for index, column in enumerate(columns):
         numeric = all(isinstance(row[index], int) for row in rows)
@@ -103,12 +103,12 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 
 
 def printable(text: str) -> str:
-    """The text with what a terminal would obey (escapes, line ends, marks of direction) written out: clients choose their ids."""
+    """Escape what a terminal would interpret (escapes, line ends, text direction), because clients choose their ids."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool) -> None:
-    """Rows, as a table or as a list of JSON objects whose keys are the columns."""
+    """Print rows, as a table or as a list of JSON objects whose keys are the columns."""
     if as_json:
         print_json(
             [dict(zip((column.replace(" ", "_") for column in columns), row, strict=True)) for row in rows]
@@ -118,12 +118,12 @@ def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *
 
 
 def counted(count: int, what: str) -> str:
-    """A count with a noun in singular or plural: "1 partition", "2 partitions"."""
+    """Return a count with its noun in singular or plural: "1 partition", "2 partitions"."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def done(message: str, *, as_json: bool, **facts: object) -> None:
-    """What was done."""
+    """Print what the command has done."""
     if as_json:
         print_json(facts)
     else:

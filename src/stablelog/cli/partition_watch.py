@@ -1,7 +1,7 @@
-"""Which partitions cannot be read, and why: for `stablelog consume`, and for the commands that list partitions.
+"""Report of the partitions that cannot be read, for `stablelog consume` and for the commands that list partitions.
 
-librdkafka retries in silence when a partition has no leader or when the broker answers a fetch with an error. So the
-commands ask the broker themselves.
+librdkafka retries without a message when a partition has no leader or when the broker responds to a fetch with an
+error. So the commands ask the broker themselves.
 """
 
 import time
@@ -12,21 +12,22 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.cli import disk_watch
-from stablelog.client.cluster import EARLIEST, Cluster, Target
+from stablelog.client.cluster import EARLIEST, Cluster
 from stablelog.errors import OffsetOutOfRange, Refused, StablelogError, Unavailable
+from stablelog.types import TopicPartition
 
 OFFLINE: Final = "offline: the broker's log says why"
 DAMAGED: Final = "damaged"
 OPENING: Final = "without a leader: the broker is opening it"
-FETCHES_MAX: Final = 20  # of one partition in one look, in which damage is looked for
+FETCHES_MAX: Final = 20  # of one partition in one check for damage
 FETCH_SIZE: Final = 1 << 20
 
 
-def without_leader(cluster: Cluster, topics: Iterable[str]) -> dict[Target, str]:
-    """The partitions of these topics that have no leader, and why. Topics that are not there are left out.
+def without_leader(cluster: Cluster, topics: Iterable[str]) -> dict[TopicPartition, str]:
+    """Return the partitions of these topics that have no leader, with the reason. Missing topics are left out.
 
     Raises:
-        Unavailable: the broker does not answer.
+        Unavailable: the broker does not respond.
     """
     found = {}
     known = cluster.metadata()
@@ -37,23 +38,23 @@ def without_leader(cluster: Cluster, topics: Iterable[str]) -> dict[Target, str]
     return found
 
 
-def unavailable_partitions(bootstrap: str, topics: Iterable[str]) -> dict[Target, str]:
-    """The partitions of these topics that have no leader, and why; for commands that leave them out.
+def unavailable_partitions(bootstrap: str, topics: Iterable[str]) -> dict[TopicPartition, str]:
+    """Return the partitions of these topics that have no leader, with the reason, for commands that leave them out.
 
     Raises:
-        Unavailable: the broker does not answer.
+        Unavailable: the broker does not respond.
     """
     with Cluster(bootstrap, deadline_s=0) as cluster:
         return without_leader(cluster, topics)
 
 
-def read_fault(cluster: Cluster, target: Target, position: int, isolation: str) -> str | None:
-    """Why a reader does not get the records from an offset on; None if it gets them.
+def read_fault(cluster: Cluster, target: TopicPartition, position: int, isolation: str) -> str | None:
+    """Return why a reader does not get the records from an offset on; None if it gets them.
 
     Args:
-        cluster: with a deadline of 0: each request is made once.
+        cluster: has a deadline of 0, so that each request is made once.
         target: topic and partition.
-        position: the offset that is read next; negative for the first one.
+        position: the next offset to read; negative for the first one.
         isolation: read_committed or read_uncommitted.
     """
     try:
@@ -66,11 +67,11 @@ def read_fault(cluster: Cluster, target: Target, position: int, isolation: str) 
                 return None
             position = ends[-1]
     except OffsetOutOfRange:
-        return None  # the reader resets its position
+        return None  # the offset is out of range, so the reader resets its position by itself
     except (Refused, Unavailable) as error:
         reason = error.__cause__ if isinstance(error.__cause__, Refused) else error
         if not isinstance(reason, Refused):
-            return None  # the broker does not answer, which the caller finds by itself
+            return None  # the broker does not respond; the caller notices that by itself
         if reason.code is ErrorCode.kafka_storage_error:
             return f"{DAMAGED} at offset {position} or behind it: the broker's log names the file"
         return f"not readable at offset {position} now: {reason.code.name.upper()}"
@@ -78,17 +79,17 @@ def read_fault(cluster: Cluster, target: Target, position: int, isolation: str) 
 
 
 class PartitionWatch(disk_watch.Watch):
-    """Says on stderr which partitions of a topic a reader waits for, and why.
+    """Reports on stderr which partitions of a topic a reader waits for, and why.
 
     Args:
         bootstrap: the broker's address.
-        topic: that is read.
-        partitions: that the reader has; `assigned` changes them.
-        places: where it begins, by partition; negative for the first offset, absent if it is not known.
+        topic: the topic that is read.
+        partitions: the partitions assigned to the reader; `assigned` changes them.
+        places: the start offset by partition; negative for the first offset, absent if unknown.
         isolation: read_committed or read_uncommitted.
 
     Attributes:
-        partitions: that the reader has.
+        partitions: the partitions assigned to the reader.
     """
 
     def __init__(
@@ -107,30 +108,30 @@ class PartitionWatch(disk_watch.Watch):
         self._isolation = isolation
         self._heard_s: dict[int, float] = {}
         self._at_end: frozenset[int] = frozenset()
-        self._since_s: dict[int, float] = {}  # when each offline or damaged partition was found so
+        self._since_s: dict[int, float] = {}  # when each partition was found offline or damaged
         self._faults: dict[int, str] = {}
         self._asked_s = 0.0
 
     def assigned(self, partitions: Iterable[int], places: Mapping[int, int]) -> None:
-        """The reader has these partitions, and begins at these places."""
+        """Note that the reader has these partitions and begins at these offsets."""
         self.partitions = frozenset(partitions)
         self._positions = {**places, **self._positions}
 
     def heard(self, partition: int, next_offset: int) -> None:
-        """The reader has a record of a partition."""
+        """Note that the reader has received a record of a partition."""
         self._positions[partition] = next_offset
         self._heard_s[partition] = time.monotonic()
         self._at_end -= {partition}
 
     def ended(self, partition: int) -> None:
-        """The reader is at the end of a partition."""
+        """Note that the reader is at the end of a partition."""
         self._at_end |= {partition}
 
     def given_up(self, wait_s: float) -> str | None:
-        """Why the reader cannot come to the end of the partitions at whose end it is not, in words.
+        """Explain why the reader cannot reach the end of the partitions that it has not read to their end.
 
-        None while one of them can be read, or will be: the broker opens it, or proves a segment of it. None, too, while
-        one has not been offline or damaged for so long.
+        Returns None while one of these partitions can be read or will be, because the broker is opening it or proving a
+        segment. Also None until each of them has been offline or damaged for `wait_s` seconds.
         """
         left = self.partitions - self._at_end
         since_s, faults, now_s = self._since_s, self._faults, time.monotonic()
@@ -139,7 +140,7 @@ class PartitionWatch(disk_watch.Watch):
         return None
 
     def state(self) -> str | None:
-        """Ask which partitions cannot be read now."""
+        """Ask the broker which partitions cannot be read now, and describe them."""
         if time.monotonic() - self._asked_s < disk_watch.SILENCE_S:
             return self._told
         faults = self._ask()
@@ -165,11 +166,11 @@ class PartitionWatch(disk_watch.Watch):
                     if fault is not None:
                         faults[index] = fault
         except StablelogError:
-            return {}  # the reader finds by itself that the broker does not answer
+            return {}  # the broker does not respond; the reader notices that by itself
         return faults
 
     def _is_due(self, index: int) -> bool:
-        """Whether nothing was heard of a partition for a while that is not at its end."""
+        """Whether a partition is not at its end and no record of it has come for a while."""
         heard_s = self._heard_s.get(index, 0.0)
         return (
             index in self._positions

@@ -1,4 +1,4 @@
-"""`stablelog produce` and `stablelog consume`."""
+"""`stablelog produce` and `stablelog consume`: write and print records."""
 
 import base64
 import contextlib
@@ -28,10 +28,10 @@ from stablelog.errors import Unavailable
 
 POLL_S = 0.5
 PROGRESS_COUNT = 1000
-DELIVERY_TIMEOUT_MS = 60_000  # how long a record is sent again; librdkafka takes no more in a transaction
-FLUSH_MARGIN_S = 5  # in which librdkafka says of what it has given up why
-INTERRUPTED_S = 2.0  # what a command that is interrupted waits for a broker that may not answer
-UNREADABLE_S = 30.0  # after which a reader that does not follow gives up partitions that cannot be read
+DELIVERY_TIMEOUT_MS = 60_000  # how long a record is retried; librdkafka allows no more in a transaction
+FLUSH_MARGIN_S = 5  # extra time in which librdkafka reports why it gave up records
+INTERRUPTED_S = 2.0  # how long an interrupted command waits for a broker that may not respond
+UNREADABLE_S = 30.0  # after this time, a reader without --follow gives up on partitions that cannot be read
 OFFSET_MAX = (1 << 63) - 1
 WORDS = {"earliest": OFFSET_BEGINNING, "latest": OFFSET_END}
 
@@ -56,7 +56,7 @@ def run_produce(
     *,
     as_json: bool,
 ) -> None:
-    """Append each line as a record; with a transactional id all of them or none."""
+    """Append each line as a record; with a transactional id, all lines or none."""
     settings: dict[str, Any] = {
         "acks": "all",
         "enable.idempotence": True,
@@ -97,7 +97,7 @@ def run_produce(
                 count = send()
             except (
                 BaseException
-            ) as error:  # Ctrl-C, too: readers would wait behind what was sent until its timeout
+            ) as error:  # Ctrl-C, too: the open transaction would block readers until its timeout
                 with contextlib.suppress(KafkaException):
                     producer.abort_transaction(TIMEOUT_S if isinstance(error, Unavailable) else INTERRUPTED_S)
                 raise
@@ -107,7 +107,7 @@ def run_produce(
 
 @contextlib.contextmanager
 def _interrupts() -> Iterator[None]:
-    """Raise a KeyboardInterrupt as such: where it meets a call of librdkafka, Python raises a SystemError by it."""
+    """Restore KeyboardInterrupt: if it occurs in a librdkafka call, Python raises a SystemError instead."""
     try:
         yield
     except SystemError as error:
@@ -117,7 +117,7 @@ def _interrupts() -> Iterator[None]:
 
 
 def _flushed(producer: Producer) -> int:
-    """Wait until all is written or given up. Returns how many records are left; Ctrl-C is heard."""
+    """Wait until all records are written or given up. Return how many are left. Ctrl-C interrupts the wait."""
     deadline_s = time.monotonic() + DELIVERY_TIMEOUT_MS / 1000 + FLUSH_MARGIN_S
     while (left := int(producer.flush(POLL_S))) and time.monotonic() < deadline_s:
         pass
@@ -134,16 +134,16 @@ def _send_lines(
     *,
     as_json: bool,
 ) -> int:
-    """Send each line, up to the first that is refused, and wait until all are written. Returns how many they are.
+    """Send each line, up to the first that is refused, and wait until all are written. Return how many were written.
 
     Args:
-        producer: of librdkafka.
+        producer: librdkafka's producer.
         bootstrap: the broker's address.
-        topic: where to.
-        file: the lines; None for stdin.
-        separator: between key and value; None if a line is a value.
+        topic: the topic to write to.
+        file: has the lines; None for stdin.
+        separator: separates key and value; None if the whole line is the value.
         written: called when a record is written.
-        as_json: whether a program reads the output.
+        as_json: whether the output is JSON.
     """
     failures: list[KafkaError] = []
     count = 0
@@ -172,7 +172,7 @@ def _send_lines(
 
 
 def _reason(producer: Producer, failure: KafkaError) -> str:
-    """Why a record was not written. Of a transaction that has failed, librdkafka says so to who commits it."""
+    """Return why a record was not written. If the transaction has failed, librdkafka tells why only at commit."""
     if failure.code() == KafkaError._PURGE_QUEUE:  # noqa: SLF001 - its public name
         try:
             producer.commit_transaction(TIMEOUT_S)
@@ -189,7 +189,7 @@ def _send(
     failures: list[KafkaError],
     written: Callable[[], None],
 ) -> bool:
-    """Hand a record to the producer. Not if it has given one up: the next would only wait as long."""
+    """Pass a record to the producer; False if an earlier record failed, because this one would only time out, too."""
 
     def delivered(error: KafkaError | None, _message: object) -> None:
         if error is not None:
@@ -238,7 +238,7 @@ def run_consume(
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Print a topic's records, up to its end, or on and on."""
+    """Print a topic's records, up to its end or without end."""
     if isolation not in ("read_committed", "read_uncommitted"):
         fail(f"--isolation {isolation}: read_committed or read_uncommitted")
     if start not in WORDS:
@@ -295,7 +295,7 @@ def run_consume(
 
 @contextlib.contextmanager
 def _joined(bootstrap: str, consumer: Consumer, topic: str, group: str, *, follow: bool) -> Iterator[None]:
-    """Join a group. While it takes no members because the disk is full, that is said."""
+    """Join a group. Report on stderr if the group takes no members because the disk is full."""
     joined = threading.Event()
     with DiskWatch(
         bootstrap,
@@ -320,7 +320,7 @@ def _joined(bootstrap: str, consumer: Consumer, topic: str, group: str, *, follo
 def _places(
     bootstrap: str, topic: str, partitions: list[int], start: str, isolation: str
 ) -> list[TopicPartition]:
-    """Where to begin in each partition; at its end where it has no such offset yet, and its end is known."""
+    """Return each partition's start offset; its end if the wanted offset does not exist yet and the end is known."""
     if start in WORDS:
         return [TopicPartition(topic, index, WORDS[start]) for index in partitions]
     unavailable = unavailable_partitions(bootstrap, [topic])
@@ -391,7 +391,7 @@ def _print_records(
 
 
 def _assigned(consumer: Consumer, watch: PartitionWatch) -> set[int]:
-    """The partitions that a member of a group has. The watch learns of new ones, and where they are read from."""
+    """Return the partitions of a group member. Tell the watch about new ones and their start offsets."""
     assignment = consumer.assignment()
     assigned = {at.partition for at in assignment}
     if assigned != watch.partitions:
@@ -404,10 +404,10 @@ def _assigned(consumer: Consumer, watch: PartitionWatch) -> set[int]:
 
 
 def _commit(consumer: Consumer, bootstrap: str, group: str) -> None:
-    """Commit what was printed. A broker that may take it later is asked again, for TIMEOUT_S.
+    """Commit the offsets of the printed records. Retry for TIMEOUT_S if the broker may accept the commit later.
 
     Raises:
-        Unavailable: it was not committed, and why.
+        Unavailable: the offsets were not committed; the message says why.
     """
     deadline_s = time.monotonic() + TIMEOUT_S
     what = f"committing the offsets of group {group}, which reads the last records again"
@@ -418,7 +418,7 @@ def _commit(consumer: Consumer, bootstrap: str, group: str) -> None:
         except KafkaException as error:
             reason = error.args[0]
             if reason.code() == KafkaError._NO_OFFSET:  # noqa: SLF001 - its name in the library
-                return  # all is committed
+                return  # no offset is uncommitted
             is_later = reason.code() in (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR)
             if is_later and time.monotonic() < deadline_s:
                 time.sleep(POLL_S)
@@ -447,7 +447,7 @@ def _print_record(message: Any, *, as_json: bool) -> None:
 
 
 def _text(content: bytes | None) -> str | None:
-    """Text where it is text, else base64."""
+    """Decode bytes as text if they are text, otherwise as base64."""
     if content is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""`stablelog repair`: cuts a damaged log where a start would refuse it, once its owner has agreed to the loss."""
+"""`stablelog repair`: cuts damaged logs that a start would refuse, after its user has agreed to the loss."""
 
 import sys
 from pathlib import Path
@@ -11,14 +11,15 @@ from stablelog.broker.checkpoints import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from stablelog.broker.directory_signs import META_FILE
 from stablelog.broker.formats import check_formats, check_partition_formats
 from stablelog.cli.inspect import partitions_of, progress_of
 from stablelog.cli.output import fail
 from stablelog.coordinators.transactions.records import GroupState
-from stablelog.env.disk import Disk, LocalDisk
+from stablelog.env.disk import Disk
+from stablelog.env.local_disk import LocalDisk
 from stablelog.env.lock import LOCK_FILE, DirectoryLock
 from stablelog.errors import Corrupt, StablelogError
+from stablelog.log.kafka_files import META_FILE
 from stablelog.log.log_start import LOG_START_FILE
 from stablelog.log.recovery.examine import Damage
 from stablelog.log.recovery.repair import cut, examine
@@ -39,17 +40,17 @@ from stablelog.wire.extension.transaction_groups import group_in_words
 def run_repair(directory: Path, *, yes: bool, at_first_damage: bool = False) -> None:
     """Examine each partition, show what a cut would lose, ask, and cut.
 
-    A log is cut where a start would refuse it. Damage that a start passes over is shown and left alone. A directory that
-    cannot be examined is named, and the others are repaired; the command ends with exit code 1 then.
+    The command cuts a log where a start would refuse it. Damage that a start accepts is shown and left as it is. If a
+    directory cannot be examined, the command names it, repairs the others, and ends with exit code 1.
 
     Args:
-        directory: of a partition, or a data directory. Links are followed first.
+        directory: a partition's directory or a data directory. Links are resolved first.
         yes: whether to cut without a question.
-        at_first_damage: whether to cut also where a start passes over the damage; `directory` is that of a partition.
+        at_first_damage: whether to cut also where a start accepts the damage; `directory` is a partition's directory.
 
     Raises:
         NewerFormat: a later release has written to the data directory or to a coordinator's log; nothing was changed.
-        Unavailable: it is no data directory, or a broker has it open; nothing was changed.
+        Unavailable: it is not a data directory, or a broker has it open; nothing was changed.
     """
     disk = LocalDisk()
     partitions = partitions_of(disk, directory.resolve())
@@ -89,7 +90,7 @@ def run_repair(directory: Path, *, yes: bool, at_first_damage: bool = False) -> 
 
 
 def _data_directory(disk: Disk, named: Path, partitions: list[Path]) -> Path:
-    """The data directory whose lock keeps a broker out."""
+    """Return the data directory whose lock keeps a broker from starting."""
     data = named.parent if partitions == [named] else named
     if not any(disk.exists(data / name) for name in (CATALOG_FILE, META_FILE, LOCK_FILE)):
         fail(
@@ -101,7 +102,7 @@ def _data_directory(disk: Disk, named: Path, partitions: list[Path]) -> Path:
 
 
 def _check_list(disk: Disk, data: Path) -> None:
-    """Refuse to go on if the list of topics cannot be read: it says what a start holds the logs against."""
+    """Raise if the list of topics cannot be read, because a start compares the logs with it."""
     path, why = data / CATALOG_FILE, None
     try:
         if read_catalog(disk, data) is None:
@@ -127,24 +128,27 @@ def _cut_all(
     *,
     yes: bool,
 ) -> bool:
-    """Cut the damaged logs, and add a record to each commit log whose coordinator would not go on behind what was given out.
+    """Cut the damaged logs, and correct the commit logs.
+
+    A cut commit log may say too little about the commit sequences and producer ids that were given out. Its coordinator
+    would give them out again. So a record is added that says where the coordinator continues.
 
     Args:
-        disk: where they lie.
+        disk: has the directories.
         data: the data directory.
-        examined: the directories of partitions that could be examined.
-        found: those of them whose log is damaged.
-        failed: the directories of partitions that could not be examined. Nothing is written to them.
+        examined: the partition directories that could be examined.
+        found: those of them whose log is damaged, with the damage.
+        failed: the partition directories that could not be examined. Nothing is written to them.
         yes: whether to write without a question.
 
     Returns:
-        Whether the user agreed to all of it.
+        Whether the user agreed to every change.
     """
-    # What was given out is read before the cuts, which take markers and snapshots away, too.
+    # Read the numbers that were given out before the cuts, because a cut also removes markers and snapshots.
     is_any = any(group_of_directory(partition) is not None for partition in examined)
     given = read_given(disk, partition_directories(disk, data)) if is_any else Given()
     if not disk.exists(data / CATALOG_FILE):
-        given.producer_ids_end = 0  # the controllers of Apache Kafka give them out, and not its commit log
+        given.producer_ids_end = 0  # in Apache Kafka, controllers give out producer ids, not the commit log
     is_cut = {partition: _repair(disk, partition, damage, yes=yes) for partition, damage in found}
     logs = commit_logs(partition_directories(disk, data))
     said = {group: read_said(disk, directories, group) for group, directories in logs.items()}
@@ -163,7 +167,7 @@ def _cut_all(
 
 
 def _repair(disk: Disk, partition: Path, damage: Damage, *, yes: bool) -> bool:
-    """Cut a log, if its owner agrees. Returns whether it was cut."""
+    """Cut a log if the user agrees. Return whether it was cut."""
     sys.stdout.write(describe(disk, partition, damage))
     if not _agreed("Cut?", yes=yes):
         return False
@@ -184,7 +188,7 @@ def _agreed(question: str, *, yes: bool) -> bool:
     except typer.Abort as abort:
         if isinstance(abort.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None
-        sys.stdout.write("\n")  # the end of the input is a no
+        sys.stdout.write("\n")  # the user ended the input instead of answering, which counts as no
     sys.stdout.write("Nothing was changed.\n")
     return False
 
@@ -192,7 +196,7 @@ def _agreed(question: str, *, yes: bool) -> bool:
 def _go_on(
     disk: Disk, data: Path, directory: Path, given: Given, said: dict[str, Given], *, is_cut: bool, yes: bool
 ) -> bool:
-    """Let a coordinator go on behind what was given out, if the commit logs have lost that.
+    """Let a coordinator continue after the numbers that were given out, if the commit logs have lost them.
 
     Returns:
         Whether nothing is left to do.
@@ -212,7 +216,7 @@ def _go_on(
 
 
 def _describe_numbers(name: str, group: str, given: Given, said: dict[str, Given], state: GroupState) -> str:
-    """Why a record is added to a commit log, and what it says, for people."""
+    """Return the question to the user: why a record is added to a commit log, and what it says."""
     last, known = given.sequence_end(group) - 1, said[group].sequence_end(group) - 1
     reserved_end = max(one.producer_ids_end for one in said.values())
     log = f"{name}: the commit log of {group_in_words(group)}"
@@ -233,7 +237,7 @@ def _describe_numbers(name: str, group: str, given: Given, said: dict[str, Given
 
 
 def describe_passed(partition: Path, damage: Damage) -> str:
-    """What becomes of damage that a start passes over, and what a cut there would lose, for people."""
+    """Return a text for the user: what a start does with damage that it accepts, and what a cut there would lose."""
     return (
         f"{partition.name}: {damage.path.name} is damaged at byte {damage.position}: {damage.why}\n"
         "  A start passes over this damage: the broker answers reads of it KAFKA_STORAGE_ERROR, and serves the rest. "
@@ -245,7 +249,7 @@ def describe_passed(partition: Path, damage: Damage) -> str:
 
 
 def describe(disk: Disk, partition: Path, damage: Damage) -> str:
-    """What a cut would lose, for people."""
+    """Return a text for the user: what a cut would lose."""
     lines = [
         f"{partition.name}: {damage.path.name} is damaged at byte {damage.position}: {damage.why}",
         f"  A cut ends the log at offset {damage.end_offset} and takes {damage.size} bytes.",
@@ -294,15 +298,16 @@ def _describe_commit_log(disk: Disk, group: str, damage: Damage) -> list[str]:
 
 
 def _lower_recovery_point(disk: Disk, partition: Path, end_offset: int) -> None:
-    """Record that the log is no longer durable past its new end.
+    """Lower the recorded recovery point of a log to its new end.
 
-    It is done when the log is cut: until then, the old recovery point lets a start refuse what a crash has left of the cut.
+    This happens when the log has been cut. Until then, the old recovery point makes a start refuse what a crash has
+    left of an incomplete cut.
     """
     path = partition.parent / RECOVERY_POINT_CHECKPOINT
     try:
         offsets = read_offset_checkpoint(disk, path)
     except Corrupt:
-        return  # a start takes it for unknown
+        return  # a start treats a damaged checkpoint as unknown
     topic, _, index = partition.name.rpartition("-")
     if offsets.get((topic, int(index)), -1) > end_offset:
         write_offset_checkpoint(disk, path, {**offsets, (topic, int(index)): end_offset})

@@ -15,7 +15,7 @@ from stablelog.errors import InvalidConfig, StablelogError
 
 
 def pair(text: str) -> tuple[str, str]:
-    """`name=value` as a pair.
+    """Split `name=value`.
 
     Raises:
         InvalidConfig: there is no `=`.
@@ -27,10 +27,10 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """A file of settings, as Kafka has them: name=value, and comments behind #.
+    """Read a file of settings in Kafka's form: name=value on each line, and comments after #.
 
     Raises:
-        InvalidConfig: the file is not there, or a line is no setting.
+        InvalidConfig: the file is missing, or a line is not a setting.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -48,14 +48,15 @@ def run_serve(
 
     Raises:
         InvalidConfig: a setting is unknown or out of range.
-        Unavailable: the address or the directory is taken.
-        Corrupt: the directory cannot be opened.
+        Unavailable: the address or the data directory is in use.
+        Corrupt: the data directory cannot be opened.
     """
-    # An import makes tens of thousands of objects that stay. The collector would walk them several times meanwhile,
-    # which is a tenth of the time to start.
+    # The imports make tens of thousands of permanent objects. The garbage collector would visit them several times
+    # during the imports, which takes a tenth of the start time.
     gc.disable()
-    from stablelog.broker.config import load_settings, parse_listener
+    from stablelog.broker.config import load_settings
     from stablelog.broker.server import run_server
+    from stablelog.broker.settings import parse_listener
 
     gc.freeze()
     gc.enable()
@@ -80,9 +81,9 @@ def stop_with_parent(fd: int, stop_timeout_s: float) -> None:
     """Stop this process when the process that started it has ended.
 
     Args:
-        fd: the reading end of a pipe whose other end the parent holds. The system closes that end with the parent,
-            also after `kill -9`; while a process that the parent has forked holds it, too, this one goes on.
-        stop_timeout_s: how long a stop in order may take; then the process is killed.
+        fd: the reading end of a pipe whose other end the parent holds. The system closes that end when the parent ends,
+            also by `kill -9`. If another process forked by the parent holds it, too, this process continues.
+        stop_timeout_s: how long an orderly stop may take before the process is killed.
     """
 
     def wait() -> None:
@@ -99,7 +100,7 @@ def run_process(arguments: Sequence[str]) -> None:
     """Run the process that `stablelog.serve()` starts, until it is told to stop or its parent has ended.
 
     Args:
-        arguments: data directory, host, port and settings, with no command line to read.
+        arguments: data directory, host, port and settings, in this order.
     """
     data, host, port, *settings = arguments
     stop_with_parent(sys.stdin.fileno(), STOP_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""`stablelog topics`."""
+"""`stablelog topics`: create, list, describe, alter and delete topics."""
 
 from collections.abc import Sequence
 
@@ -78,7 +78,7 @@ def describe(bootstrap: str, name: str, *, as_json: bool) -> None:
 
 
 def _configs(bootstrap: str, name: str) -> dict[str, str]:
-    """The settings that the topic has for itself."""
+    """Return the settings that were set for the topic itself, without the broker's defaults."""
     resource = ConfigResource(ResourceType.TOPIC, name)
     admin = admin_client(bootstrap)
     entries = ask(bootstrap, lambda: admin.describe_configs([resource])[resource], f"settings of {name}")
@@ -88,7 +88,7 @@ def _configs(bootstrap: str, name: str) -> dict[str, str]:
 def alter(
     bootstrap: str, name: str, configs: Sequence[str], partitions: int | None, *, as_json: bool
 ) -> None:
-    """Change settings, and the count of partitions."""
+    """Change settings and the number of partitions."""
     if not configs and partitions is None:
         fail(f"say what of {name} to change: --config name=value or --partitions")
     known_topic(bootstrap, name)

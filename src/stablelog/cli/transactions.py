@@ -1,4 +1,4 @@
-"""`stablelog transactions`: which are open, whose they are, and how to end one (KIP-664)."""
+"""`stablelog transactions`: list, describe, find hanging and abort transactions (KIP-664)."""
 
 import time
 from collections import defaultdict
@@ -17,17 +17,11 @@ from stablelog.cli.disk_watch import say
 from stablelog.cli.output import done, fail, show
 from stablelog.cli.partition_watch import unavailable_partitions
 from stablelog.client.connection import Connection, check
+from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.children import child_of
 from stablelog.wire.extension.transaction_groups import group_of
 from stablelog.wire.messages import message_class
 
-INIT_PRODUCER_ID, WRITE_TXN_MARKERS, DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = (
-    22,
-    27,
-    61,
-    65,
-    66,
-)
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
@@ -53,7 +47,7 @@ def _module_of(client: Connection, api_key: int) -> Any:
 
 def _listed(client: Connection, states: Iterable[str] = (), longer_than_ms: int = -1) -> list[Any]:
     fields: dict[str, Any] = {"state_filters": tuple(states), "producer_id_filters": ()}
-    request_class = client.request_class(LIST_TRANSACTIONS)
+    request_class = client.request_class(ApiKey.LIST_TRANSACTIONS)
     if request_class.__version__ >= 1:
         fields["duration_filter"] = longer_than_ms
     response = client.call(request_class(**fields))
@@ -84,7 +78,7 @@ def list_transactions(bootstrap: str, state: str | None, longer_than_ms: int, *,
 
 
 def _part_of(transactional_id: str) -> str | None:
-    """Which joint commit a child belongs to, in words."""
+    """Describe the joint commit to which a child's transactional id belongs; None if it is not a child's id."""
     child = child_of(transactional_id)
     if child is None:
         return None
@@ -95,8 +89,8 @@ def _part_of(transactional_id: str) -> str | None:
 
 @cache
 def _description_class() -> Any:
-    """Kio's response with the start time as a number: it is -1 where no transaction is open, which is no time for kio."""
-    plain = message_class(DESCRIBE_TRANSACTIONS, 0, "response")
+    """Return kio's response class with the start time as a number, because kio refuses the -1 for no transaction."""
+    plain = message_class(ApiKey.DESCRIBE_TRANSACTIONS, 0, "response")
     state_class = get_args(next(f.type for f in fields(plain) if f.name == "transaction_states"))[0]
     state = _with_field(state_class, "transaction_start_time", i64, "int64")
     return _with_field(plain, "transaction_states", GenericAlias(tuple, (state, ...)), None)
@@ -118,7 +112,7 @@ _KIO_CONSTANTS = ("__type__", "__version__", "__flexible__", "__api_key__", "__h
 
 
 def _described(client: Connection, transactional_id: str) -> Any:
-    request = client.request_class(DESCRIBE_TRANSACTIONS)(transactional_ids=(transactional_id,))
+    request = client.request_class(ApiKey.DESCRIBE_TRANSACTIONS)(transactional_ids=(transactional_id,))
     found = client.call(request, _description_class()).transaction_states[0]
     check(found.error_code, f"transactional id {transactional_id!r}")
     return found
@@ -158,9 +152,9 @@ def describe(bootstrap: str, transactional_id: str, *, as_json: bool) -> None:
 
 
 def open_in_topic(client: Connection, topic: str, partitions: list[int]) -> dict[int, list[OpenInPartition]]:
-    """The transactions that are open in a topic's partitions, by partition, the oldest first."""
+    """Return the transactions that are open in a topic's partitions, by partition, the oldest first."""
     names = {txn.producer_id: txn.transactional_id for txn in _listed(client)}
-    module = _module_of(client, DESCRIBE_PRODUCERS)
+    module = _module_of(client, ApiKey.DESCRIBE_PRODUCERS)
     request = module.DescribeProducersRequest(
         topics=(module.TopicRequest(name=topic, partition_indexes=tuple(partitions)),)
     )
@@ -188,7 +182,7 @@ def open_in_topic(client: Connection, topic: str, partitions: list[int]) -> dict
 
 
 def find_hanging(bootstrap: str, topic: str | None, older_than_ms: int, *, as_json: bool) -> None:
-    """Find transactions that are open in a partition and that their coordinator does not hold open there."""
+    """Find transactions that are open in a partition although their coordinator does not have them open there."""
     topics = cluster(bootstrap).topics if topic is None else {topic: known_topic(bootstrap, topic)}
     unavailable = unavailable_partitions(bootstrap, topics)
     for (name, index), why in unavailable.items():
@@ -230,7 +224,7 @@ def abort(
     *,
     as_json: bool,
 ) -> None:
-    """End a transaction: one that a coordinator holds open by its id, a hanging one by its place."""
+    """End a transaction: by its id if a coordinator has it open, by topic, partition and offset if it is hanging."""
     with Connection(bootstrap) as client:
         if transactional_id is not None:
             _abort_by_id(client, transactional_id)
@@ -255,12 +249,12 @@ def abort(
 
 
 def _abort_by_id(client: Connection, transactional_id: str) -> None:
-    """A new producer of the same id ends what its predecessor has open, and fences it."""
+    """Abort by InitProducerId: a new producer with the same id aborts and fences its predecessor."""
     known = _described(client, transactional_id)
     if known.transaction_state != "Ongoing":
         fail(f"{transactional_id} has no open transaction: it is in state {known.transaction_state}")
     timeout = min(known.transaction_timeout, timedelta(minutes=1))
-    request_class = message_class(INIT_PRODUCER_ID, 5, "request")
+    request_class = message_class(ApiKey.INIT_PRODUCER_ID, 5, "request")
     for _ in range(50):
         answer = client.call(request_class(transactional_id=transactional_id, transaction_timeout=timeout))
         if answer.error_code is not ErrorCode.concurrent_transactions:
@@ -278,7 +272,7 @@ def _abort_by_place(client: Connection, topic: str, partition: int, start_offset
         fail(
             f"no transaction is open in {topic}-{partition} from offset {start_offset}; open ones begin at: {starts}"
         )
-    module = _module_of(client, WRITE_TXN_MARKERS)
+    module = _module_of(client, ApiKey.WRITE_TXN_MARKERS)
     marker = module.WritableTxnMarker(
         producer_id=hanging.producer_id,
         producer_epoch=hanging.producer_epoch,

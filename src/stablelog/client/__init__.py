@@ -1,1 +1,1 @@
-"""A small synchronous client of the Kafka protocol, for what confluent-kafka has no call for; and `stablelog.connect`."""
+"""The native client (`stablelog.connect`), and a small Kafka client for requests that confluent-kafka lacks."""

@@ -1,10 +1,11 @@
-"""The client for programs with an event loop: `stablelog.aio.connect`.
+"""The client for asyncio programs: `stablelog.aio.connect`.
 
-The same transactions and readers as in `client.native`: what waits for a broker is done by threads of the client, what
-does not is done at once. The loop never waits, and nothing is decided twice.
+It has the same transactions and readers as `client.native`. Calls that may wait for a broker run in threads of the
+client; calls that cannot wait run in the event loop. So the client never blocks the loop.
 
-Cancelled, a call waits until its thread is done, with the transaction aborted, and then raises: nothing goes on behind
-the caller's back. That takes as long as an answer does; if nobody answers, as long as a broker may be silent.
+A cancelled call waits until its thread has finished and the transaction is aborted, and then raises. So no work goes on
+after a cancelled call has returned. The call takes until the broker's response, or until the timeout for a silent
+broker.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from stablelog.client.writing import Committed, Headers, Outcome, Position, Writ
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
-THREADS_MAX: Final = 32  # calls that wait for a broker at the same time; more take their turn
+THREADS_MAX: Final = 32  # calls that wait for a broker at the same time; further calls wait for a thread
 
 
 async def _wait(
@@ -32,10 +33,10 @@ async def _wait(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> Result:
-    """Have it done by a thread, to its end: cancelled meanwhile, `call_off` shall bring that near.
+    """Run a call in a thread and wait for its end. If this task is cancelled, run `call_off`, which shortens the call.
 
     Raises:
-        asyncio.CancelledError: it was cancelled. The call is over, well or not.
+        asyncio.CancelledError: the task was cancelled. The call has ended, with a result or an error.
     """
     working = asyncio.get_running_loop().run_in_executor(pool, lambda: call(*args, **kwargs))
     cancelled: asyncio.CancelledError | None = None
@@ -46,7 +47,7 @@ async def _wait(
             cancelled = error
             call_off()
     if cancelled is not None:
-        working.exception()  # has been seen
+        working.exception()  # marks the exception as retrieved, so that asyncio does not log it
         raise cancelled
     return working.result()
 
@@ -54,11 +55,11 @@ async def _wait(
 class AsyncTransaction:
     """A transaction of one writer. Made by `AsyncClient.transaction`; several tasks may write into it.
 
-    As a context manager it commits when the block ends, and aborts if it ends by an exception or is cancelled.
+    As a context manager it commits when the block ends, and aborts if the block raises or is cancelled.
 
     Args:
-        begin: makes the transaction, given whom to tell what becomes of it.
-        pool: of the client.
+        begin: makes the transaction; its argument is called with the outcome.
+        pool: the client's threads.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class AsyncTransaction:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._pool = pool
-        self._turn = asyncio.Lock()  # of whoever writes: in the order in which they came
+        self._turn = asyncio.Lock()  # held by the task that writes; first come, first served
         self._futures: list[asyncio.Future[Position]] = []
         self._is_ending = False
         self._writing = begin(self._tell)
@@ -96,27 +97,29 @@ class AsyncTransaction:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> "asyncio.Future[Position]":
-        """Write a record. Waits only while too much is under way; for the record's fate there is the future.
+        """Write a record. Waits only while too many bytes are in flight; the future tells the record's outcome.
 
         Args:
-            topic: as in `Transaction.write`, and so are the rest.
+            topic: as in `Transaction.write`, like the other arguments.
             key: text is written as UTF-8.
             value: as `key`.
             headers: names and values, as pairs or as a mapping.
-            partition: by default that of the key; without a key, one after the other.
-            timestamp_ms: by default now.
+            partition: by default chosen by the key; without a key, round-robin.
+            timestamp_ms: by default the current time.
 
         Returns:
-            A future, done when the transaction has ended, and not before: the record's position if it commits, else a
-            failure. Cancelling it changes nothing for the record.
+            A future that is done when the transaction has ended, and not before. Its result is the record's position
+            after a commit; after an abort, it has an exception. Cancelling the future does not affect the record.
 
         Raises:
-            Refused: the transaction has ended, or it is aborted now, and all futures have failed: the broker has ended it,
-                or none took what was written within the deadline. Or there is no such topic, or partition of it.
-            Unavailable: no broker answers where the topic is asked for. Nothing was written.
+            Refused: the transaction had ended; or this call aborted it and failed all futures, because the broker has
+                ended it or no broker accepted its batches within the deadline; or the topic or partition does not
+                exist.
+            Unavailable: no broker responds to the request for the topic's metadata. Nothing was written.
         """
         async with self._turn:
-            # Asked again after each wait: who leaves meanwhile has its thread, which the loop must not wait for.
+            # Check again after each wait: while this task waited, another task may have begun to end the transaction
+            # with a call in a thread, and `put` would block the loop for that call.
             while self._is_ending or not self._writing.is_ready(topic):
                 await self._wait(self._writing.make_ready, topic)
             self._writing.put(topic, key, value, headers, partition, timestamp_ms)
@@ -127,33 +130,34 @@ class AsyncTransaction:
             return future
 
     async def commit(self) -> Committed:
-        """Commit what was written. May be asked again, after any failure, and answers the same.
+        """Commit what was written. The call may be repeated after any failure and then gives the same result.
 
-        Cancelled, it aborts if the commit was not asked for yet; if it was, the futures tell what became of it, and
-        so does another `commit`.
+        A cancelled call aborts the transaction if the commit was not requested yet. If it was, the futures tell the
+        outcome, and so does another `commit`.
 
         Returns:
-            The commit's number, and the positions of the records that were written first and last.
+            The commit sequence, and the positions of the records that were written first and last.
 
         Raises:
-            Refused: it is aborted, and all futures have failed.
-            Unavailable: it is not known whether it is committed, or at which positions: ask again, or `abort`. Until
-                then the futures wait.
-            OffsetOutOfRange: it is committed, and the records have been removed before their positions were told.
+            Refused: the transaction is aborted, and all futures have failed.
+            Unavailable: it is unknown whether the transaction is committed, or at which positions. Repeat the call, or
+                call `abort`. Until then the futures are not done.
+            OffsetOutOfRange: the transaction is committed, but its records were removed before their positions were
+                known.
         """
         return await self._end(self._writing.commit)
 
     async def abort(self) -> None:
-        """Abort what was written: all futures fail. Nothing happens if it is aborted already.
+        """Abort what was written: all futures fail. No effect on a transaction that is aborted already.
 
         Raises:
-            Refused: it is committed.
-            Unavailable: its commit was asked for, and it is not known whether it is committed.
+            Refused: the transaction is committed.
+            Unavailable: its commit was requested, and it is unknown whether it is committed.
         """
         await self._end(self._writing.abort)
 
     async def _end(self, call: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """After the writes that were begun before; cancelled while it waits for them, too, it aborts."""
+        """Run `call` after all earlier writes. If it is cancelled, even while it waits for these writes, it aborts."""
         try:
             await self._turn.acquire()
         except asyncio.CancelledError as cancelled:
@@ -166,14 +170,14 @@ class AsyncTransaction:
             self._turn.release()
 
     async def _leave(self, error: BaseException) -> None:
-        """Abort, whoever is writing."""
+        """Abort, even while another task is writing."""
         self._is_ending = True
         if isinstance(error, asyncio.CancelledError):
             self._writing.call_off()
         await _wait(self._pool, self._writing.call_off, self._writing.leave, error)
 
     async def _wait(self, call: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
-        """Have it done by a thread; cancelled, the transaction is aborted, unless its commit has been asked for."""
+        """Run a call in a thread. If it is cancelled, abort the transaction, unless its commit has been requested."""
         try:
             return await _wait(self._pool, self._writing.call_off, call, *args, **kwargs)
         except asyncio.CancelledError as cancelled:
@@ -181,8 +185,8 @@ class AsyncTransaction:
             raise
 
     def _tell(self, outcome: Outcome) -> None:
-        """In whichever thread: all futures are done in one step of the loop."""
-        with suppress(RuntimeError):  # a loop that is closed has nobody who waits
+        """Set all futures in one step of the event loop. Called from any thread."""
+        with suppress(RuntimeError):  # the loop is closed, so no task waits for the futures
             self._loop.call_soon_threadsafe(self._settle, outcome)
 
     def _settle(self, outcome: Outcome) -> None:
@@ -195,15 +199,15 @@ class AsyncTransaction:
             for future in futures:
                 if not future.cancelled():
                     future.set_exception(outcome)
-                    future.exception()  # whoever ends the transaction is told: nobody has to look at each
+                    future.exception()  # marks it as retrieved: the caller that ends the transaction gets the error
 
 
 class AsyncClient:
     """A client of a stablelog broker. Made by `connect`.
 
     Args:
-        bootstrap: "host:port,host:port"; one that answers is enough.
-        deadline_s: how long whatever is asked is tried again before it fails.
+        bootstrap: "host:port,host:port"; one reachable address is enough.
+        deadline_s: for how many seconds a request is retried before the call fails.
     """
 
     def __init__(self, bootstrap: str, *, deadline_s: float = DEADLINE_S) -> None:
@@ -219,18 +223,18 @@ class AsyncClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; those of transactions and readers when these end. No more can be begun."""
+        """Close the connections; those of open transactions and readers when these end. New ones are refused."""
         self._client.close()
 
     def transaction(self, group: str = "", timeout: float = TIMEOUT_S) -> AsyncTransaction:
-        """Begin a transaction. Called in the event loop that is to settle its futures.
+        """Begin a transaction. Call it in the event loop that will set the futures.
 
         Args:
-            group: the transaction group, to which the topics belong; empty for the default one.
-            timeout: seconds after which it is aborted, if it is still open.
+            group: the transaction group of the topics; empty for the default group.
+            timeout: seconds until an open transaction is aborted.
 
         Raises:
-            InvalidConfig: the timeout is none that a transaction can have, or no group can have this name.
+            InvalidConfig: the timeout is out of range, or the group's name is invalid.
             Refused: the client is closed.
         """
         return AsyncTransaction(lambda on_end: self._client.begin(group, timeout, on_end), self._pool)
@@ -245,17 +249,17 @@ class AsyncClient:
         wait: float | None = None,
         group: str | None = None,
     ) -> AsyncGenerator[CommittedTransaction, None]:
-        """Read whole transactions of commit-ordered topics. Records outside transactions are passed over.
+        """Read whole transactions of commit-ordered topics. Records outside transactions are skipped.
 
-        Nothing is read before it is asked for.
+        No request is sent before the first transaction is requested from the generator.
 
         Args:
-            topics: as in `Client.read`, and so are the rest.
-            order: there is no other in which transactions are whole.
-            cut: whether a transaction is handed out over all partitions of all topics.
-            after: the commit sequence after which to begin; None for what is yet to come.
-            wait: seconds to wait for another transaction before the reader ends; None for ever.
-            group: the transaction group of the topics, which is asked for if it is None.
+            topics: as in `Client.read`, like the other arguments.
+            order: the only order in which transactions are whole.
+            cut: whether a transaction covers all partitions of all topics.
+            after: the commit sequence after which to begin; None for new commits only.
+            wait: seconds to wait for another transaction before the reader ends; None for no limit.
+            group: the transaction group of the topics; None asks the broker for it.
 
         Raises:
             InvalidConfig: as in `Client.read`.
@@ -278,13 +282,13 @@ class AsyncClient:
 
 
 def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> AsyncClient:
-    """A client of the brokers behind these addresses. Nothing is asked of them yet.
+    """Make a client of the brokers at these addresses. Sends no request yet.
 
     Args:
-        bootstrap: "host:port,host:port"; one that answers is enough.
-        deadline: seconds for which whatever is asked is tried again before it fails.
+        bootstrap: "host:port,host:port"; one reachable address is enough.
+        deadline: for how many seconds a request is retried before the call fails.
 
     Raises:
-        InvalidConfig: an address that is none.
+        InvalidConfig: an address is invalid.
     """
     return AsyncClient(bootstrap, deadline_s=deadline)

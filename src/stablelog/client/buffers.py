@@ -1,8 +1,8 @@
-"""Where large buffers come from: from those that were given out before and that nobody looks at any more.
+"""Pool of large buffers, which are reused when no code refers to them any more.
 
-A fresh buffer of a megabyte costs more than what is done with it: the kernel hands it over page by page, each with a
-fault and zeroed. Whether a buffer is free is told by its reference count: whoever uses it, also through a memoryview,
-counts in it.
+A new buffer of a megabyte costs more than its use: the kernel provides it page by page, each with a page fault and
+zeroed. The reference count tells whether a buffer is free, because every user of it, also through a memoryview, holds a
+reference.
 """
 
 import sys
@@ -14,14 +14,14 @@ def _references(kept: list[bytearray], place: int) -> int:
     return sys.getrefcount(kept[place])
 
 
-UNUSED = _references([bytearray(1)], 0)  # what is counted where nobody but the list knows the buffer
+UNUSED = _references([bytearray(1)], 0)  # the reference count of a buffer that only the list refers to
 
 
 class Buffers:
-    """Buffers that go round.
+    """A pool of reusable buffers.
 
     Args:
-        size_max: bytes of all buffers that are kept.
+        size_max: bytes of all buffers in the pool.
     """
 
     def __init__(self, size_max: int) -> None:
@@ -29,7 +29,7 @@ class Buffers:
         self._kept: list[bytearray] = []
 
     def take(self, size: int) -> bytearray:
-        """A buffer of exactly this size, with anything in it."""
+        """Return a buffer of exactly this size with arbitrary content."""
         if size < SIZE_MIN:
             return bytearray(size)
         for place in range(len(self._kept)):
@@ -46,7 +46,7 @@ class Buffers:
         return made
 
     def _keep(self, made: bytearray) -> None:
-        """Keep a buffer; let go of the oldest for it. What is let go lives as long as it is used."""
+        """Add a buffer to the pool; drop the oldest ones to make space. A dropped buffer lives until its last use."""
         self._kept.append(made)
         while len(self._kept) > 1 and sum(map(len, self._kept)) > self._size_max:
             del self._kept[0]

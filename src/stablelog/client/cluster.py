@@ -1,6 +1,6 @@
-"""Which broker leads what: bootstrap addresses, metadata, leaders, offsets; and asking again while that changes.
+"""The brokers of a cluster as a client sees them: bootstrap, metadata, leaders, coordinators, offsets, and retries.
 
-A `Cluster` pickles as its arguments: what runs in another process connects anew.
+A `Cluster` is pickled as its constructor's arguments: in another process it opens new connections.
 """
 
 import itertools
@@ -17,21 +17,21 @@ from typing import Any, NamedTuple, Self, TypeVar
 from kio.schema.errors import ErrorCode
 
 from stablelog.client.connection import CLIENT_ID, TIMEOUT_S, Connection, check
-from stablelog.client.fetching import Fetched, fetch_request, read_fetch_response
 from stablelog.errors import InvalidConfig, OffsetOutOfRange, Refused, Unavailable
+from stablelog.types import TopicPartition
+from stablelog.wire.api import ApiKey
+from stablelog.wire.fetch import Fetched, encode_fetch_request, read_fetch_response
 
 Result = TypeVar("Result")
-Target = tuple[str, int]  # topic, partition
 
-FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, DESCRIBE_LOG_DIRS = 1, 2, 3, 10, 35
-EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3  # the specs of list_offsets that are no timestamps
+EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3  # values of list_offsets that are not timestamps
 ISOLATIONS = {"read_uncommitted": 0, "read_committed": 1}
 DEADLINE_S = 30.0
-CREATION_TRIES = 6  # half a second or so, until a topic is to be seen that was made by being asked for
-IDLE_MAX = 4  # connections to a broker that were lent and given back
+CREATION_TRIES = 6  # about half a second, until a topic that the metadata request created is visible
+IDLE_MAX = 4  # idle connections to one broker that are kept for reuse
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.02, 1.0
 
-# What goes away by itself, once the cluster has sorted itself out: ask again, with new metadata.
+# Error codes that go away when the cluster has settled: the request is retried with new metadata.
 PASSING = frozenset(
     {
         ErrorCode.leader_not_available,
@@ -56,7 +56,7 @@ PASSING = frozenset(
 
 
 class Again(Exception):
-    """Raised within `Cluster.retrying`: what failed will pass."""
+    """Raised within `Cluster.retrying` for an error that a retry can resolve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class Partition:
     """One partition of a topic.
 
     Attributes:
-        leader_id: the leader's node id; -1 while there is none.
-        leader_epoch: of that leader; -1 if the broker tells none.
-        is_offline: whether it has no leader and a replica of it is offline.
+        leader_id: the leader's node id; -1 if there is none.
+        leader_epoch: the leader's epoch; -1 if the broker does not send it.
+        is_offline: whether it has no leader and one of its replicas is offline.
     """
 
     leader_id: int
@@ -76,7 +76,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic: its id (None if the broker tells none) and its partitions by index."""
+    """One topic: its id (None if the broker does not send it) and its partitions by index."""
 
     name: str
     topic_id: uuid.UUID | None
@@ -85,7 +85,7 @@ class Topic:
 
 
 class Listed(NamedTuple):
-    """What `list_offsets` finds: the offset, and the timestamp of its record in ms; -1 where there is none."""
+    """A result of `list_offsets`: the offset, and the timestamp of its record in ms; -1 if there is none."""
 
     offset: int
     timestamp_ms: int
@@ -95,10 +95,10 @@ class Cluster:
     """The brokers behind a list of addresses.
 
     Args:
-        bootstrap: "host:port,host:port"; one that answers is enough.
-        client_id: the name under which the brokers' logs know this client.
-        timeout_s: how long a broker may be silent.
-        deadline_s: how long a call is tried again before it fails.
+        bootstrap: "host:port,host:port"; one reachable address is enough.
+        client_id: the name of this client in the brokers' logs.
+        timeout_s: how long a broker may take to respond.
+        deadline_s: how long a call is retried before it fails.
     """
 
     def __init__(
@@ -121,8 +121,8 @@ class Cluster:
             raise InvalidConfig("no bootstrap address: host:port, several parted by commas")
         self._nodes: dict[int, str] = {}  # node id -> "host:port"
         self._connections: dict[str, Connection] = {}  # by address
-        self._idle: dict[str, list[Connection]] = {}  # lent and given back, by address
-        self._sole_node_id: int | None = None  # of a cluster of one, which then coordinates everything
+        self._idle: dict[str, list[Connection]] = {}  # idle connections, by address
+        self._sole_node_id: int | None = None  # of a cluster of one, which then is every coordinator
         self._topics: dict[str, Topic] = {}
         self._hurry = threading.Event()
 
@@ -144,19 +144,19 @@ class Cluster:
         self._connections.clear()
         self._idle.clear()
 
-    # --- asking again ---
+    # --- retries ---
 
     def retrying(self, what: str, attempt: Callable[[], Result], deadline_s: float | None = None) -> Result:
-        """Call until it succeeds, fails for good, or the deadline has passed.
+        """Call `attempt` until it succeeds, fails with an error that no retry can resolve, or the deadline has passed.
 
         Args:
-            what: for the message: "listing offsets".
-            attempt: raises Again, Unavailable or a Refused that passes, to be called again.
-            deadline_s: instead of the cluster's.
+            what: names the work in messages: "listing offsets".
+            attempt: is called again if it raises Again, Unavailable or a Refused with a code in PASSING.
+            deadline_s: replaces the cluster's deadline.
 
         Raises:
-            Unavailable: the deadline has passed; says what the last failure was.
-            Refused: for a reason that does not pass.
+            Unavailable: the deadline has passed; the message has the last failure.
+            Refused: a retry cannot help.
         """
         deadline_s = self.deadline_s if deadline_s is None else deadline_s
         deadline = time.monotonic() + deadline_s
@@ -180,36 +180,36 @@ class Cluster:
             backoff = min(2 * backoff, BACKOFF_MAX_S)
 
     def hurry(self) -> None:
-        """From any thread: whoever asks again gives up at the next failure, now and until `calm`."""
+        """Stop retries: until `calm`, every call fails at its next failure. May be called from any thread."""
         self._hurry.set()
 
     def calm(self) -> None:
-        """Ask again for as long as the deadline allows, as ever."""
+        """Allow retries until the deadline again."""
         self._hurry.clear()
 
     @property
     def is_hurried(self) -> bool:
-        """Whether nothing is asked again."""
+        """Whether retries are stopped."""
         return self._hurry.is_set()
 
     # --- connections ---
 
     def connection_to(self, node_id: int) -> Connection:
-        """A connection to a broker that metadata has named; the same one each time, until it breaks.
+        """Return the connection to a broker that metadata has named. It stays the same until it breaks.
 
         Raises:
-            Again: there is no such broker now.
-            Unavailable: it does not answer.
+            Again: metadata names no broker with this id now.
+            Unavailable: the broker does not respond.
         """
         if node_id not in self._nodes:
             raise Again(f"broker {node_id} is not there")
         return self._connection(self._nodes[node_id])
 
     def any_connection(self) -> Connection:
-        """A connection to any broker.
+        """Return a connection to any broker.
 
         Raises:
-            Unavailable: none answers.
+            Unavailable: no broker responds.
         """
         failures = []
         for address in [*self._connections, *self._addresses, *self._nodes.values()]:
@@ -221,29 +221,29 @@ class Cluster:
         raise Unavailable("; ".join(failures))
 
     def open_connection(self, address: str) -> Connection:
-        """A connection of the caller's own, which the caller closes."""
+        """Open a connection for the caller alone. The caller closes it."""
         return Connection(address, client_id=self._client_id, timeout_s=self._timeout_s)
 
     def lend_connection(self, address: str) -> Connection:
-        """A connection of the caller's own for a while: `give_back` spares the next one the opening."""
+        """Lend a connection to the caller alone. `give_back` keeps it for the next call, which need not open one."""
         idle = self._idle.get(address)
         return idle.pop() if idle else self.open_connection(address)
 
     def give_back(self, connection: Connection) -> None:
-        """Keep a lent connection for the next one, unless it broke, has answers to come, or enough of them are idle."""
+        """Keep a lent connection for reuse, unless it broke, awaits responses, or enough connections are idle."""
         idle = self._idle.setdefault(connection.address, [])
         if connection.is_closed or connection.is_awaiting:
             connection.close()
         else:
             idle.append(connection)
         if len(idle) > IDLE_MAX:
-            idle.pop(0).close()  # the one that was idle for longest
+            idle.pop(0).close()  # the connection that was idle for longest
 
     def address_of(self, node_id: int) -> str:
-        """The "host:port" of a broker that metadata has named.
+        """Return the "host:port" of a broker that metadata has named.
 
         Raises:
-            Again: there is no such broker now.
+            Again: metadata names no broker with this id now.
         """
         if node_id not in self._nodes:
             raise Again(f"broker {node_id} is not there")
@@ -256,15 +256,15 @@ class Cluster:
         return known
 
     def forget_metadata(self) -> None:
-        """Ask anew for who leads and coordinates what."""
+        """Drop the cached leaders and coordinators; the next call requests them again."""
         self._topics.clear()
         self._sole_node_id = None
 
     def ask(self, connection: Connection, request: Any, response_class: Any = None) -> Any:
-        """`Connection.call` on a connection of this cluster, which is forgotten if it breaks.
+        """Run `Connection.call` on a connection of this cluster; forget the connection if it breaks.
 
         Raises:
-            Unavailable: no answer. What was asked may have been done.
+            Unavailable: no response. The broker may have carried out the request.
         """
         try:
             return connection.call(request, response_class)
@@ -273,18 +273,18 @@ class Cluster:
             raise
 
     def ask_extension(self, connection: Connection, request: Any, what: str) -> Any:
-        """`ask` for something of stablelog's own, which other brokers do not know. For use in `retrying`.
+        """Send a request of one of stablelog's own APIs, which other brokers do not know. For use in `retrying`.
 
         Args:
-            connection: to whom.
-            request: its response's class is known by its API key.
-            what: what other brokers know nothing of, for the message: "cuts".
+            connection: the broker's connection.
+            request: its API key tells the class of the response.
+            what: what other brokers do not know, for the message: "cuts".
 
         Raises:
-            Again: not now.
-            Missing: a topic is not there.
-            Refused: the broker does not know the API, or does not do what is asked; says why.
-            Unavailable: no answer.
+            Again: a retry can resolve the error.
+            Missing: a topic does not exist.
+            Refused: the broker does not know the API, or refuses the request; the message says why.
+            Unavailable: no response.
         """
         if not connection.speaks(request.__api_key__):
             raise Refused(
@@ -292,7 +292,7 @@ class Cluster:
                 f"{self.bootstrap} knows no {what}: that needs a stablelog broker",
             )
         answer = self.ask(connection, request)
-        # The broker that has a topic answers for it: one that it does not know will not come by waiting.
+        # This response comes from the broker that has the topic. If it does not know the topic, waiting will not help.
         if answer.error_code is ErrorCode.unknown_topic_or_partition:
             raise Missing(answer.error_message or answer.error_code.name)
         if answer.error_code in PASSING:
@@ -302,7 +302,7 @@ class Cluster:
         return answer
 
     def forget(self, connection: Connection) -> None:
-        """Close a connection that broke, so that the next call opens another."""
+        """Close a connection that broke, so that the next call opens a new one."""
         connection.close()
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
@@ -310,14 +310,14 @@ class Cluster:
     # --- metadata ---
 
     def metadata(self, topics: Iterable[str] | re.Pattern[str] | None = None) -> dict[str, Topic]:
-        """The topics by name, as they are now.
+        """Return the topics by name, by a new Metadata request.
 
         Args:
-            topics: names; or a pattern that whole names must match, internal topics left out; or None for all.
+            topics: names; or a pattern that whole names must match, without internal topics; or None for all topics.
 
         Raises:
-            Refused: a topic that was named is not there.
-            Unavailable: no broker answers.
+            Refused: a topic that was named does not exist.
+            Unavailable: no broker responds.
         """
         names = None if topics is None or isinstance(topics, re.Pattern) else tuple(topics)
         found = self.retrying("asking for metadata", lambda: self._metadata(names))
@@ -332,7 +332,7 @@ class Cluster:
     def _metadata(self, names: tuple[str, ...] | None, *, create: bool = False) -> dict[str, Topic]:
         connection = self.any_connection()
         try:
-            request_class = connection.request_class(METADATA)
+            request_class = connection.request_class(ApiKey.METADATA)
         except Unavailable:
             self.forget(connection)
             raise
@@ -378,11 +378,11 @@ class Cluster:
         self._topics.update(found)
         return found
 
-    def log_directories(self, targets: Iterable[Target] = ()) -> dict[int, list[str]]:
-        """The data directories of the brokers that metadata has named, by node id; for one that tells none, nothing.
+    def log_directories(self, targets: Iterable[TopicPartition] = ()) -> dict[int, list[str]]:
+        """Return the data directories of each broker that metadata has named, by node id; empty if a broker names none.
 
         Args:
-            targets: partitions that are wanted: Kafka leaves out a directory that holds none of them.
+            targets: the partitions of interest: Kafka leaves out a directory that holds none of them.
         """
         by_topic: dict[str, list[int]] = {}
         for topic, partition in targets:
@@ -393,7 +393,7 @@ class Cluster:
         for node_id in self._nodes:
             try:
                 connection = self.connection_to(node_id)
-                request_class = connection.request_class(DESCRIBE_LOG_DIRS)
+                request_class = connection.request_class(ApiKey.DESCRIBE_LOG_DIRS)
                 module = module_of(request_class)
                 topics = tuple(
                     module.DescribableLogDirTopic(topic=topic, partitions=tuple(partitions))
@@ -408,11 +408,11 @@ class Cluster:
         return found
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """How many partitions each topic has that is about to be written; one that is not there comes into being.
+        """Return the number of partitions of each topic that is to be written. A missing topic is created.
 
         Raises:
-            Refused: a topic is not there, and the broker makes none by itself.
-            Unavailable: no broker answers.
+            Refused: a topic does not exist, and the broker does not create topics automatically.
+            Unavailable: no broker responds.
         """
         names = tuple(topics)
         tries = itertools.count(1)
@@ -421,7 +421,7 @@ class Cluster:
             try:
                 return self._metadata(names, create=True)
             except Missing as missing:
-                # Apache Kafka answers the request that makes a topic as if it were not there.
+                # Apache Kafka responds to the request that creates a topic as if the topic did not exist.
                 if next(tries) < CREATION_TRIES:
                     raise Again(str(missing)) from missing
                 raise
@@ -430,22 +430,22 @@ class Cluster:
         return {name: len(topic.partitions) for name, topic in found.items()}
 
     def topic(self, name: str) -> Topic:
-        """A topic by metadata that may be of earlier; `retrying` renews it.
+        """Return a topic from cached metadata; `retrying` renews the metadata.
 
         Raises:
-            Refused: there is no such topic.
-            Again: it has no leader yet.
+            Refused: the topic does not exist.
+            Again: the topic has no leader yet.
         """
         if name not in self._topics:
             self._metadata((name,))
         return self._topics[name]
 
     def leader(self, topic: str, partition: int) -> int:
-        """The node id of a partition's leader, by metadata that may be of earlier; `retrying` renews it.
+        """Return the node id of a partition's leader from cached metadata; `retrying` renews the metadata.
 
         Raises:
-            Refused: there is no such topic or partition.
-            Again: it has no leader now.
+            Refused: the topic or partition does not exist.
+            Again: the partition has no leader now.
         """
         known = self.topic(topic).partitions.get(partition)
         if known is None:
@@ -457,18 +457,18 @@ class Cluster:
         return known.leader_id
 
     def coordinator(self, key: str, kind: int = 1) -> Connection:
-        """A connection to a coordinator: of a transactional id (kind 1) or a group (kind 0). For use in `retrying`.
+        """Return a connection to the coordinator of a transactional id (kind 1) or a group (kind 0). For `retrying`.
 
         Raises:
-            Again: there is none yet.
-            Refused: the broker knows of none.
-            Unavailable: no broker answers.
+            Again: no coordinator is available yet.
+            Refused: the broker refuses to name a coordinator.
+            Unavailable: no broker responds.
         """
         if self._sole_node_id is not None:
             return self.connection_to(self._sole_node_id)
         connection = self.any_connection()
         try:
-            request_class = connection.request_class(FIND_COORDINATOR)
+            request_class = connection.request_class(ApiKey.FIND_COORDINATOR)
         except Unavailable:
             self.forget(connection)
             raise
@@ -488,26 +488,26 @@ class Cluster:
     # --- reading ---
 
     def list_offsets(
-        self, specs: Mapping[Target, int], isolation: str = "read_committed"
-    ) -> dict[Target, Listed]:
-        """The offsets that timestamps, or the ends of the log, stand at.
+        self, specs: Mapping[TopicPartition, int], isolation: str = "read_committed"
+    ) -> dict[TopicPartition, Listed]:
+        """Find the offsets of timestamps, or the ends of logs.
 
         Args:
             specs: partition -> EARLIEST, LATEST (the last stable offset for read_committed), MAX_TIMESTAMP, or a
-                timestamp in ms: the first record at or after it.
+                timestamp in ms, which finds the first record at or after it.
             isolation: read_committed or read_uncommitted.
 
         Returns:
-            For each partition what was found; offset -1 where no record is as late as that.
+            A result for each partition; offset -1 if no record is as late as the timestamp.
 
         Raises:
-            Refused: a partition is not there, or the broker does not know the spec.
-            Unavailable: no answer within the deadline.
+            Refused: a partition does not exist, or the broker does not know the kind of spec.
+            Unavailable: no response within the deadline.
         """
-        found: dict[Target, Listed] = {}
+        found: dict[TopicPartition, Listed] = {}
 
-        def attempt() -> dict[Target, Listed]:
-            by_leader: dict[int, list[Target]] = {}
+        def attempt() -> dict[TopicPartition, Listed]:
+            by_leader: dict[int, list[TopicPartition]] = {}
             for target in specs:
                 if target not in found:
                     by_leader.setdefault(self.leader(*target), []).append(target)
@@ -520,12 +520,16 @@ class Cluster:
         return self.retrying("listing offsets", attempt)
 
     def _list_offsets_of(
-        self, leader_id: int, specs: Mapping[Target, int], isolation: str, found: dict[Target, Listed]
+        self,
+        leader_id: int,
+        specs: Mapping[TopicPartition, int],
+        isolation: str,
+        found: dict[TopicPartition, Listed],
     ) -> None:
-        """Ask one leader; what it answers goes into `found`, also if it refuses another partition."""
+        """Ask one leader. Results go into `found`, even if the leader refuses another partition."""
         connection = self.connection_to(leader_id)
         try:
-            request_class = connection.request_class(LIST_OFFSETS, newest=7)
+            request_class = connection.request_class(ApiKey.LIST_OFFSETS, newest=7)
         except Unavailable:
             self.forget(connection)
             raise
@@ -569,32 +573,32 @@ class Cluster:
         *,
         wait_ms: int = 500,
     ) -> Fetched:
-        """Whole record batches as the log has them, from the one that contains `offset`.
+        """Fetch whole record batches as they stand in the log, from the batch that contains `offset`.
 
         Args:
-            topic: where.
-            partition: where.
-            offset: the first one wanted.
-            size_max: bytes; the last batch may be cut off there, but the first one comes whole.
-            isolation: read_committed ends at the last stable offset and tells which transactions were aborted.
-            wait_ms: how long the broker may wait for a record where there is none.
+            topic: the topic's name.
+            partition: the partition's index.
+            offset: the first offset wanted.
+            size_max: bytes; the last batch may be cut off there, but the first one is always whole.
+            isolation: read_committed ends at the last stable offset and lists the aborted transactions.
+            wait_ms: how long the broker may wait for a record if there is none.
 
         Raises:
             OffsetOutOfRange: the offset is not in the log.
-            Refused: there is no such partition.
-            Unavailable: no answer within the deadline.
+            Refused: the partition does not exist.
+            Unavailable: no response within the deadline.
         """
 
         def attempt() -> Fetched:
             connection = self.connection_to(self.leader(topic, partition))
             try:
-                version = connection.version(FETCH, newest=12)
-                body = fetch_request(
+                version = connection.version(ApiKey.FETCH, newest=12)
+                body = encode_fetch_request(
                     version, topic, partition, offset, size_max, ISOLATIONS[isolation], wait_ms=wait_ms
                 )
-                connection.send(FETCH, version, [body], flexible=version >= 12)
+                connection.send(ApiKey.FETCH, version, [body], flexible=version >= 12)
                 answer = connection.receive(flexible=version >= 12)
-                with connection.reading(FETCH):
+                with connection.reading(ApiKey.FETCH):
                     fetched = read_fetch_response(version, answer)
             except Unavailable:
                 self.forget(connection)
@@ -608,7 +612,7 @@ class Cluster:
 
 
 class Missing(Refused):
-    """A topic or partition that is not there."""
+    """The topic or partition does not exist."""
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.invalid_topic_exception, message)
@@ -619,5 +623,5 @@ def _restore(bootstrap: str, client_id: str, timeout_s: float, deadline_s: float
 
 
 def module_of(message: Any) -> Any:
-    """The module of a request's class, with the classes nested in it."""
+    """Return the module of a request's class, which also has the classes of its nested structures."""
     return sys.modules[message.__module__]

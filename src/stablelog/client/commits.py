@@ -1,4 +1,4 @@
-"""The bounds of transactions as a client asks for them: which transaction stands where in a commit-ordered partition."""
+"""The client's side of DescribeCommits: the bounds of transactions in a commit-ordered partition."""
 
 import uuid
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from stablelog.wire.extension.commits import COUNT_MAX, DescribeCommitsRequest
 
 
 class Commit(NamedTuple):
-    """A transaction: its records of the partition stand at [start_offset, end_offset).
+    """A transaction. Its records in the partition are at [start_offset, end_offset).
 
-    With -1 for a commit sequence, a run of records outside transactions.
+    A commit sequence of -1 marks a run of records outside transactions.
     """
 
     start_offset: int
@@ -24,13 +24,13 @@ class Commit(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """What `describe_commits` found.
+    """The result of `describe_commits`.
 
     Attributes:
-        topic_id: tells the topic from a later one of the same name.
+        topic_id: distinguishes the topic from a later one with the same name.
         start_offset: the first position of the partition that can be read.
-        end_offset: the position behind the last one that can be read.
-        commits: the transactions, in order.
+        end_offset: the position after the last one that can be read.
+        commits: the transactions, in commit order.
     """
 
     topic_id: uuid.UUID | None
@@ -49,20 +49,20 @@ def describe_commits(
     count_max: int = COUNT_MAX,
     with_outside: bool = False,
 ) -> Commits:
-    """The next transactions of a partition that can be read: at most 1,000.
+    """Return the next transactions of a partition that can be read: at most 1,000.
 
     Args:
-        cluster: where.
-        topic: a commit-ordered one.
-        partition: of the topic.
-        offset: transactions that end at or before it are passed over.
-        commit_sequence: so are those with a lesser commit sequence.
-        count_max: how many are wanted.
+        cluster: the brokers.
+        topic: a commit-ordered topic.
+        partition: the partition's index.
+        offset: transactions that end at or before this position are skipped.
+        commit_sequence: transactions with a lower commit sequence are skipped.
+        count_max: at most this many are returned.
         with_outside: whether runs of records outside transactions are listed, too.
 
     Raises:
-        Refused: the partition is not there; or, with the code invalid_request, the topic is not in commit order.
-        Unavailable: no answer within the deadline.
+        Refused: the partition does not exist; or, with the code invalid_request, the topic is not commit-ordered.
+        Unavailable: no response within the deadline.
     """
     request = DescribeCommitsRequest(
         topic=topic,

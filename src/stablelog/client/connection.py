@@ -1,7 +1,7 @@
-"""One socket to one broker: a request and its answer, in the newest version that both sides speak.
+"""One socket to one broker, which sends requests and receives responses in the newest version that both sides support.
 
-Works against Apache Kafka as well. `call` speaks messages; `send` and `receive` are for requests that are made by
-hand and may be on their way several at a time: their answers come in the order in which they were sent.
+It works with Apache Kafka, too. `call` sends and receives messages. `send` and `receive` are for requests that are
+encoded by hand; several may be in flight, and their responses come in the order of the requests.
 """
 
 import io
@@ -18,18 +18,18 @@ from kio.serial.errors import SerialError
 
 from stablelog.client.buffers import Buffers
 from stablelog.errors import Refused, Unavailable
+from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.guard import checked
-from stablelog.wire.messages import API_VERSIONS, PREFIX, Buffer, api_name, message_class
+from stablelog.wire.messages import PREFIX, Buffer, message_class
 
 TIMEOUT_S = 10.0
 ANSWER_SIZE_MAX = 1 << 30
-ANSWER_ITEMS_MAX = 5_000_000  # topics, partitions and whatever else is listed in an answer, all together
-BUFFERS_SIZE_MAX = 24 << 20  # bytes of answers that are written over once nobody looks at them
+ANSWER_ITEMS_MAX = 5_000_000  # topics, partitions and other list entries of a response, all together
+BUFFERS_SIZE_MAX = 24 << 20  # bytes of receive buffers that are kept for reuse
 CLIENT_ID = "stablelog"
 LENGTH = struct.Struct(">i")
 CORRELATION_ID = struct.Struct(">i")
-API_VERSIONS_KEY = 18
-FEATURES_SINCE = 3  # the version of ApiVersions that tells of features
+FEATURES_SINCE = 3  # the version of ApiVersions that adds features
 
 
 class Connection:
@@ -37,14 +37,14 @@ class Connection:
 
     Args:
         address: "host:port".
-        client_id: the name under which the broker's log and metrics know it.
-        timeout_s: how long the broker may be silent while an answer is due.
+        client_id: the name of this client in the broker's log and metrics.
+        timeout_s: how long the broker may take to respond.
 
     Attributes:
         address: as given.
 
     Raises:
-        Unavailable: nobody accepts connections there.
+        Unavailable: no connection to the address can be made.
     """
 
     def __init__(self, address: str, *, client_id: str = CLIENT_ID, timeout_s: float = TIMEOUT_S) -> None:
@@ -60,7 +60,7 @@ class Connection:
         self._client_id = client_id.encode()
         self._correlation_id = 0
         self._buffers = Buffers(BUFFERS_SIZE_MAX)
-        self._awaited: list[tuple[int, int]] = []  # (correlation id, api key) of the answers that are due
+        self._awaited: list[tuple[int, int]] = []  # (correlation id, api key) of requests in flight
         self._versions: dict[int, tuple[int, int]] | None = None
         self._features: dict[str, int] = {}
 
@@ -73,27 +73,27 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close the socket; answers that are due are lost."""
+        """Close the socket. Responses that have not arrived are lost."""
         self._socket.close()
 
     @property
     def is_closed(self) -> bool:
-        """Whether it was closed, or broke: nothing can be asked any more."""
+        """Whether the connection was closed or broke, so that no request can be sent."""
         return self._socket.fileno() < 0
 
     @property
     def is_awaiting(self) -> bool:
-        """Whether an answer is due."""
+        """Whether a response has not arrived yet."""
         return bool(self._awaited)
 
-    # --- what the broker speaks ---
+    # --- versions and features ---
 
     @property
     def versions(self) -> dict[int, tuple[int, int]]:
-        """What the broker speaks: api key -> (first version, last version). Asked for once."""
+        """The versions that the broker supports: api key -> (first version, last version). Requested once."""
         if self._versions is None:
             answer = self.call(
-                message_class(API_VERSIONS_KEY, FEATURES_SINCE, "request")(
+                message_class(ApiKey.API_VERSIONS, FEATURES_SINCE, "request")(
                     client_software_name="stablelog", client_software_version="1"
                 )
             )
@@ -106,41 +106,42 @@ class Connection:
 
     @property
     def features(self) -> dict[str, int]:
-        """The cluster's finalized features and their levels, `transaction.version` among them."""
+        """The cluster's finalized features and their levels, for example `transaction.version`."""
         assert self.versions is not None
         return self._features
 
     def speaks(self, api_key: int, version: int = 0) -> bool:
-        """Whether the broker has this API, in this version or a later one."""
+        """Whether the broker supports this API in this version or a later one."""
         return self.versions.get(api_key, (0, -1))[1] >= version
 
     def version(self, api_key: int, newest: int | None = None) -> int:
-        """The version to speak: the newest that the broker has and we know, or an older one if `newest` says so.
+        """Return the newest version that both sides support, but at most `newest` if that is given.
 
         Raises:
-            Unavailable: the broker does not have the API, or has it in other versions only.
+            Unavailable: the broker does not support the API, or only in versions that this client does not know.
         """
         if api_key not in self.versions:
-            raise Unavailable(f"{self.address} does not speak {api_name(api_key)}")
+            raise Unavailable(f"{self.address} does not speak {ApiKey(api_key).snake_name}")
         first, last = self.versions[api_key]
-        version = min(last, API_VERSIONS[api_key][1] if newest is None else newest)
+        version = min(last, APIS[api_key].last_version if newest is None else newest)
         if version < first:
             raise Unavailable(
-                f"{self.address} speaks {api_name(api_key)} from version {first} on, not {version}"
+                f"{self.address} speaks {ApiKey(api_key).snake_name} from version {first} on, not {version}"
             )
         return version
 
     def request_class(self, api_key: int, newest: int | None = None) -> Any:
-        """The class of a request in the version that is spoken; its module holds the nested ones."""
+        """Return the request class of the version in use; its module has the classes of the nested structures."""
         return message_class(api_key, self.version(api_key, newest), "request")
 
-    # --- asking ---
+    # --- requests ---
 
     def call(self, request: Any, response_class: Any = None) -> Any:
-        """Send a request, and return the response; in a class of the caller's own where kio's cannot hold it.
+        """Send a request and return the response. `response_class` replaces kio's class if that cannot hold the
+        response.
 
         Raises:
-            Unavailable: the broker did not answer. What was asked may have been done.
+            Unavailable: the broker did not respond. It may have carried out the request.
         """
         api_key, version = request.__api_key__, request.__version__
         body = io.BytesIO()
@@ -149,19 +150,19 @@ class Connection:
         response_class = response_class or message_class(api_key, version, "response")
         data = self.receive(flexible=response_class.__flexible__)
         if (
-            api_key == API_VERSIONS_KEY
+            api_key == ApiKey.API_VERSIONS
             and ErrorCode.unsupported_version.value == int.from_bytes(data[:2], "big")
             and version
         ):
-            # A broker that does not know this version of ApiVersions answers in version 0.
+            # A broker that does not know this version of ApiVersions responds in version 0.
             return self.call(message_class(api_key, 0, "request")())
         return self.read(response_class, data)
 
     def read(self, response_class: Any, data: Buffer) -> Any:
-        """What the body of an answer says.
+        """Decode the body of a response.
 
         Raises:
-            Unavailable: nothing that this class could hold.
+            Unavailable: the bytes are not a response of this class.
         """
         with self.reading(response_class.__api_key__):
             body = checked(response_class, data, 0, count_max=ANSWER_ITEMS_MAX)
@@ -169,10 +170,11 @@ class Connection:
 
     @contextmanager
     def reading(self, api_key: int) -> Iterator[None]:
-        """What makes something of an answer stands in this: if it stumbles, the broker is broken.
+        """Context for decoding a response: a decoding error closes the connection, because the broker's bytes are
+        invalid.
 
         Raises:
-            Unavailable: with the connection closed.
+            Unavailable: decoding failed; the connection is closed.
         """
         try:
             yield
@@ -183,10 +185,10 @@ class Connection:
             ) from error
 
     def send(self, api_key: int, version: int, pieces: Sequence[Buffer], *, flexible: bool) -> None:
-        """Send a request whose body is in pieces, without waiting for the answer.
+        """Send a request whose body is in pieces, without waiting for the response.
 
         Raises:
-            Unavailable: it could not be sent as a whole. What was asked may have been done.
+            Unavailable: the request could not be sent completely. The broker may have carried it out.
         """
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         header = (
@@ -201,13 +203,13 @@ class Connection:
         except OSError as error:
             self.close()
             raise Unavailable(f"{self.address} did not take {_name(api_key)}: {error}") from error
-        except BaseException:  # Ctrl-C in the middle: whoever asks next must not find half a request sent
+        except BaseException:  # also after Ctrl-C, so that the next request does not follow half a request
             self.close()
             raise
         self._awaited.append((self._correlation_id, api_key))
 
     def _send_all(self, pieces: list[Buffer]) -> None:
-        """Everything, with as few copies and system calls as it takes."""
+        """Send all pieces with as few copies and system calls as possible."""
         left = [memoryview(piece).cast("B") for piece in pieces if len(piece)]
         while left:
             sent = self._socket.sendmsg(left[:64])
@@ -217,13 +219,13 @@ class Connection:
                 left[0] = left[0][sent:]
 
     def receive(self, *, flexible: bool) -> memoryview:
-        """The body of the answer to the oldest request that has none yet.
+        """Receive the body of the response to the oldest request without a response.
 
         Args:
-            flexible: whether the answer's version is a flexible one; its header is a byte longer then.
+            flexible: whether the response's version is flexible; then its header is a byte longer.
 
         Raises:
-            Unavailable: the broker did not answer. What was asked may have been done.
+            Unavailable: the broker did not respond. It may have carried out the request.
         """
         assert self._awaited, "no answer is due"
         correlation_id, api_key = self._awaited.pop(0)
@@ -237,10 +239,10 @@ class Connection:
         except OSError as error:
             self.close()
             raise Unavailable(f"{self.address} did not answer {_name(api_key)}: {error}") from error
-        except BaseException:  # nor half an answer read
+        except BaseException:  # also after Ctrl-C, so that no half-read response stays
             self.close()
             raise
-        return frame[CORRELATION_ID.size + (1 if flexible and api_key != API_VERSIONS_KEY else 0) :]
+        return frame[CORRELATION_ID.size + (1 if flexible and api_key != ApiKey.API_VERSIONS else 0) :]
 
     def _receive_exactly(self, size: int) -> memoryview:
         received = memoryview(self._buffers.take(size))
@@ -255,16 +257,16 @@ class Connection:
 
 def _name(api_key: int) -> str:
     try:
-        return api_name(api_key)
-    except KeyError:
+        return ApiKey(api_key).snake_name
+    except ValueError:
         return f"API {api_key}"
 
 
 def check(error: ErrorCode, what: str) -> None:
-    """Raise for an answer that is an error.
+    """Raise if a response has an error code.
 
     Raises:
-        Refused: with the error's name.
+        Refused: the message has the error's name.
     """
     if error is not ErrorCode.none:
         raise Refused(error, f"{what}: {error.name.replace('_', ' ')}")

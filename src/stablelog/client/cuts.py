@@ -1,4 +1,4 @@
-"""Cuts as a client asks for them: which transactions are whole in all partitions, and where they end in each."""
+"""The client's side of DescribeCut: the transactions that are whole in all partitions, and where they end in each."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,11 +7,12 @@ from typing import NamedTuple
 from kio.static.primitive import i64
 
 from stablelog.client.cluster import Cluster
+from stablelog.types import TopicPartition
 from stablelog.wire.extension.cut import NOT_KNOWN, RESOLVED, DescribeCutRequest
 
 
 class Holder(NamedTuple):
-    """A marker that a cut waits for. `transactional_id` is empty where the broker does not know it any more."""
+    """A marker that a cut waits for. `transactional_id` is empty if the broker does not know it any more."""
 
     commit_sequence: int
     transactional_id: str
@@ -24,26 +25,27 @@ class Cut:
     """A cut through some topics.
 
     Attributes:
-        group: the transaction group whose commits are numbered; empty for the default one.
-        commit_sequence: R: every commit up to it is whole below the offsets.
+        group: the transaction group; empty for the default group.
+        commit_sequence: R: every commit up to R is whole below the offsets.
         offsets: by topic and partition, the first position that is not in the cut.
-        last_commit_sequence: of the last commit that was decided.
-        holders: what R waits for, if it is behind that.
-        removed: by topic and partition, the greatest commit sequence of a transaction of which something may have been
-            removed there; -1 if nothing was, -2 if that is not known.
-        torn: the same of those that were removed though positions before them may be left.
+        last_commit_sequence: the commit sequence of the last commit that was decided.
+        holders: the markers that R waits for, if R is below `last_commit_sequence`.
+        removed: by topic and partition, the greatest commit sequence of a transaction of which records may have been
+            removed there; -1 if none were, -2 if that is unknown.
+        torn: by topic and partition, the greatest commit sequence of a transaction that was removed although positions
+            before it may remain; -1 if there is none.
     """
 
     group: str
     commit_sequence: int
-    offsets: dict[tuple[str, int], int]
+    offsets: dict[TopicPartition, int]
     last_commit_sequence: int
     holders: tuple[Holder, ...]
-    removed: dict[tuple[str, int], int]
-    torn: dict[tuple[str, int], int]
+    removed: dict[TopicPartition, int]
+    torn: dict[TopicPartition, int]
 
     def whole_after(self) -> int:
-        """The commit sequence behind which nothing was removed from any partition; R if that is not known."""
+        """The commit sequence after which no transaction lost records in any partition; R if that is unknown."""
         removed = (self.commit_sequence if one == NOT_KNOWN else one for one in self.removed.values())
         return max([0, *removed])
 
@@ -51,17 +53,17 @@ class Cut:
 def describe_cut(
     cluster: Cluster, topics: Iterable[str], commit_sequence: int = RESOLVED, *, group: str | None = None
 ) -> Cut:
-    """The cut at a commit sequence, or at the last one that is resolved.
+    """Return the cut at a commit sequence, or at the last one that is resolved.
 
     Args:
-        cluster: where.
-        topics: commit-ordered ones, all of one transaction group.
+        cluster: the brokers.
+        topics: commit-ordered topics of one transaction group.
         commit_sequence: R; it must be resolved.
-        group: the transaction group; None for the one that the topics belong to.
+        group: the transaction group; None for the group of the topics.
 
     Raises:
-        Refused: a topic is not there, not in commit order or of another group, or R is not resolved.
-        Unavailable: no answer within the deadline, or the broker knows no cuts.
+        Refused: a topic does not exist, is not commit-ordered or is in another group, or R is not resolved.
+        Unavailable: no response within the deadline.
     """
     request = DescribeCutRequest(group=group, commit_sequence=i64(commit_sequence), topics=tuple(topics))
 

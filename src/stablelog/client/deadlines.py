@@ -1,4 +1,4 @@
-"""What becomes of a transaction that nobody ends: its futures fail at its deadline, though nobody asks."""
+"""A thread that aborts the client's transactions at their deadlines, so that their futures fail without a call."""
 
 import threading
 import time
@@ -6,20 +6,20 @@ from typing import Final
 
 from stablelog.client.writing import Writing
 
-AGAIN_S: Final = 0.1  # for what somebody is at
+AGAIN_S: Final = 0.1  # pause before the next attempt, if another thread is using the transaction
 
 
 class Deadlines:
-    """The transactions of a client that are open, and a thread that waits for their deadlines while there are any."""
+    """The open transactions of a client, and a thread that waits for their deadlines while there are any."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._due: dict[Writing, float] = {}
-        self._next = 0.0  # when the thread wakes up
+        self._next = 0.0  # time.monotonic at which the thread wakes up
         self._is_watched = False
 
     def add(self, writing: Writing) -> None:
-        """It is open."""
+        """Watch an open transaction."""
         with self._changed:
             self._due[writing] = writing.deadline
             if not self._is_watched:
@@ -29,12 +29,12 @@ class Deadlines:
                 self._changed.notify()
 
     def remove(self, writing: Writing) -> None:
-        """It has ended."""
+        """Stop watching a transaction that has ended."""
         with self._changed:
             self._due.pop(writing, None)
 
     def wake(self) -> None:
-        """Have the thread end now, if nothing is open, and not at the deadline of what was."""
+        """Wake the thread, so that it ends if no transaction is open, instead of sleeping until an old deadline."""
         with self._changed:
             self._changed.notify()
 
@@ -49,7 +49,7 @@ class Deadlines:
                         self._due[writing] = time.monotonic() + AGAIN_S
 
     def _wait(self) -> list[Writing] | None:
-        """What is overdue, once something is; None if nothing is open any more."""
+        """Wait until transactions are overdue, and return them; return None if no transaction is open."""
         with self._changed:
             while self._due:
                 now = time.monotonic()

@@ -1,10 +1,11 @@
-"""The joint commit as a client asks for it: several open transactions, decided as one, once and for ever.
+"""The client's side of joint commits: several open transactions, committed together by one decision.
 
-A writer of many tasks calls `begin` in each of them, writes each task's records in a transaction of its own whose id
-is `child_id(...)`, and never commits these. Who knows which tasks have succeeded calls `commit` with their children.
-Every call may be repeated, after any failure: an answer that was lost is given again.
+A writer with several tasks calls `begin` in each task. Each task writes its records in its own transaction, whose
+transactional id is `child_id(...)`, and does not commit it. The process that knows which tasks have succeeded calls
+`commit` with these transactions, the children. Every call may be repeated after any failure: the broker then gives the
+same response again.
 
-What the broker makes of it: docs/protocol.md, "Joint commit".
+What the broker does: docs/protocol.md, "Joint commit".
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,7 +18,7 @@ from kio.static.primitive import i16, i32, i64
 
 from stablelog.client.cluster import Again, Cluster
 from stablelog.errors import Refused
-from stablelog.wire.extension import BEGIN_JOINT, COMMIT_JOINT
+from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.children import VERSION_MAX, Child, child_id, child_of
 from stablelog.wire.extension.joint import (
     AbortJointRequest,
@@ -44,7 +45,6 @@ __all__ = [
 
 FOR_EVER: Final = -1
 NO_ORDER: Final = -1
-INIT_PRODUCER_ID: Final = 22
 _COORDINATOR_AWAY: Final = frozenset(
     {
         ErrorCode.coordinator_load_in_progress,
@@ -59,14 +59,15 @@ GroupTarget = tuple[str, str, int]  # consumer group, topic, partition
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What `begin` found.
+    """The result of `begin`.
 
     Attributes:
-        committed: whether this version, or a later one, is committed: there is nothing to write.
-        commit_sequence: of its commit; -1 if it is open, or not the last version that was committed.
-        last_version: the last version of the key that was committed; -1 if none was.
-        run: who has committed this version; empty if it is open, not the last one, or nobody said.
-        digest: what it is made of, in the words of `commit`; empty likewise.
+        committed: whether this version or a later one is committed, so that there is nothing to write.
+        commit_sequence: the number of its commit; -1 if it is open or is not the last committed version.
+        last_version: the last committed version of the key; -1 if there is none.
+        run: the run that committed this version; empty if it is open, is not the last one, or was committed without a
+            run.
+        digest: the digest that was given to `commit`; empty in the same cases.
     """
 
     committed: bool
@@ -78,12 +79,12 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What `commit` did.
+    """The result of `commit`.
 
     Attributes:
-        commit_sequence: of the commit; -1 if a later version has been committed since.
-        already: whether this version, or a later one, was committed before this call. Unless the call is a repetition,
-            what its children wrote was aborted.
+        commit_sequence: the number of the commit; -1 if a later version has been committed since.
+        already: whether this version or a later one was committed before this call. Then the records of this call's
+            children are aborted, unless the call is a repetition.
         run: as in `Begun`.
         digest: as in `Begun`.
     """
@@ -95,28 +96,28 @@ class Committed:
 
 
 def supported(cluster: Cluster) -> bool:
-    """Whether the broker knows joint commits: stablelog does, Apache Kafka does not.
+    """Whether the broker supports joint commits. stablelog does, Apache Kafka does not.
 
     Raises:
-        Unavailable: no broker answers.
+        Unavailable: no broker responds.
     """
     return cluster.retrying(
-        "asking what the broker speaks", lambda: cluster.any_connection().speaks(COMMIT_JOINT)
+        "asking what the broker speaks", lambda: cluster.any_connection().speaks(ApiKey.COMMIT_JOINT)
     )
 
 
 def next_order(cluster: Cluster) -> int:
-    """A number greater than any that was given before: who asks for it when it starts knows its place among the runs.
+    """Return a number greater than all numbers that were returned before. A run that gets one at its start is ordered.
 
-    It is a producer id, which the broker gives once and in growing order, through any restart.
+    The number is a producer id: the broker gives each id once, in rising order, also after a restart.
 
     Raises:
-        Unavailable: no broker answers.
+        Unavailable: no broker responds.
     """
 
     def attempt() -> int:
         connection = cluster.any_connection()
-        request_class = connection.request_class(INIT_PRODUCER_ID, newest=5)
+        request_class = connection.request_class(ApiKey.INIT_PRODUCER_ID, newest=5)
         answer = cluster.ask(
             connection, request_class(transactional_id=None, transaction_timeout=timedelta(minutes=1))
         )
@@ -136,24 +137,24 @@ def begin(
     order: int = NO_ORDER,
     group: str = "",
 ) -> Begun:
-    """Whether a version is still open; if it is, `run` has it from now on.
+    """Ask whether a version is open. If it is, it belongs to `run` from now on.
 
     Args:
-        cluster: where.
-        key: whose versions these are.
-        version: from 0, growing with each commit; gaps are legal.
-        run: which start of the writer asks, the same in all of its tasks: open children of other runs of this
-            version are aborted, new ones refused. None to ask only.
-        order: of the run, from `next_order`: a run never takes a version from one of a greater order, so what is left
-            of an earlier start cannot come between a later one and its commit. -1 for none.
+        cluster: the brokers.
+        key: the key of the joint commit.
+        version: from 0, rising with each commit; gaps are allowed.
+        run: identifies the start of the writer, and is the same in all its tasks. Open children of other runs of this
+            version are aborted, and new ones are refused. None only asks.
+        order: the order of the run, from `next_order`. A run cannot take a version from a run of a greater order, so
+            tasks left from an earlier start cannot prevent the commit of a later start. -1 for no order.
         group: the transaction group.
 
     Raises:
-        Refused: another run has begun the version since this one did, or started later.
-        Unavailable: no answer within the deadline.
+        Refused: another run began the version after this one did, or has a greater order.
+        Unavailable: no response within the deadline.
     """
     request = BeginJointRequest(group=group, key=key, version=i64(version), run=run, order=i64(order))
-    answer = _ask(cluster, BEGIN_JOINT, request, f"beginning version {version} of {key!r}")
+    answer = _ask(cluster, ApiKey.BEGIN_JOINT, request, f"beginning version {version} of {key!r}")
     return Begun(
         answer.committed,
         answer.commit_sequence,
@@ -175,26 +176,27 @@ def commit(
     digest: str = "",
     group: str = "",
 ) -> Committed:
-    """Commit the children as one, with one commit sequence; or none of them.
+    """Commit the children together with one commit sequence, or none of them.
 
-    All other children of this version and of earlier ones are aborted, and new ones refused.
+    All other children of this version and of earlier versions are aborted, and new ones are refused.
 
     Args:
-        cluster: where.
+        cluster: the brokers.
         key: as in `begin`.
         version: as in `begin`.
-        children: (transactional id, producer id, producer epoch) of each; may be none.
-        group_offsets: offsets of consumer groups that become visible with the commit: (consumer group, topic,
-            partition) to the next offset to read, or to (offset, metadata).
-        run: who commits: refused if another run has begun the version since. None if whoever comes first may.
+        children: (transactional id, producer id, producer epoch) of each; may be empty.
+        group_offsets: consumer group offsets that become visible with the commit: (consumer group, topic, partition) to
+            the next offset to read, or to (offset, metadata).
+        run: the run that commits. It is refused if another run has begun the version since. None accepts the first
+            commit, of any run.
         retention_ms: how long the broker remembers the key after its last commit. For keys that are used once.
-        digest: what the version is made of, at most 100 bytes: `begin` and `commit` give it back, so that whoever plans
-            the version anew sees whether it is the same.
+        digest: describes the content of the version in at most 100 bytes. `begin` and `commit` return it, so that a
+            writer that plans the version again can compare.
         group: the transaction group.
 
     Raises:
         Refused: nothing was decided; the message names the child that is unknown, aborted or fenced.
-        Unavailable: no answer within the deadline. It may have been committed: ask again.
+        Unavailable: no response within the deadline. The version may be committed: repeat the call.
     """
     request = CommitJointRequest(
         group=group,
@@ -208,7 +210,7 @@ def commit(
             _offset(target, value) for target, value in sorted((group_offsets or {}).items())
         ),
     )
-    answer = _ask(cluster, COMMIT_JOINT, request, f"committing version {version} of {key!r}")
+    answer = _ask(cluster, ApiKey.COMMIT_JOINT, request, f"committing version {version} of {key!r}")
     return Committed(answer.commit_sequence, answer.already, answer.committed_run or "", answer.digest or "")
 
 
@@ -221,22 +223,22 @@ def abort(
     run: str | None = None,
     group: str = "",
 ) -> bool:
-    """Abort the children, unless the version is committed; never undoes a commit.
+    """Abort the children, unless the version is committed. Never undoes a commit.
 
     Args:
-        cluster: where.
+        cluster: the brokers.
         key: as in `begin`.
         version: as in `begin`.
-        children: as in `commit`. Those that are gone already do not matter.
-        run: if given, all children of this run are aborted, and it can begin no more of this version.
+        children: as in `commit`. Children that have ended already are ignored.
+        run: if given, all children of this run are aborted, and it can begin no more children of this version.
         group: the transaction group.
 
     Returns:
-        Whether the version, or a later one, is committed: then nothing was done.
+        Whether the version or a later one is committed. Then nothing was done.
 
     Raises:
-        Refused: a child belongs to something else.
-        Unavailable: no answer within the deadline.
+        Refused: a child belongs to another key, version or run.
+        Unavailable: no response within the deadline.
     """
     request = AbortJointRequest(
         group=group,
@@ -269,7 +271,7 @@ def _offset(target: GroupTarget, value: int | tuple[int, str | None]) -> JointOf
 
 
 def _ask(cluster: Cluster, api_key: int, request: Any, what: str) -> Any:
-    # The children's ids lead to the coordinator, as every transactional id does: that of the transaction group.
+    # A joint commit has the same coordinator as its children's transactional ids: that of the transaction group.
     found_by = child_id(request.key, request.version, "", "-", "-", group=request.group)
 
     def attempt() -> Any:

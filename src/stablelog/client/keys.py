@@ -1,4 +1,4 @@
-"""Keys of joint commits for the writers of one client: one transaction after the other uses the same key.
+"""Pool of the keys of joint commits for one client's transactions, which use each key again and again.
 
 The broker remembers the last committed version of a key. A transaction that takes a key over from its predecessor
 commits the next version, which replaces what the broker remembers of the predecessor. So a client leaves one record
@@ -28,8 +28,8 @@ from kio.schema.errors import ErrorCode
 from stablelog.client.joint import child_id
 
 IDLE_MAX: Final = 1000  # keys that wait for a transaction, in all transaction groups
-ENDING_WAIT_S: Final = 2.0  # for the end of the aborted transaction from which a key comes
-LOST: Final = frozenset(  # codes by which the broker refuses who is not the last user of a key
+ENDING_WAIT_S: Final = 2.0  # how long to wait for the end of the key's last transaction
+LOST: Final = frozenset(  # error codes that mean that another client may use the key
     {
         ErrorCode.producer_fenced,
         ErrorCode.invalid_producer_epoch,
@@ -41,7 +41,7 @@ RUN: Final = "1"
 
 
 def _current_process_id() -> int:
-    """Looked up anew for each key, which may be made after a fork."""
+    """Return the process id. Called for each new key, because a key may be made after a fork."""
     return os.getpid()
 
 

@@ -1,7 +1,7 @@
-"""The client for who writes transactions and reads them whole: `stablelog.connect`; `client.aio` is its other face.
+"""The synchronous client (`stablelog.connect`), which writes transactions and reads whole transactions.
 
-For everything else there are Kafka's clients. Transactions and readers each have connections of their own, so that
-several threads can have one each.
+`client.aio` is its asyncio counterpart. For everything else, use Kafka's clients. Each transaction and each reader has
+its own connections, so threads can use different ones at the same time.
 """
 
 import threading
@@ -24,16 +24,16 @@ from stablelog.errors import InvalidConfig, Refused
 from stablelog.wire.extension.transaction_groups import NAME_RULE, is_group_name
 
 TIMEOUT_S = 30.0
-IDLE_MAX: Final = 32  # clusters with open connections that wait for a transaction or reader
-TIMEOUT_MAX_S = 2**31 // 1000  # what the protocol can say in milliseconds
+IDLE_MAX: Final = 32  # clusters with open connections that are kept for reuse
+TIMEOUT_MAX_S = 2**31 // 1000  # the protocol has 32 bits of milliseconds
 
 
 class Client:
     """A client of a stablelog broker. Made by `connect`; may be used by several threads.
 
     Args:
-        bootstrap: "host:port,host:port"; one that answers is enough.
-        deadline_s: how long whatever is asked is tried again before it fails.
+        bootstrap: "host:port,host:port"; one reachable address is enough.
+        deadline_s: for how many seconds a request is retried before the call fails.
     """
 
     def __init__(self, bootstrap: str, *, deadline_s: float = DEADLINE_S) -> None:
@@ -54,7 +54,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; those of transactions and readers when these end. No more can be begun."""
+        """Close the connections; those of open transactions and readers when these end. New ones are refused."""
         with self._lock:
             self._is_closed = True
             idle, self._idle = self._idle, []
@@ -63,7 +63,7 @@ class Client:
         self._deadlines.wake()
 
     def _lend(self) -> Cluster:
-        """A cluster for one transaction or reader.
+        """Lend a cluster to one transaction or reader.
 
         Raises:
             Refused: the client is closed.
@@ -79,7 +79,7 @@ class Client:
         return Cluster(self._bootstrap, deadline_s=self._deadline_s)
 
     def _give_back(self, cluster: Cluster) -> None:
-        """Keep a cluster with its connections for the next one; close the one that was idle for longest if too many are."""
+        """Keep a cluster with its connections for reuse. If too many are idle, close the one idle for longest."""
         with self._lock:
             if not self._is_closed:
                 self._idle.append(cluster)
@@ -92,17 +92,17 @@ class Client:
         """Begin a transaction.
 
         Args:
-            group: the transaction group, to which the topics belong; empty for the default one.
-            timeout: seconds after which it is aborted, if it is still open.
+            group: the transaction group of the topics; empty for the default group.
+            timeout: seconds until an open transaction is aborted.
 
         Raises:
-            InvalidConfig: the timeout is none that a transaction can have, or no group can have this name.
+            InvalidConfig: the timeout is out of range, or the group's name is invalid.
             Refused: the client is closed.
         """
         return Transaction(lambda on_end: self.begin(group, timeout, on_end))
 
     def begin(self, group: str, timeout_s: float, on_end: Callable[[Outcome], None]) -> Writing:
-        """A transaction without a face: what `transaction` makes futures of.
+        """Begin a transaction without futures. `transaction` and `client.aio` add the futures.
 
         Args:
             group: as in `transaction`.
@@ -144,26 +144,27 @@ class Client:
         wait: float | None = None,
         group: str | None = None,
     ) -> Iterator[CommittedTransaction]:
-        """Read whole transactions of commit-ordered topics. Records outside transactions are passed over.
+        """Read whole transactions of commit-ordered topics. Records outside transactions are skipped.
 
         Args:
-            topics: a name, or several.
-            order: there is no other in which transactions are whole.
-            cut: whether a transaction is handed out over all partitions of all topics, and all in the order of their
-                commits; else each partition is read for itself, and partitions take turns.
-            after: the commit sequence after which to begin: that of the last transaction that was dealt with. 0 for
-                the first that is still there, None for the first that is yet to come.
-            wait: seconds to wait for another transaction before the reader ends; None for ever.
-            group: the transaction group of the topics, which is asked for if it is None.
+            topics: one name or several.
+            order: the only order in which transactions are whole.
+            cut: whether a transaction covers all partitions of all topics; the transactions then come in the order of
+                their commits. Otherwise each partition is read separately, round-robin.
+            after: the commit sequence after which to begin: that of the last transaction that the caller has handled. 0
+                for the oldest transaction that is left, None for new commits only.
+            wait: seconds to wait for another transaction before the reader ends; None for no limit.
+            group: the transaction group of the topics; None asks the broker for it.
 
         Returns:
-            A generator. After an exception, read again, after the last transaction that came.
+            A generator. After an exception, call `read` again with the commit sequence of the last transaction
+            received.
 
         Raises:
-            InvalidConfig: another order, no topic, or no group can have this name.
-            Refused: a topic is not there, not in commit order, or of another group; or the client is closed.
+            InvalidConfig: another order, no topic, or an invalid group name.
+            Refused: a topic does not exist, is not commit-ordered or is in another group; or the client is closed.
             OffsetOutOfRange: transactions were removed before they were read.
-            Unavailable: no answer within the deadline.
+            Unavailable: no response within the deadline.
         """
         return self.reading(topics, order, cut=cut, after=after, wait_s=wait, group=group).whole()
 
@@ -177,7 +178,7 @@ class Client:
         wait_s: float | None,
         group: str | None,
     ) -> "Reading":
-        """A reader without a face. The arguments are those of `read`, and so are the errors."""
+        """Make a reader that yields pauses instead of sleeping. The arguments and the errors are those of `read`."""
         names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
         if order != "commit":
             raise InvalidConfig(
@@ -190,12 +191,12 @@ class Client:
 
 
 class Reading:
-    """One reader, step by step.
+    """One reader, which runs step by step.
 
     Args:
-        lend: where a cluster comes from, once something is read.
-        give_back: where it goes in the end.
-        topics: as in `Client.read`, and so are the rest.
+        lend: returns a cluster; called when the first step runs.
+        give_back: takes the cluster back when the reader ends.
+        topics: as in `Client.read`, like the other arguments.
     """
 
     def __init__(
@@ -220,14 +221,14 @@ class Reading:
         self._owning = threading.Lock()
 
     def steps(self) -> Generator[CommittedTransaction | Pause, None, None]:
-        """Transactions, and pauses where there is none yet. May wait for a broker, never for transactions."""
+        """Yield transactions, and a pause if there is none yet. May wait for a broker, but not for new transactions."""
         cluster = self._cluster = self._lend()
         try:
             after = self._after
             if after is None or (self._group is not None and not self._cut):
                 cut = describe_cut(
                     cluster, self._topics, group=self._group
-                )  # and refuses what is of another group
+                )  # and refuses a topic of another group
                 after = cut.commit_sequence if after is None else after
             if self._cut:
                 yield from read_cuts(cluster, self._topics, after, self._wait_s, self._group)
@@ -240,7 +241,7 @@ class Reading:
             self._give_back(cluster)
 
     def whole(self) -> Generator[CommittedTransaction, None, None]:
-        """The transactions. Waits for them."""
+        """Yield the transactions. Waits for new ones."""
         with closing(self.steps()) as steps:
             for step in steps:
                 if isinstance(step, Pause):
@@ -249,7 +250,7 @@ class Reading:
                     yield step
 
     def call_off(self) -> None:
-        """From any thread: have who waits for a broker wait no longer than need be."""
+        """Cancel retries, so that a call in progress ends soon. May be called from any thread."""
         with self._owning:
             if self._cluster is not None:
                 self._cluster.hurry()
@@ -261,13 +262,13 @@ def _check_group(group: str | None) -> None:
 
 
 def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> Client:
-    """A client of the brokers behind these addresses. Nothing is asked of them yet.
+    """Make a client of the brokers at these addresses. Sends no request yet.
 
     Args:
-        bootstrap: "host:port,host:port"; one that answers is enough.
-        deadline: seconds for which whatever is asked is tried again before it fails.
+        bootstrap: "host:port,host:port"; one reachable address is enough.
+        deadline: for how many seconds a request is retried before the call fails.
 
     Raises:
-        InvalidConfig: an address that is none.
+        InvalidConfig: an address is invalid.
     """
     return Client(bootstrap, deadline_s=deadline)

@@ -1,4 +1,4 @@
-"""Which partition does a record go to, if nobody says? The one that Kafka's Java producer would take for its key.
+"""The default partition of a record with a key: the one that Kafka's Java producer chooses.
 
 Source: the default partitioner of Kafka's Java producer (murmur2).
 """
@@ -25,5 +25,5 @@ def murmur2(key: bytes) -> int:
 
 
 def partition_for(key: bytes, partition_count: int) -> int:
-    """The partition of a key."""
+    """Return the partition of a key."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count

@@ -1,36 +1,39 @@
-"""One transaction's ready-made record batches, appended exactly once, whatever happens to answers and brokers.
+"""Transactional producer of complete record batches, which appends each batch exactly once despite failures.
 
-A batch keeps its sequence number however often it is sent; the broker remembers a producer's last five batches of each
-partition and answers a repeated one as it did the first time. So five requests may be under way, and none more.
+A batch keeps its sequence number when it is sent again. The broker remembers a producer's last five batches in each
+partition and responds to a repeated batch as it did the first time. So at most five requests are in flight per leader.
 
-Dialects (KIP-890): with `transaction.version` 2 the first batch adds its partition, and each end of a transaction
-bumps the epoch; before that partitions are added by a request of their own. Source: docs of KIP-98, KIP-890.
+The code calls transaction version 1 the first dialect, and transaction version 2 (KIP-890) the second dialect. In
+version 2, the first batch adds its partition to the transaction, and each end of a transaction raises the epoch. In
+version 1, a separate request adds partitions. Source: KIP-98, KIP-890.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from operator import attrgetter
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import SEQUENCE_MAX
-from stablelog.client.cluster import PASSING, Again, Cluster, Target, module_of
+from stablelog.batch.stamping import stamp
+from stablelog.client.batch_queue import BatchQueue, Pending
+from stablelog.client.cluster import PASSING, Again, Cluster, module_of
 from stablelog.client.connection import Connection
-from stablelog.client.producing import Pending, produce_request, stamp
 from stablelog.errors import Refused, Unavailable
+from stablelog.types import TopicPartition
+from stablelog.wire.api import ApiKey
 from stablelog.wire.messages import message_class
+from stablelog.wire.produce import encode_produce_request
 
-PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, END_TXN = 0, 22, 24, 26
-IN_FLIGHT_MAX = 5  # what a broker remembers of a producer in a partition
+IN_FLIGHT_MAX = 5  # the batches of a producer that a broker remembers for each partition
 REQUEST_SIZE_MAX = 4 << 20
 QUEUE_SIZE_MAX = 8 << 20
 TIMEOUT_MS = 60_000
 BACKOFF_S = 0.05
-SECOND_DIALECT = 12  # the version of Produce that adds partitions by itself
+SECOND_DIALECT = 12  # the version of Produce that adds partitions to the transaction (transaction version 2)
 
 _ENDED = frozenset(
     {
@@ -44,81 +47,32 @@ _ENDED = frozenset(
 _LOST = frozenset({ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id})
 
 
-_index = attrgetter("index")
-
-
 @dataclass(eq=False, slots=True)
 class _Leader:
-    """A connection of the producer's own to one leader, and what is under way on it, oldest first."""
+    """The producer's own connection to one leader, and the batches in flight on it, oldest request first."""
 
     connection: Connection
     version: int
     requests: deque[list[Pending]] = field(default_factory=deque)
 
 
-class _Queue:
-    """The batches that are not under way, by partition. What it costs to send does not grow with their number."""
-
-    def __init__(self) -> None:
-        self.size = 0  # bytes
-        self._waiting: dict[Target, deque[Pending]] = {}  # the oldest first; none is empty
-
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
-
-    @property
-    def targets(self) -> set[Target]:
-        """The partitions that something waits for."""
-        return set(self._waiting)
-
-    def oldest(self) -> list[Pending]:
-        """The oldest batch of each partition, the oldest of all first."""
-        return sorted((batches[0] for batches in self._waiting.values()), key=_index)
-
-    def has_before(self, pending: Pending) -> bool:
-        """Whether an older batch of the same partition waits."""
-        batches = self._waiting.get((pending.topic, pending.partition))
-        return batches is not None and batches[0].index < pending.index
-
-    def add(self, pending: Pending) -> None:
-        """Queue a batch that is newer than all others."""
-        self._waiting.setdefault((pending.topic, pending.partition), deque()).append(pending)
-        self.size += len(pending.batch)
-
-    def put_back(self, batches: Iterable[Pending]) -> None:
-        """Queue batches again that were taken, where they belong."""
-        for pending in batches:
-            target = (pending.topic, pending.partition)
-            self._waiting[target] = deque(sorted([pending, *self._waiting.get(target, ())], key=_index))
-            self.size += len(pending.batch)
-
-    def take(self, pending: Pending) -> None:
-        """Take the oldest batch of a partition."""
-        target = (pending.topic, pending.partition)
-        batches = self._waiting[target]
-        assert batches[0] is pending
-        batches.popleft()
-        if not batches:
-            del self._waiting[target]
-        self.size -= len(pending.batch)
-
-
 class Producer:
-    """A transactional producer of whole batches. One transaction at a time; `begin` comes first, and after an abort.
+    """A transactional producer of whole batches. It has one transaction at a time.
 
-    After any exception from `append` or `flush` the transaction can only be aborted.
+    Call `begin` first, and again after an abort. After any exception from `append` or `flush`, the transaction can only
+    be aborted.
 
     Args:
-        cluster: where.
-        transactional_id: who; a predecessor of the same name is fenced by `begin`.
-        transaction_timeout_ms: after which the coordinator aborts an open transaction by itself.
-        deadline_s: how long a batch is tried again without any batch having been acknowledged.
-        on_acknowledged: told of each acknowledged batch: what `append` returned for it, and its base offset; -1 if
-            the broker knows that it has the batch, but not where.
+        cluster: the brokers.
+        transactional_id: `begin` fences an earlier producer with the same id.
+        transaction_timeout_ms: after this time the coordinator aborts an open transaction.
+        deadline_s: how long batches are retried while none is acknowledged.
+        on_acknowledged: called for each acknowledged batch with the number that `append` returned and the base offset;
+            -1 if the broker knows that it has the batch, but not at which offset.
 
     Attributes:
-        producer_id: from `begin` on.
-        producer_epoch: from `begin` on; another one after `end` in the second dialect.
+        producer_id: set by `begin`.
+        producer_epoch: set by `begin`; `end` changes it in transaction version 2.
         record_count: records acknowledged since `begin`.
         first_offsets: for each partition, the offset of the transaction's first record.
         next_offsets: for each partition, the offset after its last acknowledged record.
@@ -146,36 +100,36 @@ class Producer:
 
     def _reset(self) -> None:
         self.record_count = 0
-        self.first_offsets: dict[Target, int] = {}
-        self.next_offsets: dict[Target, int] = {}
-        self._queue = _Queue()
-        self._sequences: dict[Target, int] = {}  # what the next batch of a partition begins with
-        self._added: set[Target] = set()
+        self.first_offsets: dict[TopicPartition, int] = {}
+        self.next_offsets: dict[TopicPartition, int] = {}
+        self._queue = BatchQueue()
+        self._sequences: dict[TopicPartition, int] = {}  # the base sequence of each partition's next batch
+        self._added: set[TopicPartition] = set()
         self._index = 0
         self._progress_at = 0.0
 
     @property
     def has_begun(self) -> bool:
-        """Whether the transaction has a batch: one without is none for the coordinator."""
+        """Whether the transaction has a batch. Without one, the coordinator does not know the transaction."""
         return self._index > 0
 
     # --- begin and end ---
 
     def begin(self, *, deadline_s: float | None = None) -> None:
-        """Take a producer id and epoch; whatever a predecessor of this name has open is aborted, and it is fenced.
+        """Get a producer id and epoch. This fences an earlier producer with this id and aborts its open transaction.
 
         Args:
-            deadline_s: how long to try, instead of the cluster's.
+            deadline_s: replaces the cluster's deadline.
 
         Raises:
-            Refused: the coordinator does not want this transactional id or timeout; says why.
-            Unavailable: it does not answer within the deadline.
+            Refused: the coordinator refuses the transactional id or the timeout; the message says why.
+            Unavailable: the coordinator does not respond within the deadline.
         """
 
         def attempt() -> Any:
             coordinator = self._cluster.coordinator(self._transactional_id)
             self._second_dialect = _speaks_second_dialect(coordinator)
-            request_class = coordinator.request_class(INIT_PRODUCER_ID, newest=5)
+            request_class = coordinator.request_class(ApiKey.INIT_PRODUCER_ID, newest=5)
             answer = self._cluster.ask(
                 coordinator,
                 request_class(
@@ -199,20 +153,20 @@ class Producer:
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
 
     def resume(self, producer_id: int, producer_epoch: int) -> None:
-        """Take over an open transaction with everything flushed, to end it: from another process, say."""
+        """Take over an open transaction in order to end it, for example from another process. All must be flushed."""
         self.producer_id, self.producer_epoch = producer_id, producer_epoch
         self._index = 1
 
     def end(self, *, commit: bool, deadline_s: float | None = None) -> None:
-        """Commit or abort the transaction. To commit, everything must have been flushed.
+        """Commit or abort the transaction. Before a commit, every batch must be flushed.
 
         Args:
-            commit: or abort.
-            deadline_s: how long to try, instead of the cluster's.
+            commit: True commits, False aborts.
+            deadline_s: replaces the cluster's deadline.
 
         Raises:
-            Refused: it was ended otherwise meanwhile: fenced, or timed out. Not committed.
-            Unavailable: no answer within the deadline; it may have been ended or not.
+            Refused: the transaction was not committed, because it was fenced or has timed out.
+            Unavailable: no response within the deadline; the transaction may or may not have ended.
         """
         assert not (commit and self._unacknowledged()), "flush before the commit"
         self._close_leaders()
@@ -230,12 +184,12 @@ class Producer:
         if commit:
             self._sequences = sequences
         else:
-            self.producer_id = -1  # what of it arrived is not known, nor which sequence comes next
+            self.producer_id = -1  # it is unknown which batches arrived and which sequence comes next
 
     def _end(self, *, commit: bool) -> Any:
         coordinator = self._cluster.coordinator(self._transactional_id)
         self._second_dialect = _speaks_second_dialect(coordinator)
-        request_class = coordinator.request_class(END_TXN, newest=5 if self._second_dialect else 4)
+        request_class = coordinator.request_class(ApiKey.END_TXN, newest=5 if self._second_dialect else 4)
         answer = self._cluster.ask(
             coordinator,
             request_class(
@@ -249,22 +203,22 @@ class Producer:
         return answer
 
     def close(self) -> None:
-        """Close the connections. An open transaction stays open, for a joint commit or its timeout to end."""
+        """Close the connections. An open transaction stays open until a joint commit or its timeout ends it."""
         self._close_leaders()
 
     # --- appending ---
 
     def append(self, topic: str, partition: int, batch: bytearray) -> int:
-        """Append one whole batch; its producer fields and CRC are filled in here.
+        """Append one whole batch. This method fills in the producer's fields and the CRC.
 
-        It may be under way when this returns: its bytes must stay as they are until `flush`.
+        The batch may still be in flight on return: its bytes must not change until `flush` returns.
 
         Returns:
-            How many batches of the transaction came before it.
+            The number of the batch in the transaction, from 0.
 
         Raises:
-            Refused: this batch, or an earlier one, is not wanted; or the transaction has ended.
-            Unavailable: no broker took it within the deadline.
+            Refused: the broker refuses this batch or an earlier one, or the transaction has ended.
+            Unavailable: no broker accepted the batch within the deadline.
         """
         assert self.producer_id >= 0, "begin comes first"
         target = (topic, partition)
@@ -285,8 +239,8 @@ class Producer:
         """Wait until every batch is acknowledged.
 
         Raises:
-            Refused: one is not wanted, or the transaction has ended.
-            Unavailable: no broker took them within the deadline.
+            Refused: the broker refuses a batch, or the transaction has ended.
+            Unavailable: no broker accepted the batches within the deadline.
         """
         while self._unacknowledged():
             self._send(wait=True)
@@ -295,7 +249,7 @@ class Producer:
         return bool(self._queue) or any(leader.requests for leader in self._leaders.values())
 
     def _send(self, *, wait: bool) -> None:
-        """Take one answer, if asked to wait; then put under way what may be."""
+        """Receive one response if `wait` is set; then send all batches that may be sent."""
         try:
             busy = next((leader for leader in self._leaders.values() if leader.requests), None)
             if wait and busy is not None:
@@ -309,7 +263,7 @@ class Producer:
             self._start_over(refused)
 
     def _send_what_may_be(self) -> None:
-        """Requests to leaders that have room, with the oldest batches, one for each partition."""
+        """Send requests to leaders with fewer than the maximum in flight: the oldest batch of each partition."""
         if not self._queue:
             return
         if not self._second_dialect:
@@ -342,20 +296,27 @@ class Producer:
         leader = self._leaders.get(leader_id)
         if leader is None:
             connection = self._cluster.lend_connection(self._cluster.address_of(leader_id))
-            version = connection.version(PRODUCE, newest=None if self._second_dialect else SECOND_DIALECT - 1)
+            version = connection.version(
+                ApiKey.PRODUCE, newest=None if self._second_dialect else SECOND_DIALECT - 1
+            )
             leader = self._leaders[leader_id] = _Leader(connection, min(version, SECOND_DIALECT))
-        body = produce_request(leader.version, self._transactional_id, self._transaction_timeout_ms, batches)
-        flexible = message_class(PRODUCE, leader.version, "request").__flexible__
-        leader.connection.send(PRODUCE, leader.version, body, flexible=flexible)
+        body = encode_produce_request(
+            leader.version,
+            self._transactional_id,
+            self._transaction_timeout_ms,
+            [((pending.topic, pending.partition), pending.batch) for pending in batches],
+        )
+        flexible = message_class(ApiKey.PRODUCE, leader.version, "request").__flexible__
+        leader.connection.send(ApiKey.PRODUCE, leader.version, body, flexible=flexible)
         leader.requests.append(batches)
 
     def _add_partitions(self) -> None:
-        """First dialect: tell the coordinator of partitions before their first batch."""
+        """In transaction version 1: add partitions to the transaction at the coordinator before their first batch."""
         new = self._queue.targets - self._added
         if not new:
             return
         coordinator = self._cluster.coordinator(self._transactional_id)
-        request_class = coordinator.request_class(ADD_PARTITIONS, newest=3)
+        request_class = coordinator.request_class(ApiKey.ADD_PARTITIONS_TO_TXN, newest=3)
         module = module_of(request_class)
         topics: dict[str, list[int]] = {}
         for topic, partition in sorted(new):
@@ -380,11 +341,11 @@ class Producer:
                     )
         self._added |= new
 
-    # --- answers ---
+    # --- responses ---
 
     def _take_answer(self, leader: _Leader) -> None:
-        """Read the answer to the oldest request. What will pass is raised as Again, with its batches queued again."""
-        response_class = message_class(PRODUCE, leader.version, "response")
+        """Read the response to the oldest request. If a retry can resolve its error, queue the batches, raise Again."""
+        response_class = message_class(ApiKey.PRODUCE, leader.version, "response")
         data = leader.connection.receive(flexible=response_class.__flexible__)
         answer = leader.connection.read(response_class, data)
         batches = {(p.topic, p.partition): p for p in leader.requests.popleft()}
@@ -419,7 +380,7 @@ class Producer:
             self.next_offsets[target] = base_offset + pending.record_count
 
     def _refuse(self, pending: Pending, result: Any) -> str:
-        """Raise what a refused batch means; if it was only behind one that will be sent again, say so."""
+        """Raise the error of a refused batch. If an earlier batch waits again, queue it and return the error's name."""
         where = f"{pending.topic}-{pending.partition}"
         code = result.error_code
         if code in _LOST and self._queue.has_before(pending):
@@ -452,11 +413,11 @@ class Producer:
         raise Refused(code, f"{what} for {self._transactional_id!r}: {name}")
 
     def _start_over(self, failure: Exception) -> None:
-        """Take every answer that still comes, queue the rest again in order, and wait a little.
+        """Receive all outstanding responses, queue the unacknowledged batches again in order, and wait a little.
 
         Raises:
-            Unavailable: nothing has been acknowledged for as long as the deadline allows.
-            Refused: an answer says that it is over.
+            Unavailable: no batch was acknowledged within the deadline.
+            Refused: a response says that the transaction has ended or lost a batch.
         """
         for leader in list(self._leaders.values()):
             while leader.requests and not leader.connection.is_closed:
@@ -477,7 +438,7 @@ class Producer:
                 f"{self._transactional_id}: nothing was taken for {self._deadline_s:g} s: {failure}"
             ) from failure
         time.sleep(BACKOFF_S)
-        self._cluster.forget_metadata()  # the leaders may be others now
+        self._cluster.forget_metadata()  # the leaders may have changed
 
     def _close_leaders(self) -> None:
         for leader in self._leaders.values():
@@ -487,5 +448,5 @@ class Producer:
 
 def _speaks_second_dialect(coordinator: Connection) -> bool:
     return coordinator.features.get("transaction.version", 0) >= 2 and coordinator.speaks(
-        PRODUCE, SECOND_DIALECT
+        ApiKey.PRODUCE, SECOND_DIALECT
     )

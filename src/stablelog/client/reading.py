@@ -1,10 +1,10 @@
-"""Whole transactions of commit-ordered topics: of each partition, or over all partitions from one cut to the next.
+"""Reader of whole transactions of commit-ordered topics: of each partition, or over all partitions from cut to cut.
 
-Which records belong together is asked of the broker (`client.commits`); the records come by ordinary fetches. One
-transaction of each partition is held in memory, whole, and what a fetch brought of the next ones.
+The broker says which records belong to a transaction (`client.commits`); ordinary fetches get the records. In memory
+are one whole transaction of each partition, and what a fetch returned of the next transactions.
 
-Nobody sleeps here: where nothing is to be read yet comes a `Pause`, and the two faces, `client.native` and
-`client.aio`, wait in their own ways.
+No function here sleeps. If there is no transaction to read yet, the reader yields a `Pause`, and its callers
+`client.native` and `client.aio` wait in their own ways.
 """
 
 import itertools
@@ -17,18 +17,19 @@ from typing import Final, NamedTuple
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Header, Record, decode_records
-from stablelog.client.cluster import Cluster, Target
+from stablelog.client.cluster import Cluster
 from stablelog.client.commits import Commit, describe_commits
 from stablelog.client.cuts import Cut, describe_cut
 from stablelog.errors import OffsetOutOfRange, Unavailable
+from stablelog.types import TopicPartition
 
-LISTED_MAX: Final = 200  # transactions that are asked for at once
+LISTED_MAX: Final = 200  # transactions in one DescribeCommits request
 FETCH_SIZE_MAX: Final = 1 << 20
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.002, 0.2
 
 
 class ReadRecord(NamedTuple):
-    """A record, with its position in commit order."""
+    """A record with its position in commit order."""
 
     topic: str
     partition: int
@@ -41,12 +42,12 @@ class ReadRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommittedTransaction:
-    """A transaction, whole: of one partition, or of all that are read.
+    """A whole transaction: its part in one partition, or its parts in all partitions that are read.
 
     Attributes:
         commit_sequence: the number of its commit in the transaction group.
-        time_ms: of its commit, by the broker's clock.
-        records: by topic and partition, and in each in the order in which they were written.
+        time_ms: the time of its commit, by the broker's clock.
+        records: by topic and partition; in each partition in the order in which they were written.
     """
 
     commit_sequence: int
@@ -55,34 +56,35 @@ class CommittedTransaction:
 
 
 class Pause(NamedTuple):
-    """Nothing is there yet: go on after so many seconds."""
+    """No transaction can be read yet. Continue after this many seconds."""
 
     seconds: float
 
 
 class _Stream:
-    """The transactions of one partition that were committed after some commit."""
+    """The transactions of one partition after a commit sequence."""
 
-    def __init__(self, cluster: Cluster, target: Target, after: int) -> None:
+    def __init__(self, cluster: Cluster, target: TopicPartition, after: int) -> None:
         self._cluster = cluster
         self._target = target
         self._after = after
-        self._topic_id: uuid.UUID | None = None  # None if nothing was asked for yet
-        self._position = -1  # what ends before it has been listed; -1 if nothing was asked for yet
+        self._topic_id: uuid.UUID | None = None  # None before the first request
+        self._position = -1  # transactions that end before it are listed; -1 before the first request
         self._listed: deque[Commit] = deque()
-        self._list_is_full = False  # the last list: more transactions may stand behind it
-        self._known = -1  # a commit sequence up to which all is listed
+        self._list_is_full = False  # the last list was full, so more transactions may follow
+        self._known = -1  # all transactions up to this commit sequence are listed
         self._fetched: deque[Record] = deque()
         self._fetched_end = 0
 
     def peek(self, up_to: int | None = None) -> Commit | None:
-        """The next transaction; None if there is none yet.
+        """Return the next transaction; None if there is none yet.
 
         Args:
-            up_to: only one with this commit sequence or a lesser one, all of which can be read; None for any.
+            up_to: return only a transaction with at most this commit sequence; all of these can be read. None for any.
 
         Raises:
-            OffsetOutOfRange: transactions may have been removed that were not read, or the topic is another one by now.
+            OffsetOutOfRange: transactions may have been removed before they were read, or the topic was deleted and
+                created again.
         """
         if not self._listed and (up_to is None or self._known < up_to):
             self._list()
@@ -93,7 +95,7 @@ class _Stream:
         return self._listed[0]
 
     def _list(self) -> None:
-        """List the transactions behind the ones that have been listed. Raises as `peek`."""
+        """List the transactions after those that are listed. Raises the errors of `peek`."""
         found = describe_commits(
             self._cluster,
             *self._target,
@@ -117,10 +119,10 @@ class _Stream:
         self._position = found.commits[-1].end_offset if self._list_is_full else found.end_offset
 
     def take(self) -> list[ReadRecord]:
-        """The records of the next transaction, which `peek` has found.
+        """Return the records of the next transaction, which `peek` has returned.
 
-        The children of a joint commit have one commit sequence and are one transaction. They stand one after the other;
-        a list may end between two of them.
+        The children of a joint commit have one commit sequence and count as one transaction. They are adjacent in the
+        partition, but a list may end between two of them.
 
         Raises:
             OffsetOutOfRange: as in `peek`.
@@ -140,7 +142,7 @@ class _Stream:
         return records
 
     def _read(self, start: int, end: int) -> Iterator[Record]:
-        """The records at [start, end)."""
+        """Yield the records at [start, end)."""
         while self._fetched and self._fetched[0].offset < start:
             self._fetched.popleft()
         self._fetched_end = max(self._fetched_end, start)
@@ -150,10 +152,10 @@ class _Stream:
             yield self._fetched.popleft()
 
     def _fetch(self, end: int) -> None:
-        """Fetch what comes next of a transaction that ends there.
+        """Fetch the next batches of a transaction that ends at `end`.
 
         Raises:
-            Unavailable: nothing comes, though a transaction that is listed can be read.
+            Unavailable: the broker returns no records although the transaction is listed as readable.
         """
         before = self._fetched_end
         fetched = self._cluster.fetch(*self._target, before, FETCH_SIZE_MAX)
@@ -174,19 +176,19 @@ class _Stream:
 
 
 class _Patience:
-    """How long to wait for what is to come."""
+    """Computes how long to wait for the next transaction."""
 
     def __init__(self, wait_s: float | None) -> None:
         self._wait_s = wait_s
         self.renew()
 
     def renew(self) -> None:
-        """Something came."""
+        """Start again with the shortest pause and the full wait, because a transaction was found."""
         self._pause_s = PAUSE_FIRST_S
         self._until = None if self._wait_s is None else time.monotonic() + self._wait_s
 
     def pause(self) -> Pause | None:
-        """Nothing came: how long to wait for it; None if it was waited for long enough."""
+        """Return how long to pause because no transaction was found; None if the whole wait has passed."""
         left = PAUSE_MAX_S if self._until is None else self._until - time.monotonic()
         if left <= 0:
             return None
@@ -198,22 +200,22 @@ class _Patience:
 def read_partitions(
     cluster: Cluster, topics: Sequence[str], after: int, wait_s: float | None
 ) -> Iterator[CommittedTransaction | Pause]:
-    """The transactions of each partition in the order of their commits; partitions take turns.
+    """Yield the transactions of each partition in the order of their commits, round-robin over the partitions.
 
     Args:
-        cluster: where.
-        topics: commit-ordered ones, with the partitions that they have now.
+        cluster: the brokers.
+        topics: commit-ordered topics; only the partitions that exist now are read.
         after: the commit sequence after which to begin.
-        wait_s: how long to wait for another transaction; None for ever.
+        wait_s: how long to wait for another transaction; None for no limit.
 
     Raises:
-        Refused: a topic is not there, or not in commit order.
+        Refused: a topic does not exist or is not commit-ordered.
         OffsetOutOfRange: transactions were removed before they were read.
-        Unavailable: no answer within the deadline.
+        Unavailable: no response within the deadline.
     """
     found = cluster.metadata(topics)
     if after > 0:
-        for topic in topics:  # each may be of another group
+        for topic in topics:  # topics may belong to different groups
             _check_nothing_removed(describe_cut(cluster, (topic,)), after)
     streams = [
         _Stream(cluster, (topic, partition), after)
@@ -238,11 +240,11 @@ def read_partitions(
 
 
 def _check_nothing_removed(cut: Cut, after: int) -> None:
-    """Before anything is read after a commit: is all of it still there?
+    """Check that no transaction after a commit sequence was removed, before the first one is read.
 
     Raises:
-        OffsetOutOfRange: something may have been removed. Where whole segments were, no more may be known than that it
-            was before the first transaction that is left.
+        OffsetOutOfRange: records may have been removed. After whole segments were removed, it may only be known that
+            the removed transactions precede the first one that is left.
     """
     whole_after = min(cut.whole_after(), cut.commit_sequence)
     if whole_after > after:
@@ -255,27 +257,27 @@ def _check_nothing_removed(cut: Cut, after: int) -> None:
 def read_cuts(
     cluster: Cluster, topics: Sequence[str], after: int, wait_s: float | None, group: str | None
 ) -> Iterator[CommittedTransaction | Pause]:
-    """The transactions over all partitions, whole, in the order of their commits.
+    """Yield the transactions over all partitions, whole, in the order of their commits.
 
     Args:
-        cluster: where.
-        topics: commit-ordered ones of the group; partitions that they get meanwhile are read, too.
+        cluster: the brokers.
+        topics: commit-ordered topics of the group; partitions that are added later are read, too.
         after: as in `read_partitions`.
         wait_s: as in `read_partitions`.
-        group: the transaction group; None for the one that the topics belong to.
+        group: the transaction group; None for the group of the topics.
 
     Raises:
         Refused: as in `read_partitions`.
         OffsetOutOfRange: as in `read_partitions`.
         Unavailable: as in `read_partitions`.
     """
-    streams: dict[Target, _Stream] = {}
+    streams: dict[TopicPartition, _Stream] = {}
     patience = _Patience(wait_s)
     while True:
         cut = describe_cut(cluster, topics, group=group)
         if not streams:
             if after == 0:
-                after = cut.whole_after()  # of those before it, one partition or another has lost its part
+                after = cut.whole_after()  # earlier transactions have lost their part in some partition
             _check_nothing_removed(cut, after)
         elif max(cut.torn.values(), default=-1) > after:
             raise OffsetOutOfRange(
@@ -284,7 +286,7 @@ def read_cuts(
             )
         added = cut.offsets.keys() - streams.keys()
         if added:
-            cluster.forget_metadata()  # it may be of before they were made
+            cluster.forget_metadata()  # cached metadata may be older than the new partitions
             streams |= {target: _Stream(cluster, target, after) for target in added}
         if cut.commit_sequence > after:
             for transaction in _between(streams, cut.commit_sequence):
@@ -298,8 +300,8 @@ def read_cuts(
             yield pause
 
 
-def _between(streams: dict[Target, _Stream], commit_sequence: int) -> Iterator[CommittedTransaction]:
-    """What is left of the streams up to a cut, merged. In each partition commits stand in the order of their numbers."""
+def _between(streams: dict[TopicPartition, _Stream], commit_sequence: int) -> Iterator[CommittedTransaction]:
+    """Yield the rest of the streams up to a cut, merged. Each stream is in the order of the commit sequences."""
     while True:
         nexts = [
             (commit, stream)

@@ -1,4 +1,4 @@
-"""One transaction for a program with threads: each record is a future, and all come true together or fail together."""
+"""A transaction for programs with threads. Each record has a future; all futures succeed or fail together."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -11,10 +11,10 @@ from stablelog.client.writing import Committed, Headers, Outcome, Position, Writ
 class Transaction:
     """A transaction of one writer. Made by `Client.transaction`; several threads may write into it.
 
-    As a context manager it commits when the block ends, and aborts if it ends by an exception.
+    As a context manager it commits when the block ends, and aborts if the block raises.
 
     Args:
-        begin: makes the transaction, given whom to tell what becomes of it.
+        begin: makes the transaction; its argument is called with the outcome.
     """
 
     def __init__(self, begin: Callable[[Callable[[Outcome], None]], Writing]) -> None:
@@ -39,56 +39,58 @@ class Transaction:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> "Future[Position]":
-        """Write a record. What it returns is done when the transaction has ended, and not before.
+        """Write a record. The returned future is done when the transaction has ended, and not before.
 
         Args:
-            topic: where; it comes into being if the broker makes topics by being asked for them.
+            topic: created if it is missing and the broker creates topics automatically.
             key: text is written as UTF-8.
             value: as `key`.
             headers: names and values, as pairs or as a mapping; a value is as `key`.
-            partition: by default the one that Kafka's Java producer would choose for the key; without a key, one
-                after the other.
-            timestamp_ms: by default now.
+            partition: by default the one that Kafka's Java producer would choose for the key; without a key,
+                round-robin.
+            timestamp_ms: by default the current time.
 
         Returns:
-            A future: the record's position if the transaction commits; it fails if that is aborted.
+            A future. Its result is the record's position after a commit; it fails if the transaction is aborted.
 
         Raises:
-            Refused: the transaction has ended, or it is aborted now, and all futures have failed: the broker has ended it,
-                or none took what was written within the deadline. Or there is no such topic, or partition of it.
-            Unavailable: no broker answers where the topic is asked for. Nothing was written.
+            Refused: the transaction had ended; or this call aborted it and failed all futures, because the broker has
+                ended it or no broker accepted its batches within the deadline; or the topic or partition does not
+                exist.
+            Unavailable: no broker responds to the request for the topic's metadata. Nothing was written.
         """
         with self._writing.turn:
             if not self._writing.is_ready(topic):
                 self._writing.make_ready(topic)
             self._writing.put(topic, key, value, headers, partition, timestamp_ms)
             future: Future[Position] = Future()
-            future.set_running_or_notify_cancel()  # a part of a transaction can't be called off
+            future.set_running_or_notify_cancel()  # a caller cannot cancel one record of a transaction
             self._futures.append(future)
             if self._writing.is_due:
                 self._writing.send_due()
         return future
 
     def commit(self) -> Committed:
-        """Commit what was written. May be asked again, after any failure, and answers the same.
+        """Commit what was written. The call may be repeated after any failure and then gives the same result.
 
         Returns:
-            The commit's number, and the positions of the records that were written first and last.
+            The commit sequence, and the positions of the records that were written first and last.
 
         Raises:
-            Refused: it is aborted, and all futures have failed.
-            Unavailable: it is not known whether it is committed, or at which positions: ask again, or `abort`. Until
-                then the futures wait.
-            OffsetOutOfRange: it is committed, and the records have been removed before their positions were told.
+            Refused: the transaction is aborted, and all futures have failed.
+            Unavailable: it is unknown whether the transaction is committed, or at which positions. Repeat the call, or
+                call `abort`. Until then the futures are not done.
+            OffsetOutOfRange: the transaction is committed, but its records were removed before their positions were
+                known.
         """
         return self._writing.commit()
 
     def abort(self) -> None:
-        """Abort what was written: all futures fail. Nothing happens if it is aborted already.
+        """Abort what was written: all futures fail. No effect on a transaction that is aborted already.
 
         Raises:
-            Refused: it is committed.
-            Unavailable: its commit was asked for, and it is not known whether it is committed.
+            Refused: the transaction is committed.
+            Unavailable: its commit was requested, and it is unknown whether it is committed.
         """
         self._writing.abort()
 

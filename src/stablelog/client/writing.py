@@ -1,13 +1,14 @@
-"""One transaction as the broker is told of it: records, batches, the decision, and where the records stand then.
+"""One transaction of the native client at the broker: its records, batches, commit or abort, and the records'
+positions.
 
-The two faces, `client.transaction` and `client.aio`, make futures of it. What may wait for a broker says so; the rest
-never does. Calls take turns, but for `call_off` and `expire`.
+`client.transaction` and `client.aio` make futures of its outcome. A method whose docstring says "May wait" may wait for
+a broker; no other method does. Only one call runs at a time, except for `call_off` and `expire`.
 
-The records go out in batches while the transaction is open. The commit is a joint commit of this one transaction,
+The records are sent in batches while the transaction is open. The commit is a joint commit of this one transaction,
 under the next version of a key that no other open transaction has (`client.keys`). The commit log remembers the last
-version of the key, so a commit whose answer was lost is repeated and gets the same answer, also from a broker that has
-restarted. Where a topic is in commit order, the broker is asked at which positions the commit has put the records; in
-other topics a record stands where it was appended.
+version of the key. So a commit whose response was lost is repeated and gets the same response, even from a broker that
+has restarted. For a commit-ordered topic, the broker is asked at which positions the commit has put the records. In
+other topics, a record stays at the offset at which it was appended.
 """
 
 import threading
@@ -23,26 +24,27 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.records import Record, encode_batch
 from stablelog.client import joint
-from stablelog.client.cluster import Cluster, Target
+from stablelog.client.cluster import Cluster
 from stablelog.client.commits import describe_commits
 from stablelog.client.keys import ENDING_WAIT_S, LOST, WriterKey
 from stablelog.client.partitioning import partition_for
 from stablelog.client.producer import Producer
 from stablelog.errors import OffsetOutOfRange, Refused, Unavailable
+from stablelog.types import TopicPartition
 
 BATCH_SIZE_MAX: Final = 256 << 10  # bytes of keys, values and headers; one record may have more
-BUFFERED_SIZE_MAX: Final = 8 << 20  # of all partitions
-TIMESTAMP_MAX: Final = (1 << 62) - 1  # so that no two are farther apart than a record can say
-RETENTION_S: Final = 86_400  # for which the broker remembers the commit
+BUFFERED_SIZE_MAX: Final = 8 << 20  # bytes of records that are not in a batch yet, in all partitions together
+TIMESTAMP_MAX: Final = (1 << 62) - 1  # the difference of any two fits into the timestamp delta of a record
+RETENTION_S: Final = 86_400  # how long the broker remembers the commit
 POLL_FIRST_S, POLL_MAX_S = 0.0005, 0.02
 
 Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 
 
 class Position(NamedTuple):
-    """Where a record stands: in commit order in a commit-ordered topic, else as it was appended.
+    """Where a record is: its position in commit order in a commit-ordered topic, otherwise its offset.
 
-    The offset is -1 if the broker did not tell: where it knew a repeated batch and no more.
+    The offset is -1 if the broker recognised a repeated batch but no longer knew its offset.
     """
 
     topic: str
@@ -52,7 +54,7 @@ class Position(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a commit has done.
+    """The result of a commit.
 
     Attributes:
         commit_sequence: the number of the commit in its transaction group; -1 if nothing was written.
@@ -70,18 +72,18 @@ Outcome = list[Position] | Refused
 
 class _State(Enum):
     OPEN = auto()
-    IN_DOUBT = auto()  # the commit was asked for, and not everything about it has been answered
+    IN_DOUBT = auto()  # the commit was requested, and its result is not completely known
     COMMITTED = auto()
     ABORTED = auto()
 
 
 @dataclass(slots=True)
 class _Part:
-    """What the transaction writes into one partition."""
+    """The transaction's part in one partition."""
 
     count: int = 0  # of all records
     buffered: list[Record] = field(default_factory=list)
-    size: int = 0  # of what is buffered
+    size: int = 0  # bytes that are buffered
     batches: list[tuple[int, int]] = field(default_factory=list)  # number given by the producer, record count
 
 
@@ -89,22 +91,22 @@ class Writing:
     """A transaction of one writer.
 
     Args:
-        cluster: where; nobody else uses it until `release`.
-        key: of its commit, with the transaction group; nobody else uses it until `release`.
-        timeout_s: how long it may stay open: after that it is aborted.
-        on_end: told once what has become of the records: their positions in the order in which they were put, or
-            why they were aborted.
-        release: called once nothing more will be asked of the cluster.
+        cluster: the brokers; used by this transaction alone until `release`.
+        key: the key of its commit, with the transaction group; used by this transaction alone until `release`.
+        timeout_s: how long it may stay open before it is aborted.
+        on_end: called once with the outcome: the records' positions in the order of the `put` calls, or the error that
+            says why they were aborted.
+        release: called once when no more requests will be sent.
 
     Attributes:
-        turn: taken by whoever does something with it; held while that waits for a broker.
+        turn: the lock for every call but `call_off` and `expire`; held while a call waits for a broker.
         cluster: as given.
-        key: as given, or a new one if the broker did not let the transaction begin under that. Its version is above
-            the transaction's own once that is committed.
-        is_key_free: whether another transaction may use the key, once this one has ended: nothing was begun under it,
-            or the outcome is known and nobody else was seen to use the key.
-        deadline: by `time.monotonic`, when it will have been open for too long.
-        failure: why it is aborted, or why the positions of what it has committed can't be told.
+        key: as given, or a new one if the broker refused to begin the transaction under the given key. After the
+            commit, its version is above that of the transaction.
+        is_key_free: whether another transaction may use the key after this one: nothing was begun under it, or the
+            outcome is known and no other user of the key was seen.
+        deadline: `time.monotonic` at which the timeout has passed.
+        failure: why it is aborted, or why the positions of a committed transaction are unknown.
     """
 
     def __init__(
@@ -125,12 +127,12 @@ class Writing:
         self._timeout_s = timeout_s
         self._on_end = on_end
         self._release = release
-        self._token = uuid.uuid4().hex  # tells this transaction from every other one, in the key's record
+        self._token = uuid.uuid4().hex  # identifies this transaction in the key's record
         self._state = _State.OPEN
-        self._parts: dict[Target, _Part] = {}
-        self._order: list[Target] = []  # of each record, in the order of their local sequence numbers
+        self._parts: dict[TopicPartition, _Part] = {}
+        self._order: list[TopicPartition] = []  # of each record, in the order of the `put` calls
         self._buffered_size = 0
-        # Of records without a key: one after the other, from anywhere.
+        # Partition of the next record without a key: round-robin from a random start.
         self._next_partition = uuid.uuid4().int
         self._partition_counts: dict[str, int] = {}
         self._producer: Producer | None = None
@@ -138,16 +140,16 @@ class Writing:
         self._asked_at = 0.0
         self._commit_sequence: int | None = None
         self._committed: Committed | None = None
-        self._is_to_abort = False  # somebody asked for it
+        self._is_to_abort = False  # a caller has requested the abort
         self._is_called_off = False
-        self._due: set[Target] = set()
+        self._due: set[TopicPartition] = set()
         self._owning = threading.Lock()
         self._is_released = False
 
     # --- writing ---
 
     def is_ready(self, topic: str) -> bool:
-        """Whether a record of this topic can be put."""
+        """Whether `put` accepts a record of this topic."""
         return (
             self._state is _State.OPEN
             and topic in self._partition_counts
@@ -156,11 +158,11 @@ class Writing:
         )
 
     def make_ready(self, topic: str) -> None:
-        """Have records of this topic be such as can be put. May wait.
+        """Prepare for a record of this topic, so that `put` accepts it. May wait.
 
         Raises:
-            Refused: the transaction has ended, or there is no such topic.
-            Unavailable: no broker answers.
+            Refused: the transaction has ended, or the topic does not exist.
+            Unavailable: no broker responds.
         """
         with self.turn:
             self._check_open()
@@ -177,12 +179,12 @@ class Writing:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> None:
-        """Add a record, of a topic for which all is ready. Never waits.
+        """Add a record of a topic that is ready. Never waits. After an error, nothing was added.
 
         Raises:
-            Refused: the transaction has ended, or there is no such partition.
-            TypeError: a key, value or header that is neither bytes nor text. Nothing was put, as with the next one.
-            ValueError: a timestamp that no record can have.
+            Refused: the transaction has ended, or the partition does not exist.
+            TypeError: a key, value or header is neither bytes nor text.
+            ValueError: the timestamp is out of range.
         """
         with self.turn:
             self._check_state()
@@ -207,14 +209,15 @@ class Writing:
 
     @property
     def is_due(self) -> bool:
-        """Whether something should be sent before more is put."""
+        """Whether batches are due, so that `send_due` should be called before the next `put`."""
         return bool(self._due) or self._buffered_size >= BUFFERED_SIZE_MAX
 
     def send_due(self) -> None:
-        """Put under way what is due. May wait, while there is too much under way.
+        """Send the batches that are due. May wait while too many bytes are in flight.
 
         Raises:
-            Refused: it is aborted: the broker has ended it, or none took what was written within the deadline.
+            Refused: the transaction is aborted, because the broker has ended it or no broker accepted its batches
+                within the deadline.
         """
         with self.turn:
             self._check_open()
@@ -241,8 +244,8 @@ class Writing:
         for target, part in self._parts.items():
             self._send(target, part)
 
-    def _send(self, target: Target, part: _Part) -> None:
-        """Put what is buffered for a partition under way."""
+    def _send(self, target: TopicPartition, part: _Part) -> None:
+        """Send the buffered records of a partition."""
         if not part.buffered:
             return
         if self._producer is None:
@@ -256,11 +259,11 @@ class Writing:
         self._due.discard(target)
 
     def _begin(self) -> None:
-        """Begin at the broker under the key; if the key can't be used, under a new one.
+        """Begin the transaction at the broker under the key, or under a new key if this one cannot be used.
 
         Raises:
             Refused: the broker does not begin the transaction under any key.
-            Unavailable: no answer within the deadline.
+            Unavailable: no response within the deadline.
         """
         self.is_key_free = False
         deadline_s = self.cluster.deadline_s
@@ -288,22 +291,22 @@ class Writing:
         self._producer.begin(deadline_s=deadline_s)
 
     def _free_key(self, *, may_be_ending: bool) -> None:
-        """Let another transaction use the key, once this one has ended."""
+        """Let another transaction use the key after this one has ended."""
         self.key.may_be_ending = may_be_ending
         self.is_key_free = True
 
     # --- the end ---
 
     def commit(self) -> Committed:
-        """Commit what was written. May be asked again, after any failure, and answers the same. May wait.
+        """Commit what was written. The call may be repeated after any failure and then gives the same result. May wait.
 
         Returns:
-            The commit's number, and the positions of the records that were written first and last.
+            The commit sequence, and the positions of the records that were written first and last.
 
         Raises:
-            Refused: it is aborted.
-            Unavailable: it is not known whether it is committed, or at which positions: ask again, or `abort`.
-            OffsetOutOfRange: it is committed, and the records have been removed before their positions were told.
+            Refused: the transaction is aborted.
+            Unavailable: it is unknown whether it is committed, or at which positions. Repeat the call, or call `abort`.
+            OffsetOutOfRange: it is committed, but its records were removed before their positions were known.
         """
         with self.turn:
             if self._committed is not None:
@@ -331,11 +334,11 @@ class Writing:
             return self._settle(self._commit_sequence, offsets)
 
     def abort(self) -> None:
-        """Abort what was written. Nothing happens if it is aborted already. May wait.
+        """Abort what was written. No effect on a transaction that is aborted already. May wait.
 
         Raises:
-            Refused: it is committed.
-            Unavailable: its commit was asked for, and it is not known whether it is committed.
+            Refused: the transaction is committed.
+            Unavailable: its commit was requested, and it is unknown whether it is committed.
         """
         with self.turn:
             self._is_to_abort = self._state is not _State.COMMITTED
@@ -350,31 +353,31 @@ class Writing:
                 raise Refused(ErrorCode.invalid_txn_state, "the transaction is committed")
 
     def leave(self, error: BaseException | None) -> None:
-        """The block of the transaction ends: well, which commits it, or by an exception, which aborts it. May wait.
+        """End the transaction with its `with` block: commit if `error` is None, otherwise abort. May wait.
 
         Raises:
-            Refused: as `commit`, where the block ends well.
-            Unavailable: likewise.
-            OffsetOutOfRange: likewise.
+            Refused: as in `commit`, if `error` is None.
+            Unavailable: as in `commit`, if `error` is None.
+            OffsetOutOfRange: as in `commit`, if `error` is None.
         """
         with self.turn:
             if error is None:
                 if not self._is_to_abort:
-                    self.commit()  # which raises why, if a write has failed
+                    self.commit()  # it raises the error of a write that has failed
             elif self._state is _State.OPEN:
                 self._abandon(error)
             elif self._state is _State.IN_DOUBT and self._is_called_off:
                 self.call_off()
                 with suppress(Refused, Unavailable):
-                    self.abort()  # asked once: if nobody answers, it stays in doubt
+                    self.abort()  # one attempt: without a response, the transaction stays in doubt
                 with self._owning:
                     if not self._is_released:
                         self.cluster.calm()
 
     def call_off(self) -> None:
-        """From any thread: have who waits for a broker wait no longer than need be. Never waits.
+        """Cancel retries, so that a call in progress ends soon. From any thread; never waits.
 
-        The commit is not asked for any more, if it was not yet. `leave` comes next.
+        If the commit was not requested yet, it will not be. The caller has to call `leave` next.
         """
         with self._owning:
             self._is_called_off = True
@@ -382,9 +385,9 @@ class Writing:
                 self.cluster.hurry()
 
     def expire(self) -> bool:
-        """From any thread, at the deadline: abort it if it is open; the broker does as much by its own clock.
+        """Abort the transaction at its deadline if it is open. The broker does the same by its own clock.
 
-        Never waits. Returns whether that is settled: not if somebody is at it.
+        From any thread; never waits. Returns False if another call is in progress; then nothing was done.
         """
         if not self.turn.acquire(blocking=False):
             return False
@@ -404,11 +407,11 @@ class Writing:
         return [(self.key.transactional_id, self._producer.producer_id, self._producer.producer_epoch)]
 
     def _ask_to_commit(self) -> int:
-        """Commit, or learn that it was committed before. Returns the commit sequence.
+        """Request the commit, or learn that it was committed before. Return the commit sequence.
 
         Raises:
-            Refused: it is aborted.
-            Unavailable: it is not known whether it is committed.
+            Refused: the transaction is aborted.
+            Unavailable: it is unknown whether it is committed.
         """
         try:
             found = joint.commit(
@@ -434,7 +437,7 @@ class Writing:
         return found.commit_sequence
 
     def _key_shared(self, found: joint.Committed) -> Exception:
-        """What to raise if somebody else has committed under the key, as the copy of a virtual machine may."""
+        """Return the error for a key that another client has committed under, such as the copy of a virtual machine."""
         who = f"another writer uses the key {self.key.name!r} of this transaction, and has committed"
         if found.commit_sequence < 0:
             return Unavailable(f"it is not known whether the transaction is committed: {who} a later version")
@@ -443,28 +446,28 @@ class Writing:
         return failure
 
     def _ask_to_abort(self) -> bool:
-        """Abort at the broker. Returns whether it is aborted; if not, it was committed before.
+        """Request the abort. Return whether the transaction is aborted; if not, it was committed before.
 
         Raises:
-            Refused: the broker does not do that.
-            Unavailable: no answer within the deadline.
+            Refused: the broker refuses the request.
+            Unavailable: no response within the deadline.
         """
         is_committed = joint.abort(
             self.cluster, self.key.name, self.key.version, self._shown, group=self.key.group
         )
         if not is_committed:
-            self._free_key(may_be_ending=True)  # the answer does not wait for the markers
+            self._free_key(may_be_ending=True)  # the response does not wait for the markers
         return not is_committed
 
     def _check_state(self) -> None:
-        """Raise what has become of it, if it is not open."""
+        """Raise the transaction's error if it is not open."""
         if self.failure is not None:
             raise self.failure
         if self._state is not _State.OPEN:
             raise Refused(ErrorCode.invalid_txn_state, "the transaction has ended: begin another one")
 
     def _check_open(self) -> None:
-        """The same; if it should not be open any more, abort it."""
+        """Raise if the transaction is not open. First abort it if its timeout has passed or `call_off` was called."""
         self._check_state()
         self._check_called_off()
         if time.monotonic() > self.deadline:
@@ -483,7 +486,7 @@ class Writing:
 
     @contextmanager
     def _or_abort(self) -> Iterator[None]:
-        """What fails in this aborts the transaction, and is told so: `Unavailable` would mean that one may ask again."""
+        """Abort on any error in the block. Convert Unavailable to Refused, because a retry cannot help."""
         try:
             yield
         except Unavailable as failure:
@@ -504,7 +507,7 @@ class Writing:
             raise
 
     def _abandon(self, cause: BaseException | None) -> None:
-        """Abort a transaction that is not committed, and never will be: at the latest, its timeout ends it."""
+        """Abort a transaction that is not committed. If the request fails, the broker aborts it after its timeout."""
         if self._producer is not None and self._producer.producer_id >= 0:
             self._producer.close()
             if not isinstance(cause, Unavailable):
@@ -523,7 +526,7 @@ class Writing:
         self._state, self.failure = state, failure
         self._end(failure)
 
-    def _settle(self, commit_sequence: int, offsets: dict[Target, Sequence[int]]) -> Committed:
+    def _settle(self, commit_sequence: int, offsets: dict[TopicPartition, Sequence[int]]) -> Committed:
         nexts = {target: iter(found) for target, found in offsets.items()}
         positions = [Position(*target, next(nexts[target])) for target in self._order]
         first, last = (positions[0], positions[-1]) if positions else (None, None)
@@ -533,7 +536,7 @@ class Writing:
         return self._committed
 
     def _end(self, outcome: Outcome) -> None:
-        """Nothing more will be asked: give back what was lent, and tell."""
+        """Release the cluster and report the outcome. No more requests follow."""
         if self._producer is not None:
             self._producer.close()
         with self._owning:
@@ -546,8 +549,8 @@ class Writing:
 
     # --- positions ---
 
-    def _offsets(self, target: Target, part: _Part) -> Sequence[int]:
-        """Where the records of a partition stand, in the order in which they were written."""
+    def _offsets(self, target: TopicPartition, part: _Part) -> Sequence[int]:
+        """Return the positions of a partition's records in the order in which they were written."""
         try:
             start = self._start_in_commit_order(target)
         except Refused as refused:
@@ -561,13 +564,13 @@ class Writing:
             ]
         return range(start, start + part.count)
 
-    def _start_in_commit_order(self, target: Target) -> int:
-        """The position of the transaction's first record in a partition, once its marker is durable.
+    def _start_in_commit_order(self, target: TopicPartition) -> int:
+        """Return the position of the transaction's first record in a partition, once its commit marker is durable.
 
         Raises:
             OffsetOutOfRange: the transaction has been removed.
-            Refused: with the code invalid_request, the topic is not in commit order.
-            Unavailable: nothing of it was to be seen within the deadline.
+            Refused: with the code invalid_request, the topic is not commit-ordered.
+            Unavailable: the transaction was not listed within the deadline.
         """
         assert self._commit_sequence is not None
         deadline = time.monotonic() + self.cluster.deadline_s
@@ -605,7 +608,7 @@ def _as_bytes(content: bytes | str | None) -> bytes | None:
 
 def _as_name(name: str) -> str:
     if isinstance(name, str):
-        name.encode()  # which half a surrogate pair cannot be
+        name.encode()  # fails for an unpaired surrogate
         return name
     raise TypeError(f"names of headers are text, not {type(name).__name__}")
 
@@ -617,6 +620,6 @@ def _as_timestamp(timestamp_ms: int) -> int:
 
 
 def _size(record: Record) -> int:
-    """About how many bytes it takes in a batch."""
+    """Return about how many bytes the record takes in a batch."""
     named = sum(len(name) + len(value or b"") + 4 for name, value in record.headers)
     return len(record.key or b"") + len(record.value or b"") + named + 16

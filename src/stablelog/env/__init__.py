@@ -1,1 +1,1 @@
-"""The doors to the outside: the clock and the disk. Each has a simulated twin in `stablelog.testing`."""
+"""The clock and the disk: the interfaces to the machine. `stablelog.testing` has a simulation of each."""

@@ -1,19 +1,19 @@
 """The broker's clock: the only source of the current time.
 
-Invariant: `now_ms` never moves back while the process runs, and does not stand still while the machine is suspended.
+Invariant: `now_ms` never moves back while the process runs, and it also advances while the machine is suspended.
 """
 
 import time
 from collections.abc import Callable
 from typing import Protocol
 
-# Linux: CLOCK_MONOTONIC stops while the machine is suspended, CLOCK_BOOTTIME does not. On systems without the latter
-# (macOS) CLOCK_MONOTONIC goes on.
+# On Linux, CLOCK_MONOTONIC stops while the machine is suspended and CLOCK_BOOTTIME does not. Systems without
+# CLOCK_BOOTTIME (macOS) have a CLOCK_MONOTONIC that does not stop.
 STEADY_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """The broker's time. Rooms that decide take `now_ms` as an argument; rooms that do ask a Clock."""
+    """The broker's time. Rooms without I/O get `now_ms` as an argument; rooms with I/O call a Clock."""
 
     def now_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC. Never moves back while the process runs."""
@@ -21,14 +21,14 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's wall clock at start, moved on by a clock that cannot be set.
+    """The machine's wall clock at start, advanced by a clock that cannot be set.
 
-    A wall clock that an administrator or NTP sets back would expire transactions early or never. A steady clock that
-    stops while the machine is suspended would stay behind the wall clock by that time, and batches with the time of a
-    client would be refused as ahead of the broker.
+    If an administrator or NTP set the wall clock back, a broker that used it would expire transactions at the wrong
+    time or never. If the broker's clock stopped while the machine is suspended, it would stay behind the wall clock by
+    that time, and the broker would refuse batches with current client times as being in the future.
 
     Args:
-        read_ns: reads a clock of the machine by its id.
+        read_ns: reads the clock with the given id, in nanoseconds.
     """
 
     def __init__(self, read_ns: Callable[[int], int] = time.clock_gettime_ns) -> None:

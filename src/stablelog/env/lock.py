@@ -1,7 +1,7 @@
-"""The lock of a data directory: one process has it at a time.
+"""The lock of a data directory, which only one process holds at a time.
 
-It is advisory, of the operating system, and ends with its process, however that ends. On a network file system other
-machines may not see it.
+It is an advisory lock of the operating system, which releases it when the process ends in any way. On a network file
+system, other machines may not see it.
 """
 
 import errno
@@ -17,16 +17,16 @@ TRIES, PAUSE_S = 5, 0.01
 
 
 class DirectoryLock:
-    """The lock of one data directory. Taken by the constructor.
+    """The lock of one data directory. The constructor takes the lock.
 
     Args:
         directory: the data directory.
-        create: whether to make the lock's file if it is missing. Without it, a directory that no broker has ever
-            had is not locked, and nothing is written.
+        create: whether to create the lock file if it is missing. If False and no broker has ever used the directory,
+            the directory is not locked, and nothing is written.
 
     Raises:
-        Unavailable: another process has the lock.
-        DiskError: the lock's file cannot be opened.
+        Unavailable: another process holds the lock.
+        DiskError: the lock file cannot be opened.
     """
 
     def __init__(self, directory: Path, *, create: bool = True) -> None:
@@ -45,13 +45,13 @@ class DirectoryLock:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except OSError:
-                # A reader that looks whether a broker is running holds the lock for a moment.
+                # A reader that checks whether a broker is running holds the lock for a moment.
                 time.sleep(PAUSE_S * tried)
         self.release()
         raise Unavailable(f"another broker is running on {directory}")
 
     def release(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1

@@ -1,8 +1,9 @@
-"""Brings the pages of a mapped file into memory and into the map, before somebody reads them.
+"""Loading of the pages of a mapped file, so that a later read of them does not block.
 
-A page that is not in the map costs its first reader a fault, and one that is not in memory a wait for the disk, with
-Python's lock held. Linux does both for many pages at once since 5.14 (madvise(2), MADV_POPULATE_READ). Python's `mmap`
-calls madvise with its lock held, so this calls it by ctypes, which does not. mincore(2) tells which pages are in memory.
+A read of a page that is not mapped causes a page fault. If the page is not in memory either, the reader waits for the
+disk while it holds Python's GIL. Since Linux 5.14, madvise(2) with MADV_POPULATE_READ loads and maps many pages at
+once. Python's `mmap` calls madvise with the GIL held. So this module calls madvise by ctypes, which releases the GIL.
+mincore(2) says which pages are in memory.
 """
 
 import ctypes
@@ -12,7 +13,7 @@ import os
 import sys
 
 MADV_POPULATE_READ = 22
-EHWPOISON = 133  # the memory is broken; Python does not name it
+EHWPOISON = 133  # a memory error of the hardware; Python does not name this errno
 
 
 class _Buffer(ctypes.Structure):
@@ -34,13 +35,13 @@ class _Buffer(ctypes.Structure):
 
 
 def populate(view: memoryview) -> bool:
-    """Make the bytes of a view of a mapped file ready to be read at once. May run in any thread.
+    """Load the bytes of a view of a mapped file into memory. May run in any thread.
 
     Returns:
-        False where the system cannot; nothing was done.
+        False if the system has no call for this; then nothing was done.
 
     Raises:
-        OSError: the file cannot be read, or has become shorter. Whoever reads the bytes may end the process.
+        OSError: the file cannot be read, or has become shorter. Reading the bytes may end the process with a signal.
     """
     if _madvise is None:
         return False
@@ -52,11 +53,11 @@ def populate(view: memoryview) -> bool:
     number = ctypes.get_errno()
     if number in (errno.EFAULT, EHWPOISON):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
-    return False  # an older kernel (EINVAL), or no memory
+    return False  # the kernel is older (EINVAL), or memory is short
 
 
 def is_in_memory(view: memoryview) -> bool:
-    """Whether all bytes of a view of a mapped file can be read without waiting for the disk; True where that is not known."""
+    """Whether all bytes of a view of a mapped file can be read without waiting for the disk; True if unknown."""
     if _mincore is None or not view.nbytes:
         return True
     begin, size = _pages(view)
@@ -67,7 +68,7 @@ def is_in_memory(view: memoryview) -> bool:
 
 
 def _pages(view: memoryview) -> tuple[int, int]:
-    """The address of the first page of a view, and the bytes from there to its end."""
+    """Return the address of the first page of a view, and the number of bytes from there to the view's end."""
     address = _address(view)
     begin = address - address % mmap.PAGESIZE
     return begin, address + view.nbytes - begin

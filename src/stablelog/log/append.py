@@ -51,9 +51,9 @@ def check_batch(
         Corrupt: the bytes are not those that were sent.
     """
     size = header.size
-    if size != len(batch):
-        if size < len(batch):
-            raise Refused(ErrorCode.invalid_record, "more than one batch for a partition in one request")
+    if size < len(batch):
+        raise Refused(ErrorCode.invalid_record, "more than one batch for a partition in one request")
+    if size > len(batch):
         raise Corrupt(f"a batch of {size} bytes of which {len(batch)} came")
     if header.base_offset != 0:
         raise Refused(ErrorCode.invalid_record, f"a batch begins at offset 0, not {header.base_offset}")

@@ -7,7 +7,6 @@ Format: docs/formats.md, "How formats change".
 """
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -25,8 +24,6 @@ COMPACTED: Final = (SUMMARY, TXNINDEX)
 HEAD_SIZE: Final = 64  # bytes, in which an index of aborts says its version
 INT16: Final = slice(0, 2)
 
-Check = Callable[[bytes, Path], object]  # the beginning of a file, and its path for the message
-
 
 def check_formats(listing: Listing) -> None:
     """Check the files of a partition. Writes nothing.
@@ -42,7 +39,7 @@ def check_formats(listing: Listing) -> None:
     found: dict[str, list[str]] = {}
     for name in listing.names:  # in the order of their offsets
         kind = name.lstrip("0123456789").removesuffix(CLEANED).removesuffix(SWAP)
-        if kind in _CHECKS and is_partition_file(name):
+        if kind in _CHECKED and is_partition_file(name):
             found.setdefault(kind, []).append(name)
     for kind, names in found.items():
         for name in names if kind in COMPACTED else names[-1:]:
@@ -51,25 +48,26 @@ def check_formats(listing: Listing) -> None:
                 # A log may have thousands of indexes of aborts, of which recovery reads the last.
                 is_kept = kind != TXNINDEX or name == names[-1]
                 head = listing.head(name) if is_kept else listing.beginning(name, HEAD_SIZE)
-                _CHECKS[kind](head, path)
+                _check(kind, head, path)
 
 
-def _by_number(what: str, known: int) -> Check:
-    """A check of a file that begins with its version in two bytes."""
-
-    def check(head: bytes, _path: Path) -> None:
+def _check(kind: str, head: bytes, path: Path) -> None:
+    """Check the version in the beginning of a file. Raises as `check_formats` does, and Corrupt for damage."""
+    if kind in _NUMBERED:  # the version is the first two bytes
+        what, known = _NUMBERED[kind]
         refuse_newer(what, int.from_bytes(head[INT16], "big"), known)
+    elif kind == EPOCH_FILE:
+        # The version stands in the first line. Of a file that is longer than a head, the rest is missing: Corrupt, if it is known.
+        LeaderEpochs.decode(head)
+    else:
+        decode_log_start(head, path)
 
-    return check
 
-
-_CHECKS: Final[dict[str, Check]] = {
-    SUMMARY: _by_number("a segment summary", SUMMARY_VERSION),
-    SNAPSHOT: _by_number("a producer snapshot", SNAPSHOT_VERSION),
-    TXNINDEX: _by_number("a transaction index", TXNINDEX_VERSION),
+_NUMBERED: Final = {
+    SUMMARY: ("a segment summary", SUMMARY_VERSION),
+    SNAPSHOT: ("a producer snapshot", SNAPSHOT_VERSION),
+    TXNINDEX: ("a transaction index", TXNINDEX_VERSION),
     # A file of version 1 begins with "{": read as a number, that is no version that a release can have.
-    PRODUCERS: _by_number("a file of producers", PRODUCERS_VERSION),
-    # The version stands in the first line. Of a file that is longer than a head, the rest is missing: Corrupt, if it is known.
-    EPOCH_FILE: lambda head, _path: LeaderEpochs.decode(head),
-    LOG_START_FILE: decode_log_start,
+    PRODUCERS: ("a file of producers", PRODUCERS_VERSION),
 }
+_CHECKED: Final = {*_NUMBERED, EPOCH_FILE, LOG_START_FILE}

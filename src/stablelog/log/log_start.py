@@ -73,13 +73,14 @@ def write_missing_log_start(
         Corrupt: the file is damaged.
     """
     path = directory / name
-    start = read_log_start(disk, path)
-    if start is None:
-        names = disk.list_dir(directory)
-        bases = sorted(offset_of(name) for name in names if is_log(name))
-        summaries = [offset_of(name) for name in names if is_summary(name)]
+    there: bytes | None = None
+    try:
+        there = disk.read_bytes(path)
+        start = decode_log_start(there, path)
+    except FileNotFoundError:
         # A summary without its log file is that of a lost segment: the log begins there, and the loss is found.
-        start = max(known_start, min([*bases[:1], *summaries], default=0))
+        bases = (offset_of(name) for name in disk.list_dir(directory) if is_log(name) or is_summary(name))
+        start = max(known_start, min(bases, default=0))
     content = encode_log_start(start)
-    if not disk.exists(path) or disk.read_bytes(path) != content:
+    if content != there:
         disk.write_atomic(path, content)

@@ -50,18 +50,17 @@ class Minima:
             yield from self._search(len(self._levels) - 1, 0, bound, begin, end)
 
     def _search(self, level: int, at: int, bound: int, begin: int, end: int) -> Iterator[int]:
-        """Search the value `at` of a level, and below it."""
-        span = FANOUT**level
-        if at * span >= end or (at + 1) * span <= begin or self._levels[level][at] >= bound:
+        """Search below the value `at` of a level, whose part of the row has a place in [begin, end)."""
+        if self._levels[level][at] >= bound:
             return
         if level == 0:
             yield at
             return
-        below = self._levels[level - 1]
-        first = max(at * FANOUT, begin * FANOUT // span)
-        last = min((at + 1) * FANOUT, len(below), (end - 1) * FANOUT // span + 1)
+        span = FANOUT ** (level - 1)  # of the row, for each value of the level below
+        first, last = max(at * FANOUT, begin // span), min((at + 1) * FANOUT, (end - 1) // span + 1)
         if level == 1:
-            for place in range(max(first, begin), min(last, end)):
+            below = self._levels[0]
+            for place in range(first, last):
                 if below[place] < bound:
                     yield place
             return

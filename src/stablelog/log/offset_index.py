@@ -76,7 +76,7 @@ def _count_used(entries: Buffer) -> int:
     while low < high:
         middle = (low + high) // 2
         # A used entry is all zeros only for a first batch of one record, and such a one needs no entry.
-        if any(entries[middle * ENTRY.size : (middle + 1) * ENTRY.size]):
+        if any(ENTRY.unpack_from(entries, middle * ENTRY.size)):
             low = middle + 1
         else:
             high = middle

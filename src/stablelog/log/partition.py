@@ -125,7 +125,7 @@ class Partition:
         self._are_epochs_checked: bool
         self._found_epochs: dict[int, int]  # of transactions that were open at the open, by first offset
         self._unsynced: Unsynced
-        self._now_ms: int  # the broker's clock when it was last told
+        self._now_ms: int  # the broker's clock at the last append, or at the open
 
     @classmethod
     def open(
@@ -733,7 +733,6 @@ class Partition:
     def apply_retention(self, now_ms: int) -> int:
         """Delete the oldest segments while they are too old or too much. Returns how many."""
         self.usability.check()
-        self._now_ms = now_ms
         count = self._segments.place_of(self.start_offset)
         if "delete" in self.config.cleanup_policy:
             too_old = count_too_old(self._segments, self.config, now_ms)

@@ -335,7 +335,6 @@ class Producers:
             if producer.txn_first_offset == NO_TXN:
                 producer.txn_first_offset = base_offset
                 producer.txn_started_ms = now_ms
-                producer.txn_record_count = 0
                 self._open[producer.producer_id] = base_offset
             producer.txn_record_count += header.record_count
 

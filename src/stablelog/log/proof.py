@@ -141,7 +141,7 @@ def _walk(file: File, path: Path, size: int, crc: int, mapped: memoryview | None
         headers = []
         while at <= last:
             headers.append(chunk[at : at + header_size])
-            length = unpack(chunk, at + LENGTH_AT)[0]
+            (length,) = unpack(chunk, at + LENGTH_AT)
             if length < header_size - LENGTH_AND_OFFSET_SIZE:
                 raise _damaged(file, path, size)
             at += length + LENGTH_AND_OFFSET_SIZE

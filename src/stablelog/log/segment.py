@@ -236,7 +236,6 @@ class Segment:
         """
         self._log = self._disk.open(self.path(LOG))
         self._begin_indexes()
-        self._replayed_from = 0, NOTHING, self.base_offset
         if progress is None:
             return
         contents = [bytearray(index) for index in indexes]
@@ -358,11 +357,11 @@ class Segment:
     # -- growing -----------------------------------------------------------------------------------------------
 
     def has_room(self, size: int, last_offset: int, segment_bytes: int, index_bytes: int) -> bool:
-        """Whether a batch of this size, up to this offset, still belongs here."""
+        """Whether a batch of this size, up to this offset, still belongs here. An empty segment takes any batch."""
         assert self._offset_index is not None
         assert self._time_index is not None
         return (
-            (self.size == 0 or self.size + size <= segment_bytes)
+            self.size + size <= segment_bytes
             and last_offset - self.base_offset <= RELATIVE_OFFSET_MAX
             and (len(self._offset_index) + 1) * 8 <= index_bytes
             and (len(self._time_index) + 2) * 12 <= index_bytes  # one place is for the last entry
@@ -767,7 +766,6 @@ class Segment:
             fresh.note(header, position, b"", INTERVAL_SIZE)
         assert fresh._offset_index is not None
         assert fresh._time_index is not None
-        fresh._time_index.append_if_later(fresh.max_timestamp, fresh.max_timestamp_offset)
         return fresh._offset_index, fresh._time_index
 
     def walk(self, position: int, read_size: int = WALK_READ_SIZE) -> Iterator[tuple[int, BatchHeader]]:

@@ -72,7 +72,7 @@ def _count_used(entries: Buffer) -> int:
     low, high = 0, count
     while low < high:
         middle = (low + high) // 2
-        if any(entries[middle * ENTRY.size : (middle + 1) * ENTRY.size]):
+        if any(ENTRY.unpack_from(entries, middle * ENTRY.size)):
             low = middle + 1
         else:
             high = middle

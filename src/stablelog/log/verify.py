@@ -140,8 +140,8 @@ class _Verification:
         self._batches_known = BATCHES_KEPT  # of each producer
         self._counts_known = True  # of the records of every open transaction
         self._compacted = False  # whether batches are missing
-        self._snapshots: list[int] = []  # offsets that are still to come, greatest first
-        self._end_offset = 0
+        self._snapshots: list[int]  # offsets that are still to come, greatest first
+        self._end_offset: int
 
     def run(self) -> Iterator[Finding]:
         try:

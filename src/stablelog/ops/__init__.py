@@ -1,1 +1,1 @@
-"""Looking into a running or a stopped log."""
+"""Tools that read the files of a running or a stopped broker."""

@@ -1,9 +1,9 @@
 """The commit sequences and producer ids that were given out, read from all logs of a data directory.
 
-A commit log says which come next. Once its end is cut off, it says too little, and the coordinator would give out
-numbers that partitions already have in their batches. `stablelog repair` reads what was given out from the batches and
-the producer snapshots of all partitions and from what was cut, and appends a record to the commit log that says where
-the coordinator goes on.
+A commit log tells its coordinator which numbers come next. If the end of the commit log is cut off, the coordinator
+would give out numbers that batches in partitions already have. So `stablelog repair` reads the numbers that were given
+out from the batches and producer snapshots of all partitions, and from what was cut off. It appends a record to the
+commit log that says where the coordinator continues.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import read_marker
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.topic_names import group_of_log
-from stablelog.coordinators.joint.records import decode_joint
+from stablelog.coordinators.transactions.joint.records import decode_joint
 from stablelog.coordinators.transactions.producer_ids import BLOCK_SIZE, GIVEN_ID_MAX
 from stablelog.coordinators.transactions.records import (
     GroupKey,
@@ -38,27 +38,27 @@ from stablelog.log.recovery.examine import Damage
 from stablelog.log.recovery.tail import batches_behind, lost_batches
 from stablelog.log.snapshots import decode_either
 
-SPARE_BLOCKS: Final = 1  # of producer ids, for each commit log
+SPARE_BLOCKS: Final = 1  # blocks of producer ids, for each commit log
 
 
 @dataclass(slots=True)
 class Given:
-    """What was given out, as far as the batches tell that were taken in.
+    """The numbers that were given out, according to the batches read so far.
 
     Attributes:
-        sequence_ends: by transaction group, the number behind the greatest commit sequence.
-        producer_ids_end: the number behind the greatest producer id.
+        sequence_ends: by transaction group, the greatest commit sequence plus one.
+        producer_ids_end: the greatest producer id plus one.
     """
 
     sequence_ends: dict[str, int] = field(default_factory=dict)
     producer_ids_end: int = 0
 
     def sequence_end(self, group: str) -> int:
-        """The number behind the greatest commit sequence of a group."""
+        """Return the greatest commit sequence of a group plus one."""
         return self.sequence_ends.get(group, FIRST_SEQUENCE)
 
     def take_marker(self, header: BatchHeader, batch: bytes) -> None:
-        """Take in a batch of any partition; of one that is no marker only its producer id."""
+        """Count a batch of any partition: the producer id, and the commit sequence if the batch is a marker."""
         self.take_producer_id(header.producer_id)
         if not header.is_control:
             return
@@ -67,12 +67,12 @@ class Given:
             self._raise(marker.group, marker.commit_sequence + 1)
 
     def take_producer_id(self, producer_id: int) -> None:
-        """Take in a producer id. One that no coordinator can have given out is passed over."""
+        """Count a producer id. Ignore an id that no coordinator can have given out."""
         if producer_id <= GIVEN_ID_MAX:
             self.producer_ids_end = max(self.producer_ids_end, producer_id + 1)
 
     def take_records(self, group: str, header: BatchHeader, batch: bytes) -> None:
-        """Take in a batch of a group's commit log. A damaged record is passed over.
+        """Count a batch of a group's commit log. Skip damaged records.
 
         Raises:
             NewerFormat: a later release has written a record.
@@ -102,12 +102,12 @@ class Given:
 
 
 def group_of_directory(directory: Path) -> str | None:
-    """The transaction group whose commit log lies in a partition's directory; None if it is none."""
+    """Return the transaction group whose commit log is in a partition's directory; None if it has no commit log."""
     return group_of_log(directory.name.rpartition("-")[0])
 
 
 def commit_logs(partitions: list[Path]) -> dict[str, list[Path]]:
-    """The directories of the commit logs by transaction group; the coordinator writes to the first of each."""
+    """Return the directories of the commit logs by transaction group; the coordinator writes to the first of each."""
     found: dict[str, list[Path]] = {}
     for path in sorted(partitions, key=lambda path: int(path.name.rpartition("-")[2])):
         group = group_of_directory(path)
@@ -117,17 +117,17 @@ def commit_logs(partitions: list[Path]) -> dict[str, list[Path]]:
 
 
 def read_given(disk: Disk, partitions: list[Path]) -> Given:
-    """Read what was given out, as far as partitions show it. What was cut off them counts, too.
+    """Read the numbers that were given out, as far as partitions show them. Data that was cut off counts, too.
 
-    The batches of all partitions are read, the producer snapshots, which know producers whose batches are deleted, and
-    the records of the commit logs.
+    Reads the batches of all partitions, the producer snapshots, which know producers whose batches are deleted, and the
+    records of the commit logs.
 
     Args:
-        disk: where they lie.
-        partitions: their directories. Damage is passed over: the batches behind it count.
+        disk: has the directories.
+        partitions: the partition directories. Damage is skipped; the batches after it count.
 
     Raises:
-        NewerFormat: a later release has written a record of a commit log, which may stand behind damage; names it.
+        NewerFormat: a later release has written a record of a commit log, possibly after damage; names the record.
         DiskError: a file cannot be read.
     """
     given = Given()
@@ -144,7 +144,7 @@ def read_given(disk: Disk, partitions: list[Path]) -> Given:
 
 
 def read_said(disk: Disk, logs: list[Path], group: str) -> Given:
-    """Read what the commit log of a group says by itself, as its coordinator reads it."""
+    """Read what the commit log of a group says, as its coordinator reads it."""
     said = Given()
     for directory in logs:
         for _, header, batch in _batches(disk, directory, with_cuts=False):
@@ -153,19 +153,20 @@ def read_said(disk: Disk, logs: list[Path], group: str) -> Given:
 
 
 def next_numbers(given: Given, said: Mapping[str, Given], group: str, *, is_cut: bool) -> GroupState | None:
-    """Where the coordinator of a group has to go on, if the commit logs do not say so.
+    """Return where the coordinator of a group has to continue, if the commit logs do not say so.
 
-    The producer ids end at the end of a block, with spare blocks behind it: a client may hold an id that it has not
-    written with, and which blocks the lost records reserved is not known.
+    The end of the producer ids is the end of a block, plus spare blocks. A client may hold an id that it has not used
+    in any batch, and it is unknown which blocks the lost records had reserved.
 
     Args:
-        given: what was given out.
-        said: what each commit log says by itself, by transaction group. All groups take producer ids from one range.
+        given: the numbers that were given out.
+        said: what each commit log says, by transaction group. All groups take producer ids from one range.
         group: the transaction group.
-        is_cut: whether the end of its commit log was cut off. It may have reserved producer ids that no partition shows.
+        is_cut: whether the end of its commit log was cut off. That end may have reserved producer ids that no partition
+            shows.
 
     Returns:
-        The content of the record that is to be added to its commit log; None if the commit logs say enough.
+        The content of the record to add to the group's commit log; None if the commit logs are sufficient.
     """
     sequence_end, known_end = given.sequence_end(group), said[group].sequence_end(group)
     reserved_end = max(one.producer_ids_end for one in said.values())
@@ -176,7 +177,7 @@ def next_numbers(given: Given, said: Mapping[str, Given], group: str, *, is_cut:
 
 
 def _producer_ids_in_snapshots(disk: Disk, directory: Path) -> Iterator[int]:
-    """The producer ids that a partition's snapshots name. A snapshot that cannot be read says nothing."""
+    """Yield the producer ids in a partition's snapshots. Skip a snapshot that cannot be read."""
     for name in disk.list_dir(directory):
         if not is_snapshot(name):
             continue
@@ -186,7 +187,7 @@ def _producer_ids_in_snapshots(disk: Disk, directory: Path) -> Iterator[int]:
 
 
 def _batches(disk: Disk, directory: Path, *, with_cuts: bool) -> Iterator[tuple[Path, BatchHeader, bytes]]:
-    """Every whole batch of a partition, with its file. Of data batches only the header is needed, and the bytes are empty."""
+    """Yield every whole batch of a partition with its file. Data batches have empty bytes: the header suffices."""
     is_commit_log = group_of_directory(directory) is not None
     for name in sorted(disk.list_dir(directory)):
         if not is_log(name) and not (with_cuts and CUT in name and has_offset(name)):
@@ -199,7 +200,7 @@ def _batches(disk: Disk, directory: Path, *, with_cuts: bool) -> Iterator[tuple[
 def _batches_in(
     disk: Disk, path: Path, position: int, base_offset: int, *, with_data: bool
 ) -> Iterator[tuple[BatchHeader, bytes]]:
-    """Every whole batch of a log file from damage on; see `lost_batches`. Without data only markers have bytes."""
+    """Yield every whole batch of a log file after damage; see `lost_batches`. Without data, only markers have bytes."""
     file = disk.open(path)
     try:
         for at, header in lost_batches(file, position, base_offset):
@@ -210,12 +211,12 @@ def _batches_in(
 
 @dataclass(frozen=True, slots=True)
 class LostDecisions:
-    """What a cut takes out of a commit log.
+    """The decisions of a commit log that a cut removes.
 
     Attributes:
-        transactional_ids: whose state changed there.
-        first_commit: the least commit sequence that was decided there; 0 if none was.
-        last_commit: the greatest one; 0 if none was.
+        transactional_ids: the ids whose state changed in the removed part.
+        first_commit: the least commit sequence that was decided there; 0 for none.
+        last_commit: the greatest commit sequence that was decided there; 0 for none.
     """
 
     transactional_ids: frozenset[str]
@@ -224,7 +225,7 @@ class LostDecisions:
 
 
 def lost_decisions(disk: Disk, damage: Damage) -> LostDecisions:
-    """Read what a cut takes out of a commit log, as far as whole batches tell."""
+    """Read the decisions of a commit log that a cut removes, as far as whole batches show them."""
     ids, sequences = set(), set()
     for path, position, base_offset in damage.lost_files():
         for header, batch in _batches_in(disk, path, position, base_offset, with_data=True):
@@ -241,14 +242,14 @@ def lost_decisions(disk: Disk, damage: Damage) -> LostDecisions:
 
 
 def append_given(disk: Disk, directory: Path, group: str, state: GroupState, *, leader_epoch: int) -> None:
-    """Append a record to a commit log that says where its coordinator goes on. Durable on return.
+    """Append a record to a commit log that says where its coordinator continues. Durable on return.
 
     Args:
-        disk: where it lies; no broker has it open.
-        directory: of the commit log. Its log is whole.
+        disk: has the commit log; no broker has it open.
+        directory: the commit log's directory. The log is undamaged.
         group: the transaction group.
-        state: what the record says, as `next_numbers` returns it.
-        leader_epoch: of the last start.
+        state: the content of the record, from `next_numbers`.
+        leader_epoch: the leader epoch of the last start.
     """
     name = max(name for name in disk.list_dir(directory) if is_log(name))
     file = disk.open(directory / name)

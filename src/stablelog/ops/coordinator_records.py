@@ -1,7 +1,7 @@
-"""What does a record of a coordinator's own log say, field by field?
+"""Decoder of the records of the coordinators' logs, field by field, for people.
 
-As Kafka's dump tool has it with `--transaction-log-decoder` and `--offsets-decoder`, and with the fields that are ours.
-Fields that say nothing (no previous producer, no expiry) are left out.
+The output is like that of Kafka's dump tool with `--transaction-log-decoder` and `--offsets-decoder`, plus stablelog's
+own fields. Fields without information (no previous producer, no expiry) are left out.
 """
 
 import dataclasses
@@ -12,20 +12,21 @@ from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, group_of_log
 from stablelog.coordinators.consumer_groups import records as group_records
 from stablelog.coordinators.consumer_groups.membership import CONSUMER_PROTOCOL
 from stablelog.coordinators.consumer_groups.records import GroupValue, MemberValue, OffsetKey
-from stablelog.coordinators.joint.records import decode_joint
 from stablelog.coordinators.transactions import records as transaction_records
-from stablelog.coordinators.transactions.records import JointKey, TopicPartition, Transaction, TransactionKey
+from stablelog.coordinators.transactions.joint.records import decode_joint
+from stablelog.coordinators.transactions.records import JointKey, Transaction, TransactionKey
 from stablelog.errors import Corrupt, NewerFormat
+from stablelog.types import TopicPartition
 
 Fields = dict[str, Any]
 Told = tuple[Fields, Fields | str | None]
 Describe = Callable[[bytes, bytes | None], Told | None]
 
-ABSENT = -1  # of ids, epochs, numbers and times
+ABSENT = -1  # for missing ids, epochs, numbers and times
 
 
 def describer_of(directory: str) -> Describe | None:
-    """What tells of the records in a partition's directory; None if they are not a coordinator's."""
+    """Return the function that describes a partition's records; None if it is not a coordinator's log."""
     topic, _, _ = directory.rpartition("-")
     if group_of_log(topic) is not None:
         return describe_commit_record
@@ -33,7 +34,7 @@ def describer_of(directory: str) -> Describe | None:
 
 
 def describe_commit_record(key: bytes, value: bytes | None) -> Told | None:
-    """Key and value of a record of the commit log; a null value forgets the key. None: of a kind that is not known."""
+    """Describe key and value of a record of the commit log; None for an unknown kind. A null value removes the key."""
     try:
         subject = transaction_records.read_key(key)
     except (Corrupt, NewerFormat):
@@ -55,7 +56,7 @@ def describe_commit_record(key: bytes, value: bytes | None) -> Told | None:
 
 
 def describe_offsets_record(key: bytes, value: bytes | None) -> Told | None:
-    """Key and value of a record of the offsets log; a null value takes the key's subject away. None: not known."""
+    """Describe key and value of a record of the offsets log; None for an unknown kind. A null value removes the key."""
     try:
         subject = group_records.read_key(key)
     except (Corrupt, NewerFormat):

@@ -1,4 +1,4 @@
-"""What stands in a file, as rows. Damaged and torn files are described as far as they can be read."""
+"""The content of a partition's files as tables. Damaged and torn files are described as far as they can be read."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -9,10 +9,11 @@ from typing import Any, Final
 from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
 from stablelog.batch.markers import read_marker
 from stablelog.batch.records import decode_records
-from stablelog.broker.partition_metadata import METADATA_FILE, read_partition_metadata
+from stablelog.broker.partition_metadata import read_partition_metadata
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.kafka_files import METADATA_FILE
 from stablelog.log.log_start import LOG_START_FILE, decode_log_start
 from stablelog.log.names import (
     INDEX,
@@ -48,9 +49,9 @@ TEXT_SIZE_MAX = 80
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a file holds: a title, and rows of the same columns. `problem` says where it could be read no further.
+    """The content of a file: a title, and rows with the same columns. `problem` says why reading stopped early.
 
-    A cell may be a dict: what a record of a coordinator's log says, field by field.
+    A cell may be a dict: the fields of a record of a coordinator's log.
     """
 
     title: str
@@ -66,7 +67,7 @@ def inspect_file(disk: Disk, path: Path, *, records: bool) -> Table:
     """Describe one file of a partition. Records of the coordinators' logs are decoded.
 
     Raises:
-        Corrupt: it is of no kind that can be described.
+        Corrupt: the file is of an unknown kind.
     """
     suffix = path.name[OFFSET_DIGITS:]
     if has_offset(path.name) and suffix == LOG:
@@ -84,7 +85,7 @@ def inspect_file(disk: Disk, path: Path, *, records: bool) -> Table:
 
 
 def files_of(disk: Disk, directory: Path) -> Iterator[Path]:
-    """The files of a partition's directory that can be described, in their order."""
+    """Yield the files of a partition's directory that can be described, in order."""
     for name in disk.list_dir(directory):
         if name in _BY_NAME or (has_offset(name) and name[OFFSET_DIGITS:] in (LOG, *_BY_SUFFIX)):
             yield directory / name
@@ -235,7 +236,7 @@ def _epochs(disk: Disk, path: Path) -> Table:
 
 
 def _rows_of(row: struct.Struct, columns: tuple[str, ...]) -> Reader:
-    """A reader of a file that is nothing but rows."""
+    """Make a reader of a file that consists of rows of one struct."""
 
     def read(disk: Disk, path: Path) -> Table:
         content = disk.read_bytes(path)

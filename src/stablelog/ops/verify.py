@@ -1,6 +1,6 @@
-"""Whether a data directory is complete: its list of topics, and every partition that the list names.
+"""Check that a data directory is complete: its list of topics, and every partition in the list.
 
-Writes nothing. The files of each partition are proven by `log.verify` and `views.verify`.
+Writes nothing. `log.verify` and `views.verify` check the files of each partition.
 """
 
 import contextlib
@@ -11,26 +11,21 @@ from stablelog.broker.catalog import CATALOG_FILE, Catalog, ListedTopic, read_ca
 from stablelog.broker.checkpoints import (
     FIRST_DIRTY_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
-    LOG_START_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
 )
 from stablelog.broker.config import BrokerConfig, order_of
-from stablelog.broker.directory_signs import (
-    CLEAN_SHUTDOWN_FILE,
-    META_FILE,
-    check_clean_shutdown,
-    read_meta,
-)
+from stablelog.broker.directory_signs import CLEAN_SHUTDOWN_FILE, check_clean_shutdown, read_meta
 from stablelog.broker.dynamic_settings import SETTINGS_FILE, DynamicSettings
 from stablelog.broker.formats import newer_formats
 from stablelog.broker.kafka_import import PARTITION_DIRECTORY, find_topics
 from stablelog.broker.kafka_metadata import METADATA_TOPIC
-from stablelog.broker.partition_metadata import METADATA_FILE, read_partition_metadata
+from stablelog.broker.partition_metadata import read_partition_metadata
 from stablelog.broker.topic_names import is_internal
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, DiskError, InvalidConfig, NewerFormat
 from stablelog.log.epoch_check import latest_epoch_of_all
+from stablelog.log.kafka_files import LOG_START_CHECKPOINT, META_FILE, METADATA_FILE
 from stablelog.log.log_start import LOG_START_FILE, read_log_start
 from stablelog.log.names import VIEW_START_FILE, is_log
 from stablelog.log.recovery.examine import Expected
@@ -52,25 +47,26 @@ def is_partition_directory(disk: Disk, directory: Path) -> bool:
 
 
 def partition_directories(disk: Disk, directory: Path) -> list[Path]:
-    """The directories of partitions in a data directory, sorted; those of deleted topics left out."""
+    """Return the partition directories in a data directory, sorted, without those of deleted topics."""
     names = [name for name in disk.list_dir(directory) if PARTITION_DIRECTORY.fullmatch(name)]
     return [directory / name for name in names if disk.is_dir(directory / name)]
 
 
 def is_data_directory(disk: Disk, directory: Path) -> bool:
-    """Whether a directory is one of a broker, of stablelog or of Apache Kafka."""
+    """Whether a directory is the data directory of a broker, either stablelog or Apache Kafka."""
     return any(disk.exists(directory / name) for name in (CATALOG_FILE, META_FILE)) or any(
         is_partition_directory(disk, path) for path in partition_directories(disk, directory)
     )
 
 
 def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
-    """Find what is missing from a data directory, or damaged in it beside the partitions.
+    """Find what is missing from a data directory, or damaged in it outside the partitions.
 
-    A broker that runs may change it meanwhile: a directory is missing only if the list still names it.
+    A running broker may change the directory meanwhile. So a partition counts as missing only if the list of topics
+    still names it.
 
     Args:
-        disk: where the directory lies.
+        disk: has the directory.
         directory: the data directory.
     """
     yield from until_unreadable(directory, _verify_formats(disk, directory))
@@ -100,7 +96,7 @@ def verify_data_directory(disk: Disk, directory: Path) -> Iterator[Finding]:
 
 
 def until_unreadable(path: Path, findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Findings, up to the first file of a directory that cannot be read, which is one more."""
+    """Yield the findings up to the first file that cannot be read, and a finding for that file."""
     try:
         yield from findings
     except DiskError as error:
@@ -113,9 +109,9 @@ def _verify_formats(disk: Disk, directory: Path) -> Iterator[Finding]:
 
 
 def _verify_kafkas(disk: Disk, directory: Path) -> Iterator[Finding]:
-    """Find what is missing from a directory without a list of topics."""
+    """Find what is missing from a directory without a list of topics, such as one of Apache Kafka."""
     try:
-        for topic in find_topics(disk, directory):  # refuses a directory that has lost its list
+        for topic in find_topics(disk, directory):  # raises for a directory that has lost its list of topics
             for index in range(topic.partition_count):
                 if not disk.is_dir(directory / f"{topic.name}-{index}"):
                     yield Finding(
@@ -128,7 +124,7 @@ def _verify_kafkas(disk: Disk, directory: Path) -> Iterator[Finding]:
 def _verify_partition(
     disk: Disk, partition: Path, catalog: Catalog, topic: ListedTopic, index: int
 ) -> Iterator[Finding]:
-    """Find what is missing from a partition, or damaged in it beside its log and its view."""
+    """Find what is missing from a partition, or damaged in it outside its log and its view."""
     directory = partition.parent
     if not disk.is_dir(partition):
         if _is_listed(disk, directory, topic.name, index):
@@ -142,7 +138,7 @@ def _verify_partition(
     except (Corrupt, NewerFormat) as error:
         yield _finding(partition / METADATA_FILE, error)
     try:
-        read_log_start(disk, partition / VIEW_START_FILE)  # the other file is proven with the log
+        read_log_start(disk, partition / VIEW_START_FILE)  # `log.verify` checks the log's own start file
     except (Corrupt, NewerFormat) as error:
         yield _finding(partition / VIEW_START_FILE, error)
     for name in _start_files(topic) if catalog.established_epoch is not None else ():
@@ -151,12 +147,12 @@ def _verify_partition(
 
 
 def _finding(path: Path, error: Corrupt | DiskError | InvalidConfig | NewerFormat) -> Finding:
-    """A finding from an error, whose message begins with the path."""
+    """Make a finding from an error whose message begins with the path."""
     return Finding(path, str(error).removeprefix(f"{path}").lstrip(",: "))
 
 
 def recovery_points(disk: Disk, directory: Path) -> dict[Path, int]:
-    """The synced ends that the broker has recorded, by partition directory; empty if the file is gone or damaged."""
+    """Read the recovery points by partition directory; empty if the file is missing or damaged."""
     with contextlib.suppress(Corrupt, NewerFormat):
         found = read_offset_checkpoint(disk, directory / RECOVERY_POINT_CHECKPOINT)
         return {directory / f"{topic}-{index}": offset for (topic, index), offset in found.items()}
@@ -164,10 +160,10 @@ def recovery_points(disk: Disk, directory: Path) -> dict[Path, int]:
 
 
 def last_leader_epoch(disk: Disk, directory: Path) -> int:
-    """The leader epoch of the last start, as the next start finds it: the greatest of the list and of the logs.
+    """Return the leader epoch of the last start, as the next start finds it: the greatest in the list and in the logs.
 
     Returns:
-        0 if neither names one.
+        0 if neither has one.
     """
     catalog = _catalog_if_whole(disk, directory)
     known = 0 if catalog is None else catalog.leader_epoch
@@ -175,7 +171,7 @@ def last_leader_epoch(disk: Disk, directory: Path) -> int:
 
 
 def expectations(disk: Disk, directory: Path) -> dict[Path, Expected]:
-    """What a data directory says of its partitions, by partition directory; as far as its files can be read."""
+    """Read what the files of a data directory say about each partition, by partition directory, as far as readable."""
     ends = recovery_points(disk, directory)
     catalog = _catalog_if_whole(disk, directory)
     epochs = {}
@@ -200,19 +196,19 @@ def expectations(disk: Disk, directory: Path) -> dict[Path, Expected]:
 
 
 def _catalog_if_whole(disk: Disk, directory: Path) -> Catalog | None:
-    """The list of topics; None if there is none, or it cannot be read."""
+    """Return the list of topics; None if it is missing or cannot be read."""
     with contextlib.suppress(Corrupt, NewerFormat):
         return read_catalog(disk, directory)
     return None
 
 
 def _start_files(topic: ListedTopic) -> list[str]:
-    """The files that say where a log of the topic begins, and its view; each partition has them."""
+    """Return the names of the files that each partition of the topic has: the start of the log, and of the view."""
     return [LOG_START_FILE, VIEW_START_FILE] if order_of(topic.configs) == "commit" else [LOG_START_FILE]
 
 
 def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:
-    """Whether the list names a partition now: a broker that runs may have deleted its topic meanwhile."""
+    """Whether the list names a partition now: a running broker may have deleted its topic meanwhile."""
     try:
         catalog = read_catalog(disk, directory)
     except (Corrupt, NewerFormat):
@@ -223,7 +219,7 @@ def _is_listed(disk: Disk, directory: Path, topic: str, index: int) -> bool:
 
 
 def _verify_signs(disk: Disk, directory: Path, catalog: Catalog | None) -> Iterator[Finding]:
-    """Find what is wrong with the files that the start reads first. Those of a later release are found elsewhere."""
+    """Find damage in the files that the start reads first. Other checks report files of a later release."""
     path = directory / META_FILE
     with contextlib.suppress(NewerFormat):
         try:

@@ -1,26 +1,26 @@
-"""Spark's way in: the only room that knows PySpark.
+"""Spark data source and sink: the only package that imports PySpark.
 
-`stablelog.spark.session()` gives a Spark session that is ready to read the log; `stablelog.spark.count()` says how
-many records a read has, without reading them.
+`stablelog.spark.session()` returns a Spark session that is set up for the log; `stablelog.spark.count()` returns the
+number of records of a read without reading them.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stablelog.spark.counting import count
     from stablelog.spark.local_session import session
+    from stablelog.spark.record_count import count
 
 __all__ = ["count", "session"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for only then: Spark imports this package in every process it starts."""
+    """Import a name only when it is used: Spark imports this package in every process that it starts."""
     if name == "session":
         from stablelog.spark.local_session import session
 
         return session
     if name == "count":
-        from stablelog.spark.counting import count
+        from stablelog.spark.record_count import count
 
         return count
     raise AttributeError(f"module 'stablelog.spark' has no attribute {name!r}")

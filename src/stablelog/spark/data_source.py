@@ -36,9 +36,10 @@ class StablelogDataSource(DataSource):
         Raises:
             InvalidConfig: an option or a column is not as it can be.
         """
-        from stablelog.spark.options import BATCH, read_options
+        from stablelog.spark.option_table import BATCH
+        from stablelog.spark.options import read_options
         from stablelog.spark.schema import Columns
-        from stablelog.spark.source import StablelogReader
+        from stablelog.spark.source.reader import StablelogReader
         from stablelog.spark.worker import tune_worker
 
         tune_worker()
@@ -52,26 +53,27 @@ class StablelogDataSource(DataSource):
         Raises:
             InvalidConfig: an option or a column is not as it can be.
         """
-        from stablelog.spark.options import STREAM, read_options
+        from stablelog.spark.option_table import STREAM
+        from stablelog.spark.options import read_options
         from stablelog.spark.schema import Columns
-        from stablelog.spark.source import StablelogStreamReader
-        from stablelog.spark.source_at_cuts import CutStreamReader
+        from stablelog.spark.source.cut_reader import CutStreamReader
+        from stablelog.spark.source.reader import StablelogStreamReader
 
         options, columns = read_options(self.options, STREAM), Columns(schema)
         columns.check(options)
         return (CutStreamReader if options.cut else StablelogStreamReader)(options, columns)
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        """The sink of a batch write; see `stablelog.spark.sink`."""
-        from stablelog.spark.sink import batch_writer
+        """The sink of a batch write; see `stablelog.spark.sink.writer`."""
+        from stablelog.spark.sink.writer import batch_writer
         from stablelog.spark.worker import tune_worker
 
         tune_worker()
         return batch_writer(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802 - Spark's name
-        """The sink of a stream; see `stablelog.spark.sink`. Output mode complete appends, as with Spark's Kafka sink."""
-        from stablelog.spark.sink import stream_writer
+        """The sink of a stream; see `stablelog.spark.sink.writer`. Output mode complete appends, as with Spark's Kafka sink."""
+        from stablelog.spark.sink.writer import stream_writer
         from stablelog.spark.worker import tune_worker
 
         tune_worker()  # this is called for each micro-batch, in a worker that is then collected

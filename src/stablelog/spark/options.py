@@ -1,8 +1,6 @@
-"""Which options `format("stablelog")` takes, what each means, and where it applies.
+"""Parsing and checking of the options of a read or write.
 
-One table for source and sink. Names are those of Spark's Kafka connector where the meaning is the same, so that a
-job moves over by changing the format; `txnAppId` and `txnVersion` are Delta's. Spark hands the names over in lower
-case, and adds some of its own.
+Spark passes option names in lower case, and adds some of its own.
 """
 
 import difflib
@@ -19,225 +17,12 @@ from stablelog.spark.offsets import (
     parse_offsets,
     parse_timestamps,
 )
+from stablelog.spark.option_table import BATCH, OPTIONS, READ, SAME, SPARKS_OWN, STREAM, WITHOUT_EFFECT, WRITE
+from stablelog.types import TopicPartition
 
 _T = TypeVar("_T")
 _D = TypeVar("_D")
-BATCH, STREAM, WRITE = "batch", "stream", "write"
-READ = f"{BATCH}, {STREAM}"
-ANY = f"{READ}, {WRITE}"
 
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One option: a row of the table in docs/spark.md.
-
-    Attributes:
-        default: what holds when it is not given, for people; empty where nothing does.
-        valid: which values it takes, for people.
-        where: at which reads and writes it may be given.
-        meaning: what it does.
-    """
-
-    default: str
-    valid: str
-    where: str
-    meaning: str
-
-
-_TEXT, _COUNT, _BOOLEAN, _MILLIS = "text", "1 and more", "true, false", "milliseconds since 1970"
-_SIZE = "bytes; with k, m or g"
-_SEQUENCE = "a commit sequence; 0 for the beginning"
-_JSON_OFFSETS = '`{"topic": {"0": 23}}`; -2 earliest, -1 latest'
-_JSON_TIMES = '`{"topic": {"0": 1700000000000}}`'
-
-OPTIONS: dict[str, Option] = {
-    # -- where and what ----------------------------------------------------------------------------------------
-    "kafka.bootstrap.servers": Option("", "host:port, ...", ANY, "The brokers."),
-    "bootstrap": Option("", "host:port, ...", ANY, "The same as `kafka.bootstrap.servers`."),
-    "path": Option(
-        "",
-        "a directory",
-        READ,
-        "A data directory, read without a broker; also `load(path)`. With a broker: where its data directory is to be seen.",
-    ),
-    "subscribe": Option("", "topic, ...", READ, "The topics."),
-    "subscribePattern": Option("", "a regular expression", READ, "The topics whose whole name matches."),
-    "assign": Option("", '`{"topic": [0, 1]}`', READ, "These partitions."),
-    "partitions": Option("all", "0,3,5-7", READ, "Only the partitions with these numbers, of every topic."),
-    # -- from where to where -----------------------------------------------------------------------------------
-    "startingOffsets": Option(
-        "earliest (batch), latest (stream)",
-        f"earliest, latest, or {_JSON_OFFSETS}",
-        READ,
-        "Where to begin. A stream that has a checkpoint goes on from there; a partition that it finds later is read from its beginning.",
-    ),
-    "startingOffsetsByTimestamp": Option(
-        "", _JSON_TIMES, READ, "Begin at the first record of this time or later, by partition."
-    ),
-    "startingTimestamp": Option("", _MILLIS, READ, "The same, with one time for every partition."),
-    "startingOffsetsByTimestampStrategy": Option(
-        "error", "error, latest", READ, "What to do where no record is that late: fail, or begin at the end."
-    ),
-    "endingOffsets": Option("latest", f"latest, or {_JSON_OFFSETS}", BATCH, "Where to end, exclusive."),
-    "endingOffsetsByTimestamp": Option(
-        "",
-        _JSON_TIMES,
-        BATCH,
-        "End before the first record of this time or later, by partition; where there is none, at the end.",
-    ),
-    "endingTimestamp": Option("", _MILLIS, BATCH, "The same, with one time for every partition."),
-    # -- whole transactions ------------------------------------------------------------------------------------
-    "cut": Option(
-        "false",
-        _BOOLEAN,
-        READ,
-        "Whether a batch, and each micro-batch, holds whole transactions over all topics, which are commit-ordered ones of one transaction group.",
-    ),
-    "startingCut": Option(
-        "", _SEQUENCE, READ, "With `cut`: begin behind the transaction with this commit sequence."
-    ),
-    "endingCut": Option(
-        "", _SEQUENCE, BATCH, "With `cut`: end behind the transaction with this commit sequence."
-    ),
-    "includeCommits": Option(
-        "false",
-        _BOOLEAN,
-        READ,
-        "Whether there are columns `commitSequence`, `commitTimestamp` and `transactionGroup`, of commit-ordered topics.",
-    ),
-    # -- how ---------------------------------------------------------------------------------------------------
-    "isolation": Option(
-        "read_committed",
-        "read_committed, read_uncommitted",
-        READ,
-        "Whether records of transactions that are open or were aborted are left out.",
-    ),
-    "kafka.isolation.level": Option(
-        "read_committed", "read_committed, read_uncommitted", READ, "The same as `isolation`."
-    ),
-    "includeHeaders": Option(
-        "false",
-        _BOOLEAN,
-        ANY,
-        "Whether there is a column `headers`. A sink takes the column when it is there, whatever this says.",
-    ),
-    "failOnDataLoss": Option(
-        "true",
-        _BOOLEAN,
-        READ,
-        "Whether records that were to be read and are gone fail the query; if not, a warning says what is missing.",
-    ),
-    "scan": Option(
-        "auto",
-        "auto, fetch, files",
-        READ,
-        "By the protocol, or straight from the segment files; `auto` takes the files where they can be seen.",
-    ),
-    "checkCrc": Option("true", _BOOLEAN, READ, "Whether the CRC of each record batch is checked."),
-    "targetBytesPerTask": Option(
-        "up to 128m",
-        _SIZE,
-        READ,
-        "How much a task reads. Less than 128m by default where the cores would otherwise be idle.",
-    ),
-    "filterPushdown": Option(
-        "false",
-        _BOOLEAN,
-        BATCH,
-        "Whether filters on topic, partition, offset and time narrow what is read; safe only where every query loads its own frame.",
-    ),
-    "minPartitions": Option("", _COUNT, READ, "Tasks there are at least, if there are that many records."),
-    "maxRecordsPerPartition": Option("", _COUNT, READ, "Offsets that a task reads at most."),
-    # -- a stream's pace ---------------------------------------------------------------------------------------
-    "maxOffsetsPerTrigger": Option(
-        "",
-        _COUNT,
-        STREAM,
-        "Records of a micro-batch at most: real ones where the files are seen, offsets otherwise.",
-    ),
-    "maxBytesPerTrigger": Option(
-        "", _SIZE, STREAM, "Bytes of a micro-batch at most, as they are stored, but one batch at least."
-    ),
-    "minOffsetsPerTrigger": Option(
-        "", _COUNT, STREAM, "Wait until there are so many offsets, but not longer than `maxTriggerDelay`."
-    ),
-    "maxTriggerDelay": Option(
-        "15m", "a duration: 500ms, 10s, 15m, 1h", STREAM, "See `minOffsetsPerTrigger`."
-    ),
-    # -- the sink ----------------------------------------------------------------------------------------------
-    "topic": Option("the column `topic`", _TEXT, WRITE, "Where every record goes, whatever the column says."),
-    "guarantee": Option(
-        "exactly-once",
-        "exactly-once, at-least-once",
-        WRITE,
-        "Exactly once needs a stablelog broker; at least once does with any.",
-    ),
-    "txnAppId": Option(
-        "the query, or one of this write",
-        _TEXT,
-        WRITE,
-        "Under which name a write is remembered; with `txnVersion`.",
-    ),
-    "txnVersion": Option(
-        "the micro-batch",
-        "0 and more",
-        WRITE,
-        "Which write of that name this is: what was written already is skipped.",
-    ),
-    "transactionGroup": Option(
-        "the default group", _TEXT, WRITE, "Whose commit sequence the write is part of."
-    ),
-    "transactionTimeout": Option(
-        "10m", "a duration", WRITE, "How long a task may take before the broker aborts what it has written."
-    ),
-    "commitGroup": Option(
-        "",
-        _TEXT,
-        WRITE,
-        "The consumer group to which the source's progress is committed, in the same decision.",
-    ),
-    "sourceOffsets": Option(
-        "from the checkpoint",
-        '`{"topic": {"0": 23}}`',
-        WRITE,
-        "The offsets for `commitGroup`, where the sink cannot find them itself: batch writes and `foreachBatch`.",
-    ),
-    "compression": Option(
-        "none", "none, gzip, snappy, lz4, zstd", WRITE, "How record batches are compressed."
-    ),
-    "kafka.compression.type": Option(
-        "none", "none, gzip, snappy, lz4, zstd", WRITE, "The same as `compression`."
-    ),
-    "batchBytes": Option(
-        "1m", _SIZE, WRITE, "Bytes of a record batch at most; a larger row is a batch of its own."
-    ),
-    # -- the connection ----------------------------------------------------------------------------------------
-    "kafka.client.id": Option("stablelog-spark", _TEXT, ANY, "What brokers log of who asks."),
-    "kafka.request.timeout.ms": Option(
-        "30000", _COUNT, ANY, "How long a broker that does not answer is asked again."
-    ),
-}
-
-# Options of Spark's Kafka connector that change nothing of what is read or written: taken, and without effect.
-WITHOUT_EFFECT: dict[str, str] = {
-    "groupIdPrefix": "no consumer group is used",
-    "kafka.group.id": "no consumer group is used",
-    "kafkaConsumer.pollTimeoutMs": "kafka.request.timeout.ms says how long is waited",
-    "fetchOffset.numRetries": "kafka.request.timeout.ms says how long is tried",
-    "fetchOffset.retryIntervalMs": "kafka.request.timeout.ms says how long is tried",
-    "kafka.fetch.max.bytes": "fetches are sized by what is there",
-    "kafka.max.partition.fetch.bytes": "fetches are sized by what is there",
-    "kafka.max.poll.records": "records are not polled one by one",
-    "kafka.acks": "what is committed is durable",
-    "kafka.linger.ms": "record batches are filled from Spark's",
-    "kafka.batch.size": "batchBytes says how large a record batch is",
-}
-SAME = {
-    "bootstrap": "kafka.bootstrap.servers",
-    "isolation": "kafka.isolation.level",
-    "compression": "kafka.compression.type",
-}
-SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
 ISOLATIONS = ("read_committed", "read_uncommitted")
 SCANS = ("auto", "fetch", "files")
 GUARANTEES = ("exactly-once", "at-least-once")
@@ -251,13 +36,13 @@ _SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a read was asked for. Sizes in bytes; None where nothing was said."""
+    """The options of a read. Sizes in bytes; None for an option that was not given."""
 
     bootstrap: str | None
     path: str | None
     topics: tuple[str, ...]
     pattern: str | None
-    assigned: tuple[tuple[str, int], ...]
+    assigned: tuple[TopicPartition, ...]
     partitions: frozenset[int] | None
     starting: Bound
     ending: Bound
@@ -283,7 +68,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """What a write was asked for. Sizes in bytes; None where nothing was said."""
+    """The options of a write. Sizes in bytes; None for an option that was not given."""
 
     bootstrap: str
     topic: str | None
@@ -305,8 +90,8 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
     """Check the options of a read.
 
     Args:
-        given: as Spark hands them over, in any case.
-        where: BATCH or STREAM; READ where that is not known yet.
+        given: the options as Spark passes them; upper and lower case are the same.
+        where: BATCH or STREAM; READ if that is not known yet.
 
     Raises:
         InvalidConfig: one is unknown, missing, contradictory or out of range; names it and the nearest right one.
@@ -409,7 +194,7 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
 
 
 class _Values:
-    """What was given, by the table's names; of two names for one option, the one of the Kafka connector."""
+    """The given options by the names of the table; of two names for one option, that of the Kafka connector."""
 
     def __init__(self, given: Mapping[str, str], where: str) -> None:
         known = {name.lower(): name for name in (*OPTIONS, *WITHOUT_EFFECT)}
@@ -460,7 +245,7 @@ class _Values:
         return value == "true"
 
     def one_of(self, *names: str) -> str | None:
-        """The one of these that was given."""
+        """Which one of these options was given; None if none was."""
         there = [name for name in names if name in self._values]
         if len(there) > 1:
             raise InvalidConfig(f"{' and '.join(there)} say the same thing differently: give one of them")
@@ -514,10 +299,10 @@ def _check_bounds(values: _Values, *, at_cuts: bool) -> None:
 
 
 def check_commit_order(what: str, isolation: str, bootstrap: str | None, scan: str) -> None:
-    """Commit order is what a broker serves to committed readers.
+    """Check that a read can be in commit order: only a broker serves it, and only to committed readers.
 
     Raises:
-        InvalidConfig: a read is asked for that does not go by it; `what` says who wants it.
+        InvalidConfig: it cannot; the message begins with `what`, the option that needs commit order.
     """
     if isolation == "read_uncommitted":
         raise InvalidConfig(

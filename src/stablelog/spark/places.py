@@ -1,7 +1,7 @@
-"""Where may this user keep what is run: compiled kernels, the way to a bundled Java?
+"""Directories in which this user may keep files that are run: compiled kernels, the script for a bundled Java.
 
-Only where nobody else may write, for whoever can write there can have anything run by this user. In the order of
-preference: `STABLELOG_CACHE_DIR`, `XDG_CACHE_HOME`, the home directory, and the temporary directory.
+No other user may be able to write there: such a user could make this user run any code. In order of preference:
+`STABLELOG_CACHE_DIR`, `XDG_CACHE_HOME`, the home directory, and the temporary directory.
 """
 
 import contextlib
@@ -15,21 +15,21 @@ ROOT_UID = 0
 
 
 def candidates() -> Iterator[Path]:
-    """The places, best first; they need not be there."""
+    """The possible directories, best first; they may not exist."""
     if "STABLELOG_CACHE_DIR" in os.environ:
         yield Path(os.environ["STABLELOG_CACHE_DIR"])
     if "XDG_CACHE_HOME" in os.environ:
         yield Path(os.environ["XDG_CACHE_HOME"]) / "stablelog"
-    with contextlib.suppress(RuntimeError):  # there is no home
+    with contextlib.suppress(RuntimeError):  # The user has no home directory.
         yield Path.home() / ".cache" / "stablelog"
     yield Path(tempfile.gettempdir()) / f"stablelog-{os.getuid()}"
 
 
 def own_directory(name: str) -> Path | None:
-    """A directory of this name that this user, and only this user, may write to; it is made if it is not there.
+    """A directory of this name to which only this user may write; it is created if it does not exist.
 
     Returns:
-        None if there is nowhere to have one.
+        None if no place is possible.
     """
     for candidate in candidates():
         path = candidate / name
@@ -37,16 +37,16 @@ def own_directory(name: str) -> Path | None:
             candidate.mkdir(parents=True, exist_ok=True, mode=0o755)
             path.mkdir(exist_ok=True, mode=0o755)
             if candidate.parent == Path(tempfile.gettempdir()) and not _is_whose(candidate, os.getuid()):
-                continue  # somebody else made it, and may put another directory in the place of this one
+                continue  # Another user created it, and could replace this user's directory inside.
             if _is_whose(path, os.getuid()) and os.access(path, os.W_OK | os.X_OK):
                 return path
     return None
 
 
 def images_directories(name: str) -> Iterator[Path]:
-    """Directories of this name that are root's alone: made with a machine's image, for whoever runs there.
+    """Directories of this name that only root can write to: made with a machine's image, for every user.
 
-    Root may have anything run as it is; others have to be kept out of the directory and of the one that it lies in.
+    Root can run anything anyway. No other user may be able to write to the directory or to its parent.
     """
     for candidate in candidates():
         with contextlib.suppress(OSError, RuntimeError):

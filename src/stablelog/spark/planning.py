@@ -1,8 +1,8 @@
-"""Which task reads what: spans of partitions become tasks of about one size. Pure.
+"""Planning: divides the ranges of a read into tasks of about the same size. Pure functions.
 
-A task costs Spark some 20 to 50 ms however little it reads, so small spans share a task; a large one is cut, at
-record batches where the segment files are seen and by offsets otherwise. What is planned depends on the spans and
-the limits only.
+A task costs Spark 20 to 50 ms even if it reads little. Small ranges therefore share a task. A large range is cut: at
+record batches if the segment files are accessible, otherwise by offsets. The plan depends only on the ranges and the
+limits.
 """
 
 import heapq
@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
 TARGET_SIZE_MAX = 128 << 20
-TARGET_SIZE_MIN = 16 << 20  # reads in about the time that a task costs by itself
+TARGET_SIZE_MIN = 16 << 20  # Bytes that are read in about the time of a task's overhead.
 Key = TypeVar("Key", bound=Hashable)
-SLIVER = 8  # what is left of a task's room, or of a span, below this part of the target is not worth a cut
+SLIVER = (
+    8  # A rest of a task's room, or of a range, below this fraction (1/8) of the target is not worth a cut.
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class Extent:
     """Consecutive whole record batches of a segment's log file, in bytes.
 
     Attributes:
-        inode: of the file that was planned for; another one of the same name is what compaction has put in its place.
+        inode: inode of the planned file. A file of the same name with another inode is one that compaction has made.
         proof: bytes of the whole log file and CRC-32C over its batch headers; None where no summary says them.
     """
 
@@ -34,14 +36,14 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one task reads of one partition: the offsets [start, end).
+    """The offsets [start, end) of one partition that one task reads.
 
     Attributes:
         size: bytes, as they are stored; an estimate where there are no extents.
         extents: where in the segment files it stands; empty where it is to be fetched.
         aborted: (producer id, first offset, offset of its marker) of the aborted transactions that concern it; for the
             extents.
-        topic_id: of the topic that it was planned for; empty if that is not known.
+        topic_id: id of the planned topic; empty if unknown.
     """
 
     topic: str
@@ -87,7 +89,7 @@ class Span(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FetchSpan:
-    """A range of which nothing is known but its average."""
+    """A range whose bytes are only estimated, by an average record size."""
 
     topic: str
     partition: int
@@ -97,7 +99,7 @@ class FetchSpan:
     topic_id: str = ""
 
     def cut_by_size(self, size: int) -> "tuple[FetchSpan, FetchSpan] | None":
-        """As `Span`: by arithmetic."""
+        """As `Span`; the cut is an offset that the average record size gives."""
         count = self.end - self.start
         at = self.start + max(1, count * size // max(self.size, 1))
         return self.cut_at(at) if at < self.end else None
@@ -118,13 +120,13 @@ class FetchSpan:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How tasks are to be.
+    """The wanted sizes of tasks.
 
     Attributes:
-        target_size: bytes of a task; None for what keeps the cores busy, 128 MB at most.
+        target_size: bytes of a task; None for a size that keeps the cores busy, at most 128 MB.
         core_count: how many tasks can run at a time.
-        count_min: tasks there should be at least.
-        offsets_max: offsets of a task at most.
+        count_min: minimum number of tasks.
+        offsets_max: maximum offsets of a task.
     """
 
     target_size: int | None = None
@@ -144,9 +146,9 @@ def plan(spans: Iterable[Span], limits: Limits) -> list[tuple[Piece, ...]]:
 
 
 def shares(amounts: Mapping[Key, int], limit: int) -> dict[Key, int]:
-    """How much of each amount is taken so that at most `limit` are taken in all: in proportion, and of each something.
+    """Divide `limit` among the amounts, in proportion, so that each amount gets something.
 
-    Where there are more amounts than may be taken, some get nothing; which ones changes with the amounts.
+    If there are more amounts than the limit, some get nothing; which ones depends on the amounts.
     """
     total = sum(amounts.values())
     if total <= limit:
@@ -186,7 +188,7 @@ def _shortened(spans: Iterable[Span], offsets_max: int | None) -> Iterable[Span]
 
 
 def _fill(spans: Iterable[Span], target: int, offsets_max: int | None) -> list[list[Span]]:
-    """Put spans into tasks in their order; a task that is full is closed, and a span that does not fit is cut."""
+    """Fill tasks with the spans in order; a span that does not fit into the current task is cut."""
     tasks: list[list[Span]] = []
     size = count = 0
     for span in spans:
@@ -204,7 +206,7 @@ def _fill(spans: Iterable[Span], target: int, offsets_max: int | None) -> list[l
                 if cut is not None:
                     head, rest = cut
                 elif tasks[-1]:
-                    rest = head  # one batch that is larger than the room: it gets a task of its own
+                    rest = head  # One batch that is larger than the free room gets a task of its own.
                     tasks.append([])
                     size = count = 0
                     continue
@@ -214,13 +216,13 @@ def _fill(spans: Iterable[Span], target: int, offsets_max: int | None) -> list[l
     return tasks
 
 
-# Of a task: its size, negative; whether it has one span only; which half of which half it is; and itself. No two tasks
-# have one path, so tasks are never compared.
+# A task as an entry of a heap: its size, negated; whether it has only one span; its path (which half of which half it
+# is); and the task. No two tasks have the same path, so the heap never compares tasks.
 _Sized = tuple[int, bool, tuple[int, ...], list[Span]]
 
 
 def _spread(tasks: list[list[Span]], count_min: int) -> None:
-    """Halve the largest tasks until there are enough, or nothing is left to halve."""
+    """Halve the largest tasks until there are `count_min`, or none can be halved."""
     whole: list[_Sized] = []  # what cannot be halved
     heap: list[_Sized] = []  # the rest, the largest first
 

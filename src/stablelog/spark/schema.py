@@ -1,4 +1,4 @@
-"""Which columns a read has: those of Spark's Kafka connector, or what a user's schema names of them."""
+"""The columns of a read: those of Spark's Kafka connector, or the ones that a user's schema names."""
 
 from collections.abc import Mapping
 from typing import Any

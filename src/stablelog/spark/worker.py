@@ -1,4 +1,4 @@
-"""What a Python worker of Spark does once, so that its tasks cost less."""
+"""Tuning of Spark's Python workers, once in each process, so that their tasks cost less."""
 
 import gc
 
@@ -6,11 +6,12 @@ _is_tuned = False
 
 
 def tune_worker() -> None:
-    """Called by each task that reads or writes, and by each planning; does something once in a process only.
+    """Freeze the imported objects for the garbage collector. Only the first call in a process does something.
 
-    Spark's worker, also the one that plans, runs `gc.collect()` after every task. It walks everything that the imports have made, which stays
-    for ever: tens of milliseconds per task, for nothing. Frozen, those objects are not walked. Only once per process:
-    frozen at each task, cycles of garbage that are alive just then would stay as well.
+    Each task that reads or writes, and each planning, calls this. Spark's worker, also the one that plans, runs
+    `gc.collect()` after every task. The collector visits all objects that the imports have made and that stay for ever,
+    which costs tens of milliseconds for each task. It does not visit frozen objects. If every task froze objects,
+    garbage cycles that exist at that time would stay as well.
     """
     global _is_tuned  # noqa: PLW0603 -- it is the process that is tuned
     if _is_tuned:

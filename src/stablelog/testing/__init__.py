@@ -1,1 +1,1 @@
-"""What stablelog is tested with, shipped so that its users can test with it too."""
+"""The test tools of stablelog, for the tests of its users, too."""

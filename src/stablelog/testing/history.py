@@ -1,9 +1,9 @@
-"""Whether what readers saw agrees with what writers were told. Pure: a history in, findings out.
+"""Checks of a recorded history: whether readers saw what writers were told. No I/O.
 
-What is looked for, each by its own check: records that were committed or acknowledged and are lost, that were aborted and
-read, read before their commit was asked for, read twice, torn out of their transaction, in another order than
-written; offsets that go back or are read as something else than before; what a reader passed by and another found;
-watermarks that move back or contradict each other.
+Each of these faults has its own check: committed or acknowledged records that are lost; aborted records that were read;
+records that were read before their commit was requested, read twice, separated from their transaction, or read in
+another order than they were written; offsets that go back, or at which another record was read before; records that
+a reader skipped and another reader saw; watermarks that move back or contradict each other.
 """
 
 import itertools
@@ -15,20 +15,20 @@ from typing import NamedTuple
 
 
 class Fate(Enum):
-    """What a writer knows of a transaction."""
+    """What a writer knows about the end of a transaction."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
-    UNKNOWN = "unknown"  # the answer was lost: all of it or nothing
+    UNKNOWN = "unknown"  # the response was lost: the transaction was committed or aborted
 
 
 class Written(NamedTuple):
-    """A transaction.
+    """A transaction of the history.
 
     Attributes:
-        values: what was written, in order. Every value is written once.
-        writer: who wrote it; its transactions stand in their order in the history.
-        commit_asked_s: when the commit was first asked for; infinity if it never was, None if that is not known.
+        values: the values of the records, in order. No value is written twice.
+        writer: the writer; its transactions stand in the history in the order in which it wrote them.
+        commit_asked_s: when the commit was first requested; infinity for never, None for unknown.
     """
 
     fate: Fate
@@ -38,7 +38,7 @@ class Written(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A record that was read while the writers wrote, and when."""
+    """A record that was read while the writers were writing, and the time of the read."""
 
     seen_s: float
     offset: int
@@ -50,16 +50,16 @@ Read = Sequence[tuple[int, bytes]]  # (offset, value) in the order of reading
 
 @dataclass(slots=True)
 class History:
-    """What happened.
+    """Everything that was recorded in a test run.
 
     Attributes:
-        transactions: each with its fate; at least those two.
-        reads: what a read-committed reader saw of each partition, from its start, after all was over.
-        watermarks: (high watermark, last stable offset) of each partition, in the order of looking; the stable offset
-            was looked at first.
-        live: what a read-committed reader saw of each partition, from its start, while it was being written.
-        everything: what a read-uncommitted reader saw of each partition, from its start, after all was over.
-        acknowledged: where each acknowledged value was said to be: (partition, offset).
+        transactions: each transaction, as a `Written` or as (fate, values).
+        reads: what a read-committed reader saw of each partition, from its start, after the end of all writes.
+        watermarks: (high watermark, last stable offset) samples of each partition, in order. In each sample, the last
+            stable offset was read first.
+        live: what a read-committed reader saw of each partition, from its start, during the writes.
+        everything: what a read-uncommitted reader saw of each partition, from its start, after the end of all writes.
+        acknowledged: for each acknowledged value, the acknowledged (partition, offset).
     """
 
     transactions: Sequence[tuple[Fate, tuple[bytes, ...]] | Written] = field(default_factory=list)
@@ -71,7 +71,7 @@ class History:
 
 
 def check(history: History) -> list[str]:
-    """Everything that must not be."""
+    """Return a description of every fault in the history; empty if there is none."""
     transactions = [Written(*txn) for txn in history.transactions]
     return [
         *_check_values(transactions, _counts(history.reads)),
@@ -105,7 +105,7 @@ def _check_values(transactions: Sequence[Written], seen: Mapping[bytes, int]) ->
 
 
 def _check_order(reads: Mapping[int, Read], transactions: Sequence[Written]) -> Iterator[str]:
-    """Offsets rise, and what one writer wrote to a partition stands there as it was written."""
+    """Check that offsets rise, and that each writer's records in a partition are in the order of its writes."""
     places: dict[bytes, tuple[str, int]] = {}
     for number, txn in enumerate(transactions):
         for value in txn.values:
@@ -136,7 +136,7 @@ def _check_watermarks(watermarks: Mapping[int, Sequence[tuple[int, int]]]) -> It
 def _check_live(
     live: Mapping[int, Sequence[Seen]], reads: Mapping[int, Read], transactions: Sequence[Written]
 ) -> Iterator[str]:
-    """Nothing was seen too early, and what was seen is what is there: the same, and nothing between."""
+    """Check that no record was seen too early, and that the live reader saw the same records as a later one."""
     asked_s = {value: txn.commit_asked_s for txn in transactions for value in txn.values}
     for partition, seen in live.items():
         for seen_s, _, value in seen:
@@ -168,7 +168,7 @@ def _differences(partition: int, then: Read, now: Read) -> Iterable[str]:
 def _check_acknowledged(
     acknowledged: Mapping[bytes, tuple[int, int]], everything: Mapping[int, Read]
 ) -> Iterator[str]:
-    """Whatever became of its transaction, an acknowledged record is where it was said to be, and only there."""
+    """Check that each acknowledged record is at its acknowledged offset and only there, even if it was aborted."""
     if not everything:
         return
     counts = _counts(everything)

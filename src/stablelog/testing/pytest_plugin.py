@@ -1,7 +1,7 @@
-"""The fixture `stablelog_broker`, for the tests of whoever installs stablelog.
+"""The pytest fixture `stablelog_broker`, for the tests of stablelog's users.
 
-One broker serves a whole test session: topics cost little and starting a process does not. A test that wants a
-topic of its own takes a name of its own.
+One broker serves a whole test session, because starting a process costs much more than creating a topic. A test that
+needs its own topic uses a unique name.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A clock that moves only when it is told to."""
+"""A simulated clock, which only a test advances."""
 
 
 class SimClock:
@@ -16,7 +16,7 @@ class SimClock:
         return self._now_ms
 
     def advance(self, ms: int) -> None:
-        """Let time pass.
+        """Advance the time.
 
         Raises:
             ValueError: `ms` is negative. The time is unchanged.

@@ -1,10 +1,10 @@
-"""A disk in memory that loses, after a crash, whatever a real one may lose.
+"""A simulated disk in memory that loses, in a crash, whatever a real disk may lose.
 
-It keeps the promises of `stablelog.env.disk` and breaks everything else: bytes appended since a file's last sync
-survive in any subset of its pages, torn at any byte; names made, renamed or removed since the directory's last sync
-are there or not, each by itself, but what was renamed has at least one of its two names. What was synced is always
-there. It rejects what a real disk rejects, with the same error numbers: missing and wrong kinds of paths, long
-names, closed files, and, within a `capacity`, what does not fit.
+It fulfils the contract of `stablelog.env.disk` and guarantees nothing more. Of the bytes appended to a file since its
+last sync, any subset of pages survives, torn at any byte. Each name that was made, renamed or removed since its
+directory's last sync is either there or not; a renamed file has at least one of its two names. Synced data always
+survives. The disk rejects what a real disk rejects, with the same error numbers: missing paths and wrong kinds of
+paths, long names, closed files, and what does not fit into `capacity`, if that is set.
 """
 
 import errno
@@ -22,12 +22,12 @@ NAME_SIZE_MAX = 255
 
 
 class SimulatedCrash(BaseException):
-    """The machine stops here. Not an Exception: nothing may handle it."""
+    """Stops the simulated machine. It is not an Exception, so that no code under test handles it."""
 
 
 @dataclass(slots=True, eq=False)
 class _Inode:
-    """A file's bytes: as they are, and as they are known to survive."""
+    """A file's bytes: the current ones and those that are durable."""
 
     content: bytearray = field(default_factory=bytearray)
     durable: bytes = b""
@@ -35,7 +35,7 @@ class _Inode:
 
 @dataclass(slots=True, eq=False)
 class _Directory:
-    """A directory's names: as they are, and as they are known to survive."""
+    """A directory's names: the current ones and those that are durable."""
 
     names: "dict[str, _Node]" = field(default_factory=dict)
     durable: "dict[str, _Node]" = field(default_factory=dict)
@@ -81,7 +81,7 @@ class SimFile:
             error.size = len(joined)
             if not self._disk.fails_late or self._closed:
                 raise
-            content[self._size :] = joined[: len(joined) // 2]  # and the truncation fails as well
+            content[self._size :] = joined[: len(joined) // 2]  # the truncation fails, too
             self._failed = DiskError(
                 f"writing {self._path} failed", error.number, undone=False, size=len(joined)
             )
@@ -99,7 +99,7 @@ class SimFile:
         return bytes(self.inode.content[position : position + size])
 
     def view(self, position: int, size: int) -> memoryview:
-        """The bytes; a copy here, which stays as it is."""
+        """Return a copy of the bytes."""
         assert position + size <= self.size
         if size == 0:
             return memoryview(b"")
@@ -107,15 +107,15 @@ class SimFile:
         return memoryview(bytes(self.inode.content[position : position + size]))
 
     def will_need(self, position: int, size: int) -> None:
-        """Nothing to do: all of it is in memory."""
+        """Do nothing: all bytes are in memory."""
 
     def populate(self, view: memoryview) -> bool:
-        """Nothing to do, but what cannot be read is told."""
+        """Do nothing except fail if `fault` says so."""
         self._call("reading")
         return True
 
     def truncate(self, size: int) -> None:
-        """Cut or extend."""
+        """Truncate or extend."""
         self._call("truncating")
         if size < 0:
             raise DiskError(f"truncating {self._path} to {size} bytes failed", errno.EINVAL)
@@ -127,7 +127,7 @@ class SimFile:
         self._size = size
 
     def sync(self) -> None:
-        """Everything in the file survives from now on."""
+        """Make all bytes of the file durable."""
         self._call("syncing")
         with self._disk.effect(f"sync {self._path.name}", self._path):
             self.inode.durable = bytes(self.inode.content)
@@ -139,7 +139,7 @@ class SimFile:
 
 
 class _Effect:
-    """A change that happens unless its step fails; on a disk that fails late, it happens and fails."""
+    """A change that happens unless its step fails. If the disk fails late, the change happens and the call fails."""
 
     def __init__(self, disk: "SimDisk", what: str, path: Path) -> None:
         self._disk = disk
@@ -164,20 +164,20 @@ class SimDisk:
     """A file system in memory.
 
     Attributes:
-        steps: operations that changed something, so far.
-        crash_at: the operation at which the machine stops; None for never.
+        steps: how many operations have changed something.
+        crash_at: the operation in which the machine stops; None for never.
         fail_at: the operation that fails; None for none.
-        fault: asked at every call, also those that only read, with the call's name and its path; returns the error
-            number with which the call fails, or None.
+        fault: called for every call, also for those that only read, with the call's name and its path. Returns the
+            error number with which the call fails, or None.
         number: the error number of the operation `fail_at`.
-        fails_late: whether what fails takes effect all the same, as far as a real disk's call may: names are
-            changed, bytes are synced; a failed append leaves half of its bytes, which cannot be removed.
+        fails_late: whether a failed operation takes effect as far as a real disk's operation may: names are changed,
+            bytes are synced; a failed append leaves half of its bytes, which cannot be removed.
         capacity: bytes that all files together may hold; None for no limit.
     """
 
     def __init__(self) -> None:
         self._root = _Directory()
-        self._renamed: list[tuple[_Directory, str, _Node]] = []  # since the directory's last sync
+        self._renamed: list[tuple[_Directory, str, _Node]] = []  # renames since the directory's last sync
         self._open: WeakSet[SimFile] = WeakSet()
         self.steps = 0
         self.crash_at: int | None = None
@@ -190,17 +190,17 @@ class SimDisk:
     # -- faults ------------------------------------------------------------------------------------------------
 
     def step(self, what: str, torn: tuple[_Inode, bytes] | None = None, path: Path | None = None) -> None:
-        """Count an operation, and stop or fail if it is the one to do so."""
+        """Count an operation; stop or fail if it is the operation `crash_at` or `fail_at`."""
         self.steps += 1
         if self.steps == self.crash_at:
             if torn is not None:
-                torn[0].content += torn[1]  # some of it may have reached the disk
+                torn[0].content += torn[1]  # a part of the append may have reached the disk
             raise SimulatedCrash(what)
         if self.steps == self.fail_at:
             raise DiskError(f"{what} at {path} failed on the simulated disk", self.number)
 
     def effect(self, what: str, path: Path) -> _Effect:
-        """A step whose change is the body of the `with` statement."""
+        """Return a context manager for a step. The body of the `with` statement makes the change."""
         return _Effect(self, what, path)
 
     def call(self, what: str, path: Path) -> None:
@@ -210,7 +210,7 @@ class SimDisk:
             raise DiskError(f"{what} {path} failed", number)
 
     def released(self, file: SimFile) -> None:
-        """Take note that a file was closed: a removed one no longer takes room."""
+        """Note that a file was closed: a removed file no longer takes space."""
         self._open.discard(file)
 
     def take_room(self, size: int, what: str, path: Path) -> None:
@@ -221,10 +221,10 @@ class SimDisk:
     # -- crash -------------------------------------------------------------------------------------------------
 
     def crash(self, chance: random.Random) -> "SimDisk":
-        """The disk after the machine has lost power: a legal one of the many that it may be."""
+        """Return the disk after a power failure: a random one of its legal states."""
         after = SimDisk()
         after.capacity = self.capacity
-        made: dict[int, _Node] = {}  # what has survived, by the identity of what it was
+        made: dict[int, _Node] = {}  # surviving copies of files and directories, by the id() of the original
         after._root = self._survivor(self._root, chance, made)
         for directory, name, node in self._renamed:
             home = made.get(id(directory))
@@ -250,10 +250,10 @@ class SimDisk:
         made[id(node)] = inode = _Inode(bytearray(content), content)
         return inode
 
-    # -- looking up --------------------------------------------------------------------------------------------
+    # -- lookup ------------------------------------------------------------------------------------------------
 
     def _find(self, path: Path) -> _Node | None:
-        """What has this name; None if there is nothing."""
+        """Return the file or directory of this name; None if there is none."""
         assert path.is_absolute(), path
         at: _Node | None = self._root
         for name in path.parts[1:]:
@@ -263,7 +263,7 @@ class SimDisk:
         return at
 
     def _home(self, path: Path, what: str) -> _Directory:
-        """The directory in which this name stands, or is to stand."""
+        """Return the directory that has this name or would have it."""
         home = self._find(path.parent)
         if home is None:
             above = path.parent
@@ -306,17 +306,17 @@ class SimDisk:
     # -- damage ------------------------------------------------------------------------------------------------
 
     def content(self, path: Path) -> bytearray:
-        """The bytes of a file, to be changed in place. A change is durable only if the file is synced."""
+        """Return the bytes of a file for changes in place. A change is durable only if the file is synced."""
         return self._inode(path, "reading").content
 
     def damage(self, path: Path, content: bytes) -> None:
-        """Replace a file's bytes, as a disk that changes what was durable."""
+        """Replace a file's bytes, as a disk does that corrupts durable data."""
         inode = self._inode(path, "reading")
         inode.content[:] = content
         inode.durable = bytes(content)
 
     def lose(self, path: Path) -> None:
-        """Lose a file, as a disk that loses a durable name."""
+        """Remove a file, as a disk does that loses a durable name."""
         home = self._home(path, "removing")
         home.names.pop(path.name, None)
         home.durable.pop(path.name, None)
@@ -362,7 +362,7 @@ class SimDisk:
             home.names[path.name] = home.durable[path.name] = _Inode(bytearray(content), bytes(content))
 
     def write_together(self, files: Mapping[Path, Content]) -> None:
-        """Replace files of one directory: the content of each is durable first, and its name when all are replaced."""
+        """Replace files of one directory. Each content is durable before the first rename, the names after the last."""
         directory = directory_of(files)
         contents = {path: b"".join(pieces_of(content)) for path, content in files.items()}
         size = sum(map(len, contents.values()))
@@ -480,7 +480,7 @@ class SimDisk:
             directory.durable = dict(directory.names)
 
     def allocate(self, path: Path, size: int) -> None:
-        """Make a file that takes up room."""
+        """Make a file that takes space."""
         self.call("allocating", path)
         home = self._home(path, "allocating")
         if isinstance(home.names.get(path.name), _Directory):
@@ -510,10 +510,10 @@ def _inodes(directory: _Directory) -> Iterator[_Inode]:
 
 
 def _after_crash(inode: _Inode, chance: random.Random) -> bytes:
-    """What is left of a file: what was synced, and of the rest any pages, torn at any byte."""
+    """Return what is left of a file: the durable bytes, and of the rest any subset of pages, torn at any byte."""
     durable, content = inode.durable, bytes(inode.content)
     if content[: len(durable)] != durable:
-        return content if chance.random() < 0.5 else durable  # it was truncated and not synced
+        return content if chance.random() < 0.5 else durable  # it was truncated without a sync
     size = chance.choice((len(durable), len(content), chance.randint(len(durable), len(content))))
     left = bytearray(content[:size])
     for page in range(len(durable), size, PAGE_SIZE):

@@ -88,7 +88,7 @@ class CommitOrder:
         self._indexes: list[CommitIndex] = []
         self._unwritten: deque[CommitIndex] = deque()  # sealed ones
         self._open: dict[int, _Open] = {}
-        self._position = 0  # where the walk stands in the last segment
+        self._position: int  # where the walk stands in the last segment; set with its index
         self._log_start = -1
         self._ends: dict[int, bool] = {}  # where the last reads ended, oldest first
         self._start = 0
@@ -111,7 +111,6 @@ class CommitOrder:
         """
         log_start = self._partition.start_offset
         if log_start != self._log_start:
-            self.forget_deleted()
             self._start = max(self._start, log_start)
             self._log_start = log_start
         return self._start
@@ -120,8 +119,8 @@ class CommitOrder:
         """Segments were deleted, which need not move the log's start: their indexes are gone with them."""
         first = self._partition.segments()[0].base_offset
         while self._indexes[0].base_offset < first:
-            self._torn.pop(self._indexes[0].base_offset, None)
             gone = self._indexes.pop(0)
+            self._torn.pop(gone.base_offset, None)
             gone.close()
             if gone in self._unwritten:
                 self._unwritten.remove(gone)
@@ -216,7 +215,8 @@ class CommitOrder:
             found = segment.find(least)
             for position, header in () if found is None else segment.walk(found.position):
                 known = self._open.get(header.producer_id)
-                if known is not None and _in_transaction(header) and header.base_offset >= known.first_offset:
+                # The log takes nothing else of a producer as long as its transaction is open.
+                if known is not None and header.base_offset >= known.first_offset:
                     known.extents.add(segment.base_offset, position, header.size, _span(header))
 
     def _new_open(self, producer_id: int, first_offset: int) -> _Open:
@@ -348,8 +348,8 @@ class CommitOrder:
         self, index: CommitIndex, header: BatchHeader, commit_sequence: int, ended: _Open | None
     ) -> None:
         count = header.last_offset_delta
-        whole = ended is not None and ended.extents.record_count == count
-        if not whole and self._partition.segments()[0].base_offset == 0:
+        whole = ended if ended is not None and ended.extents.record_count == count else None
+        if whole is None and self._partition.segments()[0].base_offset == 0:
             raise Corrupt(
                 f"{self._partition.topic}-{self._partition.index}: the commit marker at offset {header.base_offset} has "
                 f"{count} positions, and its transaction {ended.extents.record_count if ended else 0} records"
@@ -360,11 +360,11 @@ class CommitOrder:
             count,
             time_ms=header.max_timestamp,
             # Of a torn one the beginning went with the segments before the log's start, and the rest goes from the view.
-            first_offset=ended.first_offset if ended is not None and whole else TORN,
+            first_offset=TORN if whole is None else whole.first_offset,
             producer_id=header.producer_id,
             commit_sequence=commit_sequence,
             leader_epoch=header.leader_epoch,
-            extents=ended.extents.rows(start, header.leader_epoch) if ended is not None and whole else (),
+            extents=() if whole is None else whole.extents.rows(start, header.leader_epoch),
         )
 
     def close(self) -> None:
@@ -413,8 +413,18 @@ class CommitOrder:
                 self._segment(extent.segment), extent, part, whole=part.start >= gathered.start
             )
         segment = self._segment(part.segment)
-        for begin, end in zip(part.begins, part.ends, strict=True) if segment.damaged_batches else ():
-            segment.check_undamaged(begin, end)
+        for place, (begin, end) in enumerate(
+            zip(part.begins, part.ends, strict=True) if segment.damaged_batches else ()
+        ):
+            try:
+                segment.check_undamaged(begin, end)
+            except Corrupt:
+                # What stands before the damage is handed out. The next read begins at the damage, and is told.
+                if place and (
+                    not gathered.add(segment.log, part.part(0, place)) or gathered.end > gathered.start
+                ):
+                    return False
+                raise
         return gathered.add(segment.log, part)
 
     def _read_to(self, gathered: Gathered) -> Slice:
@@ -467,7 +477,7 @@ class CommitOrder:
             for place in range(max(index.place_at_time(timestamp_ms), index.place_of(start)), len(index)):
                 entry = index[place]
                 if count >= STEP_COUNT_MAX:
-                    return max(entry.start, start)
+                    return entry.start  # another entry was looked at before, so it lies behind `start`
                 count += 1
                 if self._is_torn(entry):
                     continue
@@ -524,13 +534,12 @@ class CommitOrder:
         index = self._indexes[self._place_of(start)]
         place = index.place_of(start)
         known = index[place - 1].latest_sequence if place else self._sequence_at(start)
-        holds_any = self._indexes[-1].latest_sequence >= 0  # else all entries would be looked at for none
-        is_searched = known < 0 and holds_any
-        first = next(iter(self.transactions(start, 1)), None) if is_searched else None
-        if first is not None:
-            known = first.commit_sequence - 1
+        holds_any = self._indexes[-1].latest_sequence != -1  # else all entries would be looked at for none
+        if known == -1 and holds_any:
+            for first in self.transactions(start, 1):
+                known = first.commit_sequence - 1
         found = max(known, self.torn_sequence())
-        return found if found >= 0 or first is not None else None
+        return None if found == -1 else found
 
     def torn_sequence(self) -> int:
         """The greatest commit sequence of a torn transaction, which is gone though positions before it may be left; -1 none."""
@@ -580,10 +589,6 @@ class CommitOrder:
                 sequence = -1 if outside else entry.latest_sequence
                 found.append(Committed(entry.start, entry.end, sequence, entry.latest_ms))
         return found
-
-
-def _in_transaction(header: BatchHeader) -> bool:
-    return header.is_transactional and not header.is_control
 
 
 def _span(header: BatchHeader) -> int:

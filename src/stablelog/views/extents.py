@@ -36,7 +36,8 @@ EXTENT = struct.Struct(
     "I"  # begin: position of the first batch in its log file
     "I"  # end: position behind the last batch
 )
-COPY_SIZE = (1 << 20) // EXTENT.size * EXTENT.size  # whole extents
+COPY_SIZE = 1 << 20  # of whole extents
+assert COPY_SIZE % EXTENT.size == 0
 
 
 class Extent(NamedTuple):

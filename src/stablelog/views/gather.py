@@ -130,24 +130,23 @@ class Gathered:
     def _add_alike(self, data: memoryview, stretch: Stretch, *, are_small: bool) -> bool:
         """Add batches that are all small or all large, each alone in its extent."""
         room = min(self.room, self._copied_room) if are_small else self.room
-        taken_size, has_room = sum(stretch.ends) - sum(stretch.begins), True
-        if taken_size > room:
+        size, has_room = sum(stretch.ends) - sum(stretch.begins), True
+        if size > room:
             sizes = list(accumulate(map(sub, stretch.ends, stretch.begins)))
             count = bisect_right(sizes, room)
             if not count and self._wants_one and self.end == self.start:
                 count = 1
             if not count:
                 return False
-            taken_size, has_room = sizes[count - 1], False
-            stretch = stretch.part(0, count)
+            stretch, has_room = stretch.part(0, count), False
         _, prefixes, _, begins, ends = stretch
         pieces: list[Buffer] = [b""] * (2 * len(prefixes))
         pieces[0::2] = prefixes
         skip = PREFIX.size
         pieces[1::2] = [data[begin + skip : end] for begin, end in zip(begins, ends, strict=True)]
-        self.room -= taken_size
+        self.room -= size  # where not all of it fits, nothing is added any more
         if are_small:
-            self._copied_room -= taken_size
+            self._copied_room -= size
             self._copy(pieces)
         else:
             self._buffers += pieces

@@ -50,7 +50,6 @@ class Stretch(NamedTuple):
 class _Kind(Enum):
     SIDE_BY_SIDE = auto()
     ALONE = auto()  # a long transaction, or a run outside transactions
-    TORN = auto()
 
 
 class _Span(NamedTuple):
@@ -112,11 +111,12 @@ def _spans(index: CommitIndex, place: int, log_start: int) -> Iterator[_Span | E
         place = place_end
 
 
-def _kind_of(producer_id: int, has_lost_first: bool, extent_count: int) -> _Kind:
+def _kind_of(producer_id: int, has_lost_first: bool, extent_count: int) -> _Kind | None:
+    """How an entry is shown. None if it is not: the transaction is torn."""
     if producer_id == NO_PRODUCER:
         return _Kind.ALONE
     if has_lost_first:
-        return _Kind.TORN
+        return None
     return _Kind.SIDE_BY_SIDE if extent_count < LONG_COUNT else _Kind.ALONE
 
 

@@ -1,1 +1,1 @@
-"""Kafka's protocol: frames and messages, bytes to values and back. Pure."""
+"""Kafka's protocol: encode and decode frames and messages. No I/O."""

@@ -1,12 +1,13 @@
-"""The fields of the two messages whose envelopes are read and written by hand: Produce and Fetch.
+"""Codec for the fields of Produce and Fetch, the two messages whose envelopes are read and written by hand.
 
-Each has two forms: with sizes of two or four bytes, and, in flexible versions, with sizes in varints and tagged
-fields behind each structure.
+Each field has two forms. In flexible versions, sizes are varints, and tagged fields follow each structure. In older
+versions, sizes have two or four bytes.
 """
 
 import struct
 
-from stablelog.wire.guard import Buffer, read_uvarint
+from stablelog.varint import encode_uvarint, read_uvarint
+from stablelog.wire.guard import Buffer
 
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
@@ -15,33 +16,23 @@ NO_TAGS = b"\0"
 NULL_SIZE = -1
 
 
-def encode_uvarint(value: int) -> bytes:
-    """An unsigned varint."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def encode_size(size: int, form: struct.Struct, *, flexible: bool) -> bytes:
-    """The size of an array, text or bytes; NULL_SIZE for none."""
+    """Encode the size of an array, a text or bytes; NULL_SIZE encodes null."""
     return encode_uvarint(size + 1) if flexible else form.pack(size)
 
 
 def encode_text(text: str | None, *, flexible: bool) -> bytes:
-    """A text, or null."""
+    """Encode a text or null."""
     encoded = b"" if text is None else text.encode()
     return encode_size(NULL_SIZE if text is None else len(encoded), INT16, flexible=flexible) + encoded
 
 
 def read_size(data: Buffer, at: int, form: struct.Struct, *, flexible: bool) -> tuple[int, int]:
-    """Read the size of an array, text or bytes. Returns (size, where the content begins); below 0 is null.
+    """Read the size of an array, a text or bytes. Return (size, position of the content). A size below 0 means null.
 
     Raises:
-        ValueError: more is claimed than there are bytes left.
-        struct.error: the data ends in the size.
+        ValueError: the size is greater than the number of bytes left.
+        struct.error: the data ends inside the size.
     """
     if flexible:
         claimed, at = read_uvarint(data, at)
@@ -55,11 +46,11 @@ def read_size(data: Buffer, at: int, form: struct.Struct, *, flexible: bool) -> 
 
 
 def read_text(data: Buffer, at: int, *, flexible: bool) -> tuple[str | None, int]:
-    """Read a text, or null. Returns (text, where the next field begins).
+    """Read a text or null. Return (text, position of the next field).
 
     Raises:
-        ValueError: more is claimed than is left, or the bytes are no UTF-8.
-        struct.error: the data ends in the size.
+        ValueError: the size is greater than the number of bytes left, or the bytes are not UTF-8.
+        struct.error: the data ends inside the size.
     """
     size, at = read_size(data, at, INT16, flexible=flexible)
     if size < 0:

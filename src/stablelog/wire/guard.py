@@ -1,11 +1,12 @@
-"""Whether a message's counts and lengths can be true, before anything is made of them.
+"""Check of a message's counts and lengths, before any object is made from them.
 
-kio's reader sets memory aside for as many items as an array claims. A claim of four billion ends the process. So the
-bytes are walked first, by the schema and without making a thing: a count that the bytes left cannot hold is refused.
-So is a request of more items than anybody needs: each costs some microseconds, in which nobody else is served.
+kio's reader allocates memory for as many items as an array claims. A claim of four billion items would end the process.
+So this module walks the bytes by the schema, without making objects, and refuses a count that the remaining bytes
+cannot hold. It also refuses a request with more items than any client needs: each item costs some microseconds in which
+the broker serves no other client.
 
-On the way tagged fields are found that the schema does not know. A newer client may send them in any flexible version;
-they mean nothing here and are to be passed over (KIP-482), and kio's reader would fail on them.
+The walk also finds tagged fields that the schema does not know. A newer client may send them in any flexible version.
+The receiver has to skip them (KIP-482), but kio's reader would fail on them, so the walk removes them.
 """
 
 import dataclasses
@@ -15,12 +16,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+from stablelog.varint import read_uvarint
 from stablelog.wire.versions import required
 
 Buffer = bytes | bytearray | memoryview
-Step = Callable[[Buffer, int, "Items"], int]  # from where something begins to where it ends
+Step = Callable[[Buffer, int, "Items"], int]  # from the start position of a field to its end position
 
-ITEMS_MAX = 50_000  # topics, partitions and whatever else is listed in a request, all together
+ITEMS_MAX = 50_000  # topics, partitions and other list entries of a request, all together
 
 FIXED_SIZES = {
     "bool": 1,
@@ -43,14 +45,14 @@ _INT32 = struct.Struct(">i")
 
 
 class Items:
-    """What is counted and found on the way through a message.
+    """Counts the items of a message during the walk, and collects its unknown tagged fields.
 
     Args:
-        count_max: how many items it may have.
+        count_max: how many items the message may have.
 
     Attributes:
-        left: how many more items it may have.
-        strange: tagged fields with some that are not known: (begin, end, what is left of them).
+        left: how many more items the message may have.
+        strange: sections of tagged fields with unknown fields: (begin, end, the section without them).
     """
 
     __slots__ = ("_count_max", "left", "strange")
@@ -60,10 +62,10 @@ class Items:
         self.strange: list[tuple[int, int, bytes]] = []
 
     def take(self, count: int) -> None:
-        """Count them.
+        """Count these items.
 
         Raises:
-            ValueError: they are too many.
+            ValueError: the message has more items than allowed.
         """
         self.left -= count
         if self.left < 0:
@@ -71,19 +73,19 @@ class Items:
 
 
 def checked(message: type, data: Buffer, at: int, *, count_max: int = ITEMS_MAX) -> Buffer:
-    """Walk a message of this class.
+    """Check the counts and lengths of a message, and remove unknown tagged fields.
 
     Args:
-        message: kio's class, or one like it.
-        data: the bytes.
-        at: where it begins in them.
-        count_max: how many items it may list, all together.
+        message: the message's class, of kio or of `wire.extension`.
+        data: the buffer.
+        at: position in `data` where the message begins.
+        count_max: how many items the message may list, all together.
 
     Returns:
-        The bytes, without the tagged fields that are not known.
+        The bytes without the unknown tagged fields.
 
     Raises:
-        ValueError: a count or length is more than the bytes that are left, or there are too many items.
+        ValueError: a count or length exceeds the bytes that are left, or the message has too many items.
     """
     items = Items(count_max)
     _walk(message)(data, at, items)
@@ -97,23 +99,8 @@ def checked(message: type, data: Buffer, at: int, *, count_max: int = ITEMS_MAX)
     return b"".join((*parts, data[copied:]))
 
 
-def read_uvarint(data: Buffer, at: int) -> tuple[int, int]:
-    """Read an unsigned varint of up to 32 bits. Returns (value, where the next thing begins)."""
-    value = shift = 0
-    while shift < 35:
-        if at >= len(data):
-            raise ValueError("a varint is cut short")
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-    raise ValueError("a varint that does not end")
-
-
 def skip_tagged_fields(data: Buffer, at: int) -> int:
-    """Where the tagged fields that begin at `at` end."""
+    """Return the position after the tagged fields that begin at `at`."""
     count, at = read_uvarint(data, at)
     for _ in range(count):
         _, at = read_uvarint(data, at)
@@ -123,7 +110,7 @@ def skip_tagged_fields(data: Buffer, at: int) -> int:
 
 
 def _tagged_fields(data: Buffer, at: int, known: frozenset[int], items: Items) -> int:
-    """Where the tagged fields that begin at `at` end; those that are not known are noted."""
+    """Return the position after the tagged fields that begin at `at`; note unknown fields in `items`."""
     if at < len(data) and data[at] == 0:
         return at + 1
     begin = at
@@ -178,7 +165,7 @@ def _field(field: "dataclasses.Field[Any]", *, flexible: bool) -> Step:
 
 
 def _class(annotation: Any) -> Any:
-    """The same, for a type checker that has narrowed it to what no cache takes."""
+    """Return the annotation unchanged but typed as Any, because mypy rejects its narrowed type as a cache key."""
     return annotation
 
 
@@ -214,7 +201,7 @@ def _array(inner: Step, *, flexible: bool, nullable: bool) -> Step:
             at = _ahead(data, at, _INT32.size)
             count = _INT32.unpack_from(data, at - _INT32.size)[0]
         if count < 0 and not nullable:
-            raise ValueError("null in place of a list")  # kio's reader lets it pass
+            raise ValueError("null in place of a list")  # kio's reader accepts it
         if count > len(data) - at:
             raise ValueError(f"{count} items are claimed where {len(data) - at} bytes are left")
         if count > 0:

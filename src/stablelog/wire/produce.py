@@ -1,10 +1,11 @@
-"""The Produce request and its answer, read and written by hand: batches stay where they have arrived.
+"""Codec for Produce, written by hand so that batches are not copied.
 
-kio would copy every batch out of its request. Here the envelope is read, and each batch is a view into the frame.
-Versions 3 to 12. What is read goes by the schema of the request's own version; counts and sizes that cannot be true
-are refused as `wire.guard` refuses them for all other requests.
+kio would copy every batch into and out of a request. Here the broker decodes the envelope, and each batch is a view of
+the frame; the client passes each batch to the socket between the pieces of the envelope. Versions 3 to 12. A request is
+read by the schema of its own version. Counts and sizes that cannot be true are refused, as `wire.guard` refuses them
+for all other requests.
 
-Version notes: v5 log start; v8 error messages; v9 flexible.
+What versions add: v5 log start; v8 error messages; v9 flexible.
 """
 
 import struct
@@ -14,6 +15,8 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.types import TopicPartition
+from stablelog.wire.api import ApiKey
 from stablelog.wire.envelope import (
     INT32,
     INT64,
@@ -24,26 +27,27 @@ from stablelog.wire.envelope import (
     read_text,
 )
 from stablelog.wire.guard import Buffer, Items, skip_tagged_fields
-from stablelog.wire.shapes import PRODUCE, error_for
+from stablelog.wire.shapes import error_for
 
 VERSION_WITH_LOG_START = 5
 VERSION_WITH_MESSAGES = 8
 VERSION_FLEXIBLE = 9
 
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")
+ACKS_ALL = -1
 _PARTITION = struct.Struct(">ihqq")  # index, error, base offset, log append time
 
 
 @dataclass(slots=True)
 class PartitionRecords:
-    """What is to be appended to one partition: a view into the request, or None where it says null."""
+    """The records for one partition: a view of the request, or None for null."""
 
     index: int
     records: memoryview | None
 
 
 class TopicRecords(NamedTuple):
-    """What is to be appended to one topic."""
+    """The records for one topic."""
 
     name: str
     partitions: Sequence[PartitionRecords]
@@ -53,8 +57,8 @@ class ProduceRequest(NamedTuple):
     """A Produce request of any version.
 
     Attributes:
-        transactional_id: of the transaction that its transactional batches are of.
-        acks: 0 for no answer, 1 or -1 for one.
+        transactional_id: the transactional id of the transactional batches; None if there are none.
+        acks: 0 for no response; 1 and -1 for a response.
     """
 
     transactional_id: str | None
@@ -64,13 +68,13 @@ class ProduceRequest(NamedTuple):
 
 @dataclass(slots=True)
 class ProducedPartition:
-    """What became of the records of one partition.
+    """The result for the records of one partition.
 
     Attributes:
-        base_offset: of the batch; -1 if it was refused.
-        append_time_ms: the broker's, where the topic takes that; else -1.
-        log_start_offset: of the partition, as far as it is known.
-        message: why it was refused.
+        base_offset: the base offset of the appended batch; -1 if it was refused.
+        append_time_ms: the broker's time if the topic uses LogAppendTime; otherwise -1.
+        log_start_offset: the first offset of the partition's log; -1 if it is not known.
+        message: why the batch was refused.
     """
 
     index: int
@@ -82,17 +86,17 @@ class ProducedPartition:
 
 
 class ProducedTopic(NamedTuple):
-    """What became of the records of one topic."""
+    """The results for the records of one topic."""
 
     name: str
     partitions: Sequence[ProducedPartition]
 
 
 def decode_produce_request(version: int, frame: Buffer, at: int) -> ProduceRequest:
-    """Read the body of a request that begins at `at`. What stands behind it is passed over.
+    """Decode the body of a request that begins at `at`. Bytes behind the request are ignored.
 
     Raises:
-        ValueError: a count or size cannot be true, a text is none, or a null stands where there may be none.
+        ValueError: a count or size cannot be true, a text is not UTF-8, or a field that must not be null is null.
         struct.error: the frame ends too early.
     """
     data = memoryview(frame)
@@ -134,7 +138,7 @@ def _read_count(data: memoryview, at: int, what: str, items: Items, *, flexible:
 def encode_produce_response(
     version: int, correlation_id: int, topics: Iterable[ProducedTopic]
 ) -> list[Buffer]:
-    """The response, header and body, without its length."""
+    """Encode the response as a list of buffers, header first, without the length prefix."""
     flexible = version >= VERSION_FLEXIBLE
     topics = list(topics)
     out = bytearray(INT32.pack(correlation_id))
@@ -158,7 +162,7 @@ def _write_partition(out: bytearray, version: int, partition: ProducedPartition)
     flexible = version >= VERSION_FLEXIBLE
     error = partition.error
     if error is not ErrorCode.none:
-        error = error_for(PRODUCE, version, error)
+        error = error_for(ApiKey.PRODUCE, version, error)
     out += _PARTITION.pack(partition.index, error.value, partition.base_offset, partition.append_time_ms)
     if version >= VERSION_WITH_LOG_START:
         out += INT64.pack(partition.log_start_offset)
@@ -167,3 +171,40 @@ def _write_partition(out: bytearray, version: int, partition: ProducedPartition)
         out += encode_text(partition.message, flexible=flexible)
     if flexible:
         out += NO_TAGS
+
+
+def encode_produce_request(
+    version: int,
+    transactional_id: str | None,
+    timeout_ms: int,
+    batches: Iterable[tuple[TopicPartition, Buffer]],
+) -> list[Buffer]:
+    """Encode the body of a request with acks=-1 as a list of buffers.
+
+    Args:
+        version: of the request.
+        transactional_id: None for batches without a transaction.
+        timeout_ms: how long the broker may wait before it responds.
+        batches: at most one batch for each partition.
+    """
+    flexible = version >= VERSION_FLEXIBLE
+    tags = NO_TAGS if flexible else b""
+    topics: dict[str, dict[int, Buffer]] = {}
+    for (topic, index), batch in batches:
+        partitions = topics.setdefault(topic, {})
+        assert index not in partitions
+        partitions[index] = batch
+    envelope = bytearray(encode_text(transactional_id, flexible=flexible))
+    envelope += _ACKS_AND_TIMEOUT.pack(ACKS_ALL, timeout_ms)
+    envelope += encode_size(len(topics), INT32, flexible=flexible)
+    pieces: list[Buffer] = []
+    for topic, partitions in topics.items():
+        envelope += encode_text(topic, flexible=flexible)
+        envelope += encode_size(len(partitions), INT32, flexible=flexible)
+        for index, batch in partitions.items():
+            envelope += INT32.pack(index) + encode_size(len(batch), INT32, flexible=flexible)
+            pieces += [envelope, batch]
+            envelope = bytearray(tags)
+        envelope += tags
+    envelope += tags
+    return [*pieces, envelope]

@@ -1,6 +1,6 @@
-"""Where a version changed more than a field: the few messages whose old shape is turned into the new by hand.
+"""Hand-written conversions of the few messages whose versions differ by more than added or removed fields.
 
-Also what old clients are told instead of errors that they do not know.
+The module also maps errors that an old version does not know to errors that it knows.
 """
 
 from collections.abc import Callable
@@ -11,35 +11,34 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_commit.v9.request import OffsetCommitRequest
 
+from stablelog.wire.api import ApiKey
 from stablelog.wire.versions import adapt as adapt_to
-
-PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT = 0, 22, 24, 25, 26, 28
 
 RETENTION_UNIT = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedOffsetCommitRequest(OffsetCommitRequest):  # type: ignore[misc]  # mypy does not follow kio
-    """An OffsetCommit of versions 2 to 4, which says for how long its offsets are kept; no later one does.
+    """An OffsetCommit of versions 2 to 4, which names the retention of its offsets. Later versions do not.
 
     Attributes:
-        retention_ms: from the commit on; -1 leaves it to the broker.
+        retention_ms: counts from the commit; -1 leaves the retention to the broker.
     """
 
     retention_ms: int
 
 
 def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> Any:
-    """The request in its newest shape, where copying fields alone does not give it.
+    """Convert a request to its newest shape if copying equal fields does not suffice.
 
     Args:
-        api_key: which API.
-        version: in which the request came.
-        request: as it came.
-        newest: the newest version's module of classes.
+        api_key: the API of the request.
+        version: the version of `request`.
+        request: the request as it came.
+        newest: the module with the classes of the newest version.
 
     Returns:
-        The request, or None where the fields are the same ones.
+        The converted request, or None if copying equal fields suffices.
     """
     match api_key:
         case 8 if version <= 4:  # OFFSET_COMMIT: with its own retention until v4
@@ -73,7 +72,7 @@ def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> An
         case 20 if version < 6:  # DELETE_TOPICS: by name or id since v6
             topics = tuple(newest.DeleteTopicState(name=name, topic_id=None) for name in request.topic_names)
             return newest.DeleteTopicsRequest(topics=topics, timeout=request.timeout)
-        case 24 if version < 4:  # ADD_PARTITIONS: several transactions at once since v4
+        case 24 if version < 4:  # ApiKey.ADD_PARTITIONS_TO_TXN: several transactions at once since v4
             transaction = newest.AddPartitionsToTxnTransaction(
                 transactional_id=request.v3_and_below_transactional_id,
                 producer_id=request.v3_and_below_producer_id,
@@ -91,7 +90,7 @@ def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> An
 def reshape_response(
     api_key: int, version: int, response: Any, older: Any, adapt: Callable[[Any, type], Any]
 ) -> Any:
-    """The response in the shape of an older version, where copying fields alone does not give it; else None."""
+    """Convert a response to an older version's shape; None if copying equal fields suffices."""
     match api_key:
         case 9 if version < 8:
             group = response.groups[0]
@@ -138,22 +137,23 @@ def reshape_response(
     return None
 
 
-# (API, error) -> (the first version that knows it, what older ones are told)
-_OLD_ERRORS = {
-    (INIT_PRODUCER_ID, ErrorCode.producer_fenced): (4, ErrorCode.invalid_producer_epoch),
-    (ADD_PARTITIONS, ErrorCode.producer_fenced): (2, ErrorCode.invalid_producer_epoch),
-    (ADD_OFFSETS, ErrorCode.producer_fenced): (2, ErrorCode.invalid_producer_epoch),
-    (END_TXN, ErrorCode.producer_fenced): (2, ErrorCode.invalid_producer_epoch),
-    (PRODUCE, ErrorCode.transaction_abortable): (11, ErrorCode.invalid_txn_state),
-    (TXN_OFFSET_COMMIT, ErrorCode.transaction_abortable): (4, ErrorCode.invalid_txn_state),
-    (TXN_OFFSET_COMMIT, ErrorCode.producer_fenced): (3, ErrorCode.invalid_producer_epoch),
-    (ADD_PARTITIONS, ErrorCode.transaction_abortable): (5, ErrorCode.invalid_txn_state),
-    (ADD_OFFSETS, ErrorCode.transaction_abortable): (4, ErrorCode.invalid_txn_state),
-    (END_TXN, ErrorCode.transaction_abortable): (4, ErrorCode.invalid_txn_state),
+# (API, error) -> (the first version that knows the error, the error that older versions get)
+_OLD_ERRORS: dict[tuple[int, ErrorCode], tuple[int, ErrorCode]] = {
+    (ApiKey.INIT_PRODUCER_ID, ErrorCode.producer_fenced): (4, ErrorCode.invalid_producer_epoch),
+    (ApiKey.ADD_PARTITIONS_TO_TXN, ErrorCode.producer_fenced): (2, ErrorCode.invalid_producer_epoch),
+    (ApiKey.ADD_OFFSETS_TO_TXN, ErrorCode.producer_fenced): (2, ErrorCode.invalid_producer_epoch),
+    (ApiKey.END_TXN, ErrorCode.producer_fenced): (2, ErrorCode.invalid_producer_epoch),
+    (ApiKey.PRODUCE, ErrorCode.transaction_abortable): (11, ErrorCode.invalid_txn_state),
+    (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.transaction_abortable): (4, ErrorCode.invalid_txn_state),
+    (ApiKey.TXN_OFFSET_COMMIT, ErrorCode.producer_fenced): (3, ErrorCode.invalid_producer_epoch),
+    (ApiKey.ADD_PARTITIONS_TO_TXN, ErrorCode.transaction_abortable): (5, ErrorCode.invalid_txn_state),
+    (ApiKey.ADD_OFFSETS_TO_TXN, ErrorCode.transaction_abortable): (4, ErrorCode.invalid_txn_state),
+    (ApiKey.END_TXN, ErrorCode.transaction_abortable): (4, ErrorCode.invalid_txn_state),
 }
+APIS_WITH_NEWER_ERRORS = frozenset(api_key for api_key, _ in _OLD_ERRORS)
 
 
 def error_for(api_key: int, version: int, error: ErrorCode) -> ErrorCode:
-    """The error as a client of this version knows it."""
+    """Return the error code that a client of this version knows."""
     first_version, instead = _OLD_ERRORS.get((api_key, error), (0, error))
     return error if version >= first_version else instead

@@ -1,8 +1,8 @@
-"""One message, many versions: values of one version's classes made into another's, field by field.
+"""Conversion of a message between versions, field by field.
 
-Handlers see the newest shape of a message only. A field that the old version lacks gets the schema's default; a
-field that the new one lacks is left out. What is made once for each pair of classes is a plan, so that the
-values themselves are only copied over.
+Handlers see only the newest shape of a message. A field that the old version lacks gets the default of the schema. A
+field that the new version lacks is left out. Each pair of classes has a cached plan, a conversion function, so that a
+message is converted without looking at the classes again.
 """
 
 import dataclasses
@@ -19,14 +19,14 @@ Convert = Callable[[Any], Any]
 
 
 def adapt(value: Any, target: type) -> Any:
-    """The value as an instance of `target`, another version's class of the same message."""
+    """Convert a message to `target`, the class of the same message in another version."""
     source: type = type(value)
     return value if source is target else _plan(source, target)(value)
 
 
 @cache
 def _arrays(message: type) -> tuple[tuple[str, bool, bool], ...]:
-    """The fields of a message that hold arrays: (name, may be null, holds messages)."""
+    """List the array fields of a message: (name, whether it may be null, whether it holds messages)."""
     return tuple(
         (field.name, _is_optional(field.type), entity_in(field.type) is not None)
         for field in dataclasses.fields(message)
@@ -35,10 +35,10 @@ def _arrays(message: type) -> tuple[tuple[str, bool, bool], ...]:
 
 
 def refuse_nulls(message: Any) -> None:
-    """Refuse a message with a null where its schema knows none; kio lets them pass.
+    """Refuse a message that has null in a field that must not be null. kio's reader accepts these nulls.
 
     Raises:
-        ValueError: names the field.
+        ValueError: the message names the field.
     """
     message_type: Any = type(message)
     for name, optional, nested in _arrays(message_type):
@@ -53,7 +53,7 @@ def refuse_nulls(message: Any) -> None:
 
 @cache
 def _plan(source: type, target: type) -> Convert:
-    """How instances of `source` become instances of `target`."""
+    """Build the function that converts instances of `source` to instances of `target`."""
     have = {field.name: field for field in dataclasses.fields(source)}
     copied: list[tuple[str, Convert | None]] = []
     filled: dict[str, Any] = {}
@@ -74,7 +74,7 @@ def _plan(source: type, target: type) -> Convert:
 
 
 def _field_plan(source: Any, target: Any) -> Convert | None:
-    """How a field's content changes; None if it does not."""
+    """Build the function that converts a field's content; None if the content does not change."""
     source_entity, target_entity = entity_in(source), entity_in(target)
     nested: Convert | None = None
     if source_entity is not None and target_entity is not None and source_entity is not target_entity:
@@ -83,7 +83,7 @@ def _field_plan(source: Any, target: Any) -> Convert | None:
         nested = (lambda values: tuple([one(value) for value in values])) if is_tuple else one
     if not _is_optional(source):
         return nested
-    # A null that the target cannot say becomes what an absent field would be.
+    # If the target's field cannot be null, null becomes the field's implicit default.
     null = _implicit_default(target)
     if nested is None and null is None:
         return None
@@ -91,7 +91,7 @@ def _field_plan(source: Any, target: Any) -> Convert | None:
 
 
 def required(annotation: Any) -> Any:
-    """A field's annotation without `| None`."""
+    """Return a field's annotation without `| None`."""
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
         return next(part for part in typing.get_args(annotation) if part is not type(None))
     return annotation
@@ -102,7 +102,7 @@ def _is_optional(annotation: Any) -> bool:
 
 
 def entity_in(annotation: Any) -> type | None:
-    """The message class that a field holds, alone or in a tuple."""
+    """Return the message class that a field holds, alone or in a tuple; None if it holds none."""
     annotation = required(annotation)
     if typing.get_origin(annotation) is tuple:
         annotation = typing.get_args(annotation)[0]

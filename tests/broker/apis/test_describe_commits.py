@@ -10,7 +10,8 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.wire.extension.commits import COUNT_MAX, DESCRIBE_COMMITS
+from stablelog.wire.api import ApiKey
+from stablelog.wire.extension.commits import COUNT_MAX
 from tests.broker.desk import batch, opened
 
 COMMIT_ORDER = {"stablelog.order": "commit"}
@@ -21,7 +22,7 @@ def run(conversation):
 
 
 async def ask(desk, topic="t", partition_index=0, **fields):
-    return await desk.ask(DESCRIBE_COMMITS, 0, topic=topic, partition_index=partition_index, **fields)
+    return await desk.ask(ApiKey.DESCRIBE_COMMITS, 0, topic=topic, partition_index=partition_index, **fields)
 
 
 async def listed(desk, **fields):

@@ -14,7 +14,7 @@ from stablelog.broker.topics import Topics
 from stablelog.errors import Corrupt
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.wire.extension.cut import DESCRIBE_CUT
+from stablelog.wire.api import ApiKey
 from tests.broker.desk import Desk, Gate, batch, opened
 
 SEEDS = 10  # histories without the wire, many more of them: tests/cuts
@@ -33,7 +33,7 @@ def create(desk):
 
 
 async def ask(desk, commit_sequence=-1, topics=TOPICS, group=None):
-    return await desk.ask(DESCRIBE_CUT, 0, group=group, commit_sequence=commit_sequence, topics=topics)
+    return await desk.ask(ApiKey.DESCRIBE_CUT, 0, group=group, commit_sequence=commit_sequence, topics=topics)
 
 
 def read_to(desk, answer):

@@ -2,8 +2,9 @@
 
 import pytest
 
-from stablelog.client.cluster import DESCRIBE_LOG_DIRS, Cluster
-from stablelog.wire.messages import API_VERSIONS, message_class
+from stablelog.client.cluster import Cluster
+from stablelog.wire.api import APIS, ApiKey
+from stablelog.wire.messages import message_class
 from tests.clients.drivers import Confluent, unique
 
 
@@ -21,13 +22,11 @@ def test_the_data_directory_is_told(stablelog_broker, topic):
         }
 
 
-@pytest.mark.parametrize(
-    "version", range(API_VERSIONS[DESCRIBE_LOG_DIRS][0], API_VERSIONS[DESCRIBE_LOG_DIRS][1] + 1)
-)
+@pytest.mark.parametrize("version", APIS[ApiKey.DESCRIBE_LOG_DIRS].served_versions)
 def test_sizes_are_those_of_the_files(stablelog_broker, topic, version):
     with Cluster(stablelog_broker.bootstrap, timeout_s=60) as cluster:
         connection = cluster.any_connection()
-        answer = connection.call(message_class(DESCRIBE_LOG_DIRS, version, "request")(topics=None))
+        answer = connection.call(message_class(ApiKey.DESCRIBE_LOG_DIRS, version, "request")(topics=None))
     sizes = {
         (described.name, partition.partition_index): partition.partition_size
         for described in answer.results[0].topics
@@ -38,7 +37,7 @@ def test_sizes_are_those_of_the_files(stablelog_broker, topic, version):
 
 
 def test_what_is_not_there_is_left_out(stablelog_broker, topic):
-    request_class = message_class(DESCRIBE_LOG_DIRS, 4, "request")
+    request_class = message_class(ApiKey.DESCRIBE_LOG_DIRS, 4, "request")
     module = __import__(request_class.__module__, fromlist=["DescribableLogDirTopic"])
     asked = tuple(module.DescribableLogDirTopic(topic=name, partitions=(0, 7)) for name in (topic, "nowhere"))
     with Cluster(stablelog_broker.bootstrap, timeout_s=60) as cluster:

@@ -41,7 +41,8 @@ from stablelog.broker.partition_state import PartitionState
 from stablelog.coordinators.consumer_groups.answers import GroupConfig, GroupDecision, OffsetCommit
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.coordinators.consumer_groups.records import read_offset_value
-from stablelog.wire.messages import API_VERSIONS, decode_request, encode_response, message_class
+from stablelog.wire.api import APIS
+from stablelog.wire.messages import decode_request, encode_response, message_class
 from stablelog.wire.versions import adapt
 from tests.broker.desk import NO_RESERVE
 
@@ -149,8 +150,7 @@ async def ask(broker: Broker, api_key: int, version: int, request: Any, **older_
 
 
 def versions(api_key: int) -> list[int]:
-    first, last = API_VERSIONS[api_key]
-    return list(range(first, last + 1))
+    return list(APIS[api_key].served_versions)
 
 
 def a_join(member_id: str = "", **fields: Any) -> JoinGroupRequest:

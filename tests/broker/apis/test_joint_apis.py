@@ -15,8 +15,9 @@ from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.errors import Refused
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
+from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.children import child_id
-from stablelog.wire.extension.joint import ABORT_JOINT, BEGIN_JOINT, COMMIT_JOINT, JointChild, JointOffset
+from stablelog.wire.extension.joint import JointChild, JointOffset
 from tests.broker.desk import batch, frame, opened
 
 NONE = ErrorCode.none
@@ -64,12 +65,12 @@ async def child(desk, key="k", version=0, part=0, *, run="r1", attempt=0, dialec
 
 
 async def begin(desk, version=0, run="r1", key="k"):
-    return await desk.ask(BEGIN_JOINT, 0, key=key, version=version, run=run)
+    return await desk.ask(ApiKey.BEGIN_JOINT, 0, key=key, version=version, run=run)
 
 
 async def commit(desk, children, version=0, *, offsets=(), run="r1", key="k"):
     return await desk.ask(
-        COMMIT_JOINT,
+        ApiKey.COMMIT_JOINT,
         0,
         key=key,
         version=version,
@@ -356,7 +357,7 @@ def test_an_abort_that_overtakes_a_commit_leaves_nothing_decided():
                 for _ in range(5):
                     await asyncio.sleep(0)
                 fields = {"key": "k", "version": 0, "children": (one.shown,)}
-                abort = asyncio.create_task(desk.ask(ABORT_JOINT, 0, **fields))
+                abort = asyncio.create_task(desk.ask(ApiKey.ABORT_JOINT, 0, **fields))
                 for _ in range(5):
                     await asyncio.sleep(0)
             assert (await abort).committed is False
@@ -513,14 +514,14 @@ def test_in_commit_order_a_joint_commit_is_one_piece_and_a_cut_takes_it_whole():
 def test_counts_that_cannot_be_true_close_the_connection_and_nothing_else():
     async def conversation():
         async with opened() as desk:
-            whole = frame(COMMIT_JOINT, 0, key="k", version=3, children=(), group_offsets=())
+            whole = frame(ApiKey.COMMIT_JOINT, 0, key="k", version=3, children=(), group_offsets=())
             for cut in range(8, len(whole)):
                 with pytest.raises((Refused, struct.error)):
                     await desk.router.respond(desk._stranger, whole[:cut])
             lying = whole[:-3] + b"\xff\xff\xff\xff\x0f" + whole[-2:]  # four billion children
             with pytest.raises(Refused, match="commit_joint"):
                 await desk.router.respond(desk._stranger, lying)
-            for key in (BEGIN_JOINT, COMMIT_JOINT, ABORT_JOINT):
+            for key in (ApiKey.BEGIN_JOINT, ApiKey.COMMIT_JOINT, ApiKey.ABORT_JOINT):
                 with pytest.raises(Refused, match="versions 0 to 0"):
                     await desk.router.respond(desk._stranger, struct.pack(">hhi", key, 1, 1) + whole[8:])
             assert (await begin(desk, version=3)).committed is False
@@ -543,9 +544,9 @@ def test_names_that_cannot_be_are_refused_in_words(key, version, run_name, group
         async with opened() as desk:
             fields = {"key": key, "version": version, "run": run_name, "group": group}
             for api_key, more in (
-                (BEGIN_JOINT, {}),
-                (COMMIT_JOINT, {"children": ()}),
-                (ABORT_JOINT, {"children": ()}),
+                (ApiKey.BEGIN_JOINT, {}),
+                (ApiKey.COMMIT_JOINT, {"children": ()}),
+                (ApiKey.ABORT_JOINT, {"children": ()}),
             ):
                 answer = await desk.ask(api_key, 0, **fields, **more)
                 assert answer.error_code is ErrorCode.invalid_request
@@ -562,11 +563,11 @@ def test_abort_takes_the_whole_run_and_never_undoes():
             await one.write(b"a")
             await two.write(b"b")
             fields = {"key": "k", "version": 0, "children": (one.shown,)}
-            assert (await desk.ask(ABORT_JOINT, 0, **fields)).committed is False
+            assert (await desk.ask(ApiKey.ABORT_JOINT, 0, **fields)).committed is False
             await desk.durable()
             assert open_count(desk) == 1
             assert (await commit(desk, [two])).commit_sequence == 1
-            answer = await desk.ask(ABORT_JOINT, 0, **fields, run="r1")
+            answer = await desk.ask(ApiKey.ABORT_JOINT, 0, **fields, run="r1")
             assert (answer.committed, answer.commit_sequence) == (True, 1)
             await desk.durable()
             assert desk.values() == [b"b"]

@@ -1,7 +1,7 @@
-"""One module per Kafka API: what is done with a request.
+"""The handlers of the APIs, one module for each API.
 
-Each has `async def handle(broker, request, context)`, with request and answer in the newest shape of the API;
-`stablelog.wire.messages` takes care of older ones. Which versions are spoken: docs/protocol.md.
+Each has `async def handle(broker, request, context)`. Request and response have the newest version of the API;
+`stablelog.wire.messages` converts older versions. Supported versions: docs/protocol.md.
 """
 
 import asyncio
@@ -12,19 +12,21 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import Codes, PartitionState
 from stablelog.errors import Refused, Unavailable
+from stablelog.types import TopicPartition
 
 NO_THROTTLE = timedelta(0)
 
 
-def check_marked(broker: Broker, target: tuple[str, int], code: ErrorCode | None) -> None:
-    """Refuse a write to a partition that lacks markers from before the start: they wait for room on the disk.
+def check_marked(broker: Broker, target: TopicPartition, code: ErrorCode | None) -> None:
+    """Refuse a write to a partition that lacks markers from before the start, which wait for disk space.
 
-    A batch of a producer's next transaction in front of such a marker would be taken for a part of the last one.
+    A batch of a producer's next transaction that was written before such a marker would be taken for a part of the last
+    one.
 
     Args:
-        broker: where.
+        broker: the broker of the partition.
         target: topic and index of the partition.
-        code: what clients of the API retry; None for KAFKA_STORAGE_ERROR.
+        code: the code that clients of the API retry; None for KAFKA_STORAGE_ERROR.
 
     Raises:
         Refused: with that code.
@@ -38,18 +40,18 @@ def check_marked(broker: Broker, target: tuple[str, int], code: ErrorCode | None
 
 
 async def durable_code(
-    broker: Broker, target: tuple[str, int], durable: "asyncio.Future[None]", codes: Codes
+    broker: Broker, target: TopicPartition, durable: "asyncio.Future[None]", codes: Codes
 ) -> ErrorCode:
     """Wait until an append is durable. Return `none`, or a code if its partition has failed or was deleted meanwhile.
 
     Args:
-        broker: where.
+        broker: the broker of the partition.
         target: topic and index of the partition.
-        durable: what `GroupFlush.durable` returned for the append.
-        codes: of the API that answers.
+        durable: the future that `GroupFlush.durable` returned for the append.
+        codes: the error codes of the API.
 
     Raises:
-        Unavailable: a sync failed, and the broker stops: whether the append is durable is not known.
+        Unavailable: a sync failed and the broker stops: it is unknown whether the append is durable.
     """
     try:
         await durable

@@ -1,8 +1,9 @@
 """AbortJoint (10003): abort children of a joint commit, unless it is committed.
 
-Behaviour: what is committed stays so, and the answer says it. With a run, all its children are aborted, also those that
-are not named, and it can begin no more of this version. Answered when it is durable and the markers are written.
-While the disk is full, one that has nothing open to abort is refused.
+Behaviour: a committed version stays committed, and the response says so. With a run, all its children are aborted,
+including those that the request does not name, and the run cannot begin more children of this version. The response is
+sent when the decision is durable and the markers are written. While the disk is full, a request without open
+transactions to abort is refused.
 """
 
 from typing import Any
@@ -10,14 +11,14 @@ from typing import Any
 from kio.static.primitive import i64
 
 from stablelog.broker.broker import Broker
-from stablelog.coordinators.joint.coordinator import AbortAnswer, ChildShown
+from stablelog.coordinators.transactions.joint.coordinator import AbortAnswer, ChildShown
 from stablelog.errors import Refused
 from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import AbortJointRequest, AbortJointResponse
 
 
 async def handle(broker: Broker, request: AbortJointRequest, _context: Any) -> AbortJointResponse:
-    """Answer."""
+    """Handle the request."""
     name = JointName(request.group, request.key)
     children = [ChildShown(c.transactional_id, c.producer_id, c.producer_epoch) for c in request.children]
     try:

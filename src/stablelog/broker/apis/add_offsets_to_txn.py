@@ -1,6 +1,6 @@
-"""AddOffsetsToTxn (25): the transaction is about to commit a group's offsets; the offsets log becomes part of it.
+"""AddOffsetsToTxn (25): add the offsets log to a transaction that is about to commit a consumer group's offsets.
 
-Behaviour: committed offsets belong to no transaction group, so that every transaction may commit them.
+Behaviour: committed offsets belong to no transaction group, so every transaction may commit them.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ OFFSETS_PARTITION = (CONSUMER_OFFSETS_TOPIC, 0)
 
 
 async def handle(broker: Broker, request: AddOffsetsToTxnRequest, context: Any) -> AddOffsetsToTxnResponse:
-    """Answer."""
+    """Handle the request."""
     if not request.group_id:
         return AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.invalid_group_id)
     try:

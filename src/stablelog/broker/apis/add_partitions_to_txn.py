@@ -1,10 +1,10 @@
-"""AddPartitionsToTxn (24): the partitions that a transaction is about to write to.
+"""AddPartitionsToTxn (24): add the partitions that a transaction is about to write to.
 
 Behaviour: a partition is refused if it does not exist, is offline, or belongs to a topic of another transaction group;
-then none is added. An offline partition could not take the marker that ends the transaction, so the transactional id
-could begin no other one. A partition that is still opening is added. The answer does not wait for the disk: an
-acknowledged batch of the transaction does, for both logs.
-Version notes: v4+ is for brokers: several transactions, and `verifyOnly`, which does not look at offline partitions.
+then none of the partitions is added. An offline partition could not get the marker that ends the transaction, and the
+transactional id could then begin no other transaction. A partition that is still opening is added. The response does
+not wait for the disk: the response to a produced batch of the transaction does, for both logs.
+Version notes: v4+ is for brokers: several transactions, and `verifyOnly`, which does not check for offline partitions.
 """
 
 from typing import Any
@@ -25,24 +25,23 @@ from stablelog.broker.topic_names import is_internal
 from stablelog.broker.turns import AT_ONCE_MAX, in_turns
 from stablelog.coordinators.transactions.states import State
 from stablelog.errors import Refused
+from stablelog.types import TopicPartition
 from stablelog.wire.extension.transaction_groups import group_of
-
-TopicPartition = tuple[str, int]
 
 ADD_CODES = CODES["AddPartitionsToTxn"]
 VERIFY_CODES = CODES["AddPartitionsToTxn, verifyOnly"]
 
 
 def _refusal(broker: Broker, target: TopicPartition, *, verify_only: bool) -> ErrorCode | None:
-    """Why no transaction can write to a partition, by its state; None if one can."""
+    """The error code for a partition that no transaction can write to, by its state; None if one can."""
     state = PartitionState.UNKNOWN if is_internal(target[0]) else broker.topics.state(*target)
     return (VERIFY_CODES if verify_only else ADD_CODES).of(state)
 
 
 def _allow_abort(broker: Broker, asked: Any) -> None:
-    """Let the producer abort although its transaction has not begun, as librdkafka does after a refusal.
+    """Allow the producer to abort although its transaction has not begun, as librdkafka does after a refusal.
 
-    An open transaction can be aborted anyway, and goes on if the client retries.
+    An open transaction can be aborted anyway, and continues if the client retries.
     """
     group = broker.transactions.get(group_of(asked.transactional_id))
     known = None if group is None else group.coordinator.describe(asked.transactional_id)
@@ -106,7 +105,7 @@ async def _add(broker: Broker, asked: Any, api_version: int) -> dict[TopicPartit
 async def handle(
     broker: Broker, request: AddPartitionsToTxnRequest, context: Any
 ) -> AddPartitionsToTxnResponse:
-    """Answer."""
+    """Handle the request."""
     async with context.appending:
         codes = [await _add(broker, asked, context.api_version) for asked in request.transactions]
     results = [

@@ -1,7 +1,7 @@
-"""ApiVersions (18): which APIs the broker speaks, and which features are on.
+"""ApiVersions (18): the APIs with their versions, and the features of the broker.
 
-Version notes: v3 flexible, with features; v4 features whose least version is 0. The answer's header is always v0,
-and an unknown version is answered in v0 with error 35.
+Version notes: v3 flexible, with features; v4 features whose minimum version is 0. The response header is always v0, and
+a request of an unknown version gets a v0 response with error 35.
 """
 
 from typing import Any
@@ -16,19 +16,19 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
-from stablelog.wire.messages import API_VERSIONS
+from stablelog.wire.api import APIS
 
-# transaction.version 2: an epoch for each transaction (KIP-890). Clients that know it use it.
+# transaction.version 2: an epoch for each transaction (KIP-890). Clients that support it use it.
 FEATURES = {"transaction.version": (0, 2, 2)}
 
 
 def answer(_broker: Broker, error: ErrorCode = ErrorCode.none) -> ApiVersionsResponse:
-    """What the broker speaks."""
+    """Make the response: all APIs, versions and features."""
     return ApiVersionsResponse(
         error_code=error,
         api_keys=tuple(
-            ApiVersion(api_key=key, min_version=first, max_version=last)
-            for key, (first, last) in API_VERSIONS.items()
+            ApiVersion(api_key=key, min_version=api.first_version, max_version=api.last_version)
+            for key, api in APIS.items()
         ),
         throttle_time=NO_THROTTLE,
         supported_features=tuple(
@@ -45,5 +45,5 @@ def answer(_broker: Broker, error: ErrorCode = ErrorCode.none) -> ApiVersionsRes
 
 
 async def handle(broker: Broker, _request: Any, _context: Any) -> ApiVersionsResponse:
-    """Answer."""
+    """Handle the request."""
     return answer(broker)

@@ -1,9 +1,9 @@
-"""BeginJoint (10001): whether a version of a joint commit is still open, and who has it from now on.
+"""BeginJoint (10001): begin a version of a joint commit for a run, and report whether the version is still open.
 
-Behaviour: a version at or below the last one that was committed is COMMITTED, and nothing is to be done for it. An
-open one belongs to the run that begins it: children of other runs are aborted, and refused when they come later. A run
-of a lesser order never takes a version from one of a greater.
-Without a run it is only asked. Answered when it is durable.
+Behaviour: a version at or below the last committed one is COMMITTED, and the client has nothing to do for it. An open
+version belongs to the run that begins it: the coordinator aborts children of other runs, and refuses them when they
+come later. A run of a lower order never takes a version from a run of a higher order. Without a run, the request only
+asks for the state. The response is sent when the decision is durable.
 """
 
 from typing import Any
@@ -11,14 +11,14 @@ from typing import Any
 from kio.static.primitive import i64
 
 from stablelog.broker.broker import Broker
-from stablelog.coordinators.joint.coordinator import BeginAnswer
+from stablelog.coordinators.transactions.joint.coordinator import BeginAnswer
 from stablelog.errors import Refused
 from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import BeginJointRequest, BeginJointResponse
 
 
 async def handle(broker: Broker, request: BeginJointRequest, _context: Any) -> BeginJointResponse:
-    """Answer."""
+    """Handle the request."""
     name = JointName(request.group, request.key)
     try:
         broker.reserve.check("BeginJoint")

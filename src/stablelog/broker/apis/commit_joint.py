@@ -1,10 +1,10 @@
-"""CommitJoint (10002): open transactions become one, with one commit sequence, or nothing is decided.
+"""CommitJoint (10002): commit open transactions together, with one commit sequence, or decide nothing.
 
-Behaviour: the offsets of consumer groups that come with it are written first, as one more child of our own, and wait
-for its marker like those of any transaction; the decision is made when they are durable. While the disk is full, a commit with offsets, or with no open child, is
-refused. Answered when the decision is
-durable and the markers of all children stand in their partitions. Asked again, also after a restart, the answer is the
-same, with `already`.
+Behaviour: the consumer groups' offsets in the request are written first, by one more child that the broker itself
+begins. They wait for that child's marker like the offsets of any transaction; the commit is decided when they are
+durable. While the disk is full, a commit with offsets, or without an open child, is refused. The response is sent when
+the decision is durable and the markers of all children are written to their partitions. A repeated request, even after
+a restart, gets the same response, with `already`.
 """
 
 from collections import defaultdict
@@ -18,9 +18,10 @@ from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES
 from stablelog.broker.transaction_group import TransactionGroup
-from stablelog.coordinators.consumer_groups.coordinator import OffsetCommit, TopicPartition
-from stablelog.coordinators.joint.coordinator import ChildShown, CommitAnswer
+from stablelog.coordinators.consumer_groups.coordinator import OffsetCommit
+from stablelog.coordinators.transactions.joint.coordinator import ChildShown, CommitAnswer
 from stablelog.errors import Refused
+from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import CommitJointRequest, CommitJointResponse
 
@@ -29,10 +30,10 @@ PARTITION_CODES = CODES["CommitJoint"]
 
 
 def _offset_records(broker: Broker, request: CommitJointRequest) -> list[tuple[bytes, bytes | None]]:
-    """What the offsets log will hold.
+    """Make the records for the offsets log.
 
     Raises:
-        Refused: an offset cannot be committed; names it.
+        Refused: an offset cannot be committed; the message names it.
     """
     by_group: dict[str, dict[TopicPartition, OffsetCommit]] = defaultdict(dict)
     for asked in request.group_offsets:
@@ -61,7 +62,7 @@ def _offset_records(broker: Broker, request: CommitJointRequest) -> list[tuple[b
 async def _write_offsets(
     broker: Broker, group: TransactionGroup, request: CommitJointRequest, name: JointName
 ) -> ChildShown:
-    """Write the offsets as a child of our own, and wait until they are durable."""
+    """Write the offsets in a child that the broker begins, and wait until they are durable."""
     groups = broker.groups
     child = group.apply(
         group.coordinator.joint.open_offsets(name, request.version, OFFSETS_PARTITION, now_ms=broker.now_ms())
@@ -69,14 +70,15 @@ async def _write_offsets(
     try:
         await group.journal.settled()
         codes = group.coordinator.verify_partitions(*child, [OFFSETS_PARTITION])
-        # If it is over by now, the version was decided meanwhile: the commit will say so.
+        # If the broker's child has ended by now, the version was decided meanwhile, and the commit below reports that.
         if codes[OFFSETS_PARTITION] is ErrorCode.none:
             records = _offset_records(broker, request)
             groups.journal.append_transactional(records, child.producer_id, child.producer_epoch)
             groups.coordinator.txn_offsets_appended(child.producer_id, records, now_ms=broker.now_ms())
             groups.set_timer()
             await groups.journal.settled()
-    except BaseException:  # also if the client has gone: the offsets must not stay undecided until a timeout
+    # Also if the client has disconnected: the offsets must not stay pending until the transaction times out.
+    except BaseException:
         _drop(broker, group, child)
         raise
     return child
@@ -114,7 +116,7 @@ async def _commit(broker: Broker, request: CommitJointRequest) -> CommitAnswer:
 
 
 async def handle(broker: Broker, request: CommitJointRequest, _context: Any) -> CommitJointResponse:
-    """Answer."""
+    """Handle the request."""
     try:
         answer = await _commit(broker, request)
     except Refused as refused:

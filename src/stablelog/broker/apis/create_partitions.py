@@ -1,4 +1,4 @@
-"""CreatePartitions (37): give a topic more partitions."""
+"""CreatePartitions (37): add partitions to a topic."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ async def _add(
 
 
 async def handle(broker: Broker, request: CreatePartitionsRequest, _context: Any) -> CreatePartitionsResponse:
-    """Add what can be added; each topic stands for itself."""
+    """Handle each topic on its own; one that fails does not affect the others."""
     return CreatePartitionsResponse(
         throttle_time=NO_THROTTLE,
         results=tuple(

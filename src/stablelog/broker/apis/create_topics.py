@@ -1,6 +1,6 @@
-"""CreateTopics (19).
+"""CreateTopics (19): create topics.
 
-Version notes: v4 -1 for the broker's default counts; v5 the answer tells the settings; v7 the topic id.
+Version notes: v4 -1 for the broker's default counts; v5 the response contains the settings; v7 the topic id.
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.apis.describe_configs import topic_config_values
 from stablelog.broker.broker import Broker
-from stablelog.broker.topics import Topic
+from stablelog.broker.topic import Topic
 from stablelog.broker.turns import in_turns
 from stablelog.errors import Refused
 
@@ -25,10 +25,10 @@ DEFAULT = -1
 
 
 def _partition_count(broker: Broker, asked: CreatableTopic) -> int:
-    """The count that the request means.
+    """The partition count that the request asks for.
 
     Raises:
-        Refused: the counts or the assignment cannot be had on one broker.
+        Refused: one broker cannot provide the counts or the replica assignment.
     """
     if asked.assignments:
         if asked.num_partitions != DEFAULT or asked.replication_factor != DEFAULT:
@@ -88,7 +88,7 @@ async def _create(broker: Broker, asked: CreatableTopic, *, validate_only: bool)
 
 
 async def handle(broker: Broker, request: CreateTopicsRequest, _context: Any) -> CreateTopicsResponse:
-    """Create what can be created; each topic stands for itself."""
+    """Handle each topic on its own; one that fails does not affect the others."""
     named = Counter(topic.name for topic in request.topics)
     results = []
     async for asked in in_turns(request.topics):

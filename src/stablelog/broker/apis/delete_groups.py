@@ -1,4 +1,4 @@
-"""DeleteGroups (42): forget groups without members, with all their offsets."""
+"""DeleteGroups (42): delete consumer groups without members, with all their offsets."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from stablelog.broker.broker import Broker
 
 
 async def handle(broker: Broker, request: DeleteGroupsRequest, _context: Any) -> DeleteGroupsResponse:
-    """Delete what can be deleted; each group stands for itself."""
+    """Handle each group on its own; one that fails does not affect the others."""
     codes = await broker.groups.carry_out(
         broker.groups.coordinator.delete_groups(request.groups_names, now_ms=broker.now_ms())
     )

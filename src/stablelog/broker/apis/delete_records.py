@@ -1,8 +1,8 @@
-"""DeleteRecords (21): drop everything before an offset; -1 means before the high watermark.
+"""DeleteRecords (21): delete all records before an offset; -1 means the high watermark.
 
-Behaviour: answered when the new starts are durable. A disk error at one partition is answered for that partition, and
-its start stays or is moved as a whole; the other partitions are served. Each partition keeps its start in a file of its own.
-Kafka's checkpoint of log start offsets follows within `CHECKPOINT_S`.
+Behaviour: the response is sent when the new log start offsets are durable. A disk error at one partition becomes the
+error code of that partition, whose log start has either moved or not; the other partitions are served. Each partition
+keeps its log start in a file of its own. Kafka's checkpoint of log start offsets follows within `CHECKPOINT_S`.
 """
 
 import logging
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 
 async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Any) -> DeleteRecordsResponse:
-    """Delete and answer."""
+    """Handle the request."""
 
     def delete(name: str, asked: Any) -> DeleteRecordsPartitionResult:
         try:

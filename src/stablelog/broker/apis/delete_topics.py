@@ -1,4 +1,4 @@
-"""DeleteTopics (20). Version notes: v6 by name or by topic id."""
+"""DeleteTopics (20): delete topics. Version notes: v6 by name or by topic id."""
 
 from typing import Any
 
@@ -27,6 +27,6 @@ async def _delete(broker: Broker, asked: Any) -> DeletableTopicResult:
 
 
 async def handle(broker: Broker, request: DeleteTopicsRequest, _context: Any) -> DeleteTopicsResponse:
-    """Delete what can be deleted; each topic stands for itself."""
+    """Handle each topic on its own; one that fails does not affect the others."""
     results = [await _delete(broker, asked) for asked in request.topics]
     return DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=tuple(results))

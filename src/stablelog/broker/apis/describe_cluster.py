@@ -1,4 +1,4 @@
-"""DescribeCluster (60): the one broker there is."""
+"""DescribeCluster (60): the cluster's only broker."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ BROKERS = 1  # the endpoint type; 2 asks for controllers, which only KRaft has
 
 
 async def handle(broker: Broker, request: DescribeClusterRequest, _context: Any) -> DescribeClusterResponse:
-    """Answer."""
+    """Handle the request."""
     host, port = broker.advertised
     known = request.endpoint_type == BROKERS
     return DescribeClusterResponse(

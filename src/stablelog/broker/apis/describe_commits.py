@@ -1,7 +1,8 @@
 """DescribeCommits (10005): where the next transactions begin and end in a partition of a commit-ordered topic.
 
-Behaviour: only what is durable is listed, as a read-committed fetch would hand it out, in the order of the commits.
-Records outside transactions stand between what is listed, or are listed as runs of their own where that is asked for.
+Behaviour: only durable transactions are listed, as a read-committed fetch would return them, in the order of the
+commits. Records outside transactions stand between the listed transactions, or are listed as entries of their own if
+the request asks for that.
 """
 
 from typing import Any
@@ -24,7 +25,7 @@ PARTITION_CODES = CODES["DescribeCommits"]
 
 
 async def handle(broker: Broker, request: DescribeCommitsRequest, _context: Any) -> DescribeCommitsResponse:
-    """Answer. Nothing is awaited: the index of the view knows."""
+    """Handle the request without an await: the view's index holds everything."""
     try:
         return _describe(broker, request)
     except PARTITION_ERRORS as error:

@@ -1,4 +1,4 @@
-"""DescribeConfigs (32): the settings of the broker and of topics, with where each value comes from."""
+"""DescribeConfigs (32): the settings of the broker and of topics, each with the source of its value."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,13 +14,8 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
-from stablelog.broker.config import (
-    FIXED_TOPIC_SETTINGS,
-    SETTINGS,
-    SETTLED_AT_CREATION,
-    TOPIC_SETTINGS,
-    BrokerConfig,
-)
+from stablelog.broker.config import FIXED_TOPIC_SETTINGS, SETTLED_AT_CREATION, BrokerConfig
+from stablelog.broker.settings import SETTINGS, TOPIC_SETTINGS
 from stablelog.broker.turns import in_turns
 from stablelog.errors import Refused
 
@@ -55,7 +50,7 @@ def _broker_source(config: BrokerConfig, name: str) -> int:
 
 
 def topic_config_values(broker: Broker, own: Mapping[str, str]) -> list[ConfigValue]:
-    """Every setting of a topic that has set `own` for itself."""
+    """Every setting of a topic, whose own settings are `own`."""
     values = []
     for name, setting in TOPIC_SETTINGS.items():
         if name in own:
@@ -109,7 +104,7 @@ def _values(broker: Broker, resource_type: int, name: str) -> list[ConfigValue]:
 
 
 async def handle(broker: Broker, request: DescribeConfigsRequest, _context: Any) -> DescribeConfigsResponse:
-    """Answer."""
+    """Handle the request."""
 
     def describe(asked: Any) -> DescribeConfigsResult:
         error, why, configs = ErrorCode.none, None, ()

@@ -1,13 +1,14 @@
-"""DescribeCut (10004): where in every partition of some topics the transactions up to a commit sequence end.
+"""DescribeCut (10004): the offsets in all partitions of some topics at which a cut lies.
 
-Behaviour: every commit up to R has all its markers durable everywhere, so that no reader between two cuts sees a part
-of a transaction. R can be asked for by number, as long as it is resolved. Commits are numbered in each transaction
-group, so the topics are of one. Records outside transactions that stand before the first later commit count as in the
-cut; they promise nothing together.
+A cut is a commit sequence R, and for each partition the offset before which all commits up to R stand.
 
-The last R never goes back. After a start a crash may have taken markers out of partitions that have not been opened
-yet, so the last R is not known until all of them are: COORDINATOR_LOAD_IN_PROGRESS, or KAFKA_STORAGE_ERROR where one of
-them is offline, with its name. So is an R that was told before the start.
+Behaviour: every commit up to the cut's commit sequence R has all its markers durable in all partitions, so no reader
+between two cuts sees a part of a transaction. A client can ask for an R by number if it is resolved. Each transaction
+group numbers its commits, so all topics must belong to one group. Records outside transactions that stand before the
+first later commit are inside the cut; cuts do not keep them together. The last R never decreases. After a start,
+partitions that are not opened yet may have lost markers in the crash. The last R is therefore unknown until all
+partitions are open: the response is COORDINATOR_LOAD_IN_PROGRESS, or KAFKA_STORAGE_ERROR with the partition's name if
+one of them is offline. The same holds for an R that a client got before the start.
 """
 
 from typing import Any
@@ -32,14 +33,14 @@ from stablelog.wire.extension.cut import (
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP, group_in_words
 
 PARTITION_CODES = CODES["DescribeCut"]
-NAMED_MAX = 5  # partitions that a refusal names
+NAMED_MAX = 5  # The maximum number of partitions that a refusal names.
 
 
 def _partitions(broker: Broker, name: str) -> list[CommitOrderedPartition]:
     """The partitions of one topic.
 
     Raises:
-        Refused: it is not there, not in commit order, or one of its partitions is not open.
+        Refused: the topic does not exist or is not commit-ordered, or one of its partitions is not open.
     """
     topic = broker.topics.get(name)
     if topic is None:
@@ -77,7 +78,7 @@ def _group(broker: Broker, request: DescribeCutRequest) -> str:
     """The transaction group that all topics of the request belong to.
 
     Raises:
-        Refused: they belong to several, or to another than the request names.
+        Refused: they belong to several groups, or to another group than the request names.
     """
     group = request.group
     for name in request.topics:
@@ -95,7 +96,7 @@ def _group(broker: Broker, request: DescribeCutRequest) -> str:
 
 
 def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, asked: int) -> int:
-    """The commit sequence of the cut that is asked for.
+    """The commit sequence of the requested cut.
 
     Raises:
         Refused: it is not resolved, or that is not known yet.
@@ -124,7 +125,7 @@ def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, aske
 
 
 async def handle(broker: Broker, request: DescribeCutRequest, _context: Any) -> DescribeCutResponse:
-    """Answer. Nothing is awaited, so that R and all offsets are of one moment."""
+    """Handle the request without an await, so that R and all offsets belong to the same moment."""
     try:
         group = _group(broker, request)
         numbers = broker.transactions.get(group)

@@ -1,7 +1,7 @@
-"""DescribeGroups (15): what groups look like from outside.
+"""DescribeGroups (15): state, members and assignments of consumer groups.
 
-Version notes: v3+ authorized operations; v4+ instance ids; before v6 a group that is not there is described
-as "Dead" without an error.
+Version notes: v3+ authorized operations; v4+ instance ids; before v6 a group that does not exist is described as "Dead"
+without an error.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from stablelog.coordinators.consumer_groups.answers import DescribedGroup as Des
 
 NOT_FOUND_VERSION = 6
 NOT_ASKED = -(2**31)
-# A bit for each of Kafka's operations on a group: read, delete, describe. There is no authorization here.
+# One bit for each of Kafka's operations on a group: read, delete, describe. The broker has no authorization.
 EVERY_OPERATION = 1 << 3 | 1 << 6 | 1 << 8
 
 
@@ -49,7 +49,7 @@ def _group(described: Description, operations: int, api_version: int) -> Describ
 
 
 async def handle(broker: Broker, request: DescribeGroupsRequest, context: Any) -> DescribeGroupsResponse:
-    """Answer."""
+    """Handle the request."""
     described = await broker.groups.carry_out(
         broker.groups.coordinator.describe(dict.fromkeys(request.groups))
     )

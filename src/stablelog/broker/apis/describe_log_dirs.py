@@ -1,8 +1,9 @@
-"""DescribeLogDirs (35): the data directory, and how large each partition is in it.
+"""DescribeLogDirs (35): the data directory, and the size of each partition in it.
 
-Who sees the same directory can read the segment files instead of fetching; `partition.metadata` in each partition's
-directory tells whether it is the same. Partitions that are not open are left out. Version notes: v4+ the size of the
-volume; its usable bytes are 0 while the broker takes no writes because the disk is full.
+A client on the same machine can read the segment files instead of fetching; `partition.metadata` in each partition's
+directory shows whether it has found the same directory. Partitions that are not open are left out.
+Version notes: v4+ the size of the volume; its usable bytes are 0 while the broker refuses writes because the disk is
+full.
 """
 
 import os
@@ -24,7 +25,7 @@ from stablelog.broker.partition_state import PartitionState
 
 
 async def handle(broker: Broker, request: DescribeLogDirsRequest, _context: Any) -> DescribeLogDirsResponse:
-    """Answer. Topics that do not exist and partitions that are not open are left out."""
+    """Handle the request. Topics that do not exist and partitions that are not open are left out."""
     if request.topics is None:
         wanted = {topic.name: sorted(topic.partitions) for topic in broker.topics}
     else:
@@ -51,7 +52,7 @@ async def handle(broker: Broker, request: DescribeLogDirsRequest, _context: Any)
 
 
 def _volume(directory: Path) -> tuple[int, int]:
-    """Bytes in all and bytes free; -1 where they cannot be told, as Kafka has it."""
+    """Total and free bytes of the volume; -1 if they cannot be determined, as in Kafka."""
     try:
         volume = os.statvfs(directory)
     except OSError:

@@ -1,4 +1,4 @@
-"""DescribeProducers (61): who has written to a partition, and who has a transaction open there (KIP-664)."""
+"""DescribeProducers (61): the producers of a partition and their open transactions (KIP-664)."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ PARTITION_CODES = CODES["DescribeProducers"]
 async def handle(
     broker: Broker, request: DescribeProducersRequest, _context: Any
 ) -> DescribeProducersResponse:
-    """Answer."""
+    """Handle the request."""
 
     async def describe(name: str, index: int) -> PartitionResponse:
         try:

@@ -1,4 +1,4 @@
-"""DescribeTransactions (65): what the coordinator knows of transactional ids (KIP-664)."""
+"""DescribeTransactions (65): the coordinator's state of transactional ids (KIP-664)."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -50,7 +50,7 @@ def _describe(broker: Broker, transactional_id: str) -> TransactionState:
 async def handle(
     broker: Broker, request: DescribeTransactionsRequest, _context: Any
 ) -> DescribeTransactionsResponse:
-    """Answer."""
+    """Handle the request."""
     return DescribeTransactionsResponse(
         throttle_time=NO_THROTTLE,
         transaction_states=tuple(

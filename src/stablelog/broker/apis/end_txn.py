@@ -1,9 +1,9 @@
-"""EndTxn (26): commit or abort.
+"""EndTxn (26): commit or abort a transaction.
 
-Behaviour: answered when the decision is durable and its markers stand in the partitions, so that the producer's
-next transaction can begin at once. Readers see the transaction when the markers are durable, too. While the disk is
-full, one that ends nothing open and would be written all the same is refused.
-Version notes: v5 the second dialect: the answer carries the producer id and epoch of the next transaction.
+Behaviour: the response is sent when the decision is durable and its markers are written to the partitions, so that the
+producer's next transaction can begin at once. Readers see the transaction when the markers are durable, too. While the
+disk is full, a request that would be recorded without ending an open transaction is refused.
+Version notes: v5 transaction version 2: the response contains the producer id and epoch of the next transaction.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from stablelog.errors import Refused
 
 
 async def handle(broker: Broker, request: EndTxnRequest, context: Any) -> EndTxnResponse:
-    """Answer."""
+    """Handle the request."""
     try:
         group = broker.transactions.of_id(request.transactional_id)
     except Refused as refused:

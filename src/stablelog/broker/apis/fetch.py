@@ -1,10 +1,11 @@
-"""Fetch (1): hand out batches.
+"""Fetch (1): return batches.
 
-Behaviour: the answer waits until there are `min_bytes`, or `max_wait` is over; a partition that is refused is answered
-at once. One that is opening or offline waits like one without records: Java's consumer asks again at once, for as long
-as metadata names no other leader. So does one whose segment has to be proven first, and is answered without an error. A read-committed fetch ends at the last stable offset and carries the aborted transactions of
-exactly what it hands out; a read-uncommitted one ends at the high watermark and carries none. At least one whole
-batch is handed out, however large.
+Behaviour: the response waits until there are `min_bytes`, or until `max_wait` is over; if a partition is refused, it is
+sent at once. A partition that is opening or offline waits like one without records, because Java's consumer would
+otherwise repeat its fetch at once for as long as metadata names no other leader. A partition whose segment has to be
+proven first waits, too, and gets no error code. A read-committed fetch ends at the last stable offset and contains
+exactly the aborted transactions of the returned records; a read-uncommitted one ends at the high watermark and contains
+none. At least one whole batch is returned, however large.
 Version notes: v4 isolation; v5 log start; v7 sessions (KIP-227); v12 the last fetched epoch; v13 topic ids.
 """
 
@@ -19,14 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
 from stablelog.broker.broker import Broker
-from stablelog.broker.fetch_sessions import (
-    FINAL_EPOCH,
-    FULL_FETCH_EPOCH,
-    NO_SESSION,
-    FetchSession,
-    PartitionKey,
-    Wanted,
-)
+from stablelog.broker.fetch_sessions import FINAL_EPOCH, FULL_FETCH_EPOCH, NO_SESSION, FetchSession, Wanted
 from stablelog.broker.long_messages import ENTRY_COUNT_MAX
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
 from stablelog.broker.tasks import in_thread
@@ -35,11 +29,12 @@ from stablelog.env.disk import Buffer
 from stablelog.env.pages import is_in_memory, populate
 from stablelog.errors import DiskError, Refused, Unproven
 from stablelog.log.partition import Isolation, Partition
+from stablelog.types import TopicPartition
 from stablelog.wire.fetch import FetchedPartition, FetchedTopic, encode_fetch_response
 
 MILLISECOND = timedelta(milliseconds=1)
-COLD_SIZE_MIN = 64 << 10  # smaller records are sent without a look at whether their pages are in memory
-UNKNOWN_ID_PREFIX = "?"  # stands before the id of a topic that has no name here; no topic name begins so
+COLD_SIZE_MIN = 64 << 10  # Smaller records are sent without a check whether their pages are in memory.
+UNKNOWN_ID_PREFIX = "?"  # Prefix for the id of a topic without a known name; no topic name begins so.
 
 
 def _topic_name(broker: Broker, topic: Any) -> str:
@@ -48,8 +43,8 @@ def _topic_name(broker: Broker, topic: Any) -> str:
     return broker.topics.name_of(topic.topic_id) or f"{UNKNOWN_ID_PREFIX}{topic.topic_id}"
 
 
-async def _wanted(broker: Broker, request: Any) -> "OrderedDict[PartitionKey, Wanted]":
-    wanted: OrderedDict[PartitionKey, Wanted] = OrderedDict()
+async def _wanted(broker: Broker, request: Any) -> "OrderedDict[TopicPartition, Wanted]":
+    wanted: OrderedDict[TopicPartition, Wanted] = OrderedDict()
     for topic in request.topics:
         name = _topic_name(broker, topic)
         async for asked in in_turns(topic.partitions):
@@ -64,10 +59,10 @@ async def _wanted(broker: Broker, request: Any) -> "OrderedDict[PartitionKey, Wa
 
 
 async def _session(broker: Broker, request: Any) -> FetchSession:
-    """The session of this request.
+    """Find or begin the session of this request.
 
     Raises:
-        Refused: the session is gone, or out of step.
+        Refused: the session does not exist any more, or its epoch does not match.
     """
     session_id, epoch = (
         getattr(request, "session_id", NO_SESSION),
@@ -89,7 +84,7 @@ async def _session(broker: Broker, request: Any) -> FetchSession:
 
 def _read(
     broker: Broker,
-    key: PartitionKey,
+    key: TopicPartition,
     wanted: Wanted,
     isolation: Isolation,
     size_left: int,
@@ -103,7 +98,7 @@ def _read(
             raise codes.refusal(PartitionState.UNKNOWN_ID, f"there is no topic with the id {name[1:]}")
         partition = broker.topics.partition(name, index, codes)
         check_leader_epoch(partition, wanted.current_leader_epoch)
-        # What is told of the partition is taken before the read: it never promises less than was handed out.
+        # The partition's offsets are taken before the read. A high watermark that moves in between is not reported yet.
         answer = FetchedPartition(
             index,
             high_watermark=partition.high_watermark,
@@ -116,7 +111,7 @@ def _read(
             read = partition.read(wanted.fetch_offset, size_max, isolation, at_least_one=at_least_one)
         except Unproven as unproven:
             broker.proofs.request(partition, unproven)
-            # An answer without records and without an error would say that compaction has left nothing here.
+            # A response without records and without an error would mean that compaction has left nothing here.
             raise codes.refusal(PartitionState.OPENING, str(unproven)) from unproven
         ahead = partition.unproven_ahead(read.end_offset)
         if ahead is not None:
@@ -132,19 +127,19 @@ def _read(
 
 @dataclass(slots=True)
 class Found:
-    """What a look at all partitions of a session finds.
+    """The result of a read of all partitions of a session.
 
     Attributes:
-        answers: by partition.
+        answers: response parts by partition.
         seen: each open partition with the end that was visible.
-        closed: those that are opening or offline, or cannot be read now, or whose segment is not proven yet.
+        closed: partitions that are opening or offline, cannot be read now, or whose segment is not proven yet.
         refused: whether a partition was refused for another reason.
         size: bytes of records.
     """
 
-    answers: dict[PartitionKey, FetchedPartition] = field(default_factory=dict)
+    answers: dict[TopicPartition, FetchedPartition] = field(default_factory=dict)
     seen: list[tuple[Partition, int]] = field(default_factory=list)
-    closed: list[PartitionKey] = field(default_factory=list)
+    closed: list[TopicPartition] = field(default_factory=list)
     refused: bool = False
     size: int = 0
 
@@ -152,7 +147,7 @@ class Found:
 async def _read_all(
     broker: Broker, session: FetchSession, isolation: Isolation, size_max: int, codes: Codes
 ) -> Found:
-    """Read every partition of the session. If they are many, others are served in between."""
+    """Read every partition of the session. If they are many, other tasks run in between."""
     found = Found()
     async for key, wanted in in_turns(list(session.partitions.items())):
         answer, partition = _read(
@@ -173,9 +168,9 @@ async def _read_all(
 
 
 async def _bring_in(broker: Broker, found: Found, codes: Codes) -> None:
-    """Bring the pages of the records into memory. Else the event loop, and every client, waits for the disk at the send.
+    """Load the pages of the records into memory. Otherwise the event loop, and every client, would wait for the disk.
 
-    A partition whose pages cannot be read is answered without records, with the code of a partition that is offline.
+    A partition whose pages cannot be read gets no records, and the error code of an offline partition.
     """
     for key, answer in found.answers.items():
         for records in answer.records:
@@ -192,7 +187,7 @@ async def _bring_in(broker: Broker, found: Found, codes: Codes) -> None:
 
 
 async def _topics_of(
-    session: FetchSession, answers: dict[PartitionKey, FetchedPartition], *, incremental: bool
+    session: FetchSession, answers: dict[TopicPartition, FetchedPartition], *, incremental: bool
 ) -> list[FetchedTopic]:
     topics: dict[str, FetchedTopic] = {}
     async for key, answer in in_turns(answers.items()):
@@ -208,7 +203,7 @@ async def _topics_of(
             topics[name] = FetchedTopic(name, wanted.topic_id, [])  # type: ignore[arg-type]
         topics[name].partitions.append(answer)
     if session.session_id != NO_SESSION:
-        # A partition that was answered goes to the back: the next answer begins with the others.
+        # Partitions with records move to the back, so that the next response begins with the others.
         for key, answer in answers.items():
             if answer.records and key in session.partitions:
                 session.partitions.move_to_end(key)
@@ -216,7 +211,7 @@ async def _topics_of(
 
 
 async def handle(broker: Broker, request: Any, context: Any) -> list[Buffer]:
-    """Read, wait if there is too little, answer."""
+    """Read, wait if there is too little, and encode the response."""
     version, correlation_id = context.api_version, context.correlation_id
     try:
         session = await _session(broker, request)

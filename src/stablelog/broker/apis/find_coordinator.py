@@ -1,4 +1,4 @@
-"""FindCoordinator (10): who coordinates this group or transactional id. Here it is always this broker.
+"""FindCoordinator (10): the coordinator of a consumer group or transactional id, which is always this broker.
 
 Version notes: v4+ several keys at once.
 """
@@ -16,7 +16,7 @@ GROUP, TRANSACTION = 0, 1
 
 
 async def handle(broker: Broker, request: FindCoordinatorRequest, _context: Any) -> FindCoordinatorResponse:
-    """Answer."""
+    """Handle the request."""
     host, port = broker.advertised
 
     def find(key: str) -> Coordinator:

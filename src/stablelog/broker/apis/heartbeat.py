@@ -1,4 +1,4 @@
-"""Heartbeat (12): a member is alive, and learns whether to join again. Version notes: v3+ static members."""
+"""Heartbeat (12): keep a member alive and tell it whether to join again. Version notes: v3+ static members."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from stablelog.broker.broker import Broker
 
 
 async def handle(broker: Broker, request: HeartbeatRequest, _context: Any) -> HeartbeatResponse:
-    """Answer."""
+    """Handle the request."""
     code = await broker.groups.carry_out(
         broker.groups.coordinator.heartbeat(
             request.group_id,

@@ -1,4 +1,4 @@
-"""IncrementalAlterConfigs (44): change single settings of a topic, or the dynamic ones of the broker; both are kept."""
+"""IncrementalAlterConfigs (44): change settings of a topic, or dynamic settings of the broker. Changes are durable."""
 
 from typing import Any
 
@@ -19,10 +19,10 @@ SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
 def _changed(present: dict[str, str], defaults: dict[str, str], changes: Any) -> dict[str, str]:
-    """The settings after the changes.
+    """Apply the changes to the present settings.
 
     Raises:
-        InvalidConfig: a change is not one.
+        InvalidConfig: a change is not valid.
     """
     result = dict(present)
     for change in changes:
@@ -69,7 +69,7 @@ def _alter_broker(broker: Broker, name: str, changes: Any, *, validate_only: boo
 async def handle(
     broker: Broker, request: IncrementalAlterConfigsRequest, _context: Any
 ) -> IncrementalAlterConfigsResponse:
-    """Change what can be changed; each topic or broker stands for itself, and changes whole or not at all."""
+    """Handle each topic or broker on its own: either all its changes are made or none."""
 
     def alter(asked: Any) -> AlterConfigsResourceResponse:
         error, why = ErrorCode.none, None

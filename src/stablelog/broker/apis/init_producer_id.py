@@ -1,7 +1,7 @@
-"""InitProducerId (22): a producer id and epoch; for a transactional id also the end of whoever had it before.
+"""InitProducerId (22): assign a producer id and epoch; for a transactional id, fence its earlier producer.
 
-Version notes: v3 the producer says what it has (KIP-360); v4 PRODUCER_FENCED; v6 two-phase commit (KIP-939):
-`enable2Pc` lets a transaction outlive its producer, `keepPreparedTxn` takes over the one that is open.
+Version notes: v3 the producer sends its present id and epoch (KIP-360); v4 PRODUCER_FENCED; v6 two-phase commit
+(KIP-939): `enable2Pc` lets a transaction outlive its producer, `keepPreparedTxn` takes over the open transaction.
 """
 
 import logging
@@ -25,10 +25,11 @@ MILLISECOND = timedelta(milliseconds=1)
 
 
 async def _end_inherited(broker: Broker, transactional_id: str, *, keep_prepared: bool) -> None:
-    """Abort what an id of another group has open in the default one, from before there were others.
+    """Abort a transaction of another group's id that is open in the default group, from before there were groups.
 
     Raises:
-        Refused: it was to be kept. No group can take over another's, and to abort it is not what was asked.
+        Refused: the transaction was to be kept. No group can take over another group's transaction, and aborting it
+            is not what the client asked for.
     """
     default = broker.transactions.default
     known = default.coordinator.describe(transactional_id)
@@ -45,7 +46,7 @@ async def _answer(broker: Broker, request: InitProducerIdRequest, api_version: i
     broker.reserve.check("InitProducerId")
     transactional_id = request.transactional_id
     if transactional_id is not None:
-        # Also if there is no room for its group.
+        # This is done even if the disk has no space to create the id's own group.
         await _end_inherited(broker, transactional_id, keep_prepared=request.keep_prepared_txn)
     group = broker.transactions.made(group_of(transactional_id or ""), "InitProducerId")
     return await group.carry_out(
@@ -63,7 +64,7 @@ async def _answer(broker: Broker, request: InitProducerIdRequest, api_version: i
 
 
 async def handle(broker: Broker, request: InitProducerIdRequest, context: Any) -> InitProducerIdResponse:
-    """Answer."""
+    """Handle the request."""
     try:
         answer = await _answer(broker, request, context.api_version)
     except Refused as refused:

@@ -1,9 +1,9 @@
-"""JoinGroup (11): a member wants to be in a group's next generation, and waits until that has begun.
+"""JoinGroup (11): add a member to a group's next generation, and wait until that generation begins.
 
-Behaviour: the answer may take as long as the group's rebalance timeout; it comes once the generation is
-known. Version notes: v0 no rebalance timeout of its own; v4+ a new member is sent back once with the id that
-it gets; v5+ static members; v7 protocol type, and null for no protocol; v8 the reason; v9+ a leader may be
-told that there is nothing to assign.
+Behaviour: the response is sent once the generation is known, which may take as long as the group's rebalance timeout.
+Version notes: v0 no rebalance timeout of its own; v4+ a new member first gets an error with its member id, and joins
+again with it; v5+ static members; v7 protocol type, and null for no protocol; v8 the reason; v9+ a leader may be told
+that there is nothing to assign.
 """
 
 import uuid
@@ -24,7 +24,7 @@ ONE_MS = timedelta(milliseconds=1)
 
 
 async def handle(broker: Broker, request: JoinGroupRequest, context: Any) -> JoinGroupResponse:
-    """Join, wait for the generation, answer."""
+    """Join, wait for the generation, and return the response."""
     session_timeout_ms = request.session_timeout // ONE_MS
     rebalance_timeout_ms = request.rebalance_timeout // ONE_MS
     join = JoinRequest(

@@ -1,4 +1,4 @@
-"""Whether a client knows the partition's leader (KIP-320)."""
+"""Check of the leader epoch in a request (KIP-320)."""
 
 from kio.schema.errors import ErrorCode
 
@@ -9,10 +9,10 @@ UNKNOWN = -1
 
 
 def check_leader_epoch(partition: Partition, client_epoch: int) -> None:
-    """Refuse a client whose view of the leader is not the broker's.
+    """Refuse a request whose leader epoch is not the broker's.
 
     Raises:
-        Refused: fenced_leader_epoch for an old view, unknown_leader_epoch for one from the future.
+        Refused: fenced_leader_epoch for an older epoch, unknown_leader_epoch for a newer one.
     """
     if client_epoch in (UNKNOWN, partition.leader_epoch):
         return

@@ -1,4 +1,4 @@
-"""LeaveGroup (13): members leave, or are taken out by an operator.
+"""LeaveGroup (13): remove members that leave, or that an operator removes.
 
 Version notes: v3+ several at once, static ones by their instance id; v5 the reason.
 """
@@ -14,7 +14,7 @@ from stablelog.coordinators.consumer_groups.answers import LeaveAnswer, LeavingM
 
 
 async def handle(broker: Broker, request: LeaveGroupRequest, _context: Any) -> LeaveGroupResponse:
-    """Let them go; each stands for itself."""
+    """Handle each member on its own; one that fails does not affect the others."""
     leaving = [LeavingMember(member.member_id, member.group_instance_id) for member in request.members]
     answer: LeaveAnswer = await broker.groups.carry_out(
         broker.groups.coordinator.leave(request.group_id, leaving, now_ms=broker.now_ms())

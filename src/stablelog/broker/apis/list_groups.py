@@ -1,4 +1,4 @@
-"""ListGroups (16): which groups there are. Version notes: v4+ filter by state; v5 filter by type."""
+"""ListGroups (16): list the consumer groups. Version notes: v4+ filter by state; v5 filter by type."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from stablelog.broker.broker import Broker
 
 
 async def handle(broker: Broker, request: ListGroupsRequest, _context: Any) -> ListGroupsResponse:
-    """Answer."""
+    """Handle the request."""
     listed = await broker.groups.carry_out(
         broker.groups.coordinator.list_groups(request.states_filter, request.types_filter)
     )

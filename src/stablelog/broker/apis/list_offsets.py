@@ -1,11 +1,11 @@
-"""ListOffsets (2): the first, the last, or the offset at a time.
+"""ListOffsets (2): the first offset, the end offset, or the first offset at or after a time.
 
-Behaviour: what a read-committed reader asks ends at the last stable offset. Markers that are written and not
-durable yet are waited for: who asks after a commit was answered finds what it committed. Ends that are asked for
-together, a thousand at most, are of one moment. A transaction in a hundred partitions at most lies before all of them or
-before none. A time that is found only among records that the reader may not see yet is not found. Other than in Kafka,
-a transaction's marker is no record, so its time is not found. A lookup that has to read many headers lets others go on
-in between.
+Behaviour: for a read-committed reader the end is the last stable offset. The request waits for markers that are written
+and not durable yet, so that a client which asks after the response to a commit finds the committed records. Ends that
+are requested together, for at most a thousand partitions, belong to the same moment. A transaction in at most a hundred
+partitions is before all of these ends or before none. A time is not found if only records that the reader may not see
+yet have it. Unlike in Kafka, a transaction's marker is not a record, so its time is not found. A lookup that has to
+read many headers lets other tasks run in between.
 Version notes: v2 isolation; v7 the offset of the newest timestamp (-3); v8 the local log's start (-4).
 """
 
@@ -33,11 +33,11 @@ from stablelog.log.read import Lookup
 LATEST, EARLIEST, NEWEST_TIMESTAMP, EARLIEST_LOCAL = -1, -2, -3, -4
 NOT_FOUND = -1
 PARTITION_CODES = CODES["ListOffsets"]
-AT_ONCE_MAX = 1000  # partitions whose ends are told without a look at the clock: a millisecond or two
+BRIEF_MAX = 1000  # Partitions whose ends are read in one turn of the loop, a millisecond or two.
 
 
 async def _look_up(broker: Broker, name: str, asked: Any, isolation: Isolation) -> tuple[int, int, int]:
-    """(offset, timestamp, leader epoch); -1 for each that is not to be had."""
+    """Look up (offset, timestamp, leader epoch); -1 for each that does not exist."""
     partition, timestamp = (
         broker.topics.partition(name, asked.partition_index, PARTITION_CODES),
         asked.timestamp,
@@ -74,32 +74,32 @@ def _lookup(partition: Partition, timestamp: int, isolation: Isolation) -> Looku
 
 
 async def _markers_durable(broker: Broker, request: ListOffsetsRequest) -> None:
-    """Wait until all that was written before can be seen, if its fate is known."""
+    """Wait until earlier writes are visible, except those of open transactions."""
     waits = []
     for topic in request.topics:
-        async for asked in in_turns(topic.partitions, at_once=AT_ONCE_MAX):
-            with contextlib.suppress(Refused):  # the answer says why
+        async for asked in in_turns(topic.partitions, at_once=BRIEF_MAX):
+            with contextlib.suppress(Refused):  # The lookup below reports the error.
                 partition = broker.topics.partition(topic.name, asked.partition_index)
                 waits.append(broker.flush.durable(partition, partition.end_offset))
     for wait in waits:
         if wait is not None:
-            with contextlib.suppress(Unavailable):  # the topic was deleted meanwhile
+            with contextlib.suppress(Unavailable):  # The topic was deleted meanwhile.
                 await wait
 
 
 def _is_brief(request: ListOffsetsRequest) -> bool:
-    """Whether only ends are asked for, and few of them."""
-    return sum(len(topic.partitions) for topic in request.topics) <= AT_ONCE_MAX and all(
+    """Whether the request asks only for ends, and for few of them."""
+    return sum(len(topic.partitions) for topic in request.topics) <= BRIEF_MAX and all(
         asked.timestamp in (LATEST, EARLIEST) for topic in request.topics for asked in topic.partitions
     )
 
 
 async def handle(broker: Broker, request: ListOffsetsRequest, _context: Any) -> ListOffsetsResponse:
-    """Answer."""
+    """Handle the request."""
     isolation = Isolation.READ_COMMITTED if request.isolation_level == 1 else Isolation.READ_UNCOMMITTED
     if isolation is Isolation.READ_COMMITTED:
         await _markers_durable(broker, request)
-    at_once = AT_ONCE_MAX if _is_brief(request) else 1
+    at_once = BRIEF_MAX if _is_brief(request) else 1
 
     async def answer(name: str, asked: Any) -> ListOffsetsPartitionResponse:
         try:

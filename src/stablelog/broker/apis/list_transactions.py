@@ -1,6 +1,6 @@
 """ListTransactions (66): the transactional ids that the coordinator knows (KIP-664).
 
-Version notes: v1 only those open for so long; v2 only ids that match a pattern.
+Version notes: v1 only transactions that have been open for a given time; v2 only ids that match a pattern.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ from stablelog.errors import Refused
 
 
 async def handle(broker: Broker, request: ListTransactionsRequest, _context: Any) -> ListTransactionsResponse:
-    """Answer, for all transaction groups."""
+    """Handle the request, for all transaction groups."""
     listed: list[Listed] = []
     unknown: list[str] = []
     try:

@@ -1,9 +1,8 @@
 """Metadata (3): the broker's address, and the topics with their partitions.
 
 Behaviour: a partition that is opening or offline has leader -1 and an error code, so that clients wait for a leader and
-producers choose other partitions. An offline one names its replica as offline; an opening one does not.
-Version notes: v0 an empty list means all topics, v1+ none of them; v4 whether to create what is missing; v10+
-topic ids.
+producers choose other partitions. An offline partition lists its replica as offline; an opening one does not. Version
+notes: v0 an empty list means all topics, v1+ none of them; v4 whether to create missing topics; v10+ topic ids.
 """
 
 import uuid
@@ -21,7 +20,7 @@ from kio.schema.metadata.v13.response import (
 from stablelog.broker.apis import NO_THROTTLE
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PartitionState
-from stablelog.broker.topics import Topic
+from stablelog.broker.topic import Topic
 from stablelog.broker.turns import AT_ONCE_MAX, in_turns
 from stablelog.errors import Refused
 
@@ -76,12 +75,12 @@ async def _find(
             topic = await broker.create_topic(name, broker.config["num.partitions"], {})
         except Refused as refused:
             if refused.code is ErrorCode.kafka_storage_error:
-                # All clients ask again after this code, as while another broker makes a topic for them.
+                # All clients retry after this code, as they do while Kafka creates a topic for them.
                 return _missing(ErrorCode.leader_not_available, name, None)
             if refused.code is not ErrorCode.topic_already_exists:
                 return _missing(refused.code, name, None)
             topic = broker.topics.get(name)
-            if topic is None:  # another has asked for it and it is being created
+            if topic is None:  # Another request is creating the topic.
                 return _missing(ErrorCode.leader_not_available, name, None)
     if topic is None:
         return _missing(PARTITION_CODES.unknown, name, None)
@@ -89,7 +88,7 @@ async def _find(
 
 
 async def handle(broker: Broker, request: MetadataRequest, context: Any) -> MetadataResponse:
-    """Answer."""
+    """Handle the request."""
     everything = request.topics is None or (context.api_version == 0 and not request.topics)
     if everything:
         topics = tuple([await _topic(broker, topic) async for topic in in_turns(broker.topics)])

@@ -1,9 +1,9 @@
-"""OffsetCommit (8): a group says how far it has come.
+"""OffsetCommit (8): commit the offsets of a consumer group.
 
-Behaviour: answered once it is durable. Partitions that do not exist are refused one by one; whether a partition is open
-is not looked at. Version notes:
-v2 to v4 the client may say for how long; v6+ leader epoch; v7+ static members; v9 a group that is not there is
-GROUP_ID_NOT_FOUND (before: ILLEGAL_GENERATION).
+Behaviour: the response is sent once the offsets are durable. Each partition that does not exist gets an error code of
+its own; the request does not check whether a partition is open.
+Version notes: v2 to v4 the client may set the retention time; v6+ leader epoch; v7+ static members; v9 a group that
+does not exist is GROUP_ID_NOT_FOUND (before: ILLEGAL_GENERATION).
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from stablelog.coordinators.consumer_groups.answers import (
     CodeByPartition,
     Membership,
     OffsetCommit,
-    TopicPartition,
 )
 from stablelog.errors import Refused
+from stablelog.types import TopicPartition
 from stablelog.wire.shapes import TimedOffsetCommitRequest
 
 MISSING_GROUP_VERSION = 9
@@ -40,7 +40,7 @@ PARTITION_CODES = CODES["OffsetCommit"]
 async def offsets_asked(
     broker: Broker, topics: Any, partition_codes: Codes
 ) -> tuple[dict[TopicPartition, OffsetCommit], CodeByPartition]:
-    """What this request (or a TxnOffsetCommit) commits for partitions that exist; and codes of others."""
+    """The offsets of this request (or a TxnOffsetCommit) for partitions that exist, and codes for the others."""
     commits: dict[TopicPartition, OffsetCommit] = {}
     codes: CodeByPartition = {}
     for topic in topics:
@@ -59,7 +59,7 @@ async def offsets_asked(
 async def in_slices(
     commits: dict[TopicPartition, OffsetCommit],
 ) -> AsyncIterator[dict[TopicPartition, OffsetCommit]]:
-    """The commits in slices of OFFSETS_AT_ONCE; others are served in between. No commits are one empty slice."""
+    """Yield the commits in slices of OFFSETS_AT_ONCE; other tasks run in between. No commits are one empty slice."""
     left = iter(commits.items())
     first = dict(islice(left, OFFSETS_AT_ONCE))
     yield first
@@ -94,8 +94,8 @@ async def _commit(
 
 
 async def handle(broker: Broker, request: OffsetCommitRequest, context: Any) -> OffsetCommitResponse:
-    """Commit, wait for durability, answer."""
-    # The offsets of one connection are committed in the order in which they came.
+    """Commit the offsets, wait until they are durable, and return the response."""
+    # The offsets of one connection are committed in the order in which the requests arrived.
     async with context.appending:
         commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES)
         try:

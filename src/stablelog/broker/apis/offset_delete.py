@@ -1,4 +1,4 @@
-"""OffsetDelete (47): forget offsets of a group, except of topics that its members read."""
+"""OffsetDelete (47): delete offsets of a group, except for topics that its members are subscribed to."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ PARTITION_CODES = CODES["OffsetDelete"]
 
 
 async def handle(broker: Broker, request: OffsetDeleteRequest, _context: Any) -> OffsetDeleteResponse:
-    """Delete, wait for durability, answer."""
+    """Delete the offsets, wait until that is durable, and return the response."""
     asked = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
     refused = {at: code for at in asked if (code := PARTITION_CODES.of(broker.topics.state(*at)))}
     known = [at for at in asked if at not in refused]

@@ -1,7 +1,7 @@
-"""OffsetFetch (9): how far groups have come.
+"""OffsetFetch (9): the committed offsets of consumer groups.
 
-Version notes: v2+ null asks for all partitions; v7+ can ask for what no open transaction may change any more
-(UNSTABLE_OFFSET_COMMIT otherwise); v8+ several groups.
+Version notes: v2+ null asks for all partitions; v7+ the client can ask for stable offsets only, which no open
+transaction can change (otherwise UNSTABLE_OFFSET_COMMIT); v8+ several groups.
 """
 
 from typing import Any
@@ -43,7 +43,7 @@ def _group(group_id: str, fetched: FetchedOffsets) -> OffsetFetchResponseGroup:
 
 
 async def handle(broker: Broker, request: OffsetFetchRequest, _context: Any) -> OffsetFetchResponse:
-    """Answer once what is answered is durable."""
+    """Return the offsets once they are durable."""
     groups = []
     for asked in request.groups:
         partitions = None

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (23): where a leader epoch ended, so that a reader notices records that were lost."""
+"""OffsetForLeaderEpoch (23): the end offset of a leader epoch, so that a reader notices lost records."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ PARTITION_CODES = CODES["OffsetForLeaderEpoch"]
 async def handle(
     broker: Broker, request: OffsetForLeaderEpochRequest, _context: Any
 ) -> OffsetForLeaderEpochResponse:
-    """Answer."""
+    """Handle the request."""
 
     def answer(name: str, asked: Any) -> EpochEndOffset:
         try:

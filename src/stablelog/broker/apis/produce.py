@@ -1,13 +1,13 @@
 """Produce (0): append batches.
 
-Behaviour: a partition's batch is appended or refused as a whole, whatever happens to the others. acks=all and
-acks=1 are answered when the batch is durable (see `stablelog.flush`), acks=0 not at all. Every batch of a
-transaction needs the coordinator's word that the producer holds the open transaction: one that is decided, or kept
-for a successor to decide, takes nothing more, also where it has written before. A client of the first dialect must
-have added the partition; for one of the second (v12+) it is added on the spot. A transaction writes to topics of its own
-transaction group; TOPIC_AUTHORIZATION_FAILED for others, with a sentence. A partition that is deleted or fails before its
-batch is durable is answered by itself.
-Version notes: v3 transactional id; v8 error per record; v11 TRANSACTION_ABORTABLE; v12 the second dialect.
+Behaviour: each partition's batch is appended or refused as a whole, independently of the others. With acks=all and
+acks=1 the response is sent when the batch is durable (see `broker.flush`); with acks=0 there is none. For every batch
+of a transaction the coordinator must confirm that the producer has the open transaction. A transaction that is decided,
+or that is kept for a successor to decide, accepts no more batches, even in partitions that it has written to before. In
+transaction version 1 the client must have added the partition; in version 2 (v12+) the request adds it. A transaction
+writes only to topics of its own transaction group; other topics get TOPIC_AUTHORIZATION_FAILED with a message. A
+partition that is deleted or fails before its batch is durable gets an error code of its own.
+Version notes: v3 transactional id; v8 error per record; v11 TRANSACTION_ABORTABLE; v12 transaction version 2.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from stablelog.broker.turns import in_turns
 from stablelog.errors import Corrupt, Refused, Unavailable
 from stablelog.log.append import check_batch, check_keys
 from stablelog.log.partition import Origin, Partition
+from stablelog.types import TopicPartition
 from stablelog.wire.extension.transaction_groups import group_of
 from stablelog.wire.guard import Buffer
 from stablelog.wire.produce import (
@@ -41,7 +42,7 @@ KNOWN_ACKS = (-1, 0, 1)
 
 
 class Wait(NamedTuple):
-    """An answer that holds when a batch is durable: that at `place` of the `produced` answers of a topic."""
+    """A part of the response that is valid once a batch is durable: number `place` of a topic's `produced` parts."""
 
     topic: str
     produced: list[ProducedPartition]
@@ -50,9 +51,12 @@ class Wait(NamedTuple):
 
 
 def _transaction_check(
-    broker: Broker, transactional_id: str | None, api_version: int, target: tuple[str, int]
+    broker: Broker, transactional_id: str | None, api_version: int, target: TopicPartition
 ) -> Callable[[BatchHeader], None]:
-    """What the log calls before a batch of a transaction: refuses it unless the coordinator takes it in."""
+    """Make the check that the log calls before a batch of a transaction.
+
+    It refuses a batch that the coordinator does.
+    """
 
     def check(header: BatchHeader) -> None:
         if transactional_id is None:
@@ -91,10 +95,10 @@ def _transaction_check(
 def _writable(
     broker: Broker, request: ProduceRequest, name: str, asked: PartitionRecords, codes: Codes
 ) -> tuple[Partition, Buffer]:
-    """The partition, if it takes batches of this request, and its batch.
+    """The partition, if it accepts batches of this request, and its batch.
 
     Raises:
-        Refused: it does not.
+        Refused: it does not accept them.
     """
     if is_internal(name):
         raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own")
@@ -105,20 +109,21 @@ def _writable(
     if not asked.records:
         raise Refused(ErrorCode.invalid_record, f"no records for {name}-{asked.index}")
     if request.transactional_id:
-        # Before the log looks at sequences: aiokafka goes on to send what it was refused, with those that come next.
+        # This comes before the log's sequence check: after a refusal aiokafka sends the refused batches again, together
+        # with later ones.
         broker.transactions.check_topic(request.transactional_id, name)
     return partition, asked.records
 
 
 async def _check_many_keys(broker: Broker, partition: Partition, records: Buffer) -> Partition | None:
-    """Look for a key in each record of a batch for a compacted topic, in a thread if that takes long.
+    """Check that each record of a batch for a compacted topic has a key; in a thread if that takes long.
 
     Returns:
         The partition for which the batch was checked; None if the append checks it.
 
     Raises:
         Refused: the batch may not be written, or a record has no key.
-        Corrupt: the bytes are no batch, or not those of its CRC.
+        Corrupt: the bytes are not a batch, or do not match its CRC.
     """
     if not partition.config.is_compacted:
         return None
@@ -145,12 +150,12 @@ async def _append_one(
     asked: PartitionRecords,
     codes: Codes,
 ) -> "tuple[ProducedPartition, asyncio.Future[None] | None]":
-    """Append one partition's batch. Return its answer, and the future that is done when the batch is durable."""
+    """Append one partition's batch. Return its part of the response, and a future for its durability."""
     try:
         partition, records = _writable(broker, request, name, asked, codes)
         checked = await _check_many_keys(broker, partition, records)
         if checked is not None:
-            # Others were served meanwhile.
+            # Other tasks ran during the check, so the partition is looked up again.
             partition, records = _writable(broker, request, name, asked, codes)
         appended = partition.append(
             records,
@@ -163,7 +168,7 @@ async def _append_one(
             are_keys_checked=partition is checked,
         )
         broker.flush.dirty(partition)
-    except Corrupt as corrupt:  # the client's bytes
+    except Corrupt as corrupt:  # The client has sent damaged bytes.
         return _refusal(asked, ErrorCode.corrupt_message, str(corrupt)), None
     except PARTITION_ERRORS as error:
         if isinstance(error, Unavailable):
@@ -185,10 +190,10 @@ def _refusal(asked: PartitionRecords, code: ErrorCode, why: str) -> ProducedPart
 async def _append_all(
     broker: Broker, request: ProduceRequest, version: int
 ) -> "tuple[list[ProducedTopic], list[Wait]]":
-    """Append the batches of all partitions. It waits for nothing, unless they are many or large: then others are served.
+    """Append the batches of all partitions without an await, unless they are many or large: then other tasks run.
 
     Returns:
-        The answers, and which of them hold only when a batch is durable.
+        The parts of the response, and which of them are valid only once a batch is durable.
     """
     codes = CODES["Produce"].for_version(version)
     answers: list[ProducedTopic] = []
@@ -207,7 +212,7 @@ async def _append_all(
 
 
 async def handle(broker: Broker, request: ProduceRequest, context: Any) -> list[Buffer] | None:
-    """Append, wait for durability, answer."""
+    """Append the batches, wait until they are durable, and encode the response."""
     version, correlation_id = context.api_version, context.correlation_id
     if request.acks not in KNOWN_ACKS:
         why = f"acks={request.acks}; 0, 1 and all (-1) are known"
@@ -222,7 +227,7 @@ async def handle(broker: Broker, request: ProduceRequest, context: Any) -> list[
         answers, waits = await _append_all(broker, request, version)
     broker.metrics.count_appended(sum(len(p.records or b"") for t in request.topics for p in t.partitions))
     if request.acks == 0:
-        # The client wants no answer; a refusal closes its connection, as Apache Kafka does it.
+        # The client wants no response. After a refusal the connection is closed, as in Apache Kafka.
         for topic_answer in answers:
             for partition in topic_answer.partitions:
                 if partition.error is not ErrorCode.none:
@@ -242,9 +247,9 @@ async def handle(broker: Broker, request: ProduceRequest, context: Any) -> list[
 
 
 def _decided(broker: Broker, request: ProduceRequest) -> "asyncio.Future[None] | None":
-    """The future that is done when the commit log is durable; None if it is, or outside transactions.
+    """A future that is done when the commit log is durable; None if it is, or outside transactions.
 
-    So the coordinator knows, after any crash, of each transaction that has an acknowledged batch.
+    The wait ensures that after any crash the coordinator knows each transaction with an acknowledged batch.
     """
     group = broker.transactions.get(group_of(request.transactional_id or ""))
     if request.transactional_id is None or group is None:

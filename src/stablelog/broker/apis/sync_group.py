@@ -1,7 +1,7 @@
-"""SyncGroup (14): the leader brings everybody's assignment, every member gets its own.
+"""SyncGroup (14): the leader sends all assignments, and every member gets its own.
 
-Behaviour: a member that comes before the leader waits for it.
-Version notes: v3+ static members; v5 says the protocol, which must be the group's.
+Behaviour: a member whose request arrives before the leader's waits for it.
+Version notes: v3+ static members; v5 the request contains the protocol, which must be the group's.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from stablelog.errors import Refused
 
 
 async def handle(broker: Broker, request: SyncGroupRequest, _context: Any) -> SyncGroupResponse:
-    """Sync, wait for the assignment, answer."""
+    """Sync, wait for the assignment, and return the response."""
     sync = SyncRequest(
         group_id=request.group_id,
         member_id=request.member_id,

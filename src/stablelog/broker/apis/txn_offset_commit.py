@@ -1,10 +1,10 @@
-"""TxnOffsetCommit (28): commit a group's offsets as a part of a transaction.
+"""TxnOffsetCommit (28): commit a consumer group's offsets as part of a transaction.
 
-Behaviour: the offsets are pending until the transaction's marker stands in the offsets log. A member of an old
-generation is fenced (KIP-447). While the transaction before is being completed, and where the log cannot take the
-offsets now, the client is told COORDINATOR_NOT_AVAILABLE: the one code on which every client comes again.
-Version notes: v3 member and generation; v4 TRANSACTION_ABORTABLE (before: INVALID_TXN_STATE); v5 the second dialect:
-the offsets log joins the transaction on the spot.
+Behaviour: the offsets are pending until the transaction's marker is written to the offsets log. A member of an old
+generation is fenced (KIP-447). While the previous transaction is being completed, and when the log cannot accept the
+offsets now, the response is COORDINATOR_NOT_AVAILABLE, the only code after which every client retries. Version notes:
+v3 member and generation; v4 TRANSACTION_ABORTABLE (before: INVALID_TXN_STATE); v5 transaction version 2: the request
+adds the offsets log to the transaction.
 """
 
 from typing import Any
@@ -24,13 +24,14 @@ from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES
 from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.broker.turns import in_turns
-from stablelog.coordinators.consumer_groups.coordinator import Membership, OffsetCommit, TopicPartition
+from stablelog.coordinators.consumer_groups.coordinator import Membership, OffsetCommit
 from stablelog.errors import Refused
+from stablelog.types import TopicPartition
 
 SECOND_DIALECT_VERSION = 5
 PARTITION_CODES = CODES["TxnOffsetCommit"]
 
-# What coordinator and log say, in the words of this API's answer, as Kafka's group coordinator has it.
+# The errors of coordinator and log as error codes of this API, in the way of Kafka's group coordinator.
 _IN_WORDS_OF_GROUPS = {
     ErrorCode.concurrent_transactions: ErrorCode.coordinator_not_available,
     ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
@@ -43,7 +44,7 @@ _IN_WORDS_OF_GROUPS = {
 def _check_transaction(
     group: TransactionGroup, now_ms: int, request: TxnOffsetCommitRequest, api_version: int
 ) -> ErrorCode:
-    """Whether the producer's open transaction takes in the offsets log."""
+    """Check whether the offsets log is, or may become, part of the producer's open transaction."""
     coordinator = group.coordinator
     who = (request.transactional_id, request.producer_id, request.producer_epoch)
     if api_version >= SECOND_DIALECT_VERSION:
@@ -64,7 +65,7 @@ def _check_transaction(
 async def _commit(
     broker: Broker, group: TransactionGroup, request: TxnOffsetCommitRequest, context: Any
 ) -> dict[TopicPartition, ErrorCode]:
-    # The offsets of one connection are committed in the order in which they came.
+    # The offsets of one connection are committed in the order in which the requests arrived.
     async with context.appending:
         commits, codes = await offsets_asked(broker, request.topics, PARTITION_CODES)
         if not request.group_id:
@@ -105,7 +106,7 @@ def _commit_some(
 
 
 async def handle(broker: Broker, request: TxnOffsetCommitRequest, context: Any) -> TxnOffsetCommitResponse:
-    """Commit, and answer once both logs are durable."""
+    """Commit the offsets, and return the response once both logs are durable."""
     try:
         broker.reserve.check("TxnOffsetCommit")
         check_marked(broker, OFFSETS_PARTITION, ErrorCode.coordinator_load_in_progress)

@@ -1,11 +1,11 @@
-"""WriteTxnMarkers (27): write markers as they are given. It is how an administrator ends a hanging transaction.
+"""WriteTxnMarkers (27): write given markers. An administrator ends a hanging transaction with it.
 
-Behaviour: the markers go to the partitions that are named, past the coordinator; a marker older than what the
-partition knows is refused, and so is one for a coordinator's own log, and a commit in a commit-ordered topic: it would
-have no number, and no cut could be made there. Answered when they are durable. A disk error at one partition is
-answered for that partition; the markers of the others are written. While the disk is full, a marker of a producer that
-has nothing open in the partition is refused.
-Version notes: v2 the transaction version, by which the epoch is judged.
+Behaviour: the markers are written to the named partitions without the coordinator. A marker older than the partition's
+producer state is refused. A marker for a coordinator's own log is refused, and so is a commit marker in a
+commit-ordered topic: it would have no commit sequence, and no cut could be made there. The response is sent when the
+markers are durable. A disk error at one partition becomes the error code of that partition; the markers of the others
+are written. While the disk is full, a marker of a producer without an open transaction in the partition is refused.
+Version notes: v2 the transaction version, which decides how the epoch is checked.
 """
 
 import asyncio
@@ -39,14 +39,14 @@ def _may_end(broker: Broker, partition: Partition, producer_id: int) -> bool:
     """Whether the producer has a transaction open in the partition that a marker can end on a full disk."""
     groups = broker.groups.journal
     if partition is groups.partition and groups.is_waiting:
-        return False  # what its coordinator decided before waits for room: the log keeps that order
+        return False  # Earlier decisions of its coordinator wait for space, and the log keeps their order.
     return any(txn.producer_id == producer_id for txn in partition.open_transactions())
 
 
 def _write(
     broker: Broker, name: str, index: int, asked: WritableTxnMarker
 ) -> "ErrorCode | asyncio.Future[None]":
-    """Append a marker. Return the code for its partition, or the future that is done when the marker is durable."""
+    """Append a marker. Return the code for its partition, or a future for the marker's durability."""
     marker = Marker(
         type=MarkerType.COMMIT if asked.transaction_result else MarkerType.ABORT,
         coordinator_epoch=asked.coordinator_epoch,
@@ -54,7 +54,7 @@ def _write(
         commit_sequence=-1,
     )
     if group_of_log(name) is not None:
-        return ErrorCode.invalid_topic_exception  # no transaction ever writes to a commit log
+        return ErrorCode.invalid_topic_exception  # No transaction ever writes to a commit log.
     try:
         partition = broker.topics.partition(name, index, PARTITION_CODES)
         check_marked(broker, (name, index), PARTITION_CODES.offline)
@@ -82,7 +82,7 @@ def _write(
 
 
 async def handle(broker: Broker, request: WriteTxnMarkersRequest, _context: Any) -> WriteTxnMarkersResponse:
-    """Write all markers, wait until they are durable, answer."""
+    """Write all markers, wait until they are durable, and return the response."""
     written = {
         (place, topic.name, index): _write(broker, topic.name, index, asked)
         for place, asked in enumerate(request.markers)

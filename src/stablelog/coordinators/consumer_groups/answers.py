@@ -10,10 +10,10 @@ from typing import Generic, NamedTuple, TypeVar
 from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.consumer_groups.records import OffsetValue
+from stablelog.types import TopicPartition
 
 Entry = tuple[bytes, bytes | None]
 Token = Hashable
-TopicPartition = tuple[str, int]
 Protocols = tuple[tuple[str, bytes], ...]
 Answer = TypeVar("Answer")
 

@@ -50,7 +50,6 @@ from stablelog.coordinators.consumer_groups.answers import (
     SyncAnswer,
     SyncRequest,
     Token,
-    TopicPartition,
 )
 from stablelog.coordinators.consumer_groups.membership import (
     CLASSIC_TYPE,
@@ -78,6 +77,7 @@ from stablelog.coordinators.consumer_groups.records import (
 )
 from stablelog.coordinators.live_state import LiveState
 from stablelog.errors import Corrupt, Refused
+from stablelog.types import TopicPartition
 
 # What one tick may do; the rest is due again at once.
 TICK_ALARMS_MAX = 500
@@ -526,7 +526,7 @@ class GroupCoordinator:
         self._offsets.end(producer_id, commit=commit)
 
     def _take_in(self, key: bytes, value: bytes | None, producer_id: int | None) -> Group | None:
-        """Become what a record says. Returns the group whose offset it is about, if there is one."""
+        """Become what a record says. Returns the group that commits an offset by it, if one does."""
         subject = read_key(key)
         if subject is None:
             return None  # of a kind of group that this coordinator does not have
@@ -536,7 +536,7 @@ class GroupCoordinator:
         group_id, topic, index = subject
         if value is None:
             self._offsets.remove(group_id, (topic, index))
-            return self._groups.get(group_id)
+            return None
         committed = read_offset_value(value)
         group = self._group_or_new(group_id)
         self._offsets.commit(group_id, (topic, index), committed, producer_id=producer_id)

@@ -303,7 +303,7 @@ class Group:
         )
 
     def restore(self, value: GroupValue, members: Iterable[Member]) -> None:
-        """Become what a record says."""
+        """Become what a record says. The group is a new one."""
         self.generation = value.generation
         self.protocol_type = value.protocol_type or None
         self.protocol_name = value.protocol_name
@@ -318,5 +318,4 @@ class Group:
             value.leader_id if value.leader_id in self.members else next(iter(self.members), None)
         )
         self.state = State.STABLE if self.members else State.EMPTY
-        self.pending_syncs.clear()
         self.subscribed = self._subscriptions()

@@ -15,8 +15,8 @@ import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from stablelog.coordinators.consumer_groups.answers import TopicPartition
 from stablelog.coordinators.consumer_groups.records import OffsetValue
+from stablelog.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

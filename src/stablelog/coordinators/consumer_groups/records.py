@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
 from stablelog.errors import Corrupt, refuse_newer
+from stablelog.varint import encode_uvarint
 
 KEY_VERSION = struct.Struct(">h")
 INT16 = struct.Struct(">h")
@@ -147,10 +148,10 @@ def _encode_tagged_offset_value(value: OffsetValue) -> bytes:
             INT16.pack(FLEXIBLE_VERSION),
             INT64.pack(value.offset),
             INT32.pack(value.leader_epoch),
-            _unsigned_varint(len(metadata) + 1) + metadata,
+            encode_uvarint(len(metadata) + 1) + metadata,
             INT64.pack(value.commit_ms),
-            _unsigned_varint(len(tagged)),
-            *(_unsigned_varint(tag) + _unsigned_varint(len(data)) + data for tag, data in tagged),
+            encode_uvarint(len(tagged)),
+            *(encode_uvarint(tag) + encode_uvarint(len(data)) + data for tag, data in tagged),
         )
     )
 
@@ -188,13 +189,11 @@ def read_key(key: bytes) -> OffsetKey | GroupKey | None:
     """
     source = _Source(key, "the key")
     version = source.int16()
-    if version in OFFSET_KEY_VERSIONS:
-        return OffsetKey(source.string(), source.string(), source.int32())
-    if version == GROUP_KEY_VERSION:
-        return GroupKey(source.string())
     if version < 0:
         raise Corrupt(f"a record of the offsets log has a key of version {version}")
-    return None
+    if version in OFFSET_KEY_VERSIONS:
+        return OffsetKey(source.string(), source.string(), source.int32())
+    return GroupKey(source.string()) if version == GROUP_KEY_VERSION else None
 
 
 def read_offset_value(value: bytes) -> OffsetValue:
@@ -299,16 +298,6 @@ def _nullable_string(text: str | None) -> bytes:
 
 def _bytes(data: bytes) -> bytes:
     return INT32.pack(len(data)) + data
-
-
-def _unsigned_varint(number: int) -> bytes:
-    assert number >= 0
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 class _Source:

@@ -24,7 +24,6 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.joint.coordinator import JointCommits
 from stablelog.coordinators.live_state import LiveState
 from stablelog.coordinators.transactions.decisions import (
     REPAIR,
@@ -41,10 +40,12 @@ from stablelog.coordinators.transactions.ending import (
     FIRST_DIALECT,
     SECOND_DIALECT,
     Ending,
-    LogEnds,
+    EndOffsets,
     completed,
     ends_unknown,
 )
+from stablelog.coordinators.transactions.joint.coordinator import JointCommits
+from stablelog.coordinators.transactions.log_ends import LogEnd
 from stablelog.coordinators.transactions.partitions import Comparison, with_partitions
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import (
@@ -53,9 +54,7 @@ from stablelog.coordinators.transactions.records import (
     NO_SEQUENCE,
     TWO_PHASE_TIMEOUT_MS,
     Identity,
-    LogEnd,
     Record,
-    TopicPartition,
     Transaction,
 )
 from stablelog.coordinators.transactions.refusals import (
@@ -73,6 +72,7 @@ from stablelog.coordinators.transactions.spare_ids import Barrier, durability_un
 from stablelog.coordinators.transactions.states import Event, State, next_state
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.errors import Refused
+from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import child_of
 
 __all__ = [
@@ -107,7 +107,7 @@ class TransactionCoordinator:
         coordinator_epoch: the broker's leader epoch, which all partitions have from this start on. It travels with
             the markers and has to rise with every start.
         producer_ids: where producer ids come from. Several groups of one broker share them.
-        log_ends: end offsets of partitions now, 0 if one has not been opened yet since the start, OFFSET_UNKNOWN if
+        end_offsets: end offsets of partitions now, 0 if one has not been opened yet since the start, OFFSET_UNKNOWN if
             it is not known. By them a transaction of the first dialect is told from the producer's next one after a crash.
         marker_barrier: makes a function that says whether all markers written until now are durable: True, False (not
             yet) or None (never). By default None, so that no producer id is used again.
@@ -120,7 +120,7 @@ class TransactionCoordinator:
         group: str = "",
         coordinator_epoch: int = 0,
         producer_ids: ProducerIds | None = None,
-        log_ends: LogEnds = ends_unknown,
+        end_offsets: EndOffsets = ends_unknown,
         marker_barrier: Callable[[], Barrier] = lambda: durability_unknown,
     ) -> None:
         self.config = config
@@ -132,7 +132,7 @@ class TransactionCoordinator:
             producer_ids if producer_ids is not None else ProducerIds(),
             marker_barrier,
         )
-        self._ending = Ending(self._table, group, coordinator_epoch, log_ends)
+        self._ending = Ending(self._table, group, coordinator_epoch, end_offsets)
         self.joint = JointCommits(self._table, self._ending, coordinator_epoch)
         self._comparison = Comparison(self._table, self._ending)
 

@@ -11,14 +11,9 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
-from stablelog.coordinators.transactions.records import (
-    NO_ENDS,
-    NO_EPOCH,
-    NO_PRODUCER_ID,
-    LogEnd,
-    Record,
-    TopicPartition,
-)
+from stablelog.coordinators.transactions.log_ends import NO_ENDS, LogEnd
+from stablelog.coordinators.transactions.records import NO_EPOCH, NO_PRODUCER_ID, Record
+from stablelog.types import TopicPartition
 
 Answer = TypeVar("Answer")
 

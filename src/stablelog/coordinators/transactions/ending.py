@@ -8,25 +8,22 @@ Source: KIP-98, KIP-890, KIP-939.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import Final
 
 from stablelog.batch.markers import MarkerType
 from stablelog.coordinators.transactions.decisions import REPAIR, MarkerOrder, OpenTransaction
+from stablelog.coordinators.transactions.log_ends import NO_ENDS, OFFSET_UNKNOWN, LogEnds, in_order
 from stablelog.coordinators.transactions.records import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
-    OFFSET_UNKNOWN,
     Identity,
-    LogEnd,
     Record,
-    TopicPartition,
     Transaction,
-    in_order,
 )
 from stablelog.coordinators.transactions.states import Event, State, next_state
 from stablelog.coordinators.transactions.table import TransactionTable
+from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import child_of
 
 EPOCH_MAX: Final = 2**15 - 1  # of a marker
@@ -34,7 +31,7 @@ CLIENT_EPOCH_MAX: Final = EPOCH_MAX - 1  # so that whoever has it can still be f
 FIRST_DIALECT: Final = 1
 SECOND_DIALECT: Final = 2
 
-LogEnds = Callable[[Sequence[TopicPartition]], Sequence[int]]
+EndOffsets = Callable[[Sequence[TopicPartition]], Sequence[int]]
 
 
 def ends_unknown(partitions: Sequence[TopicPartition]) -> Sequence[int]:
@@ -49,7 +46,7 @@ class Ending:
         table: the group's transactional ids.
         group: the transaction group.
         coordinator_epoch: travels with the markers.
-        log_ends: end offsets of partitions now; OFFSET_UNKNOWN for one of which it is not known.
+        end_offsets: end offsets of partitions now; OFFSET_UNKNOWN for one of which it is not known.
     """
 
     def __init__(
@@ -57,12 +54,12 @@ class Ending:
         table: TransactionTable,
         group: str,
         coordinator_epoch: int,
-        log_ends: LogEnds,
+        end_offsets: EndOffsets,
     ) -> None:
         self._table = table
         self._group = group
         self._coordinator_epoch = coordinator_epoch
-        self._log_ends = log_ends
+        self._end_offsets = end_offsets
 
     def raised(self, client: Identity, records: list[Record]) -> Identity:
         """The identity after this one: the next epoch, or a new id once the epochs have run out."""
@@ -140,7 +137,7 @@ class Ending:
             transaction_version=version,
             commit_sequence=commit_sequence,
             transaction_epoch=txn.producer_epoch,
-            ends=self._ends(txn) if marker_epoch == txn.producer_epoch else {},
+            ends=self._ends(txn) if marker_epoch == txn.producer_epoch else NO_ENDS,
             settled_epoch=txn.settled_epoch,
         )
         if not state.is_decided:
@@ -148,11 +145,10 @@ class Ending:
         self._table.put(transactional_id, value, records)
         return value, [self.order(transactional_id, value)] if state.is_decided else []
 
-    def _ends(self, txn: Transaction) -> dict[TopicPartition, LogEnd]:
+    def _ends(self, txn: Transaction) -> LogEnds:
         # In order: thousands of partitions are found in half the time where neighbours follow each other.
         partitions = in_order(txn.partitions)
-        ends = map(LogEnd, repeat(self._coordinator_epoch), self._log_ends(partitions))
-        return dict(zip(partitions, ends, strict=True))
+        return LogEnds.under(self._coordinator_epoch, partitions, self._end_offsets(partitions))
 
     def order(self, transactional_id: str, txn: Transaction) -> MarkerOrder:
         """The markers of a decided transaction."""

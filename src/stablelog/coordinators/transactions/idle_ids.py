@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from stablelog.coordinators.transactions.log_ends import NO_ENDS
 from stablelog.coordinators.transactions.records import (
     IdleHead,
     Transaction,
@@ -96,10 +97,10 @@ class IdleIds:
 
     def clamp_times(self, now_ms: int) -> None:
         """Make times after `now_ms` into `now_ms`."""
+        assert not self._decoded, "nothing has been asked for before the times are right"
         for transactional_id, value in self._values.items():
             if (txn := decode_transaction(value)).latest_ms > now_ms:
                 self._values[transactional_id] = encode_transaction(txn.clamped(now_ms))
-        self._decoded.clear()
 
     def index_owners(self) -> None:
         """Make `owner` fast for the ids that are here now, until `drop_owner_index`: about 100 bytes for each."""
@@ -127,4 +128,4 @@ def idle_value(txn: Transaction, value: bytes) -> bytes:
     """The value to keep for a record that was read: the same, if `read_idle_head` can read it."""
     if value[1] == 1 and not txn.partitions:
         return value
-    return encode_transaction(txn._replace(partitions=frozenset(), ends={}))
+    return encode_transaction(txn._replace(partitions=frozenset(), ends=NO_ENDS))

@@ -12,11 +12,12 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.coordinators.transactions.decisions import REPAIR, Decision, MarkerOrder, OpenTransaction
 from stablelog.coordinators.transactions.ending import Ending
-from stablelog.coordinators.transactions.records import Record, TopicPartition, Transaction
+from stablelog.coordinators.transactions.records import Record, Transaction
 from stablelog.coordinators.transactions.recovery import markers_for
 from stablelog.coordinators.transactions.states import Event, State, next_state
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.errors import Refused
+from stablelog.types import TopicPartition
 
 
 def with_partitions(

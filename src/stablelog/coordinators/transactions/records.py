@@ -31,18 +31,17 @@ KIP-939.
 """
 
 import struct
-from collections.abc import Mapping
-from functools import lru_cache
-from itertools import groupby, starmap
+from itertools import groupby
 from operator import itemgetter
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from stablelog.coordinators.transactions.log_ends import NO_ENDS, LogEnds, in_order
 from stablelog.coordinators.transactions.states import State
 from stablelog.errors import Corrupt, refuse_newer
+from stablelog.types import TopicPartition
+from stablelog.varint import encode_uvarint
 from stablelog.wire.extension.children import JointName
 
-TopicPartition = tuple[str, int]
 Record = tuple[bytes, bytes | None]
 
 NO_PRODUCER_ID: Final = -1
@@ -95,11 +94,6 @@ IDLE_HEAD: Final = struct.Struct(
     "B"  # no partitions: 0 (null) or 1 (none)
     "q"  # update_ms
 )
-END: Final = struct.Struct(
-    ">"
-    "i"  # leader_epoch
-    "q"  # end_offset
-)
 GROUP_VALUE: Final = struct.Struct(
     ">"
     "h"  # version: always 0
@@ -113,17 +107,6 @@ class Identity(NamedTuple):
 
     producer_id: int
     producer_epoch: int
-
-
-class LogEnd(NamedTuple):
-    """Where a partition ended. Lost and rewritten offsets have another leader epoch, so no two ends are confused."""
-
-    leader_epoch: int
-    end_offset: int
-
-
-NO_ENDS: Final[Mapping[TopicPartition, LogEnd]] = MappingProxyType({})
-OFFSET_UNKNOWN: Final = 2**63 - 1  # as an end: everything under the leader epoch lies before it
 
 
 class Transaction(NamedTuple):
@@ -167,7 +150,7 @@ class Transaction(NamedTuple):
     transaction_version: int = 0
     commit_sequence: int = NO_SEQUENCE
     transaction_epoch: int = NO_EPOCH
-    ends: Mapping[TopicPartition, LogEnd] = NO_ENDS
+    ends: LogEnds = NO_ENDS
     settled_epoch: int = NO_EPOCH
     unknown_tags: tuple[tuple[int, bytes], ...] = ()
 
@@ -186,7 +169,7 @@ class Transaction(NamedTuple):
     @property
     def decided_under(self) -> int:
         """The leader epoch under which it was decided, if the decision left the producer's epoch as it is; or -1."""
-        return next((end.leader_epoch for end in self.ends.values()), NO_EPOCH)
+        return self.ends.leader_epoch if self.ends else NO_EPOCH
 
     @property
     def lacks_ends(self) -> bool:
@@ -280,38 +263,33 @@ _VERSION: Final = INT16.pack(VALUE_VERSION)
 
 def encode_transaction(txn: Transaction) -> bytes:
     """The value under a transactional id's key, in version 1."""
-    partitions = list(txn.ends) or in_order(txn.partitions)
+    partitions = txn.ends.partitions or in_order(txn.partitions)
     topics = [
         (topic, [index for _, index in those]) for topic, those in groupby(partitions, key=itemgetter(0))
     ]
     parts = [_VERSION, HEAD.pack(txn.producer_id, txn.producer_epoch, txn.timeout_ms, txn.state)]
     if txn.state is State.EMPTY:
         assert not txn.partitions
-        parts.append(_varint(0))  # null, as Kafka writes it
+        parts.append(encode_uvarint(0))  # null, as Kafka writes it
     else:
-        parts.append(_varint(len(topics) + 1))
+        parts.append(encode_uvarint(len(topics) + 1))
         for topic, indexes in topics:
             encoded = topic.encode()
             parts += (
-                _varint(len(encoded) + 1),
+                encode_uvarint(len(encoded) + 1),
                 encoded,
-                _varint(len(indexes) + 1),
+                encode_uvarint(len(indexes) + 1),
                 struct.pack(f">{len(indexes)}ix", *indexes),  # and no tagged fields
             )
     parts.append(TIMES.pack(txn.update_ms, txn.start_ms))
-    fields = _tagged_fields(txn, partitions)
-    parts.append(_varint(len(fields)))
+    fields = _tagged_fields(txn)
+    parts.append(encode_uvarint(len(fields)))
     for tag, content in fields:
-        parts += (_varint(tag), _varint(len(content)), content)
+        parts += (encode_uvarint(tag), encode_uvarint(len(content)), content)
     return b"".join(parts)
 
 
-def in_order(partitions: frozenset[TopicPartition]) -> list[TopicPartition]:
-    """The partitions in the order in which they are written: sorted. Two sorts by one field take less time than one by both."""
-    return sorted(sorted(partitions, key=itemgetter(1)), key=itemgetter(0))
-
-
-def _tagged_fields(txn: Transaction, partitions: list[TopicPartition]) -> list[tuple[int, bytes]]:
+def _tagged_fields(txn: Transaction) -> list[tuple[int, bytes]]:
     """The tagged fields with their tags, in the order in which they are written."""
     fields: list[tuple[int, bytes]] = []
     if txn.previous_producer_id != NO_PRODUCER_ID:
@@ -328,25 +306,13 @@ def _tagged_fields(txn: Transaction, partitions: list[TopicPartition]) -> list[t
     if txn.transaction_epoch != NO_EPOCH:
         fields.append((TRANSACTION_EPOCH_TAG, INT16.pack(txn.transaction_epoch)))
     if txn.ends:
-        assert txn.ends.keys() == txn.partitions
-        ends = map(txn.ends.__getitem__, partitions)
-        fields.append((ENDS_TAG, b"".join(starmap(END.pack, ends))))
+        assert txn.partitions == set(txn.ends.partitions)
+        fields.append((ENDS_TAG, txn.ends.content))
     if txn.settled_epoch != NO_EPOCH:
         fields.append((SETTLED_EPOCH_TAG, INT32.pack(txn.settled_epoch)))
     if txn.unknown_tags:
         fields = sorted([*fields, *txn.unknown_tags])  # tags stand in rising order
     return fields
-
-
-@lru_cache(maxsize=1024)
-def _varint(number: int) -> bytes:
-    """An unsigned varint: seven bits to a byte, the least first. The same few are written again and again."""
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
@@ -474,7 +440,7 @@ def decode_transaction(value: bytes) -> Transaction:
         transaction_version=transaction_version,
         commit_sequence=int64(COMMIT_SEQUENCE_TAG, NO_SEQUENCE),
         transaction_epoch=transaction_epoch,
-        ends=_read_ends(tags.pop(ENDS_TAG, b""), partitions),
+        ends=LogEnds(partitions, ends) if (ends := tags.pop(ENDS_TAG, b"")) else NO_ENDS,
         settled_epoch=int32(SETTLED_EPOCH_TAG, NO_EPOCH),
         unknown_tags=tuple(tags.items()),
     )
@@ -489,15 +455,6 @@ def _guess_predecessor(
     if current.producer_epoch > 0:
         return current.producer_id, current.producer_epoch - 1
     return previous_producer_id, 2**15 - 2  # the epochs had run out
-
-
-def _read_ends(content: bytes, partitions: list[TopicPartition]) -> dict[TopicPartition, LogEnd]:
-    if not content:
-        return {}
-    if len(content) != END.size * len(partitions):
-        raise Corrupt(f"commit log: {len(content)} bytes of partition ends for {len(partitions)} partitions")
-    ends = (LogEnd(*end) for end in END.iter_unpack(content))
-    return dict(zip(partitions, ends, strict=True))
 
 
 class FieldReader:

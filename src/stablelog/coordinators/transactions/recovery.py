@@ -23,11 +23,11 @@ from stablelog.coordinators.transactions.decisions import MarkerOrder, OpenTrans
 from stablelog.coordinators.transactions.records import (
     NO_SEQUENCE,
     Record,
-    TopicPartition,
     Transaction,
     decode_transaction,
     transaction_key,
 )
+from stablelog.types import TopicPartition
 
 
 class _Decided(NamedTuple):

@@ -13,12 +13,13 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.joint.table import JointTable
 from stablelog.coordinators.live_state import LiveState
 from stablelog.coordinators.transactions.clock import Deadlines
 from stablelog.coordinators.transactions.decisions import Description, Listed
 from stablelog.coordinators.transactions.idle_ids import IdleIds, idle_value
+from stablelog.coordinators.transactions.joint.table import JointTable
 from stablelog.coordinators.transactions.listing import id_matcher, states_named
+from stablelog.coordinators.transactions.log_ends import LogEnds, in_order
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import (
     NO_SEQUENCE,
@@ -26,7 +27,6 @@ from stablelog.coordinators.transactions.records import (
     GroupState,
     Identity,
     JointKey,
-    LogEnd,
     Record,
     Transaction,
     TransactionKey,
@@ -35,7 +35,6 @@ from stablelog.coordinators.transactions.records import (
     encode_group,
     encode_transaction,
     group_key,
-    in_order,
     read_key,
     transaction_key,
 )
@@ -81,7 +80,6 @@ class TransactionTable:
         self._live: dict[str, Transaction] = {}  # those with an open transaction
         self._idle = IdleIds()
         self._latest_ms = 0  # of all times that were replayed
-        self._is_in_order = True  # whether the records that were replayed are in the order of their times
         self._owners: dict[
             int, str
         ] = {}  # producer id to transactional id, of those with an open transaction
@@ -344,7 +342,6 @@ class TransactionTable:
             self._live[transactional_id] = txn
         else:
             self._idle.put_encoded(transactional_id, idle_value(txn, value))
-        self._is_in_order = self._is_in_order and txn.update_ms >= self._latest_ms
         self._latest_ms = max(self._latest_ms, txn.latest_ms)
         self._producer_ids.skip_past(max(txn.producer_id, txn.next_producer_id))
         self._next_sequence = max(self._next_sequence, txn.commit_sequence + 1)
@@ -370,8 +367,7 @@ class TransactionTable:
         self.joints.loaded(now_ms)
         if self._latest_ms > now_ms:
             self._idle.clamp_times(now_ms)
-        if not self._is_in_order:
-            self._idle.sort()
+        self._idle.sort()
         self._idle.index_owners()
         for transactional_id in self._idle:
             self.joints.enrol(transactional_id)
@@ -383,7 +379,10 @@ class TransactionTable:
         for transactional_id in list(self._decided):
             txn = self._live[transactional_id]
             if txn.lacks_ends:
-                txn = txn._replace(ends=dict.fromkeys(in_order(txn.partitions), LogEnd(leader_epoch, 0)))
+                partitions = in_order(txn.partitions)
+                txn = txn._replace(
+                    ends=LogEnds.under(leader_epoch, partitions, itertools.repeat(0, len(partitions)))
+                )
                 self.put(transactional_id, txn, records)
                 self.history.remember(transactional_id, encode_transaction(txn), txn)
         self._repeated = set(self._decided)

@@ -207,7 +207,7 @@ class Planner:
             return count
         # The last of them were not durable when the log's start moved: they were not deleted, and have no snapshot.
         for at in range(count - 1, 0, -1):
-            if bases[at] in self._snapshots and self._is_readable(bases[at]):
+            if self._is_readable(bases[at]):
                 return at
         while count:
             summary = self._read_summary(self.segment(bases[count - 1]))

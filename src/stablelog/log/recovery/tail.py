@@ -131,8 +131,7 @@ def lost_batches(file: File, position: int, end_offset: int) -> Iterator[tuple[i
     The batch at `position` is one of them if its CRC holds and its offsets fit before the batch behind it: it was
     refused because batches before it are gone, or because of its leader epoch, and its records are whole.
     """
-    has_header = 0 <= position <= file.size - HEADER.size
-    first = _Search(file).whole_at(position, end_offset) if has_header else None
+    first = _Search(file).whole_at(position, end_offset) if position >= 0 else None
     for at, header in batches_behind(file, position, end_offset):
         if first is not None and first.next_offset <= header.base_offset:
             yield position, first
@@ -155,7 +154,7 @@ class _Search:
             return None
         length: int = OFFSET_AND_LENGTH.unpack(self._file.read(position, OFFSET_AND_LENGTH.size))[1]
         following = position + length + LENGTH_AND_OFFSET_SIZE
-        if position + HEADER.size <= following <= self._file.size:
+        if position < following <= self._file.size:
             if following == self._file.size:
                 return None
             if self.whole_at(following, end_offset) is not None:
@@ -181,7 +180,6 @@ class _Search:
         is_plausible = (
             header.size <= self._file.size - position
             and end_offset <= header.base_offset <= end_offset + RELATIVE_OFFSET_MAX
-            and header.last_offset_delta >= 0
             and header.attributes & ~ATTRIBUTES_MASK == 0
         )
         return header if is_plausible else None
@@ -192,10 +190,8 @@ class _Search:
         If there is none such, the first one at all.
         """
         at, lone = begin, None
-        while at + HEADER.size <= self._file.size:
-            chunk = self._file.read(at, SCAN_SIZE)
-            end = len(chunk) - HEADER.size + MAGIC_AT + 1  # behind it no whole header begins in this chunk
-            found = chunk.find(MAGIC, MAGIC_AT, end)
+        while len(chunk := self._file.read(at, SCAN_SIZE)) >= HEADER.size:
+            found = chunk.find(MAGIC, MAGIC_AT)
             while found != -1:
                 place = found - MAGIC_AT
                 header = self._plausible(chunk, place, at + place, end_offset)
@@ -205,8 +201,8 @@ class _Search:
                         if is_followed:
                             return at + place
                         lone = at + place
-                found = chunk.find(MAGIC, found + 1, end)
-            at += max(len(chunk) - HEADER.size + 1, 1)  # the file may have become shorter
+                found = chunk.find(MAGIC, found + 1)
+            at += len(chunk) - HEADER.size + 1  # a header that this chunk cuts off is whole in the next one
         return lone
 
     def _is_followed(self, position: int, header: BatchHeader) -> bool:
@@ -217,9 +213,10 @@ class _Search:
         )
 
     def _holds(self, position: int, header: BatchHeader, is_followed: bool) -> bool:
-        if header.size > LONE_SIZE_MAX and not (is_followed and header.size <= self._spare):
-            return False
-        self._spare -= header.size if header.size > LONE_SIZE_MAX else 0
+        if header.size > LONE_SIZE_MAX:
+            if not is_followed or header.size > self._spare:
+                return False
+            self._spare -= header.size
         return crc_holds(self._file.read(position, header.size), 0, header)
 
 
@@ -254,8 +251,6 @@ def keep_tail(disk: Disk, path: Path, position: int) -> Path:
 def _is_copy(disk: Disk, kept: Path, source: File, position: int) -> bool:
     """Whether a file holds the beginning of what is to be kept: a crash may have cut the copying short."""
     size = disk.size(kept)
-    if size > source.size - position:
-        return False
     there = disk.open(kept)
     try:
         return all(

@@ -1,1 +1,1 @@
-"""The compiled loops over records: what they do, how they are compiled, and where a machine keeps them."""
+"""Kernels: the compiled loops over records, their compilation and their cache on each machine."""

@@ -1,8 +1,8 @@
-"""How kernels are compiled: by Numba, to machine code that stands alone.
+"""Compilation of kernels: Numba makes machine code that runs without Numba.
 
-A kernel takes pointers to arrays of 64-bit integers, returns one, makes no Python object and raises nothing. So its
-machine code needs nothing of Numba or Python once it is made: it is taken out, and other processes run it without
-importing Numba. That this is so is checked: all that the code may still ask for is `memcpy` and its like.
+A kernel takes pointers to arrays of 64-bit integers, returns one integer, makes no Python object and raises nothing.
+Its machine code therefore needs neither Numba nor Python, and other processes run it without importing Numba. `build`
+checks this: the code may call only `memcpy` and similar functions.
 """
 
 import importlib
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numba
 from llvmlite import binding
 
-from stablelog.spark.kernels.cache import native_machine
+from stablelog.spark.kernels.machine import native_machine
 from stablelog.spark.kernels.memory import POINTER
 
 Part = TypeVar("Part", bound=Callable[..., Any])
@@ -22,7 +22,7 @@ ALLOWED = frozenset({"memcpy", "memmove", "memset"})
 
 
 def inlined(function: Part) -> Part:
-    """A part of kernels: compiled into each that calls it."""
+    """Mark a part of kernels: it is compiled into each kernel that calls it."""
     part: Part = _numba.njit(error_model="numpy")(function)
     return part
 
@@ -33,10 +33,10 @@ def names_in(module_name: str) -> list[str]:
 
 
 def build(module_name: str) -> dict[str, bytes]:
-    """The machine code of each of a module's KERNELS, as object files in which it has its own name.
+    """Compile a module's KERNELS; return an object file for each, in which the kernel has its own name.
 
     Raises:
-        RuntimeError: the code asks for something that only Numba has: a kernel does what it must not.
+        RuntimeError: the code calls a function of Numba, so the kernel does something that it must not do.
     """
     module = importlib.import_module(module_name)
     return {name: _object_of(name, *what) for name, what in module.KERNELS.items()}
@@ -50,7 +50,9 @@ def _object_of(name: str, function: Callable[..., int], argument_count: int) -> 
         if found.name == compiled.native_name:
             found.name = name
         elif not found.is_declaration:
-            found.linkage = "internal"  # so that what is never reached, the raising of errors, is left out
+            found.linkage = (
+                "internal"  # The linker then drops code that is never reached: the code that raises errors.
+            )
     machine = native_machine()
     builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=3))
     builder.getModulePassManager().run(code, builder)

@@ -1,14 +1,12 @@
-"""Where a machine keeps its compiled kernels, and how a process gets at them.
+"""Cache of compiled kernels on a machine, and the loading of kernels from it.
 
-Numba compiles the kernels of a module in some seconds; the machine code is a few kilobytes that need nothing of Numba
-(`kernels.build`). So each machine compiles once, and every other process loads the code in milliseconds, without the
-half second and the memory that importing Numba takes.
-
-The code lies in a directory of the user's own (`places`), not in the package, which may be read-only; or in one that
-root has made with the machine's image. A file's name holds a
-digest of the source, of Numba's version and of the processor, so that nothing another version of the package has
-left is ever run; a file is written whole under another name first, and holds the digest of its content. Several
-workers that start at once take a lock: one compiles, the others load.
+Numba takes some seconds to compile the kernels of a module. The machine code is a few kilobytes and runs without Numba
+(`kernels.build`). Each machine therefore compiles once, and every other process loads the code in milliseconds, without
+the half second and the memory of importing Numba. The code is in a directory of the user (`places`), not in the
+package, which may be read-only; or in a directory that root has made with the machine's image. A file's name contains a
+digest of the source, of Numba's version and of the processor, so that code of another version of the package is never
+run. A file is written under a temporary name and then renamed, and contains the digest of its content. Several workers
+that start at the same time take a lock: one compiles, the others load.
 """
 
 import contextlib
@@ -27,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import binding
 
+from stablelog.spark.kernels.machine import native_machine
 from stablelog.spark.places import images_directories, own_directory
 
 Array = npt.NDArray[np.int64]
@@ -35,20 +34,8 @@ DIGEST_SIZE = 32
 DIRECTORY = "kernels"
 
 
-def native_machine() -> Any:
-    """LLVM's idea of this processor."""
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    return binding.Target.from_default_triple().create_target_machine(
-        cpu=binding.get_host_cpu_name(),
-        features=binding.get_host_cpu_features().flatten(),
-        opt=3,
-        jit=True,
-    )
-
-
 def _digest(module_name: str) -> str:
-    """What the machine code of a module's kernels depends on."""
+    """Digest of everything that the machine code of a module's kernels depends on."""
     digest = hashlib.sha256(module_name.encode())
     digest.update(f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features().flatten()}".encode())
     for library in ("numba", "llvmlite"):
@@ -60,7 +47,7 @@ def _digest(module_name: str) -> str:
 
 
 def _read(path: Path) -> bytes | None:
-    """The machine code in a file; None if there is none, or not all of it."""
+    """The machine code in a file; None if the file is missing or incomplete."""
     try:
         held = path.read_bytes()
     except OSError:
@@ -72,7 +59,9 @@ def _read(path: Path) -> bytes | None:
 def _write(path: Path, code: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(hashlib.sha256(code).digest() + code)
-    Path(file.name).chmod(0o644)  # no secret, and an image is made by another than runs it
+    Path(file.name).chmod(
+        0o644
+    )  # The code is not secret, and another user than the one that builds an image runs it.
     Path(file.name).replace(path)
 
 
@@ -80,7 +69,8 @@ def _write(path: Path, code: bytes) -> None:
 def _locked(path: Path) -> Iterator[None]:
     lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks: several compile, and none is wrong
+        # On a file system without locks several workers compile, which does no harm.
+        with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
     finally:
@@ -94,7 +84,7 @@ def _build(module_name: str) -> dict[str, bytes]:
 
 
 def machine_code(module_name: str, name: str) -> bytes:
-    """The machine code of a kernel: kept, or compiled now and kept for others."""
+    """The machine code of a kernel: from the cache, or compiled now and put into the cache."""
     stem = f"{module_name.rpartition('.')[2]}-{_digest(module_name)}"
     for made_before in images_directories(DIRECTORY):
         if (code := _read(made_before / f"{stem}-{name}")) is not None:
@@ -109,7 +99,7 @@ def machine_code(module_name: str, name: str) -> bytes:
         if (code := _read(path)) is not None:
             return code
         built = _build(module_name)
-        with contextlib.suppress(OSError):  # a full disk costs time, not correctness
+        with contextlib.suppress(OSError):  # On a full disk the code is compiled again next time.
             for each, code in built.items():
                 _write(directory / f"{stem}-{each}", code)
     return built[name]
@@ -119,7 +109,7 @@ def machine_code(module_name: str, name: str) -> bytes:
 def kernel(module_name: str, name: str) -> Callable[..., int]:
     """A kernel of a module, as a function of arrays of 64-bit integers.
 
-    The arrays must be as large as the kernel takes them to be: it checks none.
+    The kernel does not check the sizes of the arrays: the caller must make them large enough.
     """
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), native_machine())
     engine.add_object_file(binding.ObjectFileRef.from_data(machine_code(module_name, name)))
@@ -143,7 +133,7 @@ SOURCES = ("stablelog.spark.kernels.decode_source", "stablelog.spark.kernels.enc
 
 
 def compile_all() -> None:
-    """Compile what this machine has not compiled yet: for images, so that no worker has to."""
+    """Compile all kernels that are not in this machine's cache: for machine images, so that no worker compiles."""
     from stablelog.spark.kernels.build import names_in
 
     for source in SOURCES:

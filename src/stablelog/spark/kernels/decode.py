@@ -30,7 +30,12 @@ ROWS, ROWS_MAX, USED, USED_MAX, NEEDED = range(7, 12)
 OFFSETS, TIMESTAMPS, TIMESTAMP_TYPES = range(12, 15)  # addresses, 0 if the column is not wanted
 DEPTH = 15  # how far into each record one must read
 HEADER_OFFSETS, HEADER_VALIDITY, HEADER_COUNT, HEADER_NULLS, NAMES_ARE_ASCII = range(16, 21)
-KEY, VALUE, NAME, CONTENT = 21, 26, 31, 36  # columns of bytes; each has the five places below
+KEY, VALUE, NAME, CONTENT = (
+    21,
+    26,
+    31,
+    36,
+)  # first places of the columns of bytes; each column has the five places below
 BYTES_OFFSETS, BYTES_VALIDITY, BYTES_DATA, BYTES_SIZE, BYTES_NULLS = range(5)
 STATE_WIDTH = 41
 DEPTH_HEADER, DEPTH_TIMES, DEPTH_KEY, DEPTH_VALUE, DEPTH_HEADERS = range(5)

@@ -12,16 +12,25 @@ from stablelog.spark.kernels.cache import kernel
 
 SOURCE = "stablelog.spark.kernels.encode_source"
 
-# The state: where the encoder is and what the rows are.
+# The places of the state array: the encoder's position, and the columns of the rows.
 ROW, ROW_COUNT, NOW, SLOT, NEEDED, IS_STICKY, RECORD_SIZE_MAX = range(7)
 TOPICS = 7  # address of a topic's number for each row; 0 if all are of topic 0
 PARTITIONS, PARTITIONS_VALIDITY, PARTITIONS_BIT = 8, 9, 10
-LISTS, LISTS_VALIDITY, LISTS_BIT = 11, 12, 13  # offsets and validity of the lists of headers
-KEY, VALUE, NAME, CONTENT = 14, 18, 22, 26  # columns of bytes; each has the four places below
+LISTS, LISTS_VALIDITY, LISTS_BIT = (
+    11,
+    12,
+    13,
+)  # addresses of the header lists' offsets and validity bits, and the first bit
+KEY, VALUE, NAME, CONTENT = (
+    14,
+    18,
+    22,
+    26,
+)  # first places of the columns of bytes; each column has the four places below
 BYTES_OFFSETS, BYTES_VALIDITY, BYTES_BIT, BYTES_DATA = range(4)
 STATE_WIDTH = 30
 
-# The columns of the table of topics.
+# The columns of the table with a row for each topic.
 TOPIC_FIRST_SLOT, TOPIC_PARTITION_COUNT, TOPIC_STICKY = range(3)
 TOPIC_WIDTH = 3
 

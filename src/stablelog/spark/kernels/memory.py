@@ -1,8 +1,8 @@
 """Loads, stores and copies at addresses, for kernels.
 
-Kernels work on addresses, not arrays: the bytes of a batch lie where the file or the socket put them, the columns where
-Arrow allocated them, and one call passes over many of both. Nothing here checks anything: a kernel checks every
-address against the end of what it was given before it loads, and every size against the room before it stores.
+Kernels use addresses, not arrays: the bytes of a batch are in a mapped file or a receive buffer, the columns are in
+memory of Arrow, and one call works on many of both. The functions here check nothing. A kernel checks every address
+against the end of its input before it loads, and every size against the free room before it stores.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,9 @@
-"""Which joint commit does a transaction belong to? Its transactional id says so.
+"""The transactional ids of the children of a joint commit.
 
     [<group>/]joint:<key>:<version>:<run>:<partition>:<attempt>
 
-The key and what follows are percent-quoted, so that neither `:` nor `/` stands in them. An id that begins so but does
-not read to its end is one like any other.
+A child is one transaction of a joint commit. The key and the parts after it are percent-quoted, so that they contain
+neither `:` nor `/`. An id that begins with `joint:` but does not have this form is an ordinary transactional id.
 """
 
 import re
@@ -19,11 +19,11 @@ _CHILD: Final = re.compile(rf"(?:({NAME_PATTERN})/)?joint:([^:/]+):(\d{{1,19}}):
 
 
 class JointName(NamedTuple):
-    """What a joint commit is known by, beside its version.
+    """The name of a joint commit; name and version together identify it.
 
     Attributes:
-        group: the transaction group; empty for the default one.
-        key: whose versions they are.
+        group: the transaction group; empty for the default group.
+        key: the versions of a joint commit are counted per key.
     """
 
     group: str
@@ -31,14 +31,14 @@ class JointName(NamedTuple):
 
 
 class Child(NamedTuple):
-    """What a child's transactional id says.
+    """The parts of a child's transactional id.
 
     Attributes:
         name: the transaction group and the key.
-        version: of the joint commit.
-        run: which start of the writer it belongs to.
-        partition: which part of the work.
-        attempt: which attempt at it.
+        version: the version of the joint commit.
+        run: identifies the start of the writer to which the child belongs.
+        partition: identifies the part of the work that the child does.
+        attempt: identifies the attempt at that part.
     """
 
     name: JointName
@@ -51,13 +51,13 @@ class Child(NamedTuple):
 def child_id(
     key: str, version: int, run: str, partition: int | str, attempt: int | str, *, group: str = ""
 ) -> str:
-    """The transactional id of a child."""
+    """Build the transactional id of a child."""
     parts = (key, str(version), run, str(partition), str(attempt))
     return (f"{group}/" if group else "") + PREFIX + ":".join(quote(part, safe="") for part in parts)
 
 
 def child_of(transactional_id: str) -> Child | None:
-    """What the id says; None if it is not a child's."""
+    """Parse a transactional id. Return None if it is not a child's id."""
     return _read(transactional_id) if PREFIX in transactional_id else None
 
 

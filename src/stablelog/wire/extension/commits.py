@@ -1,8 +1,8 @@
 """The message that asks where transactions begin and end in a partition of a commit-ordered topic.
 
-    10005 DescribeCommits   the next transactions from a position on, or from a commit sequence on
+        10005 DescribeCommits   the next transactions after a position, or after a commit sequence
 
-What the messages mean: docs/protocol.md, "Commits".
+The meaning of the messages: docs/protocol.md, "Commits".
 """
 
 import uuid
@@ -15,20 +15,20 @@ from kio.schema.response_header.v1.header import ResponseHeader
 from kio.static.constants import EntityType
 from kio.static.primitive import i16, i32, i64
 
-from stablelog.wire.extension import DESCRIBE_COMMITS
+from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.fields import BOOL, ERROR, INT32, INT64, STRING, UUID
 
-COUNT_MAX: Final = 1000  # transactions in one answer
+COUNT_MAX: Final = 1000  # transactions in one response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeCommitsRequest:
-    """Which transactions come next."""
+    """Asks for the next transactions of one partition."""
 
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(DESCRIBE_COMMITS)
+    __api_key__: ClassVar[i16] = i16(ApiKey.DESCRIBE_COMMITS)
     __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
     topic: str = field(metadata=STRING)
     """A commit-ordered one."""
@@ -45,7 +45,7 @@ class DescribeCommitsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedCommit:
-    """One transaction: its records of this partition stand at [start_offset, end_offset)."""
+    """One transaction. Its records in this partition are at [start_offset, end_offset)."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
@@ -59,12 +59,12 @@ class DescribedCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeCommitsResponse:
-    """The transactions, or why there are none."""
+    """The transactions, or the error that explains why there are none."""
 
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(DESCRIBE_COMMITS)
+    __api_key__: ClassVar[i16] = i16(ApiKey.DESCRIBE_COMMITS)
     __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     error_code: ErrorCode = field(metadata=ERROR)
     error_message: str | None = field(metadata=STRING, default=None)

@@ -1,9 +1,9 @@
-"""The message that asks for a cut: where in each partition the transactions up to a commit sequence end.
+"""The message that asks for a cut: the offset in each partition where the transactions up to a commit sequence end.
 
-    10004 DescribeCut   which offset follows the last commit up to R, in every partition of these topics
+    10004 DescribeCut   the offset after the last commit up to sequence R, in every partition of the topics
 
-A reader that reads between the answers for R1 and R2 sees exactly the transactions in (R1, R2], whole.
-What the messages mean: docs/protocol.md, "Cuts".
+A reader that reads from the offsets of cut R1 to those of cut R2 gets exactly the transactions in (R1, R2], each
+complete. The meaning of the messages: docs/protocol.md, "Cuts".
 """
 
 from dataclasses import dataclass, field
@@ -15,21 +15,21 @@ from kio.schema.response_header.v1.header import ResponseHeader
 from kio.static.constants import EntityType
 from kio.static.primitive import i16, i32, i64
 
-from stablelog.wire.extension import DESCRIBE_CUT
+from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.fields import ERROR, INT32, INT64, STRING
 
-NOT_KNOWN: Final = -2  # of what was removed
-RESOLVED: Final = -1  # as the commit sequence that is asked for: the last one that is resolved
+NOT_KNOWN: Final = -2  # in removed_commit_sequence: which commits lost records is unknown
+RESOLVED: Final = -1  # in place of a commit sequence in the request: the last one that is resolved
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeCutRequest:
-    """Where the transactions up to a commit sequence end."""
+    """Asks where the transactions up to a commit sequence end."""
 
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(DESCRIBE_CUT)
+    __api_key__: ClassVar[i16] = i16(ApiKey.DESCRIBE_CUT)
     __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
     group: str | None = field(metadata=STRING, default=None)
     """The transaction group, empty for the default one; null for the one that the topics belong to."""
@@ -41,7 +41,7 @@ class DescribeCutRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutPartition:
-    """Where the cut goes through a partition."""
+    """The offset of the cut in one partition."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
@@ -57,7 +57,7 @@ class CutPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutTopic:
-    """A topic of the cut, with all its partitions."""
+    """A topic of the cut with all its partitions."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
@@ -68,7 +68,7 @@ class CutTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutHolder:
-    """A marker that is not durable yet, so that the cut cannot come to its commit."""
+    """A marker that is not durable yet. The cut cannot include its commit until it is."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
@@ -82,12 +82,12 @@ class CutHolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeCutResponse:
-    """The cut, or why there is none."""
+    """The cut, or the error that explains why there is none."""
 
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(DESCRIBE_CUT)
+    __api_key__: ClassVar[i16] = i16(ApiKey.DESCRIBE_CUT)
     __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     error_code: ErrorCode = field(metadata=ERROR)
     error_message: str | None = field(metadata=STRING, default=None)

@@ -1,4 +1,4 @@
-"""The types of the messages' fields, as kio reads and writes them."""
+"""The field types of the extension messages, as kio reads and writes them."""
 
 from types import MappingProxyType
 from typing import Final

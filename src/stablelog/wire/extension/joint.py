@@ -1,14 +1,14 @@
 """The messages of the joint commit.
 
-Several open transactions, the *children*, are decided by one decision with one commit sequence, which is known by a
-key and a version for ever.
+A joint commit decides several open transactions, its *children*, together and with one commit sequence. A key and a
+version identify the joint commit permanently.
 
-    10001 BeginJoint    is (key, version) still open? The run that asks has it from now on
-    10002 CommitJoint   commit these children, and these offsets of consumer groups, as one
+    10001 BeginJoint    ask whether (key, version) is open; if it is, give it to the run that asks
+    10002 CommitJoint   commit these children and these consumer group offsets together
     10003 AbortJoint    abort these children, unless (key, version) is committed
 
-Which child belongs to which key, version and run stands in its transactional id: `children`.
-What the messages mean: docs/protocol.md, "Joint commit".
+The transactional id of a child names its key, version and run: see `children`.
+The meaning of the messages: docs/protocol.md, "Joint commit".
 """
 
 from dataclasses import dataclass, field
@@ -20,18 +20,18 @@ from kio.schema.response_header.v1.header import ResponseHeader
 from kio.static.constants import EntityType
 from kio.static.primitive import i16, i32, i64
 
-from stablelog.wire.extension import ABORT_JOINT, BEGIN_JOINT, COMMIT_JOINT
+from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.fields import BOOL, ERROR, INT16, INT32, INT64, STRING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginJointRequest:
-    """Whether (key, version) is still open; and if it is, that `run` has it from now on."""
+    """Asks whether (key, version) is open. If it is, it belongs to `run` from now on."""
 
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(BEGIN_JOINT)
+    __api_key__: ClassVar[i16] = i16(ApiKey.BEGIN_JOINT)
     __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
     group: str = field(metadata=STRING, default="")
     """The transaction group; empty for the default one."""
@@ -47,12 +47,12 @@ class BeginJointRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginJointResponse:
-    """Open, or committed long ago."""
+    """Whether (key, version) is open or was committed before."""
 
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(BEGIN_JOINT)
+    __api_key__: ClassVar[i16] = i16(ApiKey.BEGIN_JOINT)
     __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     error_code: ErrorCode = field(metadata=ERROR)
     error_message: str | None = field(metadata=STRING, default=None)
@@ -71,7 +71,7 @@ class BeginJointResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointChild:
-    """An open transaction."""
+    """An open transaction that is to be a child."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
@@ -85,7 +85,7 @@ class JointChild:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointOffset:
-    """How far a consumer group has come in a partition."""
+    """The offset of a consumer group in one partition, to be committed together with the children."""
 
     __type__: ClassVar = EntityType.nested
     __version__: ClassVar[i16] = i16(0)
@@ -99,12 +99,12 @@ class JointOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitJointRequest:
-    """Commit these children, all or none."""
+    """Commit these children: all of them or none."""
 
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(COMMIT_JOINT)
+    __api_key__: ClassVar[i16] = i16(ApiKey.COMMIT_JOINT)
     __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
     group: str = field(metadata=STRING, default="")
     key: str = field(metadata=STRING)
@@ -123,12 +123,12 @@ class CommitJointRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitJointResponse:
-    """Committed, now or before; or nothing was decided."""
+    """The commit, made now or before, or an error; after an error nothing was decided."""
 
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(COMMIT_JOINT)
+    __api_key__: ClassVar[i16] = i16(ApiKey.COMMIT_JOINT)
     __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     error_code: ErrorCode = field(metadata=ERROR)
     error_message: str | None = field(metadata=STRING, default=None)
@@ -151,7 +151,7 @@ class AbortJointRequest:
     __type__: ClassVar = EntityType.request
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(ABORT_JOINT)
+    __api_key__: ClassVar[i16] = i16(ApiKey.ABORT_JOINT)
     __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
     group: str = field(metadata=STRING, default="")
     key: str = field(metadata=STRING)
@@ -163,12 +163,12 @@ class AbortJointRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortJointResponse:
-    """Aborted; or committed before, and left so."""
+    """Whether the children were aborted. Children that were committed before stay committed."""
 
     __type__: ClassVar = EntityType.response
     __version__: ClassVar[i16] = i16(0)
     __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(ABORT_JOINT)
+    __api_key__: ClassVar[i16] = i16(ApiKey.ABORT_JOINT)
     __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
     error_code: ErrorCode = field(metadata=ERROR)
     error_message: str | None = field(metadata=STRING, default=None)

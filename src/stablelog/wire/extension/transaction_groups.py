@@ -1,14 +1,14 @@
-"""Which transaction group does a transactional id belong to?
+"""The transaction group of a transactional id.
 
-The one that stands before the first slash: `payments/worker-3` belongs to `payments`. Whoever has no name of a group
-there belongs to the default group, whose name is empty.
+The part before the first slash names the group: `payments/worker-3` belongs to `payments`. An id without a valid group
+name there belongs to the default group, whose name is empty.
 """
 
 import re
 from typing import Final
 
 DEFAULT_GROUP: Final = ""
-# What a topic's name is made of, so that a log can be called after it.
+# The characters that a topic name may have, because the name of a group's commit log contains the name of the group.
 NAME_PATTERN: Final = r"[a-zA-Z0-9._-]{1,100}"
 NAME_RULE: Final = "1 to 100 characters from a-z A-Z 0-9 . _ -"
 _OF_ID: Final = re.compile(f"({NAME_PATTERN})/")
@@ -16,16 +16,16 @@ _NAME: Final = re.compile(NAME_PATTERN)
 
 
 def group_of(transactional_id: str) -> str:
-    """The transaction group that the id belongs to."""
+    """Return the transaction group to which the id belongs."""
     found = _OF_ID.match(transactional_id)
     return found[1] if found else DEFAULT_GROUP
 
 
 def is_group_name(name: str) -> bool:
-    """Whether a group can have this name; that of the default group is one, too."""
+    """Whether a group can have this name. The empty name of the default group counts."""
     return name == DEFAULT_GROUP or _NAME.fullmatch(name) is not None
 
 
 def group_in_words(group: str) -> str:
-    """The group as a sentence names it."""
+    """Return the group's name as a message uses it."""
     return f"transaction group {group!r}" if group else "the default transaction group"

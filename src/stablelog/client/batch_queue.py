@@ -1,0 +1,77 @@
+"""Queue of a producer's batches that wait to be sent."""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from operator import attrgetter
+
+from stablelog.types import TopicPartition
+from stablelog.wire.messages import Buffer
+
+_index = attrgetter("index")
+
+
+@dataclass(eq=False, slots=True)
+class Pending:
+    """A batch that is not acknowledged yet.
+
+    Attributes:
+        index: the number of the batch in the order of the calls of `Producer.append`.
+        batch: its bytes, with the producer's fields.
+        base_sequence: the sequence number of its first record.
+        record_count: how many records it has.
+    """
+
+    index: int
+    topic: str
+    partition: int
+    batch: Buffer
+    base_sequence: int
+    record_count: int
+
+
+class BatchQueue:
+    """The batches that are not in flight, by partition. The cost of a send does not grow with their number."""
+
+    def __init__(self) -> None:
+        self.size = 0  # bytes
+        self._waiting: dict[TopicPartition, deque[Pending]] = {}  # oldest first; no deque is empty
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def targets(self) -> set[TopicPartition]:
+        """The partitions for which a batch waits."""
+        return set(self._waiting)
+
+    def oldest(self) -> list[Pending]:
+        """Return the oldest batch of each partition, sorted by age, oldest first."""
+        return sorted((batches[0] for batches in self._waiting.values()), key=_index)
+
+    def has_before(self, pending: Pending) -> bool:
+        """Whether an older batch of the same partition waits."""
+        batches = self._waiting.get((pending.topic, pending.partition))
+        return batches is not None and batches[0].index < pending.index
+
+    def add(self, pending: Pending) -> None:
+        """Queue a batch that is newer than all others."""
+        self._waiting.setdefault((pending.topic, pending.partition), deque()).append(pending)
+        self.size += len(pending.batch)
+
+    def put_back(self, batches: Iterable[Pending]) -> None:
+        """Return batches that were taken to the queue, each to its place in the order."""
+        for pending in batches:
+            target = (pending.topic, pending.partition)
+            self._waiting[target] = deque(sorted([pending, *self._waiting.get(target, ())], key=_index))
+            self.size += len(pending.batch)
+
+    def take(self, pending: Pending) -> None:
+        """Remove the oldest batch of a partition from the queue."""
+        target = (pending.topic, pending.partition)
+        batches = self._waiting[target]
+        assert batches[0] is pending
+        batches.popleft()
+        if not batches:
+            del self._waiting[target]
+        self.size -= len(pending.batch)

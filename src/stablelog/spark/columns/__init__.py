@@ -1,0 +1,1 @@
+"""Conversion of record batches into Arrow columns, and back."""

@@ -1,0 +1,187 @@
+"""Column builder: gathers decoded records in the buffers of Arrow columns.
+
+Kernels fill the buffers; the builder emits them as a batch when they are full. The decoders of several partitions may
+fill one builder, one after the other, so that many small partitions make few batches. Its memory is bounded: `rows_max`
+rows and `bytes_max` bytes of keys, values and headers, or one record if that is larger.
+"""
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from stablelog.spark.columns.arrow_schema import HEADER_TYPE, TYPES, checked_schema
+from stablelog.spark.kernels import decode as k
+
+ROWS_MAX = 50_000
+BYTES_MAX = 8 << 20
+BYTES_LIMIT = 1 << 30  # Bytes. Offsets in an Arrow binary column have 32 bits.
+
+
+@lru_cache(maxsize=64)
+def _topic_column(topic: str, count: int) -> pa.Array:
+    """A column with the topic's name `count` times. It is kept for all batches of the topic."""
+    name = topic.encode()
+    offsets = pa.py_buffer(np.arange(count + 1, dtype=np.int32) * np.int32(len(name)))
+    return pa.Array.from_buffers(
+        pa.string(), count, [None, offsets, pa.py_buffer(name * count)], null_count=0
+    )
+
+
+@lru_cache(maxsize=64)
+def _number_column(number: int, count: int) -> pa.Array:
+    return pa.array(np.full(count, number, dtype=np.int32), pa.int32())
+
+
+def _stretch(count: int) -> int:
+    """The rounded-up length in which a constant column is cached, so that few lengths are made."""
+    return 1 << max(count - 1, 1).bit_length()
+
+
+class ColumnBuilder:
+    """The buffers of a batch that is being filled.
+
+    Args:
+        schema: the columns, in order: those of `columns.TYPES`.
+        rows_max: a batch is full at so many rows.
+        bytes_max: a batch is full at so many bytes of keys, values and headers.
+    """
+
+    def __init__(self, schema: pa.Schema, rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX) -> None:
+        assert 0 < rows_max < 1 << 24, rows_max
+        assert 0 < bytes_max <= BYTES_LIMIT, bytes_max
+        self.schema = checked_schema(schema)
+        self.rows_max = rows_max
+        self.bytes_max = bytes_max
+        self.state: npt.NDArray[np.int64] = np.zeros(k.STATE_WIDTH, np.int64)
+        self._names = frozenset(self.schema.names)
+        self._buffers: dict[str, pa.Buffer] = {}
+        self._runs: list[tuple[str, int, int]] = []  # topic, partition, first row
+        self.state[k.DEPTH] = self.depth
+        self._allocate(bytes_max)
+
+    @property
+    def depth(self) -> int:
+        """How many fields of each record the decoder must read for these columns."""
+        depths = {
+            "headers": k.DEPTH_HEADERS,
+            "value": k.DEPTH_VALUE,
+            "key": k.DEPTH_KEY,
+            "timestamp": k.DEPTH_TIMES,
+        }
+        return max((depth for name, depth in depths.items() if name in self._names), default=k.DEPTH_HEADER)
+
+    @property
+    def row_count(self) -> int:
+        """Rows gathered so far."""
+        return int(self.state[k.ROWS])
+
+    def begin(self, topic: str, partition: int) -> None:
+        """Set the partition of the rows that are appended from here on."""
+        if not self._runs or self._runs[-1][:2] != (topic, partition):
+            self._runs.append((topic, partition, self.row_count))
+
+    def grow(self) -> None:
+        """Make room for a record larger than `bytes_max`. Only when no rows are gathered."""
+        assert self.row_count == 0
+        self._allocate(int(self.state[k.NEEDED]))
+
+    def take(self) -> Iterator[pa.RecordBatch]:
+        """Yield the gathered rows, if any, as a batch. The builder then has new, empty buffers."""
+        rows = self.row_count
+        if not rows:
+            return
+        columns = [self._column(name, rows) for name in self.schema.names]
+        batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        last = self._runs[-1][:2]
+        self._runs = [(*last, 0)]
+        self._allocate(self.bytes_max)
+        yield batch
+
+    def _buffer(self, name: str, size: int) -> int:
+        self._buffers[name] = pa.allocate_buffer(size)
+        return int(self._buffers[name].address)
+
+    def _allocate(self, bytes_max: int) -> None:
+        assert bytes_max <= BYTES_LIMIT, bytes_max
+        state, rows = self.state, self.rows_max
+        state[k.ROWS] = state[k.USED] = state[k.HEADER_COUNT] = state[k.HEADER_NULLS] = 0
+        state[k.ROWS_MAX], state[k.USED_MAX], state[k.NAMES_ARE_ASCII] = rows, bytes_max, 1
+        for name, place, size in [
+            ("offset", k.OFFSETS, 8),
+            ("timestamp", k.TIMESTAMPS, 8),
+            ("timestampType", k.TIMESTAMP_TYPES, 4),
+        ]:
+            if name in self._names:
+                state[place] = self._buffer(name, rows * size)
+        for name, place in [("key", k.KEY), ("value", k.VALUE)]:
+            if name in self._names:
+                self._allocate_bytes(name, place, rows, bytes_max)
+        if "headers" in self._names:
+            state[k.HEADER_OFFSETS] = self._buffer("headers.offsets", 4 * (rows + 1))
+            state[k.HEADER_VALIDITY] = self._buffer("headers.validity", rows // 8 + 1)
+            self._begin_offsets("headers.offsets")
+            entries = bytes_max // 2 + 1  # A header takes at least two bytes.
+            self._allocate_bytes("name", k.NAME, entries, bytes_max)
+            self._allocate_bytes("content", k.CONTENT, entries, bytes_max)
+
+    def _allocate_bytes(self, name: str, place: int, rows: int, bytes_max: int) -> None:
+        state = self.state
+        state[place + k.BYTES_OFFSETS] = self._buffer(f"{name}.offsets", 4 * (rows + 1))
+        state[place + k.BYTES_VALIDITY] = self._buffer(f"{name}.validity", rows // 8 + 1)
+        state[place + k.BYTES_DATA] = self._buffer(f"{name}.data", bytes_max)
+        state[place + k.BYTES_SIZE] = state[place + k.BYTES_NULLS] = 0
+        self._begin_offsets(f"{name}.offsets")
+
+    def _begin_offsets(self, name: str) -> None:
+        np.frombuffer(self._buffers[name], np.int32, 1)[0] = 0
+
+    def _column(self, name: str, rows: int) -> pa.Array:
+        match name:
+            case "key":
+                return self._bytes_column(name, k.KEY, rows, TYPES[name])
+            case "value":
+                return self._bytes_column(name, k.VALUE, rows, TYPES[name])
+            case "topic" | "partition":
+                return self._constant_column(name, rows)
+            case "headers":
+                return self._headers_column(rows)
+            case _:
+                size = TYPES[name].bit_width // 8
+                values = self._buffers[name].slice(0, rows * size)
+                return pa.Array.from_buffers(TYPES[name], rows, [None, values], null_count=0)
+
+    def _bytes_column(self, name: str, place: int, rows: int, kind: Any) -> pa.Array:
+        nulls, size = int(self.state[place + k.BYTES_NULLS]), int(self.state[place + k.BYTES_SIZE])
+        validity = self._buffers[f"{name}.validity"].slice(0, (rows + 7) // 8) if nulls else None
+        offsets = self._buffers[f"{name}.offsets"].slice(0, 4 * (rows + 1))
+        data = self._buffers[f"{name}.data"].slice(0, size)
+        return pa.Array.from_buffers(kind, rows, [validity, offsets, data], null_count=nulls)
+
+    def _constant_column(self, name: str, rows: int) -> pa.Array:
+        parts = []
+        for n, (topic, partition, first) in enumerate(self._runs):
+            end = self._runs[n + 1][2] if n + 1 < len(self._runs) else rows
+            if end > first:
+                length = _stretch(end - first)
+                whole = _topic_column(topic, length) if name == "topic" else _number_column(partition, length)
+                parts.append(whole.slice(0, end - first))
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+    def _headers_column(self, rows: int) -> pa.Array:
+        count, nulls = int(self.state[k.HEADER_COUNT]), int(self.state[k.HEADER_NULLS])
+        if self.state[k.NAMES_ARE_ASCII]:
+            names = self._bytes_column("name", k.NAME, count, pa.string())
+        else:  # In a header name that is not UTF-8, invalid bytes become the replacement character, as in every client.
+            raw = self._bytes_column("name", k.NAME, count, pa.binary())
+            names = pa.array([name.decode(errors="replace") for name in raw.to_pylist()], pa.string())
+        contents = self._bytes_column("content", k.CONTENT, count, pa.binary())
+        entries = pa.StructArray.from_arrays([names, contents], fields=list(HEADER_TYPE))
+        validity = self._buffers["headers.validity"].slice(0, (rows + 7) // 8) if nulls else None
+        offsets = self._buffers["headers.offsets"].slice(0, 4 * (rows + 1))
+        return pa.Array.from_buffers(
+            TYPES["headers"], rows, [validity, offsets], null_count=nulls, children=[entries]
+        )

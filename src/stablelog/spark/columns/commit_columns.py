@@ -1,0 +1,103 @@
+"""The columns of commits: `commitSequence`, `commitTimestamp` and `transactionGroup`.
+
+The broker lists where transactions begin and end in a commit-ordered partition. The offsets of each decoded batch are
+looked up in that list. A record outside transactions has null in the first two columns.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from kio.schema.errors import ErrorCode
+
+from stablelog.client.cluster import Cluster
+from stablelog.client.commits import describe_commits
+from stablelog.client.cuts import describe_cut
+from stablelog.errors import InvalidConfig, Refused, Unavailable
+from stablelog.spark.planning import Piece
+from stablelog.spark.schema import OF_COMMITS
+from stablelog.wire.extension.commits import COUNT_MAX
+
+START, END, SEQUENCE, TIME = range(4)
+MICROSECONDS: Final = pa.timestamp("us", tz="UTC")
+
+
+def decoded_names(names: Sequence[str]) -> tuple[str, ...]:
+    """The columns to decode for these names; the offset is added if commits are looked up by it."""
+    decoded = tuple(name for name in names if name not in OF_COMMITS)
+    return decoded if len(decoded) == len(names) or "offset" in decoded else (*decoded, "offset")
+
+
+def group_of(cluster: Cluster, topic: str) -> str:
+    """The transaction group of a topic.
+
+    Raises:
+        InvalidConfig: the topic is not commit-ordered.
+    """
+    try:
+        return describe_cut(cluster, [topic]).group
+    except Refused as refused:
+        if refused.code is ErrorCode.invalid_request:
+            raise InvalidConfig(f"columns of commits: {refused}") from refused
+        raise
+
+
+class CommitColumns:
+    """Adds the columns of commits to the decoded batches of one piece.
+
+    Args:
+        cluster: lists the transactions.
+        piece: the range that is read.
+        names: the wanted columns, in order.
+    """
+
+    def __init__(self, cluster: Cluster, piece: Piece, names: Sequence[str]) -> None:
+        self._cluster = cluster
+        self._piece = piece
+        self._names = tuple(names)
+        self._listed: npt.NDArray[np.int64] = np.empty((0, 4), np.int64)
+        self._reached = piece.start
+        self._group = group_of(cluster, piece.topic) if "transactionGroup" in names else ""
+
+    def added(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch with the wanted columns. Offsets must increase, also from batch to batch.
+
+        Raises:
+            Unavailable: the records were removed meanwhile, so their commits are unknown.
+        """
+        offsets = batch.column("offset").to_numpy()
+        if len(offsets):
+            self._list(int(offsets[0]), int(offsets[-1]) + 1)
+        places = np.searchsorted(self._listed[:, START], offsets, side="right") - 1
+        found = self._listed[places] if len(self._listed) else np.full((len(offsets), 4), -1, np.int64)
+        outside = (places < 0) | (offsets >= found[:, END])
+        makers: dict[str, Callable[[], Any]] = {
+            "commitSequence": lambda: pa.array(found[:, SEQUENCE], pa.int64(), mask=outside),
+            "commitTimestamp": lambda: pa.array(found[:, TIME] * 1000, pa.int64(), mask=outside).cast(
+                MICROSECONDS
+            ),
+            "transactionGroup": lambda: pa.array([self._group], pa.string()).take(
+                pa.array(np.zeros(len(offsets), np.int64))
+            ),
+        }
+        columns = [makers[name]() if name in makers else batch.column(name) for name in self._names]
+        return pa.RecordBatch.from_arrays(columns, names=list(self._names))
+
+    def _list(self, start: int, end: int) -> None:
+        """List the transactions in [start, end); drop earlier ones."""
+        parts = [self._listed[self._listed[:, END] > start]]
+        while self._reached < end:
+            found = describe_commits(
+                self._cluster, self._piece.topic, self._piece.partition, offset=max(self._reached, start)
+            )
+            if found.start_offset > start:
+                raise Unavailable(
+                    f"{self._piece.topic}-{self._piece.partition} begins at offset {found.start_offset} by now: of which "
+                    f"commits the records from offset {start} on are is not known any more"
+                )
+            parts.append(np.array(found.commits, np.int64).reshape(-1, 4))
+            is_all = len(found.commits) < COUNT_MAX
+            self._reached = max(found.end_offset, end) if is_all else found.commits[-1].end_offset
+        self._listed = np.concatenate(parts)

@@ -1,0 +1,340 @@
+"""Encoder: turns rows of Arrow columns into record batches, one for each partition and about one megabyte.
+
+No Python object is made for a row: compiled code (`kernels.encode`) writes each row into the buffer of its partition's
+batch. This module does the work for each batch: codec and header. The batches have base offset 0 and no producer yet:
+the sender writes the producer into the header (`batch.stamping.stamp`) and computes the CRC. Partitions are chosen as
+Kafka's Java producer does: by the column `partition`, else by the key's murmur2 hash, else round-robin, a whole batch
+each.
+Format: docs/formats.md, "Record batch".
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stablelog.batch.compression import compress
+from stablelog.batch.header import (
+    HEADER,
+    LENGTH_AND_OFFSET_SIZE,
+    MAGIC,
+    NO_PRODUCER,
+    NO_SEQUENCE,
+    Codec,
+)
+from stablelog.client.buffers import Buffers
+from stablelog.errors import InvalidConfig
+from stablelog.spark.kernels import encode as k
+from stablelog.spark.options import BATCH_SIZE_MAX
+from stablelog.types import TopicPartition
+
+BATCH_BYTES_MAX = 1_000_000
+ENVELOPE_SIZE = 64 << 10  # Maximum bytes of a request around its record batch.
+MESSAGE_BYTES_MAX = BATCH_SIZE_MAX - ENVELOPE_SIZE
+STAGED_BYTES_MAX = 64 << 20  # bytes of unfinished batches that are kept from one call to the next
+FIRST_CAPACITY = 32 << 10
+GROWTH = 4
+POOL_BYTES_MAX = 32 << 20  # Bytes of buffers that are used again after their batch was sent.
+
+COLUMNS = ("key", "value", "headers", "topic", "partition")
+
+
+class EncodedBatch(NamedTuple):
+    """A complete batch except for its producer."""
+
+    topic: str
+    partition: int
+    batch: bytearray
+    record_count: int
+
+
+class Encoder:
+    """Turns Arrow batches into record batches.
+
+    Args:
+        codec: "none", "gzip", "snappy", "lz4" or "zstd".
+        batch_bytes_max: a batch is full at so many bytes before compression.
+        message_bytes_max: no batch is larger, by what a request can hold. What the topic takes (max.message.bytes) is known
+            to the broker, which refuses a batch that is too large.
+        lingers: whether batches that are not full wait for the next call. Then `flush` gives what is left.
+        first_partition: where rows without key and partition begin; tasks should begin at different ones.
+
+    Raises:
+        InvalidConfig: there is no such codec, or a size is out of range.
+    """
+
+    def __init__(
+        self,
+        codec: str = "none",
+        batch_bytes_max: int = BATCH_BYTES_MAX,
+        *,
+        message_bytes_max: int = MESSAGE_BYTES_MAX,
+        lingers: bool = False,
+        first_partition: int = 0,
+    ) -> None:
+        if codec.upper() not in Codec.__members__:
+            known = ", ".join(name.lower() for name in Codec.__members__)
+            raise InvalidConfig(f"there is no codec {codec!r}; there are {known}")
+        if not k.HEADER_SIZE < batch_bytes_max <= 1 << 30:
+            raise InvalidConfig(f"batches of {batch_bytes_max} bytes: from 62 to {1 << 30} is possible")
+        self._codec = Codec[codec.upper()]
+        self._batch_bytes_max = min(batch_bytes_max, message_bytes_max)
+        self._message_bytes_max = message_bytes_max
+        self._lingers = lingers
+        self._first_partition = first_partition
+        self._places: dict[tuple[str, int], int] = {}  # (topic, partition count) -> its first slot
+        self._owners: list[TopicPartition] = []  # by slot
+        self._sticky: dict[str, int] = {}
+        self._pool = Buffers(POOL_BYTES_MAX)
+        self._buffers: dict[int, bytearray] = {}  # slot -> what it gathers
+        self._last_sizes: dict[
+            int, int
+        ] = {}  # By slot: bytes of its last batch, as an estimate for the next.
+        self._slots: npt.NDArray[np.int64] = np.zeros((0, k.SLOT_WIDTH), np.int64)
+
+    def encode(
+        self,
+        batch: pa.RecordBatch,
+        *,
+        partition_counts: Mapping[str, int],
+        topic: str | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Iterator[EncodedBatch]:
+        """Encode rows; give out batches that are full, and unless the encoder lingers the others at the end.
+
+        Args:
+            batch: columns value (binary or string), and if there are any key (the same), headers, topic, partition.
+                Other columns are not looked at.
+            partition_counts: how many partitions each topic has.
+            topic: where all rows go, whatever the column says.
+            timestamp_ms: the timestamp of these records; by default the present time.
+
+        Raises:
+            InvalidConfig: a column is missing or of a wrong type, or a row cannot be written; says which column. Rows
+                before it may have been given out.
+        """
+        state = np.zeros(k.STATE_WIDTH, np.int64)
+        state[k.ROW_COUNT] = batch.num_rows
+        state[k.NOW] = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        state[k.RECORD_SIZE_MAX] = self._message_bytes_max - k.HEADER_SIZE
+        rows = _Rows(batch, state)
+        names = rows.topics(topic)
+        topics = self._topics(names, partition_counts)
+        while (status := k.encode_rows(state, topics, self._slots)) != k.DONE:
+            if status != k.FULL:
+                raise rows.refusal(status, names, partition_counts, self._message_bytes_max)
+            yield from self._make_room(state, names, topics)
+        for number, name in enumerate(names):
+            self._sticky[name] = int(topics[number, k.TOPIC_STICKY])
+        if not self._lingers or int(self._slots[:, k.SLOT_CAPACITY].sum()) > STAGED_BYTES_MAX:
+            yield from self.flush()
+
+    def flush(self) -> Iterator[EncodedBatch]:
+        """Emit the gathered batches. Later rows without key and partition go to the next partition."""
+        for number in sorted(self._buffers):
+            owner, partition = self._owners[number]
+            if self._sticky.get(owner) == partition:
+                self._sticky[owner] = partition + 1
+            yield self._sealed(number)
+
+    def _topics(self, names: list[str], partition_counts: Mapping[str, int]) -> npt.NDArray[np.int64]:
+        """The kernel's table of these topics; makes slots for topics that are new."""
+        topics = np.zeros((max(len(names), 1), k.TOPIC_WIDTH), np.int64)
+        for number, name in enumerate(names):
+            count = partition_counts.get(name, 0)
+            if count < 1:
+                raise InvalidConfig(f"the column topic says {name!r}, and there is no such topic")
+            if (name, count) not in self._places:
+                self._places[name, count] = len(self._owners)
+                self._owners += [(name, partition) for partition in range(count)]
+                more = np.zeros((count, k.SLOT_WIDTH), np.int64)
+                self._slots = np.concatenate([self._slots, more])
+            sticky = self._sticky.setdefault(name, self._first_partition) % count
+            topics[number] = self._places[name, count], count, sticky
+        return topics
+
+    def _make_room(
+        self, state: npt.NDArray[np.int64], names: list[str], topics: npt.NDArray[np.int64]
+    ) -> Iterator[EncodedBatch]:
+        """Make room for NEEDED bytes in slot SLOT: enlarge its buffer, or emit its batch."""
+        number, needed = int(state[k.SLOT]), int(state[k.NEEDED])
+        slot = self._slots[number]
+        if not slot[k.SLOT_COUNT]:
+            likely = min(max(FIRST_CAPACITY, self._last_sizes.get(number, 0) * 9 // 8), self._batch_bytes_max)
+            # A record that is larger than a batch should be gets a batch of its own.
+            self._grow(number, max(likely, k.HEADER_SIZE + needed))
+        elif slot[k.SLOT_SIZE] + needed <= self._batch_bytes_max:
+            wished = max(int(slot[k.SLOT_CAPACITY]) * GROWTH, int(slot[k.SLOT_SIZE]) + needed)
+            self._grow(number, min(wished, self._batch_bytes_max))
+        else:
+            yield self._sealed(number)
+            if state[k.IS_STICKY]:
+                topic = topics[names.index(self._owners[number][0])]
+                topic[k.TOPIC_STICKY] = (topic[k.TOPIC_STICKY] + 1) % topic[k.TOPIC_PARTITION_COUNT]
+
+    def _grow(self, number: int, capacity: int) -> None:
+        slot = self._slots[number]
+        before = self._buffers.get(number)
+        grown = self._pool.take(capacity)
+        if before is not None:
+            size = int(slot[k.SLOT_SIZE])
+            memoryview(grown)[:size] = memoryview(before)[:size]
+        else:
+            slot[k.SLOT_SIZE] = k.HEADER_SIZE
+        self._buffers[number] = grown
+        slot[k.SLOT_ADDRESS] = pa.py_buffer(grown).address
+        slot[k.SLOT_CAPACITY] = capacity
+
+    def _sealed(self, number: int) -> EncodedBatch:
+        """The slot's batch with its header; the slot is empty then."""
+        slot = self._slots[number]
+        topic, partition = self._owners[number]
+        batch, size, count = self._buffers.pop(number), int(slot[k.SLOT_SIZE]), int(slot[k.SLOT_COUNT])
+        base_timestamp, max_timestamp = int(slot[k.SLOT_BASE_TIMESTAMP]), int(slot[k.SLOT_MAX_TIMESTAMP])
+        slot[:] = 0
+        self._last_sizes[number] = size
+        del batch[size:]
+        if self._codec is not Codec.NONE:
+            batch = bytearray(HEADER.size) + compress(self._codec, memoryview(batch)[HEADER.size :])
+        if len(batch) > self._message_bytes_max:
+            raise InvalidConfig(
+                f"{topic}-{partition}: {count} records are {len(batch)} bytes with codec {self._codec.name.lower()}, "
+                f"and a request holds {self._message_bytes_max}: make batchBytes or the row smaller"
+            )
+        HEADER.pack_into(
+            batch,
+            0,
+            0,
+            len(batch) - LENGTH_AND_OFFSET_SIZE,
+            -1,
+            MAGIC,
+            0,
+            self._codec,
+            count - 1,
+            base_timestamp,
+            max_timestamp,
+            NO_PRODUCER,
+            -1,
+            NO_SEQUENCE,
+            count,
+        )
+        return EncodedBatch(topic, partition, batch, count)
+
+
+class _Rows:
+    """The columns of an Arrow batch as the kernel takes them; keeps them in memory."""
+
+    def __init__(self, batch: pa.RecordBatch, state: npt.NDArray[np.int64]) -> None:
+        self._columns = {name: batch.column(name) for name in COLUMNS if name in batch.schema.names}
+        self._state = state
+        self._held: list[pa.Array] = []
+        if "value" not in self._columns:
+            raise InvalidConfig(f"there is no column value; there are {', '.join(batch.schema.names)}")
+        self._take_bytes("value", k.VALUE, self._columns["value"])
+        key = self._columns.get("key")
+        if key is not None and not pa.types.is_null(key.type):
+            self._take_bytes("key", k.KEY, key)
+        if "headers" in self._columns:
+            self._take_headers(self._columns["headers"])
+        if "partition" in self._columns:
+            self._take_partitions(self._columns["partition"])
+
+    def topics(self, topic: str | None) -> list[str]:
+        """The topics of these rows; the kernel finds each row's among them."""
+        if topic is not None:
+            return [topic]
+        column = self._columns.get("topic")
+        if column is None:
+            raise InvalidConfig("there is neither an option topic nor a column topic")
+        if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
+            raise InvalidConfig(f"the column topic is {column.type}; it must be a string")
+        if column.null_count:
+            raise InvalidConfig("the column topic is null somewhere, and there is no option topic")
+        found = column.dictionary_encode()
+        numbers = self._hold(found.indices.cast(pa.int32()))
+        self._state[k.TOPICS] = numbers.buffers()[1].address + 4 * numbers.offset if len(numbers) else 0
+        return [str(name) for name in found.dictionary.to_pylist()]
+
+    def refusal(
+        self, status: int, topics: list[str], partition_counts: Mapping[str, int], message_bytes_max: int
+    ) -> InvalidConfig:
+        """Make the error for the row at which the kernel has stopped."""
+        row = int(self._state[k.ROW])
+        if status == k.BAD_HEADER:
+            return InvalidConfig(f"the column headers has a header without a key in row {row} of its batch")
+        if status == k.TOO_LARGE:
+            return InvalidConfig(
+                f"the row {row} of its batch makes a record of {int(self._state[k.NEEDED])} bytes, and a request holds "
+                f"{message_bytes_max - k.HEADER_SIZE}: make the row smaller"
+            )
+        assert status == k.BAD_PARTITION, status
+        column = self._columns.get("topic")
+        topic = topics[0] if len(topics) == 1 or column is None else str(column[row])
+        return InvalidConfig(
+            f"the column partition says {self._columns['partition'][row]}, and the topic {topic!r} has "
+            f"{partition_counts[topic]} partitions"
+        )
+
+    def _hold(self, array: pa.Array) -> pa.Array:
+        self._held.append(array)
+        return array
+
+    def _take_bytes(self, name: str, place: int, array: pa.Array) -> None:
+        kind = array.type
+        if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind) or _is_view(kind):
+            array = pc.cast(array, pa.binary())
+        elif not pa.types.is_binary(kind) and not pa.types.is_string(kind):
+            raise InvalidConfig(f"the column {name} is {kind}; it must be binary or a string")
+        validity, offsets, data = self._hold(array).buffers()
+        self._state[place + k.BYTES_OFFSETS] = (
+            offsets.address + 4 * array.offset if offsets is not None else 0
+        )
+        self._state[place + k.BYTES_VALIDITY] = _validity(array, validity)
+        self._state[place + k.BYTES_BIT] = array.offset
+        self._state[place + k.BYTES_DATA] = data.address if data is not None else 0
+
+    def _take_partitions(self, array: pa.Array) -> None:
+        if pa.types.is_null(array.type):
+            return
+        if not pa.types.is_int32(array.type):
+            raise InvalidConfig(f"the column partition is {array.type}; it must be int32 (Spark's INT)")
+        validity, numbers = self._hold(array).buffers()
+        self._state[k.PARTITIONS] = numbers.address + 4 * array.offset
+        self._state[k.PARTITIONS_VALIDITY] = _validity(array, validity)
+        self._state[k.PARTITIONS_BIT] = array.offset
+
+    def _take_headers(self, array: pa.Array) -> None:
+        kind = array.type
+        if pa.types.is_null(kind):
+            return
+        if pa.types.is_large_list(kind):
+            array = pc.cast(array, pa.list_(kind.value_field))
+        elif not pa.types.is_list(kind):
+            raise InvalidConfig(
+                f"the column headers is {kind}; it must be array<struct<key: string, value: binary>>"
+            )
+        entries = array.values
+        if not pa.types.is_struct(entries.type) or [field.name for field in entries.type] != ["key", "value"]:
+            raise InvalidConfig(
+                f"the column headers is {kind}; it must be array<struct<key: string, value: binary>>"
+            )
+        if entries.null_count:
+            raise InvalidConfig("the column headers has a null among its headers")
+        validity, offsets = self._hold(array).buffers()[:2]
+        self._state[k.LISTS] = offsets.address + 4 * array.offset if offsets is not None else 0
+        self._state[k.LISTS_VALIDITY] = _validity(array, validity)
+        self._state[k.LISTS_BIT] = array.offset
+        self._take_bytes("headers.key", k.NAME, entries.field(0))
+        self._take_bytes("headers.value", k.CONTENT, entries.field(1))
+
+
+def _is_view(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary_view(kind) or pa.types.is_string_view(kind))
+
+
+def _validity(array: pa.Array, validity: pa.Buffer | None) -> int:
+    return int(validity.address) if validity is not None and array.null_count else 0

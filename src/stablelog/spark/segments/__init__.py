@@ -1,0 +1,1 @@
+"""Segment files, as Spark's driver and tasks read them."""

@@ -1,0 +1,469 @@
+"""Read-only access to the segment files of a partition: finds the bytes that hold a range of offsets.
+
+It works on the directory of a running broker, of a stopped one, and of Apache Kafka. The directory of a running broker
+is read only below an offset that the broker has reported as stable. The markers that decide the transactions below that
+offset were in the log by then, below the high watermark. The aborted transactions are therefore known if the listed
+files reach a high watermark that the broker has reported before the listing. Without a broker, the end of the log and
+the last stable offset are found by reading the headers after the last point at which they are known. Format:
+docs/formats.md.
+"""
+
+import os
+import time
+from bisect import bisect_left, bisect_right
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from stablelog.batch.header import BatchHeader
+from stablelog.batch.markers import MarkerType, read_marker
+from stablelog.errors import Corrupt, Unavailable, naming
+from stablelog.log.log_start import LOG_START_FILE, decode_log_start
+from stablelog.log.names import LOG, SUMMARY, TXNINDEX, is_log, is_snapshot, offset_of
+from stablelog.log.snapshots import decode_producers, decode_snapshot
+from stablelog.log.summary import Summary
+from stablelog.log.transaction_index import AbortedTxn
+from stablelog.spark.planning import Extent, Piece
+from stablelog.spark.segments.segment_file import Behind, Gone, SegmentFile, read_or_nothing, status_of
+
+TICK_NS = 100_000_000
+SNAPSHOT, PRODUCERS = ".snapshot", ".producers"
+
+
+class FileSpan:
+    """A range of one partition with the parts of segment files that hold it."""
+
+    def __init__(
+        self, files: "PartitionFiles", start: int, end: int, parts: "list[_Part]", topic_id: str = ""
+    ) -> None:
+        self._files = files
+        self.parts = parts
+        self._topic_id = topic_id
+        self.start = start
+        self.end = end
+
+    @cached_property
+    def size(self) -> int:
+        """As `Span`."""
+        return sum(part.end_position - part.position for part in self.parts)
+
+    def cut_by_size(self, size: int) -> "tuple[FileSpan, FileSpan] | None":
+        """As `Span`: at a record batch."""
+        before = 0
+        for part in self.parts:
+            if before + part.size > size:
+                found = None
+                if size > before:
+                    found = part.segment.boundary_before(part.position + size - before)
+                if found is not None and found[1] > part.position and self.start < found[0] < self.end:
+                    return self.cut_at(found[0])
+                if before and self.start < part.start < self.end:
+                    return self.cut_at(part.start)
+                # There is no smaller cut than after this part, if anything follows it.
+                return self.cut_at(part.end) if self.start < part.end < self.end and size > before else None
+            before += part.size
+        return None
+
+    def cut_at(self, offset: int) -> "tuple[FileSpan, FileSpan]":
+        """As `Span`."""
+        place = bisect_right(self.parts, offset, key=lambda part: part.end)
+        head, tail = self.parts[:place], self.parts[place:]
+        if tail and tail[0].start < offset:
+            part = tail[0]
+            batch = part.segment.locate(offset)
+            if batch is None or batch.position >= part.end_position:
+                head.append(tail.pop(0))
+            else:
+                head_end = batch.end_position if batch.base_offset < offset else batch.position
+                if head_end > part.position:
+                    head.append(part._replace(end=offset, end_position=head_end))
+                tail[0] = part._replace(start=offset, position=batch.position)
+        return (
+            FileSpan(self._files, self.start, offset, head, self._topic_id),
+            FileSpan(self._files, offset, self.end, tail, self._topic_id),
+        )
+
+    def piece(self) -> Piece:
+        """As `Span`.
+
+        Raises:
+            Unavailable: a transaction index was removed since the range was planned.
+        """
+        try:
+            aborted = self._files.aborted(self.start, self.end)
+        except Gone as error:
+            raise Unavailable(f"{error} was removed while the read was planned") from error
+        return Piece(
+            self._files.topic,
+            self._files.partition,
+            self.start,
+            self.end,
+            self.size,
+            tuple(part.extent() for part in self.parts),
+            tuple((txn.producer_id, txn.first_offset, txn.last_offset) for txn in aborted),
+            self._topic_id,
+        )
+
+
+class _Part(NamedTuple):
+    """The bytes [position, end_position) of a segment's log, which hold the offsets [start, end)."""
+
+    segment: SegmentFile
+    start: int
+    end: int
+    position: int
+    end_position: int
+
+    @property
+    def size(self) -> int:
+        return self.end_position - self.position
+
+    def extent(self) -> Extent:
+        segment = self.segment
+        return Extent(segment.path, self.position, self.size, segment.inode, segment.proof)
+
+
+class PartitionFiles:
+    """The segment files of one partition. `refresh` lists the directory again.
+
+    Attributes:
+        directory: the partition's directory.
+        topic: its topic's name.
+        partition: its number.
+        segments: the listed segments, oldest first.
+        known_end: an offset up to which the log was written before the directory was listed, as the broker has
+            reported; 0 without a broker. The aborted transactions are known if the files reach it.
+    """
+
+    def __init__(self, directory: Path, topic: str, partition: int) -> None:
+        self.directory = directory
+        self.topic = topic
+        self.partition = partition
+        self.segments: list[SegmentFile] = []
+        self.known_end = 0
+        self._reached_end = 0  # the known end that the files reach, as they were listed
+        self._bases: list[int] = []
+        self._changed_ns = -1  # The time at which names in the directory last changed; -1 if unknown.
+        self._with_aborts: list[int] = []  # Indexes of the segments that have a transaction index.
+        self._scanned: list[
+            AbortedTxn
+        ] = []  # aborted transactions found by reading, where no broker has told
+        self.refresh()
+
+    def refresh(self, *, anew: bool = False) -> None:
+        """List the directory.
+
+        It is opened, and so is each file whose size is taken: a network mount then asks its server, while it may answer
+        `stat` from what it has kept.
+
+        Args:
+            anew: whether nothing that is known of sealed segments is to be kept.
+
+        Raises:
+            Unavailable: it cannot be read.
+        """
+        self._reached_end = 0
+        try:
+            looked_ns = time.time_ns()
+            descriptor = os.open(self.directory, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            try:
+                changed_ns = os.fstat(descriptor).st_mtime_ns
+                if changed_ns == self._changed_ns and not anew and self._look_again():
+                    return
+                names = os.listdir(descriptor)
+            finally:
+                os.close(descriptor)
+            # A name that was added within the same tick of the clock would not change the directory's time.
+            self._changed_ns = changed_ns if changed_ns < looked_ns - TICK_NS else -1
+        except OSError as error:
+            raise Unavailable(f"{self.directory} cannot be read: {error.strerror}") from error
+        bases = sorted(offset_of(name) for name in names if is_log(name))
+        summarized = {name for name in names if name.endswith(SUMMARY)}
+        known = {segment.base_offset: segment for segment in self.segments if segment.sealed and not anew}
+        segments = []
+        for place, base in enumerate(bases):
+            segment = known.get(base)
+            if segment is None or (segment.summary is None and f"{base:020d}{SUMMARY}" in summarized):
+                segment = self._look(base, place < len(bases) - 1, summarized)
+            if segment is not None:
+                segments.append(segment)
+        growing = {segment.base_offset: segment for segment in self.segments if not segment.sealed}
+        for segment in segments:
+            before = growing.get(segment.base_offset)
+            if before is not None:
+                segment.marks = before.marks
+        self.segments, self._bases = segments, [segment.base_offset for segment in segments]
+        listed = set(names)
+        self._with_aborts = [
+            place
+            for place, segment in enumerate(segments)
+            if (segment.summary is not None and segment.summary.txnindex_size)
+            or f"{segment.base_offset:020d}{TXNINDEX}" in listed
+        ]
+
+    def _look_again(self) -> bool:
+        """Take the growing segment's present size; whether it is still there."""
+        if not self.segments:
+            return False
+        last = self.segments[-1]
+        try:
+            found = status_of(last.path)
+        except Gone:
+            return False
+        last.size = found.st_size
+        return found.st_ino == last.inode
+
+    def _look(self, base: int, sealed: bool, summarized: set[str]) -> SegmentFile | None:
+        path = f"{self.directory}/{base:020d}{LOG}"
+        try:
+            if sealed and f"{base:020d}{SUMMARY}" in summarized:
+                summary, found = _summarized(path, base)
+            else:
+                summary, found = None, status_of(path)
+        except Gone:
+            return None  # The file was removed after the listing.
+        size = found.st_size
+        if summary is not None and size != summary.log_size:
+            why = (
+                f"records up to offset {summary.end_offset - 1} are lost"
+                if size < summary.log_size
+                else "something was written behind its last record"
+            )
+            raise Corrupt(
+                f"{path} has {size} bytes, and {summary.log_size} when it was sealed: {why}. Restore the file"
+            )
+        return SegmentFile(base, path, size, found.st_ino, sealed, summary)
+
+    @property
+    def first_offset(self) -> int:
+        """The first offset that there are files for; 0 if there are none."""
+        return self._bases[0] if self._bases else 0
+
+    def log_start_offset(self) -> int:
+        """The first offset that its broker lets be read, as far as the directory says; 0 if it does not.
+
+        Raises:
+            Corrupt: what says so is not what it should be.
+        """
+        path = self.directory / LOG_START_FILE
+        content = read_or_nothing(path)
+        return decode_log_start(content, path) if content else 0
+
+    def span(self, start: int, end: int, topic_id: str = "") -> FileSpan:
+        """The range [start, end), which lies in the files.
+
+        Raises:
+            Gone: a file was removed since it was listed.
+            Unavailable: the files begin later or end earlier.
+            Corrupt: a file is damaged.
+        """
+        if not self._bases or start < self._bases[0]:
+            raise Gone(f"{self.directory} begins at offset {self.first_offset}, after {start}")
+        parts = []
+        first = bisect_right(self._bases, start) - 1
+        for place in range(first, len(self.segments)):
+            segment = self.segments[place]
+            if segment.base_offset >= end:
+                break
+            next_base = self._bases[place + 1] if place + 1 < len(self._bases) else None
+            segment.check(next_base)
+            part = self._part(segment, start, end, next_base)
+            if part is not None and part.size:
+                parts.append(part)
+            else:
+                # No task opens this file, so it is proven here: a changed header could hide records of the range.
+                segment.prove()
+        return FileSpan(self, start, end, parts, topic_id)
+
+    def _part(self, segment: SegmentFile, start: int, end: int, next_base: int | None) -> _Part | None:
+        position = 0
+        if start > segment.base_offset:
+            batch = segment.locate(start)
+            if batch is None:
+                self._check_end(segment, end, next_base)
+                return None
+            position = batch.position
+        if next_base is not None and next_base <= end:
+            return _Part(segment, max(start, segment.base_offset), next_base, position, segment.size)
+        last = segment.locate(end - 1)
+        if last is None:
+            self._check_end(segment, end, next_base)
+            end_position = segment.size
+        else:
+            end_position = last.end_position if last.base_offset < end else last.position
+        return _Part(segment, max(start, segment.base_offset), end, position, end_position)
+
+    def _check_end(self, segment: SegmentFile, end: int, next_base: int | None) -> None:
+        """Check that a segment reaches `end`; before a next segment, compaction may have removed its last records."""
+        if next_base is None:
+            raise Unavailable(f"{segment.path} ends before offset {end}, which was in the log")
+
+    def aborted(self, start: int, end: int) -> list[AbortedTxn]:
+        """The aborted transactions that touch [start, end), by their first offsets.
+
+        Raises:
+            Gone: a file was removed.
+            Behind: the files end before `known_end`, and a marker that concerns the range may be behind what is seen.
+            Corrupt: a transaction index is damaged.
+        """
+        found = {txn[:3]: txn for txn in self._scanned if txn.first_offset < end and txn.last_offset >= start}
+        first = max(bisect_right(self._bases, start) - 1, 0)
+        # Every transaction that began before `end` had ended by the end of this segment.
+        last = next(
+            (
+                place
+                for place in range(max(bisect_right(self._bases, end - 1) - 1, first), len(self.segments))
+                if (summary := self.segments[place].summary) is not None and summary.stable_offset >= end
+            ),
+            None,
+        )
+        complete = last is not None
+        for place in self._with_aborts[bisect_left(self._with_aborts, first) :]:
+            if last is not None and place > last:
+                break
+            entries, over = self.segments[place].txn_index().collect(start, end)
+            found.update((txn[:3], txn) for txn in entries)
+            if over:
+                complete = True
+                break
+        if not complete:
+            self._check_end_is_seen()
+        return sorted(found.values(), key=lambda txn: txn.first_offset)
+
+    def _check_end_is_seen(self) -> None:
+        """See that the files hold all that was in the log at `known_end`.
+
+        Raises:
+            Behind: they do not.
+        """
+        if self._reached_end >= self.known_end:
+            return
+        last = self.segments[-1] if self.segments else None
+        if last is None or (last.base_offset < self.known_end and last.locate(self.known_end - 1) is None):
+            raise Behind(
+                f"{self.directory}, as it is seen here, ends before offset {self.known_end - 1}, which its broker has. It is "
+                "a copy, or a mount that keeps names or sizes for too long: leave out scan and path, or scan=fetch"
+            )
+        self._reached_end = self.known_end
+
+    # -- without a broker --------------------------------------------------------------------------------------
+
+    def scan_end(self) -> tuple[int, int]:
+        """The end of the log and its stable offset, found by reading what lies behind the last known point.
+
+        Raises:
+            Gone: a file was removed.
+            Corrupt: a file is damaged.
+        """
+        self._scanned = []
+        if not self.segments:
+            return 0, 0
+        start, open_txns = self._known_point()
+        end = max(start, self.segments[-1].base_offset)
+        first = max(bisect_right(self._bases, start) - 1, 0)
+        for segment in self.segments[first:]:
+            batch = segment.locate(start) if start > segment.base_offset else None
+            if start > segment.base_offset and batch is None:
+                continue
+            position = batch.position if batch is not None else 0
+            for at, header in segment.headers(position):
+                end = max(end, header.next_offset)
+                self._follow(segment, at, header, open_txns)
+        return end, min(open_txns.values(), default=end)
+
+    def _known_point(self) -> tuple[int, dict[int, int]]:
+        """An offset from which a scan finds every open transaction, and the transactions that are open there."""
+        last = self.segments[-1]
+        for name in sorted(os.listdir(self.directory), reverse=True):
+            if not is_snapshot(name) or not name.endswith(SNAPSHOT):
+                continue
+            offset = offset_of(name)
+            if not self.first_offset <= offset or (
+                offset > last.base_offset and last.locate(offset - 1) is None
+            ):
+                continue  # The snapshot is of records that were removed, or lost in a crash.
+            try:
+                with naming(self.directory / name):
+                    producers = decode_snapshot(read_or_nothing(self.directory / name), 0)
+            except Corrupt:
+                continue
+            if offset > self._aborts_known_to(name):
+                continue
+            return offset, {
+                producer.producer_id: producer.txn_first_offset
+                for producer in producers
+                if producer.txn_first_offset >= 0
+            }
+        for segment in reversed(self.segments):
+            if segment.summary is not None and segment.summary.stable_offset <= self._aborts_known_to(""):
+                return max(segment.summary.stable_offset, self.first_offset), {}
+        return self.first_offset, {}
+
+    def _aborts_known_to(self, snapshot: str) -> int:
+        """The offset up to which no transaction index is missing.
+
+        For a sealed segment the summary shows it; for the growing one, a file beside a snapshot. Without either, an
+        index that does not exist may have been lost, and a reader would get aborted records.
+        """
+        last = self.segments[-1]
+        for place, segment in enumerate(self.segments):
+            if segment.summary is not None or place in self._with_aborts:
+                continue
+            if segment is not last or not self._progress_agrees(snapshot):
+                return segment.base_offset
+        return last.base_offset if self._progress_agrees(snapshot) is False else 2**63 - 1
+
+    def _progress_agrees(self, snapshot: str) -> bool | None:
+        """Whether the growing segment's transaction index is the same as at a snapshot; None if no file shows it."""
+        try:
+            content = read_or_nothing((self.directory / snapshot).with_suffix(PRODUCERS)) if snapshot else b""
+            with naming(self.directory / snapshot):
+                _, progress = decode_producers(content)
+        except Corrupt:
+            return None
+        if progress.base_offset != self.segments[-1].base_offset:
+            return None
+        entries = read_or_nothing(self.segments[-1].beside(TXNINDEX))
+        return crc32c(entries[: progress.txnindex_size]) == progress.txnindex_crc
+
+    def _follow(
+        self, segment: SegmentFile, position: int, header: BatchHeader, open_txns: dict[int, int]
+    ) -> None:
+        if not header.is_transactional:
+            return
+        if not header.is_control:
+            open_txns.setdefault(header.producer_id, header.base_offset)
+            return
+        first = open_txns.pop(header.producer_id, None)
+        if first is None:
+            return
+        marker = read_marker(segment.read(position, header.size))
+        if marker is not None and marker.type is MarkerType.ABORT:
+            stable = min(open_txns.values(), default=header.next_offset)
+            self._scanned.append(AbortedTxn(header.producer_id, first, header.last_offset, stable))
+
+
+def _summarized(path: str, base: int) -> tuple[Summary | None, os.stat_result]:
+    """Read the summary beside a log file, and the status of the log file; None for a summary that is damaged.
+
+    Compaction removes the summary, replaces the log file and writes a new summary, in this order. The summary belongs
+    to the log file if that was the same file before and after the summary was read.
+
+    Raises:
+        Gone: the log file was removed.
+    """
+    beside = f"{path.removesuffix(LOG)}{SUMMARY}"
+    while True:
+        before = status_of(path)
+        try:
+            with naming(beside):
+                summary = Summary.decode(read_or_nothing(beside))
+        except Corrupt:
+            summary = None  # Without the summary, more of the log file is read.
+        if summary is not None and summary.base_offset != base:
+            summary = None
+        found = status_of(path, summary)
+        if found.st_ino == before.st_ino:
+            return summary, found

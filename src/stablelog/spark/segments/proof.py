@@ -1,0 +1,100 @@
+"""The proof of a sealed segment in the task that reads a part of it, before the first record is decoded.
+
+The task walks the batch headers of the whole log file, whatever part of it is planned, and compares their CRC-32C with
+that of the segment's summary. It reads no bodies. A worker process proves a file once.
+"""
+
+import mmap
+import os
+from pathlib import Path
+
+import numpy as np
+from crc32c import crc32c
+
+from stablelog.batch.header import HEADER
+from stablelog.env.local_disk import LocalDisk
+from stablelog.errors import Corrupt
+from stablelog.log.proof import prove_headers
+from stablelog.spark.kernels import decode as k
+from stablelog.spark.planning import Extent
+from stablelog.spark.segments.segment_file import Gone, status_of
+
+SCAN_COUNT_MAX = 1024  # batches whose headers are read by one call
+PROVEN_MAX = 100_000  # segments that a process remembers
+
+_proven: dict[tuple[int, ...], None] = {}  # proven log files, the oldest first
+
+
+def prove_segment(descriptor: int, extent: Extent) -> None:
+    """Prove the batch headers of an extent's log file against the summary; without a summary, do nothing.
+
+    Args:
+        descriptor: file descriptor of the log file.
+        extent: its file, size and CRC are used.
+
+    Raises:
+        Gone: the headers differ, and the file was removed or replaced meanwhile.
+        Corrupt: the headers are not those that were synced; names the file and, if it can be found, the batch.
+        DiskError: the file cannot be read.
+    """
+    if extent.proof is None:
+        return
+    found = os.fstat(descriptor)
+    key = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size, *extent.proof)
+    if key in _proven:
+        return
+    if found.st_size != extent.proof[0] or _headers_crc(descriptor, found.st_size) != extent.proof[1]:
+        _name_damage(extent, found.st_ino)
+    _proven[key] = None
+    while len(_proven) > PROVEN_MAX:
+        del _proven[next(iter(_proven))]
+
+
+def _name_damage(extent: Extent, inode: int) -> None:
+    """Run the broker's own proof, which reads slowly and names the damaged batch."""
+    assert extent.proof is not None
+    try:
+        for _ in prove_headers(LocalDisk(read_only=True), Path(extent.path), *extent.proof):
+            pass
+        size = status_of(extent.path).st_size
+        if size != extent.proof[0]:
+            raise Corrupt(
+                f"{extent.path} has {size} bytes, and {extent.proof[0]} when it was sealed. Restore the file"
+            )
+    except Corrupt:
+        if status_of(extent.path).st_ino != inode:
+            raise Gone(extent.path) from None
+        raise
+
+
+def _headers_crc(descriptor: int, size: int) -> int | None:
+    """CRC-32C over the batch headers of a whole log file; None if its bytes are not whole batches."""
+    if not size:
+        return 0
+    with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as mapped:
+        mapped.madvise(mmap.MADV_SEQUENTIAL)
+        data = np.frombuffer(mapped, np.uint8)
+        try:
+            return _walked(data)
+        finally:
+            del data  # A mapping cannot be closed while an array refers to it.
+
+
+def _walked(data: "np.typing.NDArray[np.uint8]") -> int | None:
+    if len(data) < HEADER.size:
+        return None
+    headers_at = np.lib.stride_tricks.sliding_window_view(
+        data, HEADER.size
+    )  # a view: the header at each position
+    table = np.zeros((SCAN_COUNT_MAX, k.TABLE_WIDTH), np.int64)
+    state = np.zeros(k.SCAN_WIDTH, np.int64)
+    state[k.SCAN_ADDRESS], state[k.SCAN_SIZE] = data.ctypes.data, len(data)
+    state[k.SCAN_COUNT_MAX] = SCAN_COUNT_MAX
+    crc = 0
+    while state[k.SCAN_POSITION] < len(data):
+        status = k.scan_batches(state, table)
+        found = table[: state[k.SCAN_COUNT]]
+        if status != k.DONE or not len(found):
+            return None
+        crc = crc32c(headers_at[found[:, k.POSITION]].tobytes(), crc)
+    return crc

@@ -1,0 +1,330 @@
+"""The files of one segment, read without a broker: its log, its indexes and its summary.
+
+An index entry is used only if the batch header at its position agrees. A summary records the length of a sealed log
+file and a CRC of its batch headers.
+Format: docs/formats.md.
+"""
+
+import os
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from stablelog.batch.header import HEADER, BatchHeader, read_header
+from stablelog.env.local_disk import LocalDisk
+from stablelog.errors import Corrupt, Unavailable
+from stablelog.log.names import INDEX, LOG, TXNINDEX
+from stablelog.log.offset_index import ENTRY as INDEX_ENTRY
+from stablelog.log.offset_index import OffsetIndex
+from stablelog.log.proof import prove_headers
+from stablelog.log.summary import Summary
+from stablelog.log.transaction_index import ENTRY as TXN_ENTRY
+from stablelog.log.transaction_index import TransactionIndex
+
+WALK_SIZE = 64 << 10
+READ_SIZE = 4096
+MARK_SIZE = 64 << 10  # bytes between two remembered places of a growing segment
+
+
+class Gone(Exception):
+    """A listed segment file does not exist any more: retention has removed it."""
+
+
+class Behind(Gone):
+    """The visible files lack data that the broker has: they are a copy, or a mount that shows an earlier state."""
+
+
+def walk(descriptor: int, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Each whole batch in [position, size) of a log file, as (position, header).
+
+    Raises:
+        Corrupt: what stands where a header should is not one.
+    """
+    chunk, at = b"", position  # the chunk begins at `at`
+    while size - position >= HEADER.size:
+        if position + HEADER.size > at + len(chunk):
+            chunk, at = os.pread(descriptor, min(WALK_SIZE, size - position), position), position
+            if len(chunk) < HEADER.size:
+                return
+        header = read_header(chunk, position - at)
+        if position + header.size > size:
+            return
+        yield position, header
+        position += header.size
+
+
+class Located(NamedTuple):
+    """A batch of a segment: where it begins, its offsets [base, next), and where it ends."""
+
+    position: int
+    base_offset: int
+    next_offset: int
+    end_position: int
+
+
+@dataclass(slots=True)
+class SegmentFile:
+    """One segment's files.
+
+    Attributes:
+        base_offset: from its name.
+        path: path of the log file.
+        size: bytes of the log file, when it was last looked at.
+        inode: inode of the log file.
+        sealed: whether there is a later segment.
+        summary: what it holds; None if it is growing, or was not written by stablelog.
+        marks: in a growing segment, (base offset, position) of some batches that were read.
+    """
+
+    base_offset: int
+    path: str
+    size: int
+    inode: int
+    sealed: bool
+    summary: Summary | None
+    marks: list[tuple[int, int]] = field(default_factory=list)
+    _index: OffsetIndex | None = None
+    _txn_index: TransactionIndex | None = None
+    _is_proven: bool = False
+
+    @property
+    def proof(self) -> tuple[int, int] | None:
+        """Bytes of the log file and CRC-32C over its batch headers, by the summary; None without one."""
+        return (self.summary.log_size, self.summary.log_crc) if self.summary is not None else None
+
+    def beside(self, suffix: str) -> str:
+        """The path of the segment's file with this suffix."""
+        return self.path.removesuffix(LOG) + suffix
+
+    def check(self, next_base: int | None) -> None:
+        """Check that this is still the listed file, and that nothing between it and the next segment is missing.
+
+        Raises:
+            Gone: compaction is replacing the file, or has replaced it.
+        """
+        found = status_of(self.path, self.summary)
+        if found.st_ino != self.inode or (self.sealed and found.st_size != self.size):
+            raise Gone(self.path)
+        if self.summary is not None and next_base is not None and self.summary.end_offset < next_base:
+            # Compaction by stablelog leaves no gap between segments, so a merged segment is being put in place.
+            raise Gone(
+                f"{os.path.dirname(self.path)}, with the offsets {self.summary.end_offset} to {next_base - 1},"
+            )
+
+    def prove(self) -> None:
+        """Prove the batch headers against the summary, once; without a summary, do nothing.
+
+        A planned extent does not need this, because its task proves what it reads. A caller that uses the headers
+        themselves does.
+
+        Raises:
+            Gone: the file was removed or replaced.
+            Corrupt: the headers are not those that were synced; names the file and the batch.
+            Unavailable: the file cannot be read.
+        """
+        if self.proof is None or self._is_proven:
+            return
+        try:
+            for _ in prove_headers(LocalDisk(read_only=True), Path(self.path), *self.proof):
+                pass
+        except Corrupt:
+            if status_of(self.path).st_ino != self.inode:
+                raise Gone(self.path) from None
+            raise
+        self._is_proven = True
+
+    def locate(self, offset: int) -> Located | None:
+        """The first batch that ends past `offset`; None if there is none.
+
+        Raises:
+            Gone: the file was removed.
+            Corrupt: the file is damaged; names it and the position.
+        """
+        descriptor = self.open()
+        try:
+            start = self._known_before(descriptor, offset)
+            marked = self.marks[-1][1] if self.marks else 0
+            for position, header in self._walk(descriptor, start):
+                if not self.sealed and position - marked >= MARK_SIZE:
+                    self.marks.append((header.base_offset, position))
+                    marked = position
+                if header.next_offset > offset:
+                    return Located(position, header.base_offset, header.next_offset, position + header.size)
+            return None
+        finally:
+            os.close(descriptor)
+
+    def boundary_before(self, position: int) -> tuple[int, int] | None:
+        """A batch that begins at or before `position`, as (base offset, position); None if only the first is known."""
+        descriptor = self.open()
+        try:
+            at = self._offset_index().position_at_or_before(position)
+            header = self._header_at(descriptor, at) if at else None
+            found = (header.base_offset, at) if header is not None else None
+            place = bisect_right(self.marks, position, key=lambda mark: mark[1])
+            if place and (found is None or self.marks[place - 1][1] > found[1]):
+                found = self.marks[place - 1]
+            return found
+        finally:
+            os.close(descriptor)
+
+    def headers(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """Each whole batch from the one that begins at `position`; their headers are proven before the first.
+
+        Raises:
+            Gone: the file was removed.
+            Corrupt: it is damaged.
+        """
+        self.prove()
+        descriptor = self.open()
+        try:
+            yield from self._walk(descriptor, position)
+        finally:
+            os.close(descriptor)
+
+    def read(self, position: int, size: int) -> bytes:
+        """Bytes of the log file."""
+        descriptor = self.open()
+        try:
+            return os.pread(descriptor, size, position)
+        finally:
+            os.close(descriptor)
+
+    def open(self) -> int:
+        """A descriptor of the log file, for reading.
+
+        Raises:
+            Gone: it was removed.
+            Unavailable: it cannot be read.
+        """
+        return open_log_file(self.path)
+
+    def _walk(self, descriptor: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        try:
+            yield from walk(descriptor, position, self.size)
+        except Corrupt as error:
+            self.prove()  # If there is a summary, the proof names the damaged batch.
+            raise Corrupt(f"{self.path}: {error}") from error
+
+    def _known_before(self, descriptor: int, offset: int) -> int:
+        """The position of a batch that does not begin after the one with this offset."""
+        index = self._offset_index()
+        at = index.position_before(offset)
+        if at and self._header_at(descriptor, at) is None:
+            at = 0  # The index belongs to another log file.
+        place = bisect_right(self.marks, offset, key=lambda mark: mark[0])
+        return max(at, self.marks[place - 1][1]) if place else at
+
+    def _header_at(self, descriptor: int, position: int) -> BatchHeader | None:
+        """The header at an entry of the offset index; None if there is no batch that the entry could mean."""
+        content = os.pread(descriptor, HEADER.size, position)
+        try:
+            header = read_header(content)
+        except Corrupt:
+            return None
+        index = self._offset_index()
+        low, high = 0, len(index)
+        while low < high:
+            middle = (low + high) // 2
+            if index[middle][1] < position:
+                low = middle + 1
+            else:
+                high = middle
+        agrees = low < len(index) and index[low] == (header.last_offset, position)
+        return header if agrees and header.base_offset >= self.base_offset else None
+
+    def _offset_index(self) -> OffsetIndex:
+        if self._index is None:
+            content = read_or_nothing(self.beside(INDEX))
+            index = OffsetIndex(
+                self.base_offset, content[: len(content) // INDEX_ENTRY.size * INDEX_ENTRY.size]
+            )
+            if not self.sealed:
+                return index  # The segment is growing, and so is its index.
+            self._index = index
+        return self._index
+
+    def txn_index(self) -> TransactionIndex:
+        """The transactions whose abort marker lies here.
+
+        Raises:
+            Corrupt: it is not what the summary tells of.
+        """
+        if self._txn_index is not None:
+            return self._txn_index
+        path = self.beside(TXNINDEX)
+        if self.summary is not None and self.summary.txnindex_size == 0:
+            content = b""
+        else:
+            content = read_or_nothing(path)
+            if self.summary is not None and crc32c(content) != self.summary.txnindex_crc:
+                if not os.path.exists(self.path):
+                    raise Gone(self.path)
+                raise Corrupt(
+                    f"{path} is damaged, and what was aborted there is not known; its broker makes it anew when it is restarted"
+                )
+        index = TransactionIndex(content[: len(content) // TXN_ENTRY.size * TXN_ENTRY.size])
+        if self.sealed:
+            self._txn_index = index
+        return index
+
+
+def open_log_file(path: str) -> int:
+    """A descriptor of a segment's log file, for reading.
+
+    Raises:
+        Gone: it was removed.
+        Unavailable: it cannot be read.
+    """
+    try:
+        return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    except FileNotFoundError as error:
+        raise Gone(path) from error
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
+
+
+def status_of(path: str, summary: Summary | None = None) -> os.stat_result:
+    """The status of a log file.
+
+    A network mount may return an old status from its cache. The file is therefore opened, unless its size is the one in
+    its summary.
+
+    Raises:
+        Gone: the file was removed.
+        Unavailable: it cannot be read.
+    """
+    if summary is not None:
+        try:
+            found = os.stat(path)
+        except FileNotFoundError as error:
+            raise Gone(path) from error
+        if found.st_size == summary.log_size:
+            return found
+    descriptor = open_log_file(path)
+    try:
+        return os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_or_nothing(path: Path | str) -> bytes:
+    """The content of a small file; empty if the file does not exist."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        content = os.read(descriptor, READ_SIZE)  # most are small: a summary has 118 bytes
+        if len(content) < READ_SIZE:
+            return content
+        with os.fdopen(os.dup(descriptor), "rb") as rest:
+            return content + rest.read()
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,81 @@
+"""Search for the first record at or after a time, in record batches and in a partition's segment files.
+
+Markers are not records and are skipped, whatever their time. Records of aborted transactions count, as in Kafka's
+ListOffsets.
+"""
+
+from collections.abc import Iterator
+
+from stablelog.batch.header import BatchHeader, Buffer
+from stablelog.batch.records import decode_records
+from stablelog.errors import Corrupt
+from stablelog.spark.segments.partition_files import PartitionFiles
+from stablelog.spark.segments.segment_file import SegmentFile
+
+
+def first_in_files(files: PartitionFiles, time_ms: int, start: int, end: int) -> int | None:
+    """Find the first record in [start, end) that has this time or a later one.
+
+    Args:
+        files: the segment files of the partition.
+        time_ms: the minimum timestamp of the record, in ms.
+        start: the first offset that may be read.
+        end: the first offset that the reader does not see.
+
+    Returns:
+        Its offset; None if there is no such record.
+
+    Raises:
+        Gone: a file was removed since it was listed.
+        Corrupt: a file is damaged; names it and the position.
+    """
+    for segment, position, header in _batches(files, time_ms, start):
+        if header.base_offset >= end:
+            return None
+        if may_hold(header, time_ms, start):
+            try:
+                found = first_in_batch(segment.read(position, header.size), 0, time_ms, start)
+            except Corrupt as error:
+                raise Corrupt(f"{segment.path}, at byte {position}: {error}") from error
+            if found is not None:
+                return found if found < end else None
+    return None
+
+
+def may_hold(header: BatchHeader, time_ms: int, start: int) -> bool:
+    """Whether a batch may hold a record at or after `start` that has this time or a later one."""
+    return not header.is_control and header.max_timestamp >= time_ms and header.next_offset > start
+
+
+def first_in_batch(data: Buffer, position: int, time_ms: int, start: int) -> int | None:
+    """Find the first record of a batch that is at or after `start` and has this time or a later one.
+
+    Returns:
+        Its offset; None if there is none.
+
+    Raises:
+        Corrupt: the records are not what the batch's header says.
+    """
+    for record in decode_records(data, position):
+        if record.timestamp_ms >= time_ms and record.offset >= start:
+            return record.offset
+    return None
+
+
+def _batches(
+    files: PartitionFiles, time_ms: int, start: int
+) -> Iterator[tuple[SegmentFile, int, BatchHeader]]:
+    """The batches that end past `start`, without those of segments whose summary says that nothing is that late."""
+    for segment in files.segments:
+        summary = segment.summary
+        if summary is not None and (summary.max_timestamp < time_ms or summary.end_offset <= start):
+            continue
+        begin = 0
+        segment.prove()
+        if segment.base_offset < start:
+            located = segment.locate(start)
+            if located is None:
+                continue
+            begin = located.position
+        for position, header in segment.headers(begin):
+            yield segment, position, header

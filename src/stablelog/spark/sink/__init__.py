@@ -1,0 +1,1 @@
+"""Spark's sink: writes rows in transactions."""

@@ -1,0 +1,90 @@
+"""The messages between the driver and the tasks of a write."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from kio.schema.errors import ErrorCode
+from pyspark.sql.datasource import WriterCommitMessage
+
+from stablelog.client import joint
+from stablelog.client.cluster import Cluster
+from stablelog.errors import Refused
+from stablelog.spark.options import WriteOptions
+
+EXACTLY_ONCE = "exactly-once"
+ABORT_DEADLINE_S = 5.0
+
+Result = TypeVar("Result")
+Child = tuple[str, int, int]  # transactional id, producer id, producer epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The joint commit that a task writes a part of.
+
+    Attributes:
+        key: of the joint commit.
+        version: of the joint commit.
+        run: identifies this start of the writer; the same in all tasks.
+        order: the rank of the run among those of the key; a later run has a higher one.
+        retention_ms: how long the coordinator remembers the key.
+        in_sequence: whether each version begins only after the one before it is known to be committed.
+    """
+
+    key: str
+    version: int
+    run: str
+    order: int = joint.NO_ORDER
+    retention_ms: int = joint.FOR_EVER
+    in_sequence: bool = False
+
+
+@dataclass(frozen=True)
+class Written(WriterCommitMessage):
+    """A task's message to the driver.
+
+    Attributes:
+        part: the part of the joint commit; None for a transaction of its own.
+        child: the task's transaction; None if it had no rows.
+        record_count: the number of rows written.
+        is_skipped: whether the micro-batch, or the write, had been committed before.
+        digest: the plan's digest at that commit; empty if unknown.
+    """
+
+    part: Part | None
+    child: Child | None
+    record_count: int
+    is_skipped: bool = False
+    digest: str = ""
+
+
+_clusters: dict[tuple[int, str, str, int], Cluster] = {}
+
+
+def cluster_of(options: WriteOptions) -> Cluster:
+    """The process's shared cluster for these options: a worker outlives its tasks, so connections are kept."""
+    known_by = (os.getpid(), options.bootstrap, options.client_id, options.timeout_ms)
+    if known_by not in _clusters:
+        _clusters[known_by] = Cluster(
+            options.bootstrap, client_id=options.client_id, deadline_s=options.timeout_ms / 1000
+        )
+    return _clusters[known_by]
+
+
+def told(ask: Callable[[], Result], options: WriteOptions, part: Part) -> Result:
+    """Send a request; extend the message of a refusal by its meaning for the user who started the query.
+
+    Raises:
+        Refused: with what to do.
+    """
+    try:
+        return ask()
+    except Refused as refused:
+        if refused.code is not ErrorCode.producer_fenced:
+            raise
+        raise Refused(
+            refused.code,
+            f"{refused}. Nothing of version {part.version} was committed by this run. Either another driver works on the same checkpoint or txnAppId: stop one of them. Or a task's transaction was open for longer than transactionTimeout ({options.transaction_timeout_ms} ms): give it more",
+        ) from refused

@@ -1,0 +1,224 @@
+"""The sink: `write.format("stablelog")` and `writeStream.format("stablelog")`, exactly once.
+
+Each task writes its rows in a transaction of its own, a *child*. The driver decides all children with one joint commit:
+one durable record, one commit sequence. A key and a version identify the joint commit:
+
+    a stream                    key: the query's id, which its checkpoint keeps   version: the micro-batch
+    a write with txnAppId       key: txnAppId                                     version: txnVersion
+    any other write             key: made up for it                               version: 0
+
+If Spark repeats a committed micro-batch, its tasks learn that it is committed and write nothing. If the response to a
+commit is lost, a repeated request gets it again. The decision itself aborts what failed, late and repeated attempts
+have written. `abort`, which Spark also calls for what has been committed, undoes no commit. Of two drivers on one
+checkpoint, the later one takes the micro-batch over, and the earlier one gets an error.
+
+The number of a micro-batch does not identify its rows: after a checkpoint has lost the plan or was restored, Spark may
+plan other rows under the same number. The decision therefore contains a digest of the plan, and a micro-batch that was
+committed with another plan is refused instead of skipped.
+
+`writer` and `streamWriter` run on the driver before each job, `write` in a Python worker of an executor, `commit` and
+`abort` on the driver, in another process and, for a stream, on another writer object.
+Source: docs/spark.md, "The sink"; docs/decisions/0006-joint-commit.md.
+"""
+
+import logging
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+)
+
+from stablelog.client import joint
+from stablelog.errors import InvalidConfig, Refused, Unavailable
+from stablelog.spark.options import WriteOptions, write_options
+from stablelog.spark.sink.checkpoint import digest_of, local_checkpoint, plan_digest, progress
+from stablelog.spark.sink.ending import abort_parts, by_partition, commit_parts
+from stablelog.spark.sink.parts import (
+    EXACTLY_ONCE,
+    Part,
+    Written,
+    cluster_of,
+)
+from stablelog.spark.sink.task import PASSED_OVER, task_of, write_part
+from stablelog.types import TopicPartition
+
+QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+ONE_WRITE_RETENTION_MS = 3_600_000  # How long the broker remembers a write that cannot be repeated.
+_log = logging.getLogger(__name__)
+
+# name -> (types that are taken, as Spark writes them; whether nulls make no sense)
+COLUMNS = {
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "topic": ("string",),
+    "partition": ("int",),
+}
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """The sink of a stream."""
+
+    def __init__(self, options: WriteOptions, run: str, order: int = joint.NO_ORDER) -> None:
+        self._options = options
+        self._run = run
+        self._order = order
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickle for the tasks of a micro-batch, with the order of this run.
+
+        The driver's decision does not need the order.
+        """
+        order = _next_order(self._options) if self._order == joint.NO_ORDER else self._order
+        return {**self.__dict__, "_order": order}
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Write a task's rows."""
+        context = TaskContext.get()
+        assert context is not None
+        query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+        if not query_id or batch_id is None:
+            raise Unavailable(
+                "Spark does not tell which query and micro-batch this is, which the sink goes by"
+            )
+        run = context.getLocalProperty(RUN_ID) or self._run
+        part = Part(query_id, int(batch_id), run, self._order, in_sequence=True)
+        return write_part(self._options, part, task_of(context), iterator)
+
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        """Decide the micro-batch."""
+        options = self._options
+        offsets: Callable[[], dict[TopicPartition, int]] | None = None
+        if options.commit_group is not None:
+            offsets = lambda: progress(options.checkpoint, batchId)  # noqa: E731
+        commit_parts(options, messages, offsets, plan_digest(options.checkpoint, batchId))
+
+    def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
+        """Abort what is not committed."""
+        abort_parts(self._options, messages)
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """The sink of a batch write, also of one in `foreachBatch`."""
+
+    def __init__(self, options: WriteOptions, part: Part) -> None:
+        self._options = options
+        self._part = part
+
+    def write(self, iterator: Iterator[Any]) -> Written:
+        """Write a task's rows."""
+        context = TaskContext.get()
+        assert context is not None
+        return write_part(self._options, self._part, task_of(context), iterator)
+
+    def commit(self, messages: Sequence[Any]) -> None:
+        """Decide the write."""
+        given = self._options.source_offsets
+        offsets = None if given is None else lambda: by_partition(given)
+        digest = "" if given is None else digest_of(given)
+        commit_parts(self._options, messages, offsets, digest)
+
+    def abort(self, messages: Sequence[Any]) -> None:
+        """Abort what is not committed."""
+        abort_parts(self._options, messages)
+
+
+def stream_writer(given: Mapping[str, str], schema: Any) -> StreamWriter:
+    """A writer for the rows of a stream.
+
+    Raises:
+        InvalidConfig: an option or a column is not what it can be.
+        Refused: the topic is not there, or the broker cannot do what is asked for.
+        Unavailable: no broker answers.
+    """
+    options = write_options(given)
+    if options.app_id is not None:
+        raise InvalidConfig(
+            "txnAppId and txnVersion are for batch writes: a stream goes by its checkpoint, and one txnVersion for all of its micro-batches would skip all but the first"
+        )
+    if options.source_offsets is not None:
+        raise InvalidConfig("sourceOffsets are for batch writes: a stream's are in its checkpoint")
+    if options.commit_group is not None:
+        local_checkpoint(options.checkpoint)
+    check_columns(schema, options.topic)
+    _check_broker(options)
+    return StreamWriter(options, uuid.uuid4().hex)
+
+
+def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> BatchWriter:
+    """A writer for the rows of a batch.
+
+    Raises:
+        InvalidConfig: an option or a column is not what it can be.
+        Refused: the topic is not there, or the broker cannot do what is asked for.
+        Unavailable: no broker answers.
+    """
+    options = write_options(given)
+    if overwrite:
+        raise InvalidConfig("a log is appended to, not overwritten: .mode('append')")
+    if options.commit_group is not None and options.source_offsets is None:
+        raise InvalidConfig("commitGroup of a batch write: option sourceOffsets says which offsets to commit")
+    check_columns(schema, options.topic)
+    _check_broker(options)
+    run = uuid.uuid4().hex
+    if options.app_id is None or options.version is None:
+        return BatchWriter(options, Part(f"write-{run}", 0, run, retention_ms=ONE_WRITE_RETENTION_MS))
+    return BatchWriter(options, Part(options.app_id, options.version, run, _next_order(options)))
+
+
+def _next_order(options: WriteOptions) -> int:
+    """The order of this run among those with the same key: tasks of earlier runs are refused from now on.
+
+    Raises:
+        Unavailable: no broker responds.
+    """
+    return joint.next_order(cluster_of(options)) if options.guarantee == EXACTLY_ONCE else joint.NO_ORDER
+
+
+def check_columns(schema: Any, topic: str | None) -> None:
+    """Check that rows of this schema can be written.
+
+    Raises:
+        InvalidConfig: a column is missing, unknown, or of an unsupported type; names it.
+    """
+    import difflib
+
+    types = {field.name: field.dataType for field in schema.fields}
+    for name, found in types.items():
+        if name in PASSED_OVER:
+            continue
+        if name not in COLUMNS:
+            near = difflib.get_close_matches(name, COLUMNS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(COLUMNS)}"
+            raise InvalidConfig(f"column {name!r} is not one that is written{hint}")
+        written = found.simpleString()
+        if written not in COLUMNS[name]:
+            raise InvalidConfig(f"column {name!r} is {written}: it has to be {' or '.join(COLUMNS[name])}")
+    if "value" not in types:
+        raise InvalidConfig(f"there is no column 'value'; the rows have {', '.join(types) or 'no columns'}")
+    if topic is None and "topic" not in types:
+        raise InvalidConfig("say where to write: option topic, or a column topic")
+
+
+_checked: set[tuple[str, str | None, str]] = set()
+
+
+def _check_broker(options: WriteOptions) -> None:
+    """Check before the job that the broker supports what its tasks need. Done once in a process."""
+    asked = (options.bootstrap, options.topic, options.guarantee)
+    if asked in _checked:
+        return
+    cluster = cluster_of(options)
+    if options.guarantee == EXACTLY_ONCE and not joint.supported(cluster):
+        raise Refused(
+            ErrorCode.unsupported_version,
+            f"{options.bootstrap} is no stablelog broker: it cannot decide the transactions of many tasks as one, so exactly once is not to be had there (nor is it with Kafka's two-phase commit, see docs/spark.md). Option guarantee=at-least-once commits each task's transaction when Spark commits the micro-batch: what failed tasks wrote is never seen, but a crash in between repeats rows, or shows a part of a micro-batch",
+        )
+    if options.topic is not None:
+        cluster.partition_counts([options.topic])
+    _checked.add(asked)

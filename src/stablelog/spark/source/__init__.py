@@ -1,0 +1,1 @@
+"""Spark's source: reads topics as rows."""

@@ -1,0 +1,306 @@
+"""The log by the Kafka protocol: partitions, offsets and raw record batches of any broker that speaks it.
+
+A read ends when its position has reached the end of the range, however many records that gave: markers and aborted
+records have offsets, too.
+"""
+
+import contextlib
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from stablelog.batch.header import BatchHeader, headers_in
+from stablelog.client import joint
+from stablelog.client.cluster import EARLIEST, LATEST, Cluster, Missing
+from stablelog.errors import Corrupt, InvalidConfig, OffsetOutOfRange, Unavailable
+from stablelog.spark.options import ReadOptions
+from stablelog.spark.planning import FetchSpan, Piece, Span, shares
+from stablelog.spark.segments.times import first_in_batch, may_hold
+from stablelog.spark.source.resolve import Range, lost, name
+from stablelog.types import TopicPartition
+from stablelog.wire.fetch import Fetched
+
+FETCH_SIZE = 8 << 20
+SAMPLE_SIZE = 64 << 10
+LOOK_SIZE = 1 << 10  # Fetch size if only the first batch's header is used.
+SAMPLED_COUNT_MIN = 50_000  # For a smaller range the size hardly matters.
+RECORD_SIZE_GUESS = 200
+TIMEOUT_S = 10.0
+
+
+def connect(options: ReadOptions) -> Cluster:
+    """The brokers that the options name; connects when it is used."""
+    assert options.bootstrap is not None
+    return Cluster(
+        options.bootstrap,
+        client_id=options.client_id,
+        timeout_s=max(TIMEOUT_S, options.timeout_ms / 1000),
+        deadline_s=options.timeout_ms / 1000,
+    )
+
+
+def record_size(cluster: Cluster, wanted: Range, isolation: str = "read_committed") -> float | None:
+    """Bytes of a record, by the first batches of a range; None if the range has lost its beginning.
+
+    A read-uncommitted reader's offsets are all counted as records, its markers and gaps, too.
+    """
+    try:
+        fetched = cluster.fetch(*wanted.place, wanted.start, SAMPLE_SIZE, isolation)
+    except OffsetOutOfRange:
+        return None
+    sizes = [(header.size, header.last_offset_delta + 1) for _, header in headers_in(fetched.records)]
+    counted = sum(count for _, count in sizes)
+    return sum(size for size, _ in sizes) / counted if counted else RECORD_SIZE_GUESS
+
+
+class BrokerLog:
+    """The log behind a list of brokers."""
+
+    def __init__(self, options: ReadOptions, cluster: Cluster | None = None) -> None:
+        self._options = options
+        self.cluster = cluster or connect(options)
+        self._record_sizes: dict[TopicPartition, float] = {}
+
+    def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
+        """As `Log`."""
+        options = self._options
+        if options.pattern is not None:
+            wanted: Any = re.compile(options.pattern)
+        else:
+            wanted = options.topics or sorted({topic for topic, _ in options.assigned})
+            if there_only:
+                wanted = re.compile("|".join(map(re.escape, wanted)))
+        topics = self.cluster.metadata(wanted)
+        found = {}
+        for topic in topics.values():
+            topic_id = topic.topic_id.hex if topic.topic_id is not None and topic.topic_id.int else ""
+            for index in topic.partitions:
+                if options.partitions is None or index in options.partitions:
+                    found[topic.name, index] = topic_id
+        if options.assigned:
+            missing = set(options.assigned) - set(found)
+            if missing and not there_only:
+                raise InvalidConfig(f"assign names {name(min(missing))}, and there is no such partition")
+            found = {place: found[place] for place in options.assigned if place in found}
+        return found
+
+    def earliest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """As `Log`."""
+        return self._list(dict.fromkeys(places, EARLIEST))
+
+    def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """As `Log`."""
+        return self._list(dict.fromkeys(places, LATEST))
+
+    def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """As `Log`. Apache Kafka may return the offset of a marker; the first record is then searched from there on."""
+        found: dict[TopicPartition, int | None] = {}
+        for place, offset in self._list(times).items():
+            if offset < 0:
+                found[place] = None
+            elif joint.supported(self.cluster):
+                found[place] = offset  # The stablelog broker skips markers itself.
+            else:
+                found[place] = first_record(
+                    self.cluster, place, times[place], offset, self._options.isolation
+                )
+        return found
+
+    def _list(self, specs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        if not specs:
+            return {}
+        found = self.cluster.list_offsets(specs, self._options.isolation)
+        return {place: found[place].offset for place in specs}
+
+    def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
+        """As `Log`: sizes are estimated from the first batches of a range."""
+        for wanted in ranges:
+            count = wanted.end - wanted.start
+            yield FetchSpan(
+                *wanted.place,
+                wanted.start,
+                wanted.end,
+                int(count * self._record_size(wanted)),
+                topic_ids.get(wanted.place[0], ""),
+            )
+
+    def _record_size(self, wanted: Range) -> float:
+        known = self._record_sizes.get(wanted.place)
+        if known is None:
+            if wanted.end - wanted.start < SAMPLED_COUNT_MIN:
+                return RECORD_SIZE_GUESS
+            known = record_size(self.cluster, wanted, "read_uncommitted")
+            if known is None:
+                return RECORD_SIZE_GUESS  # The task that reads the range reports the error.
+            self._record_sizes[wanted.place] = known
+        return known
+
+    def files_of(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> dict[Range, None]:
+        """As `Log`: none are looked for."""
+        return dict.fromkeys(ranges)
+
+    def limited(
+        self,
+        ranges: Sequence[Range],
+        topic_ids: Mapping[str, str],
+        count_max: int | None,
+        size_max: int | None,
+    ) -> dict[TopicPartition, int]:
+        """As `Log`, by estimate: each offset counts as a record of the average size."""
+        counts = {wanted.place: wanted.end - wanted.start for wanted in ranges}
+        if count_max is not None:
+            counts = shares(counts, count_max)
+        if size_max is not None:
+            by_place = {wanted.place: wanted for wanted in ranges}
+            sizes = {place: count * self._record_size(by_place[place]) for place, count in counts.items()}
+            excess = sum(sizes.values()) / size_max
+            if excess > 1:
+                counts = shares(counts, max(1, int(sum(counts.values()) / excess)))
+        return {wanted.place: wanted.start + counts[wanted.place] for wanted in ranges}
+
+    def close(self) -> None:
+        """As `Log`."""
+        self.cluster.close()
+
+
+def answers(
+    cluster: Cluster, wanted: Range, isolation: str
+) -> Iterator[tuple[Fetched, list[tuple[int, BatchHeader]]]]:
+    """Fetch a range: yield each response with whole batches, with their positions in it and their headers.
+
+    Args:
+        cluster: the brokers.
+        wanted: the range. Its first batch may begin before it, and its last one end behind it.
+        isolation: the isolation level of the reader.
+
+    Raises:
+        OffsetOutOfRange: the range was removed.
+        Unavailable: the broker does not answer, or the log ends before the range does.
+        Corrupt: the response does not reach the requested offset.
+    """
+    offset = wanted.start
+    while offset < wanted.end:
+        fetched = cluster.fetch(*wanted.place, offset, FETCH_SIZE, isolation)
+        headers = list(headers_in(fetched.records))
+        reached = headers[-1][1].next_offset if headers else offset
+        if reached > offset:
+            yield fetched, headers
+        else:
+            reached = after_nothing(fetched, wanted, offset, isolation)
+        offset = reached
+
+
+def after_nothing(fetched: Fetched, wanted: Range, offset: int, isolation: str) -> int:
+    """The next offset after a fetch response that does not reach `offset`.
+
+    Raises:
+        Unavailable: the log ends there.
+        Corrupt: the answer holds something.
+    """
+    visible = fetched.high_watermark if isolation == "read_uncommitted" else fetched.last_stable_offset
+    if visible <= offset:
+        raise Unavailable(
+            f"{name(wanted.place)} ends at offset {visible} by now, and was planned to be read up to {wanted.end}"
+        )
+    if len(fetched.records):  # A retry would return the same records.
+        raise Corrupt(f"{name(wanted.place)}: the broker answers offset {offset} with what does not reach it")
+    return min(visible, wanted.end)  # Compaction has removed all records at these offsets.
+
+
+def first_record(
+    cluster: Cluster, place: TopicPartition, time_ms: int, start: int, isolation: str
+) -> int | None:
+    """Find the first record from an offset on that has this time or a later one, and that the reader sees.
+
+    Args:
+        cluster: the brokers.
+        place: the partition.
+        time_ms: the minimum timestamp of the record.
+        start: what a broker has answered for that time: the offset of such a record, or of a marker before it.
+        isolation: the isolation level of the reader.
+
+    Returns:
+        Its offset; None if there is no such record.
+
+    Raises:
+        OffsetOutOfRange: the offset was removed.
+        Unavailable, Corrupt: as `answers`.
+    """
+    for _, header in headers_in(cluster.fetch(*place, start, LOOK_SIZE, isolation).records):
+        if not header.is_control and header.base_offset <= start:
+            return start
+        break
+    end = cluster.list_offsets({place: LATEST}, isolation)[place].offset
+    for fetched, headers in answers(cluster, Range(place, start, end), isolation):
+        for position, header in headers:
+            if may_hold(header, time_ms, start):
+                found = first_in_batch(fetched.records, position, time_ms, start)
+                if found is not None:
+                    return found if found < end else None
+    return None
+
+
+def read(options: ReadOptions, cluster: Cluster, piece: Piece, decoder: Any) -> Iterator[Any]:
+    """The record batches of a piece, decoded.
+
+    Args:
+        options: the options of the read.
+        cluster: the brokers.
+        piece: what to read.
+        decoder: a decoder of this partition with the wanted columns.
+
+    Raises:
+        Unavailable: the broker does not answer, or a part of the piece was removed meanwhile.
+        Corrupt: a record batch is damaged; names the offset.
+    """
+    if _is_another_topic(cluster, piece):
+        lost(options, f"{piece.topic} was deleted and created again since the read was planned")
+        return
+    wanted = Range((piece.topic, piece.partition), piece.start, piece.end)
+    offset = piece.start
+    while offset < piece.end:
+        try:
+            fetched = cluster.fetch(piece.topic, piece.partition, offset, FETCH_SIZE, options.isolation)
+        except OffsetOutOfRange:
+            offset = _after_loss(options, cluster, piece, offset)
+            continue
+        yield from decoder.feed(fetched.records, offset, piece.end, fetched.aborted)
+        reached = max(decoder.next_offset, offset)
+        if reached == offset:
+            reached = after_nothing(fetched, wanted, offset, options.isolation)
+        offset = reached
+
+
+def check_topics(cluster: Cluster, pieces: Iterable[Piece]) -> None:
+    """Check after a read that its topics are the planned ones, because brokers look topics up by name.
+
+    Raises:
+        Unavailable: a topic was replaced meanwhile, and the records may be those of the new one.
+    """
+    cluster.forget_metadata()
+    for piece in {piece.topic: piece for piece in pieces}.values():
+        with contextlib.suppress(Missing):  # The topic existed while it was read.
+            if _is_another_topic(cluster, piece):
+                raise Unavailable(f"{piece.topic} was deleted and created again while it was read")
+
+
+def _is_another_topic(cluster: Cluster, piece: Piece) -> bool:
+    """Whether the topic was replaced by one of the same name since it was planned for."""
+    topic = cluster.retrying(f"looking for {piece.topic}", lambda: cluster.topic(piece.topic))
+    return bool(piece.topic_id and topic.topic_id is not None and topic.topic_id.hex != piece.topic_id)
+
+
+def _after_loss(options: ReadOptions, cluster: Cluster, piece: Piece, offset: int) -> int:
+    """The next offset to read after the log start has moved past `offset`."""
+    place = (piece.topic, piece.partition)
+    first = cluster.list_offsets({place: EARLIEST}, options.isolation)[place].offset
+    if first <= offset:
+        raise Unavailable(
+            f"{name(place)} does not reach offset {offset}, which was there when the read was planned"
+        )
+    lost(
+        options,
+        f"{name(place)} begins at offset {first} by now: offsets {offset} to {min(first, piece.end) - 1} were removed "
+        "while they were read",
+    )
+    return first

@@ -1,0 +1,217 @@
+"""Count of the records of a range by batch headers and summaries, without decoding a record.
+
+The summary of a sealed segment contains the number of its data records. A committed reader does not see records of
+aborted transactions; these are counted by the headers between a transaction's first offset and its marker. If no
+transaction is open at either end of the segment, the summary's count of committed records can be used instead. In other
+cases it cannot: the summary counts all records of a transaction in the segment of the commit marker. Some of them are
+in earlier segments, where compaction may have removed records since.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stablelog.batch.header import BatchHeader
+from stablelog.batch.records import decode_records
+from stablelog.log.summary import Summary
+from stablelog.log.transaction_index import AbortedTxn
+from stablelog.spark.planning import shares
+from stablelog.spark.segments.partition_files import PartitionFiles
+from stablelog.spark.source.resolve import Range
+
+_NO_LIMIT = 2**62
+GAP_COUNT_MAX = (
+    1000  # Ranges with fewer offsets between them are read as one: finding a position costs as much.
+)
+
+
+@dataclass(slots=True)
+class Aborted:
+    """Which batches are of aborted transactions."""
+
+    _by_producer: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, txns: Iterable[AbortedTxn]) -> "Aborted":
+        """Those of a partition's transaction indexes."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for txn in txns:
+            found.setdefault(txn.producer_id, []).append((txn.first_offset, txn.last_offset))
+        return cls({producer: sorted(ranges) for producer, ranges in found.items()})
+
+    def holds(self, header: BatchHeader) -> bool:
+        """Whether a batch of records is of an aborted transaction."""
+        ranges = self._by_producer.get(header.producer_id) if header.is_transactional else None
+        if not ranges:
+            return False
+        place = bisect_right(ranges, (header.base_offset, 2**63)) - 1
+        return place >= 0 and header.base_offset <= ranges[place][1]
+
+
+def files_count(files: PartitionFiles, start: int, end: int, *, committed: bool) -> int:
+    """Count the records of [start, end) that a reader sees.
+
+    Args:
+        files: the segment files of the partition.
+        start: inclusive; not before the log's start.
+        end: exclusive; for a committed reader at most the last stable offset.
+        committed: whether the reader sees committed records only.
+
+    Raises:
+        Gone: a file was removed since it was listed.
+        Unavailable, Corrupt: as `PartitionFiles.span`.
+    """
+    total, reached = 0, start
+    for place, segment in enumerate(files.segments[:-1]):
+        next_base, summary = files.segments[place + 1].base_offset, segment.summary
+        if summary is None or segment.base_offset < start or next_base > end:
+            continue
+        segment.check(next_base)
+        total += _walked(files, reached, segment.base_offset, committed=committed)
+        total += _committed_count(files, place, summary) if committed else summary.record_count
+        reached = next_base
+    return total + _walked(files, reached, end, committed=committed)
+
+
+def _committed_count(files: PartitionFiles, place: int, summary: Summary) -> int:
+    """Count the records of a segment whose transactions were committed; all of it is decided."""
+    aborted = files.aborted(summary.base_offset, summary.end_offset)
+    if not aborted:
+        return summary.record_count
+    if _is_closed(files, place, summary):
+        return summary.committed_count
+    return summary.record_count - _aborted_count(files, aborted, summary.base_offset, summary.end_offset)
+
+
+def _is_closed(files: PartitionFiles, place: int, summary: Summary) -> bool:
+    """Whether no transaction was open at the segment's beginning, and none at its end."""
+    if place:
+        before = files.segments[place - 1].summary
+        nothing_open = before is not None and before.stable_offset == before.end_offset == summary.base_offset
+    else:
+        # A transaction may have been open in a removed segment before this one.
+        nothing_open = summary.base_offset == 0
+    return nothing_open and summary.stable_offset == summary.end_offset
+
+
+def _aborted_count(files: PartitionFiles, aborted: Sequence[AbortedTxn], start: int, end: int) -> int:
+    """Count the records of aborted transactions in [start, end), by headers.
+
+    Args:
+        files: the segment files of the partition.
+        aborted: the aborted transactions that touch the range, by their first offsets.
+        start: first offset, in one segment.
+        end: exclusive end offset, in the same segment.
+    """
+    held = Aborted.of(aborted)
+    return sum(
+        header.record_count
+        for low, high in _stretches(aborted, start, end)
+        for header, _ in _headers(files, low, high)
+        if not header.is_control and held.holds(header)
+    )
+
+
+def _stretches(aborted: Iterable[AbortedTxn], start: int, end: int) -> list[tuple[int, int]]:
+    """The ranges of [start, end) in which aborted transactions were open; neighbours are joined."""
+    found: list[tuple[int, int]] = []
+    for txn in aborted:
+        first, last = max(txn.first_offset, start), min(txn.last_offset, end)
+        if found and first <= found[-1][1] + GAP_COUNT_MAX:
+            found[-1] = found[-1][0], max(found[-1][1], last)
+        else:
+            found.append((first, last))
+    return found
+
+
+def _headers(files: PartitionFiles, start: int, end: int) -> Iterator[tuple[BatchHeader, bytes | None]]:
+    """The headers of the batches that touch [start, end); with the bytes of those that the range cuts and that have gaps."""
+    if start >= end:
+        return
+    for part in files.span(start, end).parts:
+        for position, header in part.segment.headers(part.position):
+            if position >= part.end_position:
+                break
+            cut = header.base_offset < start or header.next_offset > end
+            gaps = header.record_count != header.last_offset_delta + 1
+            yield header, part.segment.read(position, header.size) if cut and gaps else None
+
+
+def _walked(files: PartitionFiles, start: int, end: int, *, committed: bool) -> int:
+    if start >= end:
+        return 0
+    aborted = Aborted.of(files.aborted(start, end)) if committed else Aborted()
+    return sum(
+        records_inside(header, batch, start, end)
+        for header, batch in _headers(files, start, end)
+        if not header.is_control and not aborted.holds(header)
+    )
+
+
+def records_inside(header: BatchHeader, batch: bytes | memoryview | None, start: int, end: int) -> int:
+    """How many records of a batch have offsets in [start, end)."""
+    if header.base_offset >= start and header.next_offset <= end:
+        return header.record_count
+    if header.record_count == header.last_offset_delta + 1:
+        return max(0, min(header.next_offset, end) - max(header.base_offset, start))
+    assert batch is not None
+    return sum(1 for record in decode_records(batch) if start <= record.offset < end)
+
+
+def files_limited(
+    files: Mapping[Range, PartitionFiles], count_max: int | None, size_max: int | None, *, committed: bool
+) -> dict[Range, int]:
+    """End offsets for the ranges, so that all together stay within a limit of records and bytes; at least one batch.
+
+    Markers, aborted records and gaps do not count. Each range gets a share; what one range leaves, the others get.
+    """
+    amounts = {wanted: wanted.end - wanted.start for wanted in files}
+    count_left, size_left = count_max if count_max is not None else _NO_LIMIT, size_max or _NO_LIMIT
+    counts = shares(amounts, count_left)
+    sizes = shares(amounts, size_left)
+    if size_max is not None:
+        all_size = sum(amounts.values())
+        sizes = {wanted: size_max * amount // all_size for wanted, amount in amounts.items()}
+    found = {wanted: wanted.start for wanted in files}
+    for is_second in (False, True):
+        for wanted in files:
+            rest = wanted._replace(start=found[wanted])
+            if rest.start == rest.end:
+                continue
+            budget = _Budget(
+                count_left if is_second or count_max is None else counts[wanted],
+                size_left if is_second or size_max is None else sizes[wanted],
+            )
+            before = budget.count, budget.size
+            # A batch that is larger than the limit is read anyway; otherwise it would never be read.
+            is_stuck = is_second and all(found[one] == one.start for one in files)
+            found[wanted] = _limit(files[wanted], rest, budget, committed=committed, is_stuck=is_stuck)
+            count_left -= before[0] - budget.count
+            size_left -= before[1] - budget.size
+    return found
+
+
+@dataclass(slots=True)
+class _Budget:
+    count: int
+    size: int
+
+
+def _limit(files: PartitionFiles, wanted: Range, budget: _Budget, *, committed: bool, is_stuck: bool) -> int:
+    """The end offset up to which the budget reaches; the used part is subtracted from the budget."""
+    aborted = Aborted.of(files.aborted(wanted.start, wanted.end)) if committed else Aborted()
+    end = wanted.start
+    for header, _ in _headers(files, wanted.start, wanted.end):
+        if header.size > budget.size and not (is_stuck and end == wanted.start):
+            return end
+        if not header.is_control and not aborted.holds(header):
+            first = max(header.base_offset, wanted.start)
+            # Of these offsets, at most this many are records.
+            inside = min(min(header.next_offset, wanted.end) - first, header.record_count)
+            if inside > budget.count:
+                taken, budget.count = budget.count, 0
+                return first + taken if taken else end
+            budget.count -= inside
+        budget.size -= header.size
+        end = min(header.next_offset, wanted.end)
+    return wanted.end

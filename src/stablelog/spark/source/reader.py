@@ -1,0 +1,349 @@
+"""The readers: topics as DataFrames and as streams; by default only committed records."""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from stablelog.client.cluster import Missing
+from stablelog.errors import InvalidConfig
+from stablelog.spark.offsets import StreamOffsets
+from stablelog.spark.options import ReadOptions
+from stablelog.spark.planning import Limits, Piece, Span, plan
+from stablelog.spark.schema import Columns
+from stablelog.spark.source import broker_log, directory_log
+from stablelog.spark.source.cuts import batch_ranges, cluster_of
+from stablelog.spark.source.filters import Hook, Narrowing
+from stablelog.spark.source.resolve import Log, Range, ranges_between, resolve, stream_end, stream_ranges
+from stablelog.spark.worker import tune_worker
+from stablelog.types import TopicPartition
+
+log = logging.getLogger(__name__)
+METADATA_AGE_MAX_S = 5.0
+
+
+class TaskPartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        super().__init__(None)
+        self.pieces = tuple(pieces)
+
+
+def open_log(options: ReadOptions) -> Log:
+    """Open the log that the options name."""
+    if options.bootstrap is None:
+        return directory_log.DirectoryLog(options)
+    if options.scan == "fetch":
+        return broker_log.BrokerLog(options)
+    return directory_log.SharedLog(options, broker_log.BrokerLog(options))
+
+
+def limits(options: ReadOptions) -> Limits:
+    """The limits of tasks that the options ask for."""
+    return Limits(
+        options.target_size,
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        options.task_count_min,
+        options.task_offsets_max,
+    )
+
+
+def read_offsets(value: Mapping[str, Any], *, at_cuts: bool) -> StreamOffsets:
+    """The offsets that Spark has kept of a stream.
+
+    Raises:
+        InvalidConfig: they are of a stream that reads at cuts, and this one does not; or the other way round.
+    """
+    found = StreamOffsets.from_json(value)
+    if at_cuts and found.cut is None:
+        raise InvalidConfig(
+            "the checkpoint is of a query without cut=true, whose offsets are no cut: leave out cut, or begin with a new "
+            "checkpoint"
+        )
+    if not at_cuts and found.cut is not None:
+        raise InvalidConfig(
+            "the checkpoint is of a query with cut=true: give that option again, or begin with a new checkpoint"
+        )
+    return found
+
+
+def check_columns(columns: Columns, log: Log, topics: Iterable[str]) -> None:
+    """See that the topics have what the columns want.
+
+    Raises:
+        InvalidConfig: columns of commits are wanted, and a topic is not in commit order.
+    """
+    if columns.of_commits:
+        from stablelog.spark.columns.commit_columns import group_of
+
+        for topic in topics:
+            group_of(cluster_of(log), topic)
+
+
+def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterator[Any]:
+    """The records of a task, in Arrow batches. Spark hands in a partition of its own where there is nothing to read."""
+    from stablelog.spark.columns.arrow_schema import arrow_schema
+    from stablelog.spark.columns.builder import ColumnBuilder
+    from stablelog.spark.columns.commit_columns import CommitColumns, decoded_names
+    from stablelog.spark.columns.decoder import Decoder
+
+    tune_worker()
+    if not isinstance(partition, TaskPartition):
+        return
+    cluster = broker_log.connect(options) if options.bootstrap is not None else None
+    # One builder for the task, so that small pieces share a batch.
+    builder = ColumnBuilder(arrow_schema(decoded_names(columns.names)))
+    fetched: list[Piece] = []
+    try:
+        for piece in partition.pieces:
+            decoder = Decoder(
+                piece.topic,
+                piece.partition,
+                isolation=options.isolation,
+                check_crc=options.check_crc,
+                builder=builder,
+            )
+            if piece.extents or cluster is None:
+                batches = directory_log.read(options, cluster, piece, decoder)
+            else:
+                batches = broker_log.read(options, cluster, piece, decoder)
+            if columns.of_commits:
+                assert cluster is not None
+                of_commits = CommitColumns(cluster, piece, columns.names)
+                batches = map(of_commits.added, chain(batches, builder.take()))
+            for batch in batches:
+                yield columns.shaped(batch)
+            if not piece.extents and decoder.next_offset > piece.start:
+                fetched.append(piece)
+        for batch in builder.take():
+            yield columns.shaped(batch)
+        if cluster is not None and fetched:
+            broker_log.check_topics(cluster, fetched)
+    finally:
+        if cluster is not None:
+            cluster.close()
+
+
+class StablelogReader(DataSourceReader):
+    """Reads topics as they are when the read is planned."""
+
+    def __init__(self, options: ReadOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+        self._narrowing = Narrowing()
+        if options.filter_pushdown:
+            self.pushFilters = Hook(DataSourceReader.pushFilters, self._narrowing.take)  # type: ignore[method-assign, assignment]
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks of the read."""
+        log = open_log(self._options)
+        try:
+            return [TaskPartition(pieces) for pieces in plan(self._spans(log), limits(self._options))]
+        finally:
+            log.close()
+
+    def _spans(self, log: Log) -> list[Span]:
+        narrowing = self._narrowing
+        ranges, topic_ids = batch_ranges(self._options, log)
+        check_columns(self._columns, log, topic_ids)
+        kept = []
+        for place, start, end in ranges:
+            start, end = narrowing.cut(start, end)
+            if narrowing.keeps(place) and start < end:
+                kept.append(Range(place, start, end))
+        if narrowing.timestamp_min_ms is not None and kept:
+            firsts = log.at_times({wanted.place: narrowing.timestamp_min_ms for wanted in kept})
+            found = []
+            for place, start, end in kept:
+                first = firsts[place]
+                if first is not None and first < end:
+                    found.append(Range(place, max(start, first), end))
+            kept = found
+        return list(log.spans(kept, topic_ids))
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """The records of a task."""
+        return read_task(self._options, self._columns, partition)
+
+    def __getstate__(self) -> Any:
+        return self._options, self._columns
+
+    def __setstate__(self, state: Any) -> None:
+        self._options, self._columns = state
+
+
+class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics as they grow. Its offsets are the next ones to read, by topic and partition."""
+
+    def __init__(self, options: ReadOptions, columns: Columns) -> None:
+        self._options = options
+        self._columns = columns
+        self._log: Log | None = None
+        self._partitions: dict[TopicPartition, str] = {}
+        self._partitions_at = float("-inf")
+        self._latest: dict[TopicPartition, int] = {}
+        self._batch_at = float("-inf")
+        self._target: StreamOffsets | None = None
+        self._missing: set[str] = set()  # Topics that the options name and that do not exist.
+        self._checked: set[str] = set()  # Topics that are known to have the wanted columns.
+
+    @property
+    def _opened(self) -> Log:
+        if self._log is None:
+            self._log = open_log(self._options)
+        return self._log
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a query without a checkpoint begins."""
+        log = self._opened
+        partitions = log.partitions()
+        latest, earliest = log.latest(partitions), log.earliest(partitions)
+        found = resolve(self._options, log, self._options.starting, "startingOffsets", earliest, latest)
+        return StreamOffsets(found, _ids(partitions)).to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """A limit of the options. Spark accepts only one; `latestOffset` applies all of them."""
+        options = self._options
+        if options.trigger_offsets_max is not None:
+            return ReadMaxRows(options.trigger_offsets_max)
+        if options.trigger_size_max is not None:
+            return ReadMaxBytes(options.trigger_size_max)
+        if options.trigger_offsets_min is not None:
+            return ReadMinRows(options.trigger_offsets_min)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """Limit the query to records that exist now."""
+        partitions = self._there()
+        self._target = StreamOffsets(self._opened.latest(partitions), _ids(partitions))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Up to where the next micro-batch reads; `start` itself if there is nothing to read."""
+        before = read_offsets(start, at_cuts=False)
+        latest = self._look()
+        if self._target is not None:
+            latest = {
+                place: min(offset, max(self._target.next_offsets[place], before.next_offsets.get(place, 0)))
+                for place, offset in latest.items()
+                if place in self._target.next_offsets
+            }
+        if any(before.next_offsets.get(place) != offset for place, offset in latest.items()):
+            # The topic ids are read after the offsets: a topic that was created again meanwhile has another id.
+            self._partitions = self._there()
+            self._partitions_at = time.monotonic()
+            latest = {place: offset for place, offset in latest.items() if place in self._partitions}
+        end = stream_end(self._options, before, self._partitions, latest)
+        return start if end == before else self._admitted(before, end, limit).to_json()
+
+    def _admitted(self, start: StreamOffsets, end: StreamOffsets, limit: ReadLimit) -> StreamOffsets:
+        """Up to where the next micro-batch reads of what could be read; `start` if it waits for more."""
+        if not isinstance(limit, ReadAllAvailable):
+            end = self._limited(start, end)
+        if end != start:
+            self._batch_at = time.monotonic()
+        return end
+
+    def _look(self) -> dict[TopicPartition, int]:
+        """Request the end offsets.
+
+        They are never cached: a writer that then calls `processAllAvailable` expects its rows.
+        """
+        now = time.monotonic()
+        if now - self._partitions_at > METADATA_AGE_MAX_S:
+            self._partitions = self._there()
+            self._partitions_at = now
+        try:
+            self._latest = self._opened.latest(self._partitions)
+        except Missing:  # A topic was deleted after its partitions were listed.
+            self._partitions = self._there()
+            self._latest = self._opened.latest(self._partitions)
+        return self._latest
+
+    def _there(self) -> dict[TopicPartition, str]:
+        """The partitions. Of a query that bears losses, those that are left: what is gone is told by its offsets."""
+        found = self._opened.partitions(there_only=not self._options.fail_on_data_loss)
+        missing = set(self._options.topics) - {topic for topic, _ in found}
+        if missing - self._missing:
+            log.warning("there is no topic %s; going on without", ", ".join(sorted(missing)))
+        self._missing = missing
+        return found
+
+    def _limited(self, start: StreamOffsets, end: StreamOffsets) -> StreamOffsets:
+        options = self._options
+        ranges = ranges_between(start.next_offsets, end.next_offsets)
+        if self._waits(lambda: sum(wanted.end - wanted.start for wanted in ranges)):
+            return start
+        if options.trigger_offsets_max is None and options.trigger_size_max is None:
+            return end
+        if not options.fail_on_data_loss:
+            # A removed range is skipped as a whole, not in steps of the limit.
+            firsts = self._opened.earliest([wanted.place for wanted in ranges])
+            ranges = [
+                wanted._replace(start=max(wanted.start, firsts[wanted.place]))
+                for wanted in ranges
+                if firsts[wanted.place] < wanted.end
+            ]
+        ends = self._opened.limited(
+            ranges, end.topic_ids, options.trigger_offsets_max, options.trigger_size_max
+        )
+        return StreamOffsets({**end.next_offsets, **ends}, end.topic_ids)
+
+    def _waits(self, count: Callable[[], int]) -> bool:
+        """Whether the micro-batch is still too small, and the maximum delay is not over."""
+        count_min = self._options.trigger_offsets_min
+        if count_min is None or self._target is not None or count() >= count_min:
+            return False
+        if self._batch_at == float("-inf"):
+            self._batch_at = time.monotonic()  # The first delay begins with the query.
+        return (time.monotonic() - self._batch_at) * 1000 < self._options.trigger_delay_max_ms
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """The ends of the partitions, for the query's progress: what is still to be read lies before them."""
+        return StreamOffsets(self._latest, _ids(self._partitions)).to_json() if self._latest else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of a micro-batch. They depend only on the offsets, because a restarted query calls this first."""
+        log = self._opened
+        before, after = read_offsets(start, at_cuts=False), read_offsets(end, at_cuts=False)
+        ranges = stream_ranges(self._options, log, before, after)
+        topics = after.topic_ids.keys() - self._checked
+        check_columns(self._columns, log, topics)
+        self._checked |= topics
+        spans = log.spans(ranges, after.topic_ids)
+        return [TaskPartition(pieces) for pieces in plan(spans, limits(self._options))]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """The records of a task."""
+        return read_task(self._options, self._columns, partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Do nothing: the checkpoint has the offsets."""
+
+    def stop(self) -> None:
+        """Close connections and files."""
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def __getstate__(self) -> Any:
+        return self._options, self._columns
+
+    def __setstate__(self, state: Any) -> None:
+        self.__init__(*state)  # type: ignore[misc]
+
+
+def _ids(partitions: Mapping[TopicPartition, str]) -> dict[str, str]:
+    return {topic: topic_id for (topic, _), topic_id in partitions.items() if topic_id}

@@ -1,0 +1,289 @@
+"""Ranges of a read: options and the state of the log become ranges of offsets; lost data is reported exactly.
+
+These are lost: wanted offsets before the log start or after the end, partitions that do not exist any more, and topics
+that were deleted and created again (their ids differ). Gaps between the offsets of records are markers, aborted records
+and records that compaction removed; they are not a loss.
+"""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from stablelog.client.cluster import Missing
+from stablelog.errors import InvalidConfig, Unavailable
+from stablelog.spark.offsets import EARLIEST, LATEST, Bound, StreamOffsets
+from stablelog.spark.options import ReadOptions
+from stablelog.spark.planning import Span
+from stablelog.spark.segments.partition_files import PartitionFiles
+from stablelog.types import TopicPartition
+
+log = logging.getLogger(__name__)
+SHOWN_MAX = 5  # partitions named in a message
+
+
+class Range(NamedTuple):
+    """The offsets [start, end) of a partition."""
+
+    place: TopicPartition
+    start: int
+    end: int
+
+
+class Log(Protocol):
+    """Where a read finds its records: brokers, or a data directory."""
+
+    def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
+        """Every partition that the options name, with its topic's id; an empty one where none is known.
+
+        Args:
+            there_only: pass over topics and partitions that were named and are not there.
+
+        Raises:
+            Refused: a topic or partition that was named is not there.
+        """
+        ...
+
+    def earliest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset of each."""
+        ...
+
+    def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The end of each, exclusive, for a reader of the options' isolation."""
+        ...
+
+    def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+        """The offset of the first record of that time in ms or later, of those that can be read; None where there is none."""
+        ...
+
+    def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
+        """The ranges with what is known of their bytes."""
+        ...
+
+    def files_of(
+        self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
+    ) -> Mapping[Range, PartitionFiles | None]:
+        """The segment files that hold each range at present; None if they are not accessible."""
+        ...
+
+    def limited(
+        self,
+        ranges: Sequence[Range],
+        topic_ids: Mapping[str, str],
+        count_max: int | None,
+        size_max: int | None,
+    ) -> dict[TopicPartition, int]:
+        """End offsets for the ranges, so that all together stay within a limit of records and of stored bytes."""
+        ...
+
+    def close(self) -> None:
+        """Close connections."""
+        ...
+
+
+def name(place: TopicPartition) -> str:
+    """A partition, for people."""
+    return f"{place[0]}-{place[1]}"
+
+
+def names(places: Iterable[TopicPartition]) -> str:
+    """Some partitions, for people."""
+    shown = [name(place) for place in sorted(places)]
+    more = len(shown) - SHOWN_MAX
+    return ", ".join(shown[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+def ranges_between(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> list[Range]:
+    """What is to be read, partition by partition; one that has no start is read from its beginning."""
+    return [
+        Range(place, starts.get(place, 0), end)
+        for place, end in sorted(ends.items())
+        if starts.get(place, 0) < end
+    ]
+
+
+def lost(options: ReadOptions, message: str) -> None:
+    """Report that records are lost.
+
+    Raises:
+        Unavailable: unless failOnDataLoss is false.
+    """
+    if options.fail_on_data_loss:
+        raise Unavailable(
+            f"{message}. Set failOnDataLoss to false to go on without them, or give other starting offsets"
+        )
+    log.warning("%s; going on without, as failOnDataLoss is false", message)
+
+
+def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str, str]]:
+    """The ranges that a batch reads, and the ids of its topics.
+
+    Raises:
+        InvalidConfig: the offsets of an option do not fit the partitions.
+        Unavailable: offsets that were asked for are not in the log.
+    """
+    partitions = log_.partitions()
+    places = sorted(partitions)
+    # The end is read before the start: records that retention removes in between must not look as if they had never
+    # existed.
+    latest = log_.latest(places)
+    earliest = log_.earliest(places)
+    ends = resolve(options, log_, options.ending, "endingOffsets", earliest, latest)
+    starts = resolve(options, log_, options.starting, "startingOffsets", earliest, latest)
+    ranges = []
+    for place in places:
+        start, end = starts[place], ends[place]
+        if start > end and options.starting.kind == "offsets" and options.ending.kind == "offsets":
+            raise InvalidConfig(f"{name(place)} is to be read from {start} to {end}, which is before it")
+        if start < end:
+            ranges.append(Range(place, start, end))
+    return ranges, {place[0]: topic_id for place, topic_id in partitions.items() if topic_id}
+
+
+def resolve(
+    options: ReadOptions,
+    log_: Log,
+    bound: Bound,
+    option: str,
+    earliest: Mapping[TopicPartition, int],
+    latest: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """The offset of each partition at which a bound lies, within the log.
+
+    Raises:
+        InvalidConfig: the bound names other partitions than the read has.
+        Unavailable: an offset is not in the log any more, or not yet; or no record is at or after the time.
+    """
+    if bound.kind == "earliest":
+        return dict(earliest)
+    if bound.kind == "latest":
+        return dict(latest)
+    if bound.kind == "timestamp":
+        return _at_times(options, log_, dict.fromkeys(earliest, bound.timestamp_ms), option, latest)
+    _check_places(option, bound, set(earliest))
+    if bound.kind == "timestamps":
+        times = {place: bound.by_partition[place[0]][place[1]] for place in earliest}
+        return _at_times(options, log_, times, option, latest)
+    found = {}
+    for place, first in earliest.items():
+        wanted = bound.by_partition[place[0]][place[1]]
+        if wanted == EARLIEST:
+            wanted = first
+        elif wanted == LATEST:
+            wanted = latest[place]
+        elif wanted < first:
+            lost(options, f"{name(place)} begins at offset {first}, and was to be read from {wanted}")
+            wanted = first
+        elif wanted > latest[place]:
+            lost(options, f"{name(place)} ends at offset {latest[place]}, and {option} says {wanted}")
+            wanted = latest[place]
+        found[place] = wanted
+    return found
+
+
+def _check_places(option: str, bound: Bound, places: set[TopicPartition]) -> None:
+    named = bound.places()
+    if named - places:
+        raise InvalidConfig(f"{option} names {names(named - places)}, which is not read")
+    if places - named:
+        raise InvalidConfig(
+            f"{option} does not name {names(places - named)}: name every partition, with -2 for earliest and -1 for latest"
+        )
+
+
+def _at_times(
+    options: ReadOptions,
+    log_: Log,
+    times: Mapping[TopicPartition, int],
+    option: str,
+    latest: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    found = {}
+    for place, offset in log_.at_times(times).items():
+        if offset is None and option == "startingOffsets" and not options.latest_if_late:
+            raise Unavailable(
+                f"{name(place)} has no record of time {times[place]} or later; "
+                "startingOffsetsByTimestampStrategy=latest begins at its end"
+            )
+        found[place] = latest[place] if offset is None else min(offset, latest[place])
+    return found
+
+
+def stream_ranges(options: ReadOptions, log_: Log, start: StreamOffsets, end: StreamOffsets) -> list[Range]:
+    """The ranges that a micro-batch reads. Equal offsets give equal ranges, as long as nothing is lost.
+
+    Raises:
+        Unavailable: something of it is gone.
+    """
+    ranges = []
+    for place, end_offset in sorted(end.next_offsets.items()):
+        known = start.next_offsets.get(place)
+        if _other_topic(start, end, place[0]):
+            known = None
+        # A partition that was added later is read from its beginning.
+        start_offset = 0 if known is None else known
+        if start_offset < end_offset:
+            ranges.append(Range(place, start_offset, end_offset))
+    try:
+        earliest = log_.earliest([wanted.place for wanted in ranges]) if ranges else {}
+    except Missing:
+        if options.fail_on_data_loss:
+            raise
+        there = log_.partitions(there_only=True)
+        gone = [wanted.place for wanted in ranges if wanted.place not in there]
+        if gone:
+            lost(options, f"{names(gone)} is not there any more, and was not read to its end")
+        ranges = [wanted for wanted in ranges if wanted.place in there]
+        earliest = log_.earliest([wanted.place for wanted in ranges])
+    kept = []
+    for wanted in ranges:
+        first = earliest[wanted.place]
+        if wanted.start < first:
+            lost(
+                options,
+                f"{name(wanted.place)} begins at offset {first} by now: offsets {wanted.start} to {min(first, wanted.end) - 1} "
+                "were removed before they were read",
+            )
+            wanted = wanted._replace(start=first)
+        if wanted.start < wanted.end:
+            kept.append(wanted)
+    return kept
+
+
+def _other_topic(start: StreamOffsets, end: StreamOffsets, topic: str) -> bool:
+    before, now = start.topic_ids.get(topic), end.topic_ids.get(topic)
+    return before is not None and now is not None and before != now
+
+
+def stream_end(
+    options: ReadOptions,
+    start: StreamOffsets,
+    partitions: Mapping[TopicPartition, str],
+    latest: Mapping[TopicPartition, int],
+) -> StreamOffsets:
+    """The offsets up to which a stream can read now, checked against those that it has read.
+
+    Args:
+        options: the options of the read.
+        start: up to where it has read.
+        partitions: those that there are, with their topics' ids.
+        latest: the end of each.
+
+    Raises:
+        Unavailable: a partition is gone, or is not what it was.
+    """
+    ids = {place[0]: topic_id for place, topic_id in partitions.items() if topic_id}
+    now = StreamOffsets(latest, ids)
+    gone = set(start.next_offsets) - set(partitions)
+    if gone:
+        lost(options, f"{names(gone)} was read before and is not there any more")
+    replaced = {topic for topic in ids if _other_topic(start, now, topic)}
+    if replaced:
+        lost(options, f"{', '.join(sorted(replaced))} was deleted and created again since it was read")
+    found = {}
+    for place, offset in latest.items():
+        before = start.next_offsets.get(place)
+        if before is not None and place[0] not in replaced and offset < before:
+            lost(options, f"{name(place)} ends at offset {offset}, and was read up to {before} before")
+            offset = before
+        found[place] = offset
+    return StreamOffsets(found, ids)

@@ -1,0 +1,3 @@
+"""Values that every room shares."""
+
+TopicPartition = tuple[str, int]  # topic name, index of the partition

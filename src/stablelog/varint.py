@@ -1,0 +1,76 @@
+"""Variable-length integers: seven bits to a byte, the least first, and the high bit on all bytes but the last.
+
+Messages have unsigned ones of up to 32 bits (KIP-482). Records have signed ones of up to 64 bits, zig-zag encoded, so
+that small negative numbers are short, too (KIP-98).
+"""
+
+from typing import Final
+
+from stablelog.errors import Corrupt
+
+Buffer = bytes | bytearray | memoryview
+
+UVARINT_SIZE_MAX: Final = 5
+VARINT_BITS: Final = 64
+SHORT_COUNT: Final = 1024  # unsigned and signed numbers below it are encoded once
+
+
+def _encode(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+_SHORT_UVARINTS = [_encode(value) for value in range(SHORT_COUNT)]
+_SHORT_VARINTS = [_encode(2 * value) for value in range(SHORT_COUNT)]
+
+
+def encode_uvarint(value: int) -> bytes:
+    """An unsigned varint."""
+    assert value >= 0
+    return _SHORT_UVARINTS[value] if value < SHORT_COUNT else _encode(value)
+
+
+def read_uvarint(data: Buffer, at: int) -> tuple[int, int]:
+    """Read an unsigned varint of up to 32 bits. Returns (value, where the next thing begins).
+
+    Raises:
+        ValueError: it does not end, or is longer.
+    """
+    value = shift = 0
+    while shift < 7 * UVARINT_SIZE_MAX:
+        if at >= len(data):
+            raise ValueError("a varint is cut short")
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise ValueError("a varint that does not end")
+
+
+def encode_varint(value: int) -> bytes:
+    """A zig-zag varint of up to 64 bits."""
+    return _SHORT_VARINTS[value] if 0 <= value < SHORT_COUNT else _encode((value << 1) ^ (value >> 63))
+
+
+def read_varint(data: Buffer, at: int) -> tuple[int, int]:
+    """Read a zig-zag varint of up to 64 bits. Returns (value, where the next thing begins).
+
+    Raises:
+        Corrupt: it does not end, or is longer.
+    """
+    result = shift = 0
+    while True:
+        if at >= len(data) or shift >= VARINT_BITS:
+            raise Corrupt("a varint that does not end")
+        byte = data[at]
+        at += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (result >> 1) ^ -(result & 1), at
+        shift += 7

@@ -1,0 +1,149 @@
+"""The APIs that stablelog speaks: one row for each, with its versions and how its requests are served.
+
+An API needs a row here, and a module in `broker.apis` with the name of its key in lower case and a function `handle`.
+The router, ApiVersions, the client and docs/protocol.md follow the rows. The messages of Kafka's APIs are kio's.
+The messages of stablelog's own APIs are in `wire.extension`; their keys are from a range that Kafka does not use.
+"""
+
+from collections.abc import Mapping
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+
+class ApiKey(IntEnum):
+    """The number by which a request names its API."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
+    DESCRIBE_CONFIGS = 32
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
+    BEGIN_JOINT = 10_001
+    COMMIT_JOINT = 10_002
+    ABORT_JOINT = 10_003
+    DESCRIBE_CUT = 10_004
+    DESCRIBE_COMMITS = 10_005
+
+    @property
+    def snake_name(self) -> str:
+        """The name in snake case, as modules and metrics use it: `end_txn`."""
+        return self.name.lower()
+
+    @property
+    def message_name(self) -> str:
+        """The name in camel case, as the message classes use it: `EndTxn`."""
+        return "".join(word.capitalize() for word in self.name.split("_"))
+
+
+class Api(NamedTuple):
+    """The versions of an API, and how its requests are served.
+
+    Attributes:
+        first_version: the first version that ApiVersions names.
+        last_version: the last version that ApiVersions names, inclusive.
+        served_from: the broker refuses requests of an older version, although ApiVersions names that version.
+        extension: the module of `wire.extension` that has the messages; None if they are Kafka's.
+        is_long_poll: the response waits for what other clients do, or until a timeout that the request names.
+        is_heavy: a request takes much processor time. A connection runs one heavy request at a time; requests behind it
+            could not be answered before it anyway.
+        is_appending: the handler takes `Connection.appending` before it awaits anything.
+        repeats_request: clients send the same short request again and again; the broker decodes it once.
+        repeats_response: the broker sends the same short response again and again; it encodes the response once.
+        has_long_response: a short request can have a response with thousands of entries.
+    """
+
+    first_version: int
+    last_version: int
+    served_from: int = 0
+    extension: str | None = None
+    is_long_poll: bool = False
+    is_heavy: bool = False
+    is_appending: bool = False
+    repeats_request: bool = False
+    repeats_response: bool = False
+    has_long_response: bool = False
+
+    @property
+    def served_versions(self) -> range:
+        """The versions whose requests the broker serves."""
+        return range(max(self.first_version, self.served_from), self.last_version + 1)
+
+
+APIS: Final[Mapping[int, Api]] = MappingProxyType(
+    {
+        # ApiVersions names Produce from version 0, as Kafka does: without version 0, librdkafka before 2.11.1 would not
+        # compress. Requests below version 3 are refused: only record batches of version 2 are accepted, and these need
+        # version 3.
+        ApiKey.PRODUCE: Api(0, 12, served_from=3, is_appending=True),
+        ApiKey.FETCH: Api(4, 17, is_long_poll=True, is_heavy=True),
+        ApiKey.LIST_OFFSETS: Api(1, 8, is_heavy=True),
+        ApiKey.METADATA: Api(0, 13, is_heavy=True, has_long_response=True),
+        ApiKey.OFFSET_COMMIT: Api(2, 9, is_appending=True),
+        ApiKey.OFFSET_FETCH: Api(1, 9, is_heavy=True, has_long_response=True),
+        ApiKey.FIND_COORDINATOR: Api(0, 5),
+        ApiKey.JOIN_GROUP: Api(0, 9, is_long_poll=True),
+        ApiKey.HEARTBEAT: Api(0, 4, repeats_request=True, repeats_response=True),
+        ApiKey.LEAVE_GROUP: Api(0, 5),
+        ApiKey.SYNC_GROUP: Api(0, 5, is_long_poll=True),
+        ApiKey.DESCRIBE_GROUPS: Api(0, 6, is_heavy=True, has_long_response=True),
+        ApiKey.LIST_GROUPS: Api(0, 5, is_heavy=True, has_long_response=True),
+        ApiKey.API_VERSIONS: Api(0, 4),
+        ApiKey.CREATE_TOPICS: Api(2, 7, is_heavy=True),
+        ApiKey.DELETE_TOPICS: Api(1, 6),
+        ApiKey.DELETE_RECORDS: Api(0, 2),
+        ApiKey.INIT_PRODUCER_ID: Api(0, 6),
+        ApiKey.OFFSET_FOR_LEADER_EPOCH: Api(2, 4),
+        ApiKey.ADD_PARTITIONS_TO_TXN: Api(
+            0, 5, is_appending=True, repeats_request=True, repeats_response=True
+        ),
+        ApiKey.ADD_OFFSETS_TO_TXN: Api(0, 4, repeats_request=True, repeats_response=True),
+        ApiKey.END_TXN: Api(0, 5, repeats_request=True, repeats_response=True),
+        ApiKey.WRITE_TXN_MARKERS: Api(1, 2),
+        ApiKey.TXN_OFFSET_COMMIT: Api(0, 5, is_appending=True, repeats_response=True),
+        ApiKey.DESCRIBE_CONFIGS: Api(1, 4, is_heavy=True, has_long_response=True),
+        ApiKey.DESCRIBE_LOG_DIRS: Api(1, 4, is_heavy=True),
+        ApiKey.CREATE_PARTITIONS: Api(0, 3, is_heavy=True),
+        ApiKey.DELETE_GROUPS: Api(0, 2),
+        ApiKey.INCREMENTAL_ALTER_CONFIGS: Api(0, 1),
+        ApiKey.OFFSET_DELETE: Api(0, 0),
+        ApiKey.DESCRIBE_CLUSTER: Api(0, 1, is_heavy=True),
+        ApiKey.DESCRIBE_PRODUCERS: Api(0, 0, is_heavy=True, has_long_response=True),
+        ApiKey.DESCRIBE_TRANSACTIONS: Api(0, 0, is_heavy=True, has_long_response=True),
+        ApiKey.LIST_TRANSACTIONS: Api(0, 2, is_heavy=True, has_long_response=True),
+        ApiKey.BEGIN_JOINT: Api(0, 0, extension="joint"),
+        ApiKey.COMMIT_JOINT: Api(0, 0, extension="joint"),
+        ApiKey.ABORT_JOINT: Api(0, 0, extension="joint"),
+        ApiKey.DESCRIBE_CUT: Api(0, 0, extension="cut", has_long_response=True),
+        ApiKey.DESCRIBE_COMMITS: Api(0, 0, extension="commits", has_long_response=True),
+    }
+)
