@@ -230,11 +230,8 @@ def delete_all(watch: LoopWatch, topic: Topic) -> None:
     """Let retention delete all sealed segments, and wait until the files are gone."""
     configure(watch, topic.name, {"retention.bytes": "1"})
     directory = watch.broker.data / f"{topic.name}-0"
-    wait_until(lambda: sum(file.stat().st_size for file in _files(directory)) < SEGMENT_SIZE)
-
-
-def _files(directory: Path) -> list[Path]:
-    return [file for file in directory.iterdir() if file.is_file()]
+    # A deleted segment is renamed to .log.deleted, and its file goes after log.segment.delete.delay.ms.
+    wait_until(lambda: len(list(directory.glob("*.log*"))) == 1)
 
 
 # -- many partitions -----------------------------------------------------------------------------------------------
