@@ -502,6 +502,9 @@ class Broker:
         finally:
             self.topics.release(topic)
         await self.groups.journal.settled()
+        # Python frees an object with its last reference: 10,000 partitions at once would hold the event loop.
+        async for _ in in_turns(range(len(topic.partitions))):
+            topic.partitions.popitem()
 
     # -- stop --------------------------------------------------------------------------------------------------
 

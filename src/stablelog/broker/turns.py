@@ -31,13 +31,18 @@ class Turn:
 async def in_turns(items: Iterable[Item], *, at_once: int = 1) -> AsyncGenerator[Item]:
     """Yield the items one by one; if that takes long, let other tasks run in between.
 
+    If other tasks ran in between, they run once more at the end. Otherwise the last turn and the first turn of the work
+    that follows would hold the event loop together.
+
     Args:
         items: the items to process.
         at_once: this many items are processed without a break.
     """
-    turn = Turn()
+    first = turn = Turn()
     for number, item in enumerate(items):
         if number and number % at_once == 0 and turn.is_over:
             await asyncio.sleep(0)
             turn = Turn()
         yield item
+    if turn is not first:
+        await asyncio.sleep(0)

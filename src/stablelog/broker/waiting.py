@@ -7,10 +7,10 @@ open it waits by name.
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from stablelog.broker.tasks import Tasks
-from stablelog.broker.turns import in_turns
+from stablelog.broker.turns import AT_ONCE_MAX, in_turns
 from stablelog.log.partition import Isolation, Partition
 from stablelog.types import TopicPartition
 
@@ -53,21 +53,29 @@ class Waiters:
         try:
             for name in closed:
                 self._register(name, poll)
-            async with contextlib.aclosing(in_turns(ends.items())) as looked_at:
-                async for partition, end in looked_at:
-                    self._register(partition, poll)
-                    if partition.visible_end(isolation) > end:
-                        return True
-            while True:
-                # A name in this list belongs to a partition that may be open now. Only the caller can check that.
-                if any(
-                    isinstance(key, tuple) or key.visible_end(isolation) > ends[key] for key in poll.moved
-                ):
-                    return True
-                if not await poll.moves(deadline):
-                    return False
+            return await self._wait(poll, ends, isolation, deadline)
         finally:
             self._forget(poll, (*closed, *ends))
+            if len(ends) > AT_ONCE_MAX:
+                # The caller reads all these partitions next, which is a turn of its own.
+                await asyncio.sleep(0)
+
+    async def _wait(
+        self, poll: "_Poll", ends: Mapping[Partition, int], isolation: Isolation, deadline: float
+    ) -> bool:
+        async with contextlib.aclosing(in_turns(ends.items())) as looked_at:
+            async for partition, end in looked_at:
+                self._register(partition, poll)
+                if partition.visible_end(isolation) > end:
+                    return True
+        while True:
+            async with contextlib.aclosing(in_turns(poll.take_moved())) as looked_at:
+                async for key in looked_at:
+                    # A name belongs to a partition that may be open now. Only the caller can check that.
+                    if isinstance(key, tuple) or key.visible_end(isolation) > ends[key]:
+                        return True
+            if not await poll.moves(deadline):
+                return False
 
     def _register(self, key: Key, poll: "_Poll") -> None:
         self._waiting.setdefault(key, set()).add(poll)
@@ -93,7 +101,7 @@ class _Poll:
     """One long poll.
 
     Attributes:
-        moved: what has woken it since it last waited. It checks only these partitions.
+        moved: what has woken it since `take_moved`. It checks only these partitions.
     """
 
     def __init__(self, tasks: Tasks) -> None:
@@ -101,13 +109,20 @@ class _Poll:
         self._tasks = tasks
         self._woken: asyncio.Future[bool] | None = None
 
-    async def moves(self, deadline: float) -> bool:
-        """Wait until something wakes the poll. Returns False if the deadline passed before."""
+    def take_moved(self) -> list[Key]:
+        """What has woken the poll. It is looked at in turns, in which more may move."""
+        moved = list(self.moved)
         self.moved.clear()
+        return moved
+
+    async def moves(self, deadline: float) -> bool:
+        """Wait until something has woken the poll. Returns False if the deadline passed before."""
         loop = asyncio.get_running_loop()
         left_s = deadline - loop.time()
         if left_s <= 0:
             return False
+        if self.moved:
+            return True
         self._woken = loop.create_future()
         timer = self._tasks.later("long poll", left_s, _finish, self._woken, False)
         try:
