@@ -1,0 +1,91 @@
+"""The sample of prose, and the table of its ratings."""
+
+import ast
+
+import pytest
+
+from tests import prose
+
+SOURCE = '''"""The module explains what it is for."""
+
+LIMIT = 5  # Requests in flight of one connection.
+# The first line of a comment goes on
+# in the second line of it.
+# -- a heading of a section --
+
+
+def refuse(name):
+    """Refuse a request with a clear reason."""
+    log.warning("the topic %s is not there any more", name)
+    raise Refused(code, f"there is no topic {name!r} in the list")
+'''
+
+
+def test_docstrings_are_found_in_modules_and_functions():
+    assert [text for _, text in prose.docstrings(ast.parse(SOURCE))] == [
+        "The module explains what it is for.",
+        "Refuse a request with a clear reason.",
+    ]
+
+
+def test_comments_on_lines_that_follow_each_other_are_one():
+    assert prose.comments(SOURCE) == [
+        (3, "Requests in flight of one connection."),
+        (4, "The first line of a comment goes on in the second line of it."),
+    ]
+
+
+def test_messages_of_the_log_and_of_errors_are_found():
+    assert [text for _, text in sorted(prose.messages(ast.parse(SOURCE)))] == [
+        "'the topic %s is not there any more'",
+        "f'there is no topic {name!r} in the list'",
+    ]
+
+
+def test_sentences_of_paragraphs_lists_and_tables_are_found_without_code():
+    text = """# A heading of many words
+
+The broker listens on a port. It takes
+any free port.
+
+    stablelog serve --data DIR --port 0 here
+
+| name | what it does |
+|---|---|
+| `x` | The table says that it works. Short. |
+
+- The list has one fact for each item.
+"""
+    assert list(prose.sentences(text)) == [
+        "The broker listens on a port.",
+        "It takes any free port.",
+        "The table says that it works.",
+        "The list has one fact for each item.",
+    ]
+
+
+def test_a_seed_draws_the_same_sample_again_with_as_many_items_as_it_says():
+    drawn = list(prose.sample(prose.ROOT, 7))
+    assert drawn == list(prose.sample(prose.ROOT, 7))
+    assert drawn != list(prose.sample(prose.ROOT, 8))
+    names = [name.rpartition("-")[0] for name, _, _ in drawn]
+    counts = {name: names.count(name) for name in dict.fromkeys(names)}
+    assert counts.pop("code") == prose.CODE_COUNT
+    assert counts.pop("messages") == prose.MESSAGE_COUNT
+    assert {"readme", "client", "spark", "protocol", "decisions"} <= set(counts)
+    assert all(0 < count <= prose.SENTENCE_COUNT for count in counts.values())
+
+
+def test_the_table_has_the_mean_of_each_group_over_the_readers():
+    assert prose.table(["code-1 1\ncode-2 0.5\nspark-1 0 what is it", "code-1 1\ncode-2 0.5\nspark-1 1"]) == {
+        "code": 0.75,
+        "spark": 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    "ratings", [["code-1 2"], ["code-1"], ["code-1 1", "code-2 1"], ["code-1 1\ncode-1 1"]]
+)
+def test_ratings_that_are_not_whole_are_refused(ratings):
+    with pytest.raises(ValueError, match=r"rat|name"):
+        prose.table(ratings)
