@@ -24,7 +24,8 @@ CODE_COUNT, MESSAGE_COUNT, SENTENCE_COUNT = 80, 20, 20
 WORD_COUNT_MIN = 4  # Shorter sentences and comments say nothing that could be hard to read.
 LOG_CALLS = {"debug", "info", "warning", "error", "exception", "critical"}
 NOT_PROSE = re.compile(r"#\s*(?:type:|noqa|pragma|ruff:|mypy:|!|-- )")
-FENCE = re.compile(r"^```.*?^```", re.M | re.S)
+# Code, and the tables that `make bench` writes: their rows are labels and no sentences.
+LEFT_OUT = re.compile(r"^```.*?^```|<!-- figures -->.*?<!-- end of figures -->", re.M | re.S)
 SENTENCE_END = re.compile(r"(?<=[.:!?])\s+(?=[A-Z`*\[])")
 
 
@@ -76,7 +77,7 @@ def messages(tree):
 
 def sentences(text):
     """The sentences of a document in Markdown. A cell of a table is read like a paragraph; code is left out."""
-    paragraphs = re.split(r"\n\s*\n|\n(?=\s*[-|\d#])", FENCE.sub("", text))
+    paragraphs = re.split(r"\n\s*\n|\n(?=\s*[-|\d#])", LEFT_OUT.sub("", text))
     for paragraph in paragraphs:
         if paragraph.lstrip("\n").startswith(("    ", "#", "<!--")):
             continue
