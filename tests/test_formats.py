@@ -81,7 +81,7 @@ def test_the_table_of_versions_is_the_codes():
     )
     from stablelog.coordinators.transactions import records as commit_log
     from stablelog.log import epochs, kafka_files, log_start, snapshots, summary, transaction_index
-    from stablelog.views import commit_index
+    from stablelog.views import index_format
 
     (table,) = re.findall(r"\| file or record \|.*\n\|[-|]*\n((?:\|.*\n)+)", TEXT)
     told = {row.split("|")[1].strip(): int(row.split("|")[3]) for row in table.splitlines()}
@@ -99,7 +99,7 @@ def test_the_table_of_versions_is_the_codes():
         "`.snapshot`": snapshots.SNAPSHOT_VERSION,
         "`.producers`": snapshots.PRODUCERS_VERSION,
         "`.txnindex`": transaction_index.VERSION,
-        "`.commitsummary`": commit_index.VERSION,
+        "`.commitsummary`": index_format.VERSION,
         "commit log, a transactional id": by_kind[commit_log.TRANSACTION_KIND][1],
         "commit log, a transaction group": by_kind[commit_log.GROUP_KIND][1],
         "commit log, a joint commit's key": by_kind[commit_log.JOINT_KIND][1],

@@ -9,9 +9,11 @@ from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.errors import Corrupt
 from stablelog.views import commit_order
-from stablelog.views.commit_index import CommitIndex, CommitSummary
+from stablelog.views.commit_index import CommitIndex
 from stablelog.views.commit_order import CommitOrder
 from stablelog.views.extents import Extents
+from stablelog.views.index_builder import IndexBuilder
+from stablelog.views.index_format import CommitSummary
 
 
 def markers_out_of_order(write):
@@ -81,8 +83,8 @@ def runs_count_from_their_own_beginning(add):
     return mutant
 
 
-def torn_transactions_stay(stretches):
-    return lambda index, start, _log_start, size_max: stretches(index, start, 0, size_max)
+def torn_transactions_stay(extents_from):
+    return lambda index, start, _log_start, size_max: extents_from(index, start, 0, size_max)
 
 
 def deletions_are_not_rounded(_whole_from):
@@ -91,11 +93,12 @@ def deletions_are_not_rounded(_whole_from):
 
 def deletions_forget_open_transactions(first_needed):
     def mutant(self):
-        open_ones, self._open = self._open, {}
+        builder = self._builder
+        open_ones, builder.open = builder.open, {}
         try:
             return first_needed(self)
         finally:
-            self._open = open_ones
+            builder.open = open_ones
 
     return mutant
 
@@ -123,27 +126,21 @@ def the_commit_log_is_trimmed_at_once(_trim):
 
 
 def a_rebuilt_index_forgets_open_transactions(_reopen):
-    return lambda self, segments, opened: None
+    return lambda self, segments: None
 
 
 def an_index_is_trusted_unseen(_open_sealed):
-    def mutant(self, _end_offset, _log_crc):
+    def mutant(self, _segment):
         return self._disk.exists(self.path(".commitsummary")) and _trusting(self)
 
     return mutant
 
 
 def _trusting(index):
-    content = index._disk.read_bytes(index.path(".commitsummary"))
     try:
-        summary = CommitSummary.decode(content)
+        index.take(CommitSummary.decode(index._disk.read_bytes(index.path(".commitsummary"))))
     except Corrupt:
         return False
-    index.summary = summary
-    index.view_end = summary.view_end
-    index.least_first_offset = summary.least_first_offset
-    index.latest_sequence, index.latest_ms = summary.latest_sequence, summary.latest_ms
-    index.sealed = True
     return True
 
 
@@ -160,13 +157,13 @@ MUTANTS = {
     a_held_back_partition_is_forgotten: (TransactionGroup, "_hold_back"),
     runs_lose_their_gaps: (Extents, "add"),
     runs_count_from_their_own_beginning: (Extents, "add"),
-    torn_transactions_stay: (commit_order, "stretches"),
+    torn_transactions_stay: (commit_order, "extents_from"),
     deletions_are_not_rounded: (CommitOrder, "whole_from"),
     deletions_forget_open_transactions: (CommitOrder, "first_needed_offset"),
     effects_before_the_journal_is_durable: (Journal, "after"),
     a_restart_repairs_nothing: (DecisionHistory, "take"),
     the_commit_log_is_trimmed_at_once: (Maintenance, "_trim"),
-    a_rebuilt_index_forgets_open_transactions: (CommitOrder, "_reopen"),
+    a_rebuilt_index_forgets_open_transactions: (IndexBuilder, "_reopen"),
     an_index_is_trusted_unseen: (CommitIndex, "open_sealed"),
 }
 

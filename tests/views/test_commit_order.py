@@ -3,7 +3,6 @@
 import dataclasses
 import errno
 import random
-from pathlib import Path
 
 import hypothesis.strategies as st
 import pytest
@@ -18,152 +17,25 @@ from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Corrupt, NewerFormat, OffsetOutOfRange, Refused, Unavailable
 from stablelog.log import segment as segments
 from stablelog.log.log_start import encode_log_start
-from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite
+from stablelog.log.model import Isolation, MarkerWrite
 from stablelog.log.proof import DamagedBatch
 from stablelog.log.read import finished
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.views import commit_index, commit_order, extents, gather, stretches
-from stablelog.views.commit_index import TAIL_SIZE, VERSION, CommitIndex, CommitSummary
-from stablelog.views.commit_ordered import CommitOrderedPartition
+from stablelog.views import (
+    commit_order,
+    fetch_assembler,
+    index_builder,
+    row_file,
+)
+from stablelog.views.commit_index import CommitIndex
 from stablelog.views.extents import COPY_SIZE, EXTENT, LONG_COUNT, Extents
+from stablelog.views.index_format import VERSION, CommitSummary
+from stablelog.views.row_file import TAIL_SIZE
 from stablelog.views.verify import verify_view
 from tests.scale import examples
+from tests.views.committed_log import DIRECTORY, NOW_MS, VIEW_FILES, Files, Log, set_long_count
 
-DIRECTORY = Path("/data/t-0")
-NOW_MS = 1_700_000_000_000
 PRODUCERS = st.integers(1, 5)
-
-
-def set_long_count(monkeypatch, count):
-    """From how many extents on a transaction is long, wherever that is asked."""
-    for module in (extents, commit_index, stretches):
-        monkeypatch.setattr(module, "LONG_COUNT", count)
-
-
-class Log:
-    """A commit-ordered partition on a simulated disk, and everything that was written to it."""
-
-    def __init__(self, **config):
-        self.disk = SimDisk()
-        self.config = LogConfig(order="commit", **config)
-        self.sequences = {}
-        self.now_ms = NOW_MS
-        self.commit_sequence = 0
-        self.serial = 0
-        self.open_records = {}  # producer -> [(offset, payload)]
-        self.written = []  # of what the view can show: (position, payload, first offset of its transaction, time, g)
-        self.partition = self.open(clean=True)
-
-    def open(self, *, clean, progress=None, is_established=False):
-        partition = CommitOrderedPartition.open(
-            self.disk,
-            DIRECTORY,
-            self.config,
-            topic="t",
-            partition=0,
-            clean=clean,
-            now_ms=self.now_ms,
-            recovery_point=0,
-            is_established=is_established,
-            progress=progress,
-        )
-        partition.prove()
-        return partition
-
-    def reopen(self, *, clean=True):
-        self.partition.close(clean=clean)
-        self.partition = self.open(clean=clean)
-
-    def lose_indexes(self):
-        """Start again without the files that can be made from the log."""
-        self.partition.close()
-        for name in self.disk.list_dir(DIRECTORY):
-            if ".commit" in name:
-                self.disk.remove(DIRECTORY / name)
-        self.partition = self.open(clean=True)
-
-    def payloads(self, count):
-        self.serial += count
-        return [b"%d" % (self.serial - count + at) for at in range(count)]
-
-    def append(self, producer_id, count=1, size=0):
-        payloads = self.payloads(count)
-        records = [Record(0, self.now_ms, None, payload.ljust(size)) for payload in payloads]
-        sequence = self.sequences.get(producer_id, 0)
-        batch = encode_batch(
-            records, producer_id=producer_id, producer_epoch=0, base_sequence=sequence, transactional=True
-        )
-        self.sequences[producer_id] = sequence + count
-        first = self.partition.append(batch, now_ms=self.now_ms).first_offset
-        known = self.open_records.setdefault(producer_id, [])
-        known += [(first + at, payload) for at, payload in enumerate(payloads)]
-
-    def plain(self, count=1):
-        payloads = self.payloads(count)
-        batch = encode_batch([Record(0, self.now_ms, None, payload) for payload in payloads])
-        first = self.partition.append(batch, now_ms=self.now_ms).first_offset
-        self.written += [
-            (first + at, payload, first + at, self.now_ms, -1) for at, payload in enumerate(payloads)
-        ]
-
-    def end(self, producer_id, *, commit=True):
-        sequence = -1
-        if commit:
-            sequence = self.commit_sequence = self.commit_sequence + 1
-        kind = MarkerType.COMMIT if commit else MarkerType.ABORT
-        marker = Marker(kind, 0, "", sequence)
-        done = self.partition.append_markers([MarkerWrite(producer_id, 0, marker)], now_ms=self.now_ms)[0]
-        assert isinstance(done, Appended)
-        records = self.open_records.pop(producer_id, [])
-        if commit:
-            assert done.last_offset == done.first_offset + len(records)
-            self.written += [
-                (done.first_offset + 1 + at, payload, records[0][0], self.now_ms, sequence)
-                for at, (_, payload) in enumerate(records)
-            ]
-
-    def sync(self):
-        work = self.partition.unsynced()
-        if work is not None:
-            work.run()
-            self.partition.synced(work)
-
-    def expected(self):
-        """(position, payload) of everything that can be read, by brute force."""
-        start = self.partition.visible_start(Isolation.READ_COMMITTED)
-        log_start = self.partition.start_offset  # what began before it is gone as a whole
-        visible = [
-            row
-            for row in self.written
-            if row[0] < self.partition.high_watermark and (row[4] < 0 or row[2] >= log_start)
-        ]
-        return [(row[0], row[1]) for row in sorted(visible) if row[0] >= start]
-
-    def fetched(self, start, size_max=1 << 30):
-        """(position, payload) of one fetch, as a client makes them of its bytes."""
-        found = self.partition.read(start, size_max, Isolation.READ_COMMITTED)
-        assert found.aborted == ()
-        data = b"".join(found.buffers)
-        records = [
-            (record.offset, record.value.strip())
-            for position, _ in headers_in(data)
-            for record in decode_records(data, position)
-        ]
-        return records, [header for _, header in headers_in(data)]
-
-    def read_all(self, start, size_max):
-        """Fetch after fetch, as a consumer does."""
-        rows, position = [], start
-        while position < self.partition.last_stable_offset:
-            records, headers = self.fetched(position, size_max)
-            if not records:
-                left = [row for row in self.expected() if row[0] >= position]
-                assert left == [], f"a fetch at {position} before the end is empty"
-                break
-            assert headers[0].next_offset > position, "a fetch begins with the batch that holds the position"
-            rows += [row for row in records if row[0] >= position]
-            position = headers[-1].next_offset
-        return rows
 
 
 def test_records_are_served_in_the_order_of_the_commits_not_of_the_writes():
@@ -268,7 +140,7 @@ def test_a_view_without_transactions_has_no_commit_sequence_and_keeps_nothing_ba
     log.sync()
     view = log.partition.view
     assert (view.latest_sequence, view.torn_sequence(), view.removed_sequence()) == (-1, -1, -1)
-    summaries = [index.summary for index in view._indexes if index.sealed]
+    summaries = [index.summary for index in view.indexes if index.summary]
     assert [(one.latest_sequence, one.least_first_offset) for one in summaries] == [(-1, 2**63 - 1)] * 3
     assert [one.latest_ms for one in summaries] == [NOW_MS, NOW_MS, -1]
 
@@ -367,9 +239,9 @@ def test_a_long_transaction_among_many_costs_about_its_own_bytes():
     records, _ = log.fetched(0)
     assert len(records) == 200
     view = log.partition.view
-    entry = view._indexes[0][0]
+    entry = view.indexes[0][0]
     read = sum(
-        view._indexes[0].extent(place).size
+        view.indexes[0].extent(place).size
         for place in range(entry.extent_first, entry.extent_first + entry.extent_count)
     )
     assert read <= 2 * 200 * 9100
@@ -377,12 +249,16 @@ def test_a_long_transaction_among_many_costs_about_its_own_bytes():
 
 def test_extents_of_a_long_transaction_do_not_stay_in_memory(monkeypatch):
     set_long_count(monkeypatch, 8)
-    log = Log(segment_bytes=400_000)
+    log, spilled = Log(segment_bytes=400_000), []
+    log.disk.fault = lambda called, path: (
+        spilled.append(path) if called == "writing" and path.suffix == ".openextents" else None
+    )
     for _ in range(100):
         log.append(1)
         log.append(2, size=8000)
     log.sync()
-    assert all(len(one.extents._kept) < 9 * EXTENT.size for one in log.partition.view._open.values())
+    log.disk.fault = None
+    assert len(spilled) == 2 * (100 // 8), "of each transaction, after each eight extents"
     log.end(1)
     log.sync()
     assert log.read_all(0, 1 << 30) == log.expected()
@@ -392,12 +268,13 @@ def test_extents_of_a_long_transaction_do_not_stay_in_memory(monkeypatch):
 
 def test_a_transaction_of_gigabytes_takes_little_memory(tmp_path):
     disk, count = LocalDisk(), 150_000  # batches of 16 KiB, none beside the next: 2.4 GB in all
-    extents = Extents(lambda: disk.open(tmp_path / "spill", create=True))
+    spill = disk.open(tmp_path / "spill", create=True)
+    extents = Extents(lambda: spill)
     index = CommitIndex(disk, tmp_path, 0)
     index.create(None)
     for n in range(count):
         extents.add(n // 16_000 << 20, n % 16_000 * 65_536, 16_384, 10)
-        assert len(extents._kept) <= LONG_COUNT * EXTENT.size
+        assert n * EXTENT.size - spill.size <= LONG_COUNT * EXTENT.size
     pieces = list(extents.rows(1, 0))
     assert max(map(len, pieces)) <= COPY_SIZE < count * EXTENT.size
     assert all(len(piece) % EXTENT.size == 0 for piece in pieces)
@@ -411,13 +288,13 @@ def test_a_transaction_of_gigabytes_takes_little_memory(tmp_path):
         leader_epoch=0,
         extents=pieces,  # the long ones are not in memory but in the file
     )
-    assert len(index.extents._tail) < TAIL_SIZE
+    assert index.extents.size - disk.size(index.path(".commitextents")) < TAIL_SIZE
     del pieces
     extents.close()
     assert index[0].extent_count == count
     place = index.extent_with(index[0], 1 + 10 * 123_456 + 3)
-    (prefix,) = index.extents_between(place, place + 1, index[0]).prefixes
-    assert PREFIX.unpack(prefix)[0] == 1 + 10 * 123_456
+    (columns,) = index.extents_between(place, place + 1, index[0])
+    assert PREFIX.unpack(columns.prefixes[0])[0] == 1 + 10 * 123_456
     index.close()
 
 
@@ -440,9 +317,6 @@ def test_a_start_that_cannot_be_written_does_not_move(monkeypatch):
     assert log.partition.delete_records(7) == 7
 
 
-VIEW_FILES = (".commitindex", ".commitextents", ".commitsummary", ".openextents")
-
-
 @pytest.mark.parametrize("what", ["opening", "writing", "truncating", "removing", "all"])
 @pytest.mark.parametrize("late", [False, True])
 def test_a_view_is_served_though_its_files_cannot_be_written_and_they_are_written_later(
@@ -450,14 +324,14 @@ def test_a_view_is_served_though_its_files_cannot_be_written_and_they_are_writte
 ):
     """They can be made from the log: a full disk keeps nothing from its readers."""
     set_long_count(monkeypatch, 3)
-    monkeypatch.setattr(commit_index, "TAIL_SIZE", 200)
-    monkeypatch.setattr(commit_order, "INDEXES_OPEN", 1)
+    monkeypatch.setattr(row_file, "TAIL_SIZE", 200)
+    monkeypatch.setattr(index_builder, "INDEXES_OPEN", 1)
     log = Log(segment_bytes=3000)
     log.plain()
     log.sync()
 
     def fault(called, path):
-        is_made = called == "opening" and log.disk._find(path) is None
+        is_made = called == "opening" and not log.disk.exists(path)
         is_changed = called in ("writing", "truncating", "removing")
         if path.suffix in VIEW_FILES and (is_made or is_changed) and what in (called, "all"):
             return errno.ENOSPC
@@ -537,7 +411,7 @@ def test_retention_takes_a_transaction_that_has_lost_its_beginning_and_no_other(
         assert list(verify_view(log.disk, DIRECTORY)) == []
         again()
         assert log.read_all(log.partition.visible_start(Isolation.READ_COMMITTED), 1 << 30) == left
-    entries = [index[place] for index in log.partition.view._indexes for place in range(len(index))]
+    entries = [index[place] for index in log.partition.view.indexes for place in range(len(index))]
     assert 101 in {entry.latest_sequence for entry in entries if entry.first_offset == -1}
 
 
@@ -604,7 +478,7 @@ def test_segments_that_are_deleted_after_the_start_has_moved_take_their_indexes_
     log.partition.apply_retention(log.now_ms)
     log.partition.remove_deleted(log.now_ms)
     assert log.partition.visible_start(Isolation.READ_COMMITTED) == start
-    assert [index.base_offset for index in log.partition.view._indexes] == [start]
+    assert [index.base_offset for index in log.partition.view.indexes] == [start]
     assert log.partition.view.offset_after(0) == start
 
 
@@ -639,8 +513,8 @@ def test_verifying_finds_an_extent_that_would_give_a_reader_something_else(at):
         log.append(1)
         log.end(1)
     log.sync()
-    index = log.partition.view._indexes[0]
-    assert index.sealed
+    index = log.partition.view.indexes[0]
+    assert index.is_written
     for place in range(len(index.extents)):
         content = log.disk.read_bytes(index.path(".commitextents"))
         extents = bytearray(content)
@@ -955,7 +829,7 @@ def test_a_read_in_the_middle_passes_over_little_of_what_stands_before_it(monkey
             looked_at.append(position)
             return self.of.unpack_from(buffer, position)
 
-    monkeypatch.setattr(gather, "LOOKED_AT", Counted(gather.LOOKED_AT))
+    monkeypatch.setattr(fetch_assembler, "LOOKED_AT", Counted(fetch_assembler.LOOKED_AT))
     monkeypatch.setattr(segments, "OFFSETS", Counted(segments.OFFSETS))
     position, payload = log.expected()[590]
     assert (position, payload) in log.fetched(position, size_max=1)[0]
@@ -1126,7 +1000,7 @@ def test_an_index_of_another_log_is_made_anew(field):
         log.append(1)
         log.end(1)
     log.sync()
-    path = log.partition.view._indexes[0].path(".commitsummary")
+    path = log.partition.view.indexes[0].path(".commitsummary")
     content = log.disk.read_bytes(path)
     summary = CommitSummary.decode(content)
     other = dataclasses.replace(summary, **{field: getattr(summary, field) + 1, "latest_sequence": 70})
@@ -1148,17 +1022,13 @@ def test_a_view_that_cannot_be_made_closes_its_files_and_the_partition_does_not_
         closed.append(index)
 
     monkeypatch.setattr(CommitIndex, "close", close)
-    monkeypatch.setattr(commit_order, "read_marker", lambda batch: 1 / 0)
-    opened, opens = [], SimDisk.open
-    monkeypatch.setattr(
-        SimDisk, "open", lambda disk, path, **how: opened.append(opens(disk, path, **how)) or opened[-1]
-    )
+    monkeypatch.setattr(index_builder, "read_marker", lambda batch: 1 / 0)
+    files = Files(monkeypatch)
     with pytest.raises(ZeroDivisionError):
         log.open(clean=True)
     assert len(closed) == 1
-    of_log = [file for file in opened if file._path.suffix == ".log"]
-    assert of_log
-    assert all(file._closed for file in of_log)
+    assert ".log" in {path.suffix for path in files.paths.values()}
+    assert files.open_with(".log") == []
 
 
 def test_a_closed_partition_moves_no_start():
@@ -1208,7 +1078,7 @@ def test_an_index_with_other_bytes_than_its_summary_says_is_made_anew(suffix):
         log.append(1)
         log.end(1)
     log.sync()
-    path = log.partition.view._indexes[0].path(suffix)
+    path = log.partition.view.indexes[0].path(suffix)
     content = log.disk.read_bytes(path)
     for other in (content[:-1] + bytes([content[-1] ^ 1]), content + b"\0", content[:-1]):
         log.partition.close()
@@ -1264,7 +1134,7 @@ def test_a_summary_of_a_later_release_is_refused_the_last_one_before_anything_is
 
 
 def test_rows_of_an_index_go_to_its_file_in_pieces(monkeypatch):
-    monkeypatch.setattr(commit_index, "TAIL_SIZE", 40 * EXTENT.size)
+    monkeypatch.setattr(row_file, "TAIL_SIZE", 40 * EXTENT.size)
     assert TAIL_SIZE == 64 << 10
     log, written = Log(), []
     log.disk.fault = lambda called, path: (
@@ -1325,11 +1195,11 @@ def test_a_run_that_ends_before_a_position_of_its_own_is_told(is_last):
     content[at + 23 : at + 27] = (0).to_bytes(4, "big")
     log.disk.damage(segment.path(".log"), bytes(content))
     assert log.fetched(2, 1)[0][0][0] == 2
-    with pytest.raises(Corrupt, match="ends before position 3"):
+    with pytest.raises(Corrupt, match="end before position 3"):
         log.fetched(3)
 
 
-def test_what_is_known_of_torn_transactions_grows_with_the_log_start_and_goes_with_the_index():
+def test_what_is_known_of_torn_transactions_grows_with_the_log_start_and_goes_with_the_index(monkeypatch):
     log = Log(file_delete_delay_ms=0, retention_bytes=1 << 20)
     for producer in (1, 2, 3):
         log.append(producer, size=1000)
@@ -1354,21 +1224,28 @@ def test_what_is_known_of_torn_transactions_grows_with_the_log_start_and_goes_wi
         start = view.start_offset
         assert [view.torn_sequence() for _ in range(2)] == [torn] * 2
         assert log.read_all(start, 1 << 20) == log.expected()
-    assert len(view._torn) == 1
+        with monkeypatch.context() as patch:
+            patch.setattr(CommitIndex, "__getitem__", None)
+            assert view.torn_sequence() == torn, "no entry is looked at twice"
     leave(1)
     assert view.torn_sequence() == -1
-    assert set(view._torn) <= {index.base_offset for index in view._indexes}
 
 
-def test_a_batch_that_the_scrub_has_found_damaged_is_not_handed_out():
+@pytest.mark.parametrize("kind", ["alone in their extents", "together in an extent", "outside transactions"])
+def test_a_batch_that_the_scrub_has_found_damaged_is_not_handed_out(kind):
     log = Log()
     for _ in range(3):
-        log.append(1, size=600)
-    log.end(1)
+        if kind == "outside transactions":
+            log.plain()
+        else:
+            log.append(1, size=600 if kind == "alone in their extents" else 0)
+    if kind != "outside transactions":
+        log.end(1)
     log.sync()
     (segment,) = log.partition.segments()
     batches = [(position, header) for position, header in segment.walk(0) if not header.is_control]
     expected = log.expected()
+    assert len(log.partition.view.indexes[0].extents) == (3 if kind == "alone in their extents" else 1)
     for at, (position, header) in enumerate(batches):
         segment.damaged_batches = []
         segment.note_damaged(DamagedBatch(position, header.size, header.base_offset))
@@ -1380,3 +1257,43 @@ def test_a_batch_that_the_scrub_has_found_damaged_is_not_handed_out():
             assert log.fetched(0)[0] == expected[:at], "what stands before it is handed out"
     segment.damaged_batches = []
     assert log.fetched(0)[0] == expected
+
+
+def test_damage_of_a_batch_harms_no_transaction_that_stands_around_it():
+    log = Log()
+    for producer in (1, 2, 1, 3):
+        log.append(producer)
+    for producer in (1, 2, 3):
+        log.end(producer)
+    log.sync()
+    (segment,) = log.partition.segments()
+    position, header = list(segment.walk(0))[1]
+    assert header.producer_id == 2
+    segment.note_damaged(DamagedBatch(position, header.size, header.base_offset))
+    first, second, damaged, last = log.expected()
+    assert log.fetched(0)[0] == [first, second]
+    with pytest.raises(Corrupt, match="batch of offset 1"):
+        log.fetched(damaged[0])
+    assert log.fetched(last[0])[0] == [last]
+
+
+@pytest.mark.parametrize("with_commit", [False, True])
+def test_as_long_as_the_log_is_whole_it_is_known_that_no_commit_was_removed(with_commit):
+    log = Log()
+    log.plain(5)
+    log.append(1)
+    log.end(1, commit=False)
+    log.commit_sequence = 6  # commits in other partitions
+    if with_commit:
+        log.append(1)
+        log.end(1)
+    log.sync()
+    view = log.partition.view
+    for start in (0, 3, 5, 7):
+        log.partition.delete_records(start)
+        assert (view.start_offset, view.removed_sequence()) == (start, -1)
+    log.reopen()
+    assert log.partition.view.removed_sequence() == -1
+    if with_commit:
+        log.partition.delete_records(log.partition.high_watermark)
+        assert log.partition.view.removed_sequence() == 7

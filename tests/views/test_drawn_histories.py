@@ -19,23 +19,32 @@ from stablelog.errors import StablelogError
 from stablelog.log.model import Isolation
 from stablelog.log.proof import DamagedBatch
 from stablelog.log.read import finished
-from stablelog.testing.sim_disk import SimDisk, SimFile
-from stablelog.views import commit_index, commit_order, extents, gather, last_commit, stretches
-from stablelog.views.copies import Copies
+from stablelog.testing.sim_disk import SimFile
+from stablelog.views import (
+    commit_order,
+    extent_lookup,
+    extents,
+    fetch_assembler,
+    index_builder,
+    last_commit,
+    row_file,
+)
+from stablelog.views.copy_buffers import CopyBuffers
 from stablelog.views.last_commit import last_commit_sequence
 from stablelog.views.verify import verify_view
 from tests.views import test_commit_order
-from tests.views.test_commit_order import DIRECTORY, NOW_MS, VIEW_FILES, Log, set_long_count
+from tests.views.committed_log import DIRECTORY, NOW_MS, VIEW_FILES, Files, Log, set_long_count
 
 DRAWN = Path(__file__).parent / "drawn"
 SEEDS = range(10)
 COMMANDS = 240
 SMALL = (
     (extents, {"COPY_SIZE": 64, "ALONE_SIZE": 300, "GAP_SIZE_MAX": 200, "RUN_SIZE_MAX": 900}),
-    (commit_index, {"TAIL_SIZE": 200}),
-    (commit_order, {"READERS": 3, "INDEXES_OPEN": 2, "STEP_COUNT_MAX": 3}),
-    (gather, {"SMALL_LENGTH_MAX": 500, "COPIED_SIZE_MAX": 2000, "PAGE_SIZE": 256}),
-    (stretches, {"ENTRIES_AT_ONCE": 4, "FIRST_AT_ONCE": 2, "LEAST_AT_ONCE": 2, "MOST_AT_ONCE": 5}),
+    (row_file, {"TAIL_SIZE": 200}),
+    (commit_order, {"SEQUENTIAL_READERS_MAX": 3, "STEP_COUNT_MAX": 3}),
+    (index_builder, {"INDEXES_OPEN": 2}),
+    (fetch_assembler, {"SMALL_LENGTH_MAX": 500, "COPIED_SIZE_MAX": 2000, "PAGE_SIZE": 256}),
+    (extent_lookup, {"ENTRIES_AT_ONCE": 4, "FIRST_AT_ONCE": 2, "LEAST_AT_ONCE": 2, "MOST_AT_ONCE": 5}),
     (last_commit, {"STEP_SIZE": 300}),
 )
 
@@ -43,7 +52,7 @@ SMALL = (
 def make_small(patch):
     """Have every limit of the views met by a few records."""
     set_long_count(patch, 4)
-    patch.setattr(gather, "COPIES", Copies())
+    patch.setattr(fetch_assembler, "COPY_BUFFERS", CopyBuffers())
     for module, limits in SMALL:
         for name, limit in limits.items():
             patch.setattr(module, name, limit)
@@ -60,35 +69,17 @@ class History:
     def __init__(self, patch):
         make_small(patch)
         self.log = Log()
+        self.opened = Files(patch)
         self.asked = []
         self.files = {}
-        self.count_open(patch)
         for called in ("will_need", "read", "view"):
             self.note(patch, called, getattr(SimFile, called))
-
-    def count_open(self, patch):
-        """Count the open files of the view."""
-        self.opened = set()
-        opens, close = SimDisk.open, SimFile.close
-
-        def opened(disk, path, *, create=False):
-            file = opens(disk, path, create=create)
-            if path.suffix in VIEW_FILES:
-                self.opened.add(file)
-            return file
-
-        def closed(file):
-            self.opened.discard(file)
-            close(file)
-
-        patch.setattr(SimDisk, "open", opened)
-        patch.setattr(SimFile, "close", closed)
 
     def note(self, patch, called, method):
         """Remember each call of a method of files."""
 
         def noted(file, *range_):
-            self.asked.append((called, file._path.name, range_))
+            self.asked.append((called, self.opened.paths[file].name, range_))
             return method(file, *range_)
 
         patch.setattr(SimFile, called, noted)
@@ -148,7 +139,7 @@ class History:
             for name in [name for name in self.log.disk.list_dir(DIRECTORY) if ".commit" in name]:
                 self.log.disk.remove(DIRECTORY / name)
         self.asked.clear()
-        assert not self.opened, "a closed partition has no file open"
+        assert not self.opened.open_with(*VIEW_FILES), "a closed partition has no file open"
         last = f"{last_commit_sequence(self.log.disk, DIRECTORY)} {digest(self.asked)}"
         seen = []
         self.log.partition = self.log.open(clean=how != "unclean", progress=lambda *done: seen.append(done))
@@ -159,7 +150,7 @@ class History:
         """`fail opening writing late`, `fail`: which calls of view files find no room from now on."""
 
         def fault(called, path):
-            is_made = called == "opening" and self.log.disk._find(path) is None
+            is_made = called == "opening" and not self.log.disk.exists(path)
             is_changed = called in calls and called != "opening"
             return (
                 errno.ENOSPC
@@ -241,12 +232,11 @@ class History:
         }
         changed = {name for name, _ in files.items() ^ self.files.items()}
         self.files = files
-        opened = sum(rows is not None for index in view._indexes for rows in (index._entries, index._extents))
         counts = sorted(view.open_record_counts().items())
         return (
             f"view [{view.start_offset}, {view.end_offset}) latest {view.latest_sequence} needs {view.first_needed_offset()}, "
-            f"log [{partition.start_offset}, {partition.end_offset}), {len(view._indexes)} indexes, {opened} open, {len(self.opened)} files, "
-            f"torn {sorted(view._torn.items())}, failed {view.failure is not None}, open {counts}, files {len(changed)} {digest(sorted(files.items()))}"
+            f"log [{partition.start_offset}, {partition.end_offset}), {len(view.indexes)} indexes, {len(self.opened.open_with(*VIEW_FILES))} files, "
+            f"failed {view.failure is not None}, open {counts}, files {len(changed)} {digest(sorted(files.items()))}"
         )
 
     def told(self, command):

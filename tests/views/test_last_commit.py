@@ -12,7 +12,7 @@ from stablelog.testing.sim_disk import SimDisk, SimFile
 from stablelog.views import last_commit
 from stablelog.views.last_commit import last_commit_sequence
 from tests.scale import seeds
-from tests.views.test_commit_order import DIRECTORY, Log
+from tests.views.committed_log import DIRECTORY, Files, Log
 
 
 def path_of(base, suffix):
@@ -187,26 +187,22 @@ def test_as_much_is_read_as_lies_behind_the_last_commit_and_no_file_stays_open(m
         log.append(1, size=200)
     log.sync()
     log.partition.close()
-    content, sizes = log.disk.read_bytes(path_of(0, LOG)), []
+    content, sizes, files = log.disk.read_bytes(path_of(0, LOG)), [], Files(monkeypatch)
     size = len(content)
     for name in ("read", "view"):
         method = getattr(SimFile, name)
 
         def noted(file, position, size, method=method):
             found = method(file, position, size)
-            sizes.append(len(found) if file._path.suffix == LOG else 0)
+            sizes.append(len(found) if files.paths[file].suffix == LOG else 0)
             return found
 
         monkeypatch.setattr(SimFile, name, noted)
-    opened, opens = [], SimDisk.open
-    monkeypatch.setattr(
-        SimDisk, "open", lambda disk, path, **how: opened.append(opens(disk, path, **how)) or opened[-1]
-    )
     assert last_commit_sequence(log.disk, DIRECTORY) == 1500
     behind_it = size - max(at for at, header in headers_in(content) if header.is_control) - 80
     assert sum(sizes) <= 4 * behind_it + 20_000
-    assert opened
-    assert all(file._closed for file in opened)
+    assert files.paths
+    assert not files.open
 
 
 def test_behind_sealed_segments_no_log_is_read():

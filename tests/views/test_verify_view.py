@@ -7,7 +7,8 @@ import pytest
 from crc32c import crc32c
 
 from stablelog.views import verify
-from stablelog.views.commit_index import (
+from stablelog.views.extents import EXTENT, SEVERAL, Extent
+from stablelog.views.index_format import (
     ENTRIES_SUFFIX,
     ENTRY,
     EXTENTS_SUFFIX,
@@ -16,9 +17,8 @@ from stablelog.views.commit_index import (
     CommitSummary,
     Entry,
 )
-from stablelog.views.extents import EXTENT, SEVERAL, Extent
 from stablelog.views.verify import verify_view
-from tests.views.test_commit_order import DIRECTORY, Log
+from tests.views.committed_log import DIRECTORY, Log
 from tests.views.test_last_commit import grown, path_of
 
 
@@ -195,7 +195,7 @@ def test_a_last_batch_that_is_torn_is_not_a_finding_of_the_view(cut):
     path = log.partition.segments()[-1].path(".log")
     content = log.disk.read_bytes(path)
     log.disk.damage(path, content[:-cut])
-    assert log.partition.view._indexes[0].sealed
+    assert log.partition.view.indexes[0].summary
     assert findings(log) == []
 
 

@@ -34,7 +34,8 @@ from stablelog.log.summary import Summary
 from stablelog.log.time_index import TimeIndex
 from stablelog.log.transaction_index import TransactionIndex
 from stablelog.ops.coordinator_records import Describe, describer_of
-from stablelog.views.commit_index import (
+from stablelog.views.extents import EXTENT, Extent
+from stablelog.views.index_format import (
     ENTRIES_SUFFIX,
     ENTRY,
     EXTENTS_SUFFIX,
@@ -42,7 +43,6 @@ from stablelog.views.commit_index import (
     CommitSummary,
     Entry,
 )
-from stablelog.views.extents import EXTENT, Extent
 
 TEXT_SIZE_MAX = 80
 

@@ -1,1 +1,1 @@
-"""The log read in another order than it was appended. Commit order is the one view there is."""
+"""Views: the log of a partition in another order than the order of the writes. There is one: commit order."""

@@ -1,292 +1,56 @@
-"""The commit index of one segment: the transactions whose commit marker lies in it, and the records outside of any.
+"""The commit index of one segment of a commit-ordered topic.
 
-An entry stands for a slice of the view: a committed transaction, or a run of batches outside transactions. Entries
-are in the order of the view, and say in which extents of the log the slice is found. The index is a cache: all of it
-is made from the log, and made anew where a file is missing or is not the one that its summary tells of. What cannot be
-written, as on a full disk, stays in memory and is served from there.
+A commit index has one entry for each transaction whose commit marker is in the segment, and one for each run of batches
+outside transactions. The entries are in commit order. An entry names its extents: the ranges of bytes in the log files
+where the batches are.
 
-Three files, all of our own: `.commitindex` (entries), `.commitextents` (extents), `.commitsummary` (sealed: sizes,
-CRCs, and which transactions were open at the end, so that the walk can go on from there).
+The index is a cache of the log. A start rebuilds it if a file is missing or does not match its summary. If a file cannot
+be written, as on a full disk, the index is served from memory and is written later. No file is synced: the CRCs of the
+summary show what a crash has lost or torn.
 
-Format: docs/formats.md, "Commit index".  Source: the DistributedLog paper, "commit record plus local sequence number".
+Source: the DistributedLog paper, "commit record plus local sequence number".
 """
 
 import contextlib
 import struct
-from array import array
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
 
 from crc32c import crc32c
 
-from stablelog.env.disk import Buffer, Disk, File
-from stablelog.errors import Corrupt, DiskError, refuse_newer
-from stablelog.log.names import COMMIT_SUFFIXES
-from stablelog.views.extents import EXTENT, LONG_COUNT, Extent, column, placed
-
-ENTRIES_SUFFIX, EXTENTS_SUFFIX, SUMMARY_SUFFIX = COMMIT_SUFFIXES
-NO_PRODUCER = -1  # of a run of batches outside transactions
-NOTHING = 2**63 - 1  # greater than any offset
-TAIL_SIZE = 64 << 10  # bytes of new rows that are kept in memory before they go to the file
-ENTRY = struct.Struct(
-    ">"
-    "q"  # start: of the slice in the view
-    "q"  # record_count: of positions that it takes
-    "q"  # latest_ms: the latest commit time of this entry and all before it in the segment
-    "q"  # first_offset: of the transaction's first batch, where it was appended
-    "q"  # producer_id; -1 outside transactions
-    "q"  # latest_sequence: the greatest commit sequence of this entry and all before it in the partition; -1 none
-    "q"  # extent_first: the place of its first extent
-    "i"  # extent_count
-    "i"  # leader_epoch: of the marker
+from stablelog.env.disk import Buffer, Disk
+from stablelog.errors import Corrupt, DiskError
+from stablelog.log.summary import Summary
+from stablelog.views.extents import EXTENT, Extent, ExtentColumns, column, placed
+from stablelog.views.index_format import (
+    ENTRIES_SUFFIX,
+    ENTRY,
+    EXTENTS_SUFFIX,
+    NO_PRODUCER,
+    NOTHING,
+    SUMMARY_SUFFIX,
+    CommitSummary,
+    Entry,
 )
-SUMMARY = struct.Struct(
-    ">"
-    "h"  # version: 3
-    "q"  # base_offset: of the segment
-    "q"  # end_offset: of the segment
-    "I"  # log_crc: of the segment's summary
-    "q"  # view_end: where the last slice of the view ends, up to here
-    "q"  # least_first_offset: over the transactions; 2^63-1 none
-    "q"  # latest_sequence: the greatest commit sequence up to the segment's end; -1 none
-    "q"  # latest_ms: the latest commit time in the segment; -1 none
-    "q"  # entries_size
-    "I"  # entries_crc
-    "q"  # extents_size
-    "I"  # extents_crc
-    "i"  # open_count: transactions that are open at the end; (producer id, first offset) of each follow
-)
-OPEN = struct.Struct(">qq")
-VERSION = 3
-CRC = struct.Struct(">I")
-
-
-class ExtentColumns(NamedTuple):
-    """Extents side by side in the index. See `EXTENT` for the columns.
-
-    Attributes:
-        prefixes: the first sixteen bytes of a batch that stands alone, as a reader gets them.
-    """
-
-    segments: "array[int]"
-    prefixes: tuple[bytes, ...]
-    lengths: list[int]
-    begins: list[int]
-    ends: list[int]
-
-
-class EarlierForm(Corrupt):
-    """A whole index of an earlier version. Nothing is wrong with its log: it is made anew when the partition is opened."""
-
-
-class Entry(NamedTuple):
-    """A slice of the view: [start, start + record_count). See `ENTRY` for the fields."""
-
-    start: int
-    record_count: int
-    latest_ms: int
-    first_offset: int
-    producer_id: int
-    latest_sequence: int
-    extent_first: int
-    extent_count: int
-    leader_epoch: int
-
-    @property
-    def end(self) -> int:
-        """The position behind it, exclusive."""
-        return self.start + self.record_count
-
-    @property
-    def is_long(self) -> bool:
-        """Whether its extents are those of a transaction that begins at 0: they have to be placed."""
-        return self.extent_count >= LONG_COUNT
-
-
-@dataclass(frozen=True, slots=True)
-class CommitSummary:
-    """What a sealed commit index holds. `open` are (producer id, first offset)."""
-
-    base_offset: int
-    end_offset: int
-    log_crc: int
-    view_end: int
-    least_first_offset: int
-    latest_sequence: int
-    latest_ms: int
-    entries_size: int
-    entries_crc: int
-    extents_size: int
-    extents_crc: int
-    open: tuple[tuple[int, int], ...]
-
-    def encode(self) -> bytes:
-        """The file's content."""
-        head = SUMMARY.pack(
-            VERSION,
-            self.base_offset,
-            self.end_offset,
-            self.log_crc,
-            self.view_end,
-            self.least_first_offset,
-            self.latest_sequence,
-            self.latest_ms,
-            self.entries_size,
-            self.entries_crc,
-            self.extents_size,
-            self.extents_crc,
-            len(self.open),
-        )
-        content = head + b"".join(OPEN.pack(*one) for one in self.open)
-        return content + CRC.pack(crc32c(content))
-
-    @classmethod
-    def decode(cls, content: bytes) -> "CommitSummary":
-        """Read a file's content.
-
-        Raises:
-            EarlierForm: it is one of an earlier version.
-            NewerFormat: a later release has written it.
-            Corrupt: it is none.
-        """
-        if (
-            len(content) < SUMMARY.size + CRC.size
-            or crc32c(content[: -CRC.size]) != CRC.unpack(content[-CRC.size :])[0]
-        ):
-            raise Corrupt("a commit summary that is damaged")
-        fields = SUMMARY.unpack_from(content)
-        version, open_count = fields[0], fields[-1]
-        refuse_newer("a commit summary", version, VERSION)
-        if 0 < version < VERSION:
-            raise EarlierForm(f"a commit summary of version {version}")
-        if version != VERSION or len(content) != SUMMARY.size + open_count * OPEN.size + CRC.size:
-            raise Corrupt(f"a commit summary of version {version} with {len(content)} bytes")
-        opened = tuple(OPEN.iter_unpack(content[SUMMARY.size : -CRC.size]))
-        return cls(*[*fields[1:-1], opened])
-
-
-class Rows:
-    """Rows of one size in a file that grows, the newest of them in memory.
-
-    Args:
-        disk: where the file lies.
-        path: its name.
-        row: of one row.
-    """
-
-    def __init__(self, disk: Disk, path: Path, row: struct.Struct) -> None:
-        self._disk = disk
-        self._path = path
-        self._file: File | None = None
-        self._is_broken = False  # a failed write of the file could not be undone: it takes no more
-        self._row = row
-        self._tail = bytearray()
-        self.crc = 0
-
-    def open(self) -> None:
-        """Open the file with the rows that are in it."""
-        self._file = self._disk.open(self._path)
-
-    def make(self) -> None:
-        """Open the file for new rows, with nothing in it, whatever was there.
-
-        Raises:
-            DiskError: it cannot be opened. New rows are kept in memory, and it is tried again when they are written.
-        """
-        self._file = self._cut(0, create=True)
-
-    def _cut(self, size: int, *, create: bool = False) -> File:
-        file = self._disk.open(self._path, create=create)
-        try:
-            file.truncate(size)
-        except DiskError:
-            file.close()
-            raise
-        return file
-
-    @property
-    def _written(self) -> int:
-        """Bytes in the file."""
-        return 0 if self._file is None else self._file.size
-
-    @property
-    def size(self) -> int:
-        """Bytes, those in memory included."""
-        return self._written + len(self._tail)
-
-    def __len__(self) -> int:
-        return self.size // self._row.size
-
-    def append(self, rows: Buffer) -> None:
-        """Add rows. They stay in memory as long as the file cannot be written."""
-        assert len(rows) % self._row.size == 0, "a row stands in the file or in memory as a whole"
-        self._tail += rows
-        self.crc = crc32c(rows, self.crc)
-        if len(self._tail) >= TAIL_SIZE:
-            with contextlib.suppress(DiskError):
-                self.write()
-
-    def write(self) -> None:
-        """Bring the file up to date.
-
-        Raises:
-            DiskError: it is behind, and the rest stays in memory.
-        """
-        if self._file is None:
-            self.make()
-        assert self._file is not None
-        if self._is_broken:
-            fresh = self._cut(self._file.size)
-            self._file.close()
-            self._file, self._is_broken = fresh, False
-        if self._tail:
-            try:
-                self._file.append(
-                    bytes(self._tail)
-                )  # an error that is kept must not keep the tail from growing
-            except DiskError as error:
-                self._is_broken = not error.undone
-                raise
-            self._tail = bytearray()
-
-    def __getitem__(self, place: int) -> tuple[int, ...]:
-        at = place * self._row.size
-        if at >= self._written:
-            return self._row.unpack_from(self._tail, at - self._written)
-        return self._row.unpack(self._view(at, self._row.size))
-
-    def _view(self, at: int, size: int) -> memoryview:
-        assert self._file is not None
-        return self._file.view(at, size)
-
-    def between(self, first: int, end: int) -> Buffer:
-        """The bytes of the rows from one place up to another."""
-        begin, end = first * self._row.size, end * self._row.size
-        written = self._written
-        if end <= written:
-            return self._view(begin, end - begin)
-        new = self._tail[max(begin - written, 0) : end - written]
-        return new if begin >= written else b"".join((self._view(begin, written - begin), new))
-
-    def close(self) -> None:
-        """Give the descriptor back."""
-        if self._file is not None:
-            self._file.close()
+from stablelog.views.row_file import RowFile
 
 
 class CommitIndex:
-    """The commit index of one segment, growing or sealed.
+    """The commit index of one segment. It grows with the segment and is sealed after it.
 
     Attributes:
-        base_offset: of the segment.
-        view_end: where the last slice of the view ends that is in it or before it.
-        least_first_offset: over its transactions.
-        latest_sequence: the greatest commit sequence up to here in the partition; -1 none.
-        latest_ms: the latest commit time in it; -1 none.
-        sealed: the segment is in it as a whole.
-        is_written: it is sealed, and all of it is in its files.
+        base_offset: the base offset of the segment.
+        view_end: the end position of the last entry in this index or before it.
+        least_first_offset: the least first offset of the index's transactions.
+        latest_sequence: the greatest commit sequence in this partition up to here; -1 if there is none.
+        latest_ms: the latest commit time in the index; -1 if there is none.
+        summary: what `.commitsummary` says; None while the index grows.
+        is_written: the index is sealed, and its files are complete.
+        entries: the rows of the entries, in commit order.
+        extents: the rows of the extents of all entries.
     """
 
     def __init__(self, disk: Disk, directory: Path, base_offset: int) -> None:
@@ -297,32 +61,29 @@ class CommitIndex:
         self.least_first_offset = NOTHING
         self.latest_sequence = -1
         self.latest_ms = -1
-        self.sealed = False
-        self.is_written = False
-        self._entries: Rows | None = None
-        self._extents: Rows | None = None
         self.summary: CommitSummary | None = None
+        self.is_written = False
+        self.entries = RowFile(disk, self.path(ENTRIES_SUFFIX), ENTRY)
+        self.extents = RowFile(disk, self.path(EXTENTS_SUFFIX), EXTENT)
 
     def path(self, suffix: str) -> Path:
-        """The file of this kind."""
+        """Return the path of the segment's file with this suffix."""
         return self._directory / f"{self.base_offset:020d}{suffix}"
 
     # -- growing -----------------------------------------------------------------------------------------------
 
     def create(self, before: "CommitIndex | None") -> None:
-        """Begin with nothing, whatever files there are.
+        """Start an empty index, and overwrite files of an earlier one.
 
         Args:
-            before: the index of the segment before this one.
+            before: the index of the previous segment.
         """
         if before is not None:
             self.latest_sequence, self.view_end = before.latest_sequence, before.view_end
-        self._entries = Rows(self._disk, self.path(ENTRIES_SUFFIX), ENTRY)
-        self._extents = Rows(self._disk, self.path(EXTENTS_SUFFIX), EXTENT)
-        with contextlib.suppress(DiskError):  # all of it stays in memory until the disk takes it
+        with contextlib.suppress(DiskError):  # the rows stay in memory until the disk accepts them
             self._disk.remove(self.path(SUMMARY_SUFFIX))
-            self._entries.make()
-            self._extents.make()
+            self.entries.prepare()
+            self.extents.prepare()
 
     def add(
         self,
@@ -336,9 +97,9 @@ class CommitIndex:
         leader_epoch: int,
         extents: Iterable[Buffer],
     ) -> None:
-        """Add a slice at the end of the view."""
+        """Add an entry at the end of the view. `Entry` describes the fields, `Extents.rows` the extents."""
         assert start >= self.view_end
-        assert not self.sealed
+        assert self.summary is None, "a sealed index does not grow"
         extent_first = len(self.extents)
         for rows in extents:
             self.extents.append(rows)
@@ -360,18 +121,17 @@ class CommitIndex:
         if producer_id != NO_PRODUCER:
             self.least_first_offset = min(self.least_first_offset, first_offset)
 
-    def seal(self, end_offset: int, log_crc: int, opened: Sequence[tuple[int, int]]) -> None:
-        """The segment is in it as a whole, and these transactions were open at its end.
+    def seal(self, segment: Summary, opened: Sequence[tuple[int, int]]) -> None:
+        """End the index. It covers the whole segment.
 
         Args:
-            end_offset: of the segment.
-            log_crc: of the segment's summary, by which the index is known to be its own.
-            opened: (producer id, first offset).
+            segment: the summary of the segment. A later start recognizes the index by its end offset and its CRC.
+            opened: (producer id, first offset) of each transaction that is open at the segment's end.
         """
         self.summary = CommitSummary(
             self.base_offset,
-            end_offset,
-            log_crc,
+            segment.end_offset,
+            segment.log_crc,
             self.view_end,
             self.least_first_offset,
             self.latest_sequence,
@@ -382,30 +142,32 @@ class CommitIndex:
             self.extents.crc,
             tuple(opened),
         )
-        self.sealed = True
 
     def write(self) -> None:
-        """Write a sealed index to its files, and close them. Until then it is read from memory.
+        """Write a sealed index to its files, and close them.
 
         Raises:
-            DiskError: a part is still in memory only.
+            DiskError: a part of the index is only in memory. Readers get it from there.
         """
         assert self.summary is not None
         self.entries.write()
         self.extents.write()
-        # Nothing is synced: what a crash takes or tears is told by the CRCs, and made anew.
         self._disk.write_unsynced(self.path(SUMMARY_SUFFIX), self.summary.encode())
         self.is_written = True
-        self.give_back()
+        self.close()
 
     # -- sealed ------------------------------------------------------------------------------------------------
 
-    def open_sealed(self, end_offset: int, log_crc: int) -> bool:
-        """Take the files of a segment with this end and CRC. Returns False if they have to be made anew."""
+    def open_sealed(self, segment: Summary) -> bool:
+        """Use the files of a sealed segment. Return False if they are not complete or belong to another segment.
+
+        Args:
+            segment: the summary of the segment.
+        """
         try:
             summary = CommitSummary.decode(self._disk.read_bytes(self.path(SUMMARY_SUFFIX)))
-            known = (summary.base_offset, summary.end_offset, summary.log_crc)
-            if known != (self.base_offset, end_offset, log_crc):
+            known = (self.base_offset, segment.end_offset, segment.log_crc)
+            if (summary.base_offset, summary.end_offset, summary.log_crc) != known:
                 return False
             for suffix, size, crc in (
                 (ENTRIES_SUFFIX, summary.entries_size, summary.entries_crc),
@@ -416,44 +178,25 @@ class CommitIndex:
                     return False
         except (FileNotFoundError, Corrupt):
             return False
+        self.take(summary)
+        return True
+
+    def take(self, summary: CommitSummary) -> None:
+        """Use the files that this summary describes, without a check."""
         self.summary = summary
         self.view_end = summary.view_end
         self.least_first_offset = summary.least_first_offset
         self.latest_sequence, self.latest_ms = summary.latest_sequence, summary.latest_ms
-        self.sealed = self.is_written = True
-        return True
-
-    def give_back(self) -> None:
-        """Close the files of an index that is written; they are opened again when it is read."""
-        for rows in (self._entries, self._extents):
-            if rows is not None:
-                rows.close()
-        self._entries = self._extents = None
+        self.entries = RowFile(self._disk, self.path(ENTRIES_SUFFIX), ENTRY, summary.entries_size)
+        self.extents = RowFile(self._disk, self.path(EXTENTS_SUFFIX), EXTENT, summary.extents_size)
+        self.is_written = True
 
     def close(self) -> None:
-        """Close every file."""
-        self.give_back()
+        """Close the files. A read of a written index opens them again."""
+        self.entries.close()
+        self.extents.close()
 
     # -- reading -----------------------------------------------------------------------------------------------
-
-    @property
-    def entries(self) -> Rows:
-        """The entries, in the order of the view."""
-        if self._entries is None:
-            self._entries = self._opened(ENTRIES_SUFFIX, ENTRY)
-        return self._entries
-
-    @property
-    def extents(self) -> Rows:
-        """The extents of all entries."""
-        if self._extents is None:
-            self._extents = self._opened(EXTENTS_SUFFIX, EXTENT)
-        return self._extents
-
-    def _opened(self, suffix: str, row: struct.Struct) -> Rows:
-        rows = Rows(self._disk, self.path(suffix), row)
-        rows.open()
-        return rows
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -462,9 +205,9 @@ class CommitIndex:
         return Entry(*self.entries[place])
 
     def entries_between(self, first: int, end: int) -> tuple[list[int], list[int], list[int], list[int]]:
-        """The slices from one place up to another, as columns: first_offset, producer_id, extent_first, extent_count.
+        """Return entries as columns: first_offset, producer_id, extent_first, extent_count.
 
-        An `Entry` of each would cost more than all that is done with it.
+        An `Entry` object for each would cost more than all work that is done with it.
         """
         rows = self.entries.between(first, end)
         return (
@@ -475,62 +218,54 @@ class CommitIndex:
         )
 
     def extent(self, place: int) -> Extent:
-        """One extent."""
+        """Return the extent with this number."""
         return Extent(*self.extents[place])
 
-    def extents_between(self, first: int, end: int, long: Entry | None = None) -> ExtentColumns:
-        """The extents from one place up to another, as columns: a tuple of each would cost more than its batch.
+    def extents_between(self, first: int, end: int, long: Entry | None = None) -> Iterator[ExtentColumns]:
+        """Yield the extents from number `first` to before number `end` as columns, one part for each segment.
 
         Args:
-            first: the first place.
-            end: behind the last.
-            long: the long transaction whose extents they are, if they are of one.
+            first: the number of the first extent.
+            end: the number after the last extent.
+            long: the entry that all these extents belong to, if its transaction is long.
         """
         rows = self.extents.between(first, end)
         if long is not None:
             rows = placed(rows, long.start, long.leader_epoch)
-        return ExtentColumns(
-            column("q", rows, 2, EXTENT.size),
-            struct.unpack("16s16x" * (end - first), rows),
+        segments = column("q", rows, 2, EXTENT.size)
+        extents = ExtentColumns(
+            segments[0],
+            list(struct.unpack("16s16x" * (end - first), rows)),
             column("i", rows, 2, EXTENT.size).tolist(),
             column("I", rows, 6, EXTENT.size).tolist(),
             column("I", rows, 7, EXTENT.size).tolist(),
         )
+        if segments == segments[:1] * len(segments):
+            yield extents
+            return
+        begin = 0
+        for segment, same in groupby(segments):
+            end = begin + len(list(same))
+            yield extents.part(begin, end)._replace(segment=segment)
+            begin = end
 
     def place_of(self, position: int) -> int:
-        """The place of the first slice that ends behind this position of the view; `len` if there is none."""
-        return self._first(lambda entry: entry[0] + entry[1] > position)
+        """Return the number of the first entry that ends behind this position; `len` if there is none."""
+        return bisect_right(self.entries, position, key=lambda entry: entry[0] + entry[1])
 
     def place_at_time(self, time_ms: int) -> int:
-        """The place of the first slice that was committed at this time or later; `len` if there is none."""
-        return self._first(lambda entry: entry[2] >= time_ms)
+        """Return the number of the first entry with this commit time or a later one; `len` if there is none."""
+        return bisect_left(self.entries, time_ms, key=itemgetter(2))
 
     def place_after(self, commit_sequence: int) -> int:
-        """The place of the first transaction that was committed after this one; `len` if there is none.
+        """Return the number of the first transaction with a greater commit sequence; `len` if there is none.
 
-        Those of one transaction group stand in a partition in the order of their commit sequences.
+        A partition contains the transactions of one transaction group in the order of their commit sequences.
         """
-        return self._first(lambda entry: entry[5] > commit_sequence)
-
-    def _first(self, holds: Callable[[tuple[int, ...]], bool]) -> int:
-        entries = self.entries
-        low, high = 0, len(entries)
-        while low < high:
-            middle = (low + high) // 2
-            if holds(entries[middle]):
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        return bisect_right(self.entries, commit_sequence, key=itemgetter(5))
 
     def extent_with(self, entry: Entry, position: int) -> int:
-        """The place of the slice's extent in which the record stands that has this position of the view."""
-        low, high = entry.extent_first, entry.extent_first + entry.extent_count
+        """Return the number of the entry's extent that contains the record at this position."""
+        first, end = entry.extent_first, entry.extent_first + entry.extent_count
         base_offset = position - entry.start if entry.is_long else position
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self.extents[middle][0] <= base_offset:
-                low = middle
-            else:
-                high = middle
-        return low
+        return bisect_right(self.extents, base_offset, first + 1, end, key=itemgetter(0)) - 1

@@ -1,13 +1,18 @@
-"""Where the batches of a transaction stand: byte runs of segments, in bounded memory however long it is.
+"""Extents: the places of a transaction's batches in the log files, in bounded memory.
 
-A batch is a run of its own, so that a reader need not look at it to know where it ends; but small ones that lie
-nearly side by side share one: rows of their own would be as large as they are. What lies between them and belongs to
-others is passed over by its producer id, and a run ends before a reader who wants its end looks at many batches.
-Beyond so many runs they go to a file of their own, which lives no longer than the transaction is open. While the disk
-does not take them, they stay in memory.
+An extent is a range of bytes in a segment. A batch of ALONE_SIZE bytes or more has an extent of its own, so a reader
+knows its end without reading its header. Small batches that are close together share one extent, because an extent for
+each of them would be as large as the batches. A reader of a shared extent reads the headers in it and skips the batches
+of other producers. The limits GAP_SIZE_MAX and RUN_SIZE_MAX bound this work.
 
-When it commits they go to the commit index, and say there what its readers get in place of each batch's first bytes.
-To work that out takes a tenth of a microsecond for each: of a long transaction it is left to those who read it.
+An open transaction with LONG_COUNT extents moves them to a file of its own, the *spill file*, which is deleted when the
+transaction ends. While the disk does not accept them, they stay in memory.
+
+The commit writes the extents into the commit index, together with the bytes that replace the first bytes of each batch
+in a response. These bytes take a tenth of a microsecond for each extent. For a long transaction the readers compute
+them, because the commit would take too long.
+
+Format: docs/formats.md, "Commit index".
 """
 
 import contextlib
@@ -21,27 +26,27 @@ from stablelog.batch.header import LENGTH_AND_OFFSET_SIZE
 from stablelog.env.disk import Buffer, File
 from stablelog.errors import DiskError
 
-ALONE_SIZE = 512  # a batch of this size has a run of its own, which is a sixteenth of it
-GAP_SIZE_MAX = 512  # between batches that share one: a few batches of others to look at
-RUN_SIZE_MAX = 16 << 10  # a reader in the middle of a transaction passes over no more than this
-LONG_COUNT = 2048  # a transaction of so many is long: no more are kept in memory as long as it is open
-SEVERAL = 0  # stands for the length where there may be more than one batch, which have to be looked at
-# The first three fields are what a reader gets in place of the first bytes of a batch that stands alone: `PREFIX`.
+ALONE_SIZE = 512  # from this size on, a batch has an extent of its own, which is a sixteenth of its size
+GAP_SIZE_MAX = 512  # between two batches that share an extent: the headers of a few foreign batches
+RUN_SIZE_MAX = 16 << 10  # of a shared extent: a reader in the middle of a transaction skips at most this much
+LONG_COUNT = 2048  # a transaction with this many extents is long: they leave memory while it is open
+SEVERAL = 0  # the length of an extent that may hold several batches, whose headers a reader has to read
+# The first three fields replace the first 16 bytes of a batch that is alone in its extent: see `batch.header.PREFIX`.
 EXTENT = struct.Struct(
     ">"
-    "q"  # base_offset: of the first batch, in the view
-    "i"  # length: of the batch, as in its header; SEVERAL
+    "q"  # base_offset: the position of the first batch in commit order
+    "i"  # length: batch_length of the batch, or SEVERAL
     "i"  # leader_epoch: of the marker
-    "q"  # segment: its base offset
-    "I"  # begin: position of the first batch in its log file
-    "I"  # end: position behind the last batch
+    "q"  # segment: base offset of the segment
+    "I"  # begin: byte of the first batch in the log file
+    "I"  # end: byte after the last batch
 )
-COPY_SIZE = 1 << 20  # of whole extents
+COPY_SIZE = 1 << 20  # bytes of whole extents that are copied from the spill file at a time
 assert COPY_SIZE % EXTENT.size == 0
 
 
 class Extent(NamedTuple):
-    """A byte run of a segment's log. See `EXTENT` for the fields."""
+    """A range of bytes in the log file of a segment. `EXTENT` describes the fields."""
 
     base_offset: int
     length: int
@@ -56,12 +61,47 @@ class Extent(NamedTuple):
         return self.end - self.begin
 
 
-class Extents:
-    """The extents of one open transaction. Where it will stand is not known: it begins at 0, in epoch 0.
+class ExtentColumns(NamedTuple):
+    """Extents in the log file of one segment, in commit order. All columns have the same length.
+
+    An `Extent` object for each of thousands of extents would cost more than the copy of its batch.
 
     Attributes:
-        count: how many there are.
-        record_count: of the transaction so far.
+        segment: the base offset of the segment.
+        prefixes: the first 16 bytes of each batch in a response.
+        lengths: `batch_length` of each batch; `SEVERAL` if the extent may hold several batches.
+        begins: the first byte of each extent.
+        ends: the byte after each extent.
+    """
+
+    segment: int
+    prefixes: list[bytes]
+    lengths: list[int]
+    begins: list[int]
+    ends: list[int]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all extents."""
+        return sum(self.ends) - sum(self.begins)
+
+    def part(self, first: int, end: int) -> "ExtentColumns":
+        """Return the extents from number `first` to before number `end`."""
+        return ExtentColumns(
+            self.segment,
+            self.prefixes[first:end],
+            self.lengths[first:end],
+            self.begins[first:end],
+            self.ends[first:end],
+        )
+
+
+class Extents:
+    """The extents of one open transaction. Their positions count from 0, and their leader epoch is 0.
+
+    Attributes:
+        count: the number of extents.
+        record_count: how many positions the batches of the transaction take so far.
     """
 
     def __init__(self, make_spill: Callable[[], File]) -> None:
@@ -73,7 +113,7 @@ class Extents:
         self.record_count = 0
 
     def add(self, segment: int, position: int, size: int, record_count: int) -> None:
-        """A batch of the transaction, behind all that were added."""
+        """Add a batch of the transaction. It is behind all batches that were added before."""
         last, end = self._last, position + size
         if (
             last is not None
@@ -97,18 +137,19 @@ class Extents:
         self._kept += EXTENT.pack(*self._last)
         self._last = None
         if len(self._kept) >= LONG_COUNT * EXTENT.size:
-            with contextlib.suppress(DiskError):  # they are kept in memory until the disk takes them
+            with contextlib.suppress(DiskError):  # the extents stay in memory until the disk accepts them
                 if self._spill is None:
                     self._spill = self._make_spill()
-                self._spill.append(bytes(self._kept))  # an error that is kept must not keep it from growing
+                # A copy: an error that a caller keeps would hold a buffer of the extents, which could then not grow.
+                self._spill.append(bytes(self._kept))
                 self._kept = bytearray()
 
     def rows(self, start: int, leader_epoch: int) -> Iterator[Buffer]:
-        """All extents, as they stand in the commit index, in pieces.
+        """Yield all extents as rows for the commit index, in pieces.
 
         Args:
             start: the position of the transaction's first record.
-            leader_epoch: of its marker.
+            leader_epoch: the leader epoch of the marker.
         """
         self._keep_last()
         if self.count < LONG_COUNT:
@@ -120,13 +161,13 @@ class Extents:
         yield self._kept
 
     def close(self) -> None:
-        """The transaction has ended, and its extents are where they belong."""
+        """Close the spill file, after the transaction has ended."""
         if self._spill is not None:
             self._spill.close()
 
 
 def placed(rows: Buffer, start: int, leader_epoch: int) -> bytes:
-    """Rows of a transaction that begins at this position, with what was not known before its commit."""
+    """Return rows of extents with the positions of a transaction that starts at `start`, and with its leader epoch."""
     base_offsets = array("q", [start + before_count for before_count in column("q", rows, 0, EXTENT.size)])
     longs = array("q", bytes(rows))
     longs[0::4] = _big_endian(base_offsets)
@@ -136,13 +177,20 @@ def placed(rows: Buffer, start: int, leader_epoch: int) -> bytes:
 
 
 def column(typecode: str, rows: Buffer, place: int, row_size: int) -> "array[int]":
-    """Column of big-endian numbers. `place` counts numbers of this size from the beginning of a row."""
+    """Return a column of big-endian numbers.
+
+    Args:
+        typecode: the type of the numbers, as in `array`.
+        rows: the rows.
+        place: the place of the column in a row, in numbers of this type.
+        row_size: bytes of a row.
+    """
     numbers = array(typecode, bytes(rows))
     return _big_endian(numbers[place :: row_size // numbers.itemsize])
 
 
 def _big_endian(numbers: "array[int]") -> "array[int]":
-    """Numbers in the other order of bytes, if the machine's is not that of the rows."""
+    """Convert numbers between the machine's byte order and big-endian."""
     if sys.byteorder == "little":
         numbers.byteswap()
     return numbers

@@ -1,4 +1,4 @@
-"""Check of a commit-ordered view's files for versions of a later release. Runs before anything is written to it.
+"""Check of the format versions in a commit-ordered partition. It runs before a start writes to the partition.
 
 Format: docs/formats.md, "How formats change".
 """
@@ -9,20 +9,20 @@ from stablelog.errors import Corrupt, naming
 from stablelog.log.listing import Listing
 from stablelog.log.log_start import decode_log_start
 from stablelog.log.names import VIEW_START_FILE
-from stablelog.views.commit_index import SUMMARY_SUFFIX, CommitSummary
+from stablelog.views.index_format import SUMMARY_SUFFIX, CommitSummary
 
 
 def check_formats(listing: Listing) -> None:
-    """Check the files of the view in a partition's directory. Writes nothing.
+    """Check the files of the view in a partition's directory.
 
-    A damaged summary is left to recovery, which rebuilds it.
+    The check ignores a damaged commit index, because the start rebuilds it.
 
     Args:
-        listing: of the partition's directory. It may have no view.
+        listing: the listing of the partition's directory. The partition may have no view.
 
     Raises:
-        NewerFormat: a later release has written one; names it.
-        Corrupt: the file that says where the view begins is damaged.
+        NewerFormat: a later release wrote a file. The message names it.
+        Corrupt: `view-start-offset` is damaged.
     """
     with contextlib.suppress(FileNotFoundError):
         decode_log_start(listing.read(VIEW_START_FILE), listing.path(VIEW_START_FILE))

@@ -1,8 +1,9 @@
-"""The last commit of a commit-ordered partition that is not open, read from the end of its log.
+"""Search for the last commit sequence of a commit-ordered partition that is not open.
 
-After a start the coordinator needs the commit sequences that partitions have in their markers before it gives out the
-next one, and opening all partitions may take long. So this reads as little as it can: back from the end of the log, in
-steps that begin at an entry of the offset index, up to the last commit marker. A sealed commit index says it by itself.
+After a start a transaction group rejects commits until it knows the last commit sequence of all its partitions, and it
+may take long until all are open. This module therefore reads as little as possible: from the end of the log back to the
+last commit marker, in steps that begin at entries of the offset index. The summary of a sealed commit index contains the
+commit sequence.
 """
 
 import contextlib
@@ -20,20 +21,20 @@ from stablelog.log.summary import Summary
 from stablelog.views.commit_index import CommitIndex
 
 NO_COMMIT = -1
-STEP_SIZE = 16 << 10  # bytes of the last step; each one before it is twice as long
+STEP_SIZE = 16 << 10  # bytes of the first step back from the end; each further step is twice as long
 
 
 def last_commit_sequence(disk: Disk, directory: Path) -> int:
-    """The commit sequence of a partition's last commit marker; -1 if no marker says one.
+    """Return the commit sequence of a partition's last commit marker; -1 if no marker contains one.
 
-    The partition may be damaged: then it is that of the last marker that can be read. Nothing is changed.
+    In a damaged partition this is the last marker that can be read. The function changes nothing.
 
     Args:
-        disk: where the partition lies.
-        directory: the partition's own. No other thread writes to it.
+        disk: the disk of the partition.
+        directory: the partition's directory. No other thread writes to it.
 
     Raises:
-        FileNotFoundError: there is no such directory, or a file of it is gone.
+        FileNotFoundError: the directory or a file in it is missing.
         DiskError: a file cannot be read.
     """
     bases = sorted((offset_of(name) for name in disk.list_dir(directory) if is_log(name)), reverse=True)
@@ -48,15 +49,15 @@ def last_commit_sequence(disk: Disk, directory: Path) -> int:
 
 
 def _is_whole(disk: Disk, index: CommitIndex) -> bool:
-    """Whether a sealed commit index is the one of its segment. It is loaded then."""
+    """Whether the files of a sealed commit index are complete and belong to its segment. If so, open the index."""
     with contextlib.suppress(FileNotFoundError, Corrupt):
         summary = Summary.decode(disk.read_bytes(index.path(SUMMARY)))
-        return index.open_sealed(summary.end_offset, summary.log_crc)
+        return index.open_sealed(summary)
     return False
 
 
 def _last_in_segment(disk: Disk, directory: Path, base_offset: int) -> int:
-    """The commit sequence of the last commit marker in a log file; -1 if there is none."""
+    """Return the commit sequence of the last commit marker in a log file; -1 if there is none."""
     segment = Segment(disk, directory, base_offset, OpenFiles())
     segment.size = disk.size(segment.path(LOG))
     try:
@@ -72,7 +73,7 @@ def _last_in_segment(disk: Disk, directory: Path, base_offset: int) -> int:
 
 
 def _beginnings(disk: Disk, segment: Segment) -> Iterator[int]:
-    """Positions of batches from which to read, back from the end of a log file; the last one is 0."""
+    """Yield positions of batches where a step begins, from the end of a log file back. The last one is 0."""
     try:
         index = OffsetIndex(segment.base_offset, disk.read_bytes(segment.path(INDEX)))
     except FileNotFoundError:
@@ -80,7 +81,7 @@ def _beginnings(disk: Disk, segment: Segment) -> Iterator[int]:
     begin, step = segment.size, STEP_SIZE
     while begin:
         known = index.position_at_or_before(begin - step)
-        # An index that was not synced may hold anything after a crash.
+        # After a crash, an index that was not synced may contain anything.
         is_batch = known < begin and _is_batch(segment.growing_log, known, segment.base_offset)
         begin = known if is_batch else 0
         step *= 2
@@ -98,9 +99,12 @@ def _is_batch(log: File, position: int, base_offset: int) -> bool:
 
 
 def _last_between(segment: Segment, begin: int, end: int) -> int:
-    """The commit sequence of the last commit marker between two positions, up to damage or a torn end; -1 if there is none."""
+    """Return the commit sequence of the last commit marker between two positions; -1 if there is none.
+
+    The search ends at a damaged or incomplete batch.
+    """
     log = segment.growing_log
-    controls: list[int] = []  # of many markers only the last one is decoded
+    controls: list[int] = []  # only the last of them is decoded
     with contextlib.suppress(Corrupt):
         for position, header in segment.walk_unproven(begin):
             if position + header.size > end:

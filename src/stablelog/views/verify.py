@@ -17,7 +17,8 @@ from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.log.names import LOG, is_log, offset_of
 from stablelog.log.verify import Finding
-from stablelog.views.commit_index import (
+from stablelog.views.extents import EXTENT, SEVERAL, Extent
+from stablelog.views.index_format import (
     ENTRIES_SUFFIX,
     ENTRY,
     EXTENTS_SUFFIX,
@@ -27,7 +28,6 @@ from stablelog.views.commit_index import (
     EarlierForm,
     Entry,
 )
-from stablelog.views.extents import EXTENT, SEVERAL, Extent
 
 Place = tuple[int, int]  # segment, position of a batch in it
 

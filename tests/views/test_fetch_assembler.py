@@ -14,13 +14,20 @@ from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Corrupt
 from stablelog.log.model import Isolation
 from stablelog.testing.sim_disk import SimFile
-from stablelog.views import commit_index, commit_order, copies, extents, gather, stretches
+from stablelog.views import (
+    commit_order,
+    copy_buffers,
+    extent_lookup,
+    extents,
+    fetch_assembler,
+    index_format,
+    row_file,
+)
 from stablelog.views.commit_index import CommitIndex
-from stablelog.views.copies import KEPT_COUNT, Copies
-from stablelog.views.extents import EXTENT, LONG_COUNT, SEVERAL, Extents
-from stablelog.views.stretches import Stretch
+from stablelog.views.copy_buffers import KEPT_COUNT, CopyBuffers
+from stablelog.views.extents import EXTENT, LONG_COUNT, SEVERAL, ExtentColumns, Extents
 from stablelog.views.verify import verify_view
-from tests.views.test_commit_order import DIRECTORY, Log
+from tests.views.committed_log import DIRECTORY, Log
 
 
 def a_log_of_many_writers(seed, **config):
@@ -46,9 +53,9 @@ def a_log_of_many_writers(seed, **config):
 def test_every_record_stands_at_its_position_whatever_the_size_of_batches_and_fetches(
     monkeypatch, seed, size_max, together
 ):
-    monkeypatch.setattr(stretches, "FIRST_AT_ONCE", min(together, 2))
-    monkeypatch.setattr(stretches, "LEAST_AT_ONCE", min(together, 16))
-    monkeypatch.setattr(stretches, "MOST_AT_ONCE", together)
+    monkeypatch.setattr(extent_lookup, "FIRST_AT_ONCE", min(together, 2))
+    monkeypatch.setattr(extent_lookup, "LEAST_AT_ONCE", min(together, 16))
+    monkeypatch.setattr(extent_lookup, "MOST_AT_ONCE", together)
     log = a_log_of_many_writers(seed, segment_bytes=400_000)
     assert log.read_all(0, size_max) == log.expected()
     positions = [position for position, _ in log.expected()]
@@ -93,7 +100,7 @@ def test_a_batch_that_stands_alone_is_not_looked_at(monkeypatch, size):
     for writer in range(3):
         log.end(writer)
     log.sync()
-    monkeypatch.setattr(gather, "LOOKED_AT", None)
+    monkeypatch.setattr(fetch_assembler, "LOOKED_AT", None)
     assert log.read_all(0, 1 << 30) == log.expected()
 
 
@@ -103,13 +110,18 @@ def test_damage_where_small_batches_stand_side_by_side_is_told(batch, length):
     one = encode_batch(
         [Record(0, 0, None, b"value")], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
     )
-    data = bytearray(3 * one)
-    stretch = Stretch(0, [PREFIX.pack(10, SEVERAL, 7)], [SEVERAL], [0], [len(data)])
-    prefixes = gather._looked_at(memoryview(data), stretch, 0).prefixes
-    assert [PREFIX.unpack(prefix) for prefix in prefixes] == [(at, len(one) - 12, 7) for at in (10, 11, 12)]
-    struct.pack_into(">i", data, batch * len(one) + 8, length)
-    with pytest.raises(Corrupt):
-        gather._looked_at(memoryview(data), stretch, 0)
+    data, size = bytearray(6 * one), 3 * len(one)
+    both = [PREFIX.pack(at, SEVERAL, 7) for at in (10, 13)]
+    columns = ExtentColumns(0, both, [SEVERAL] * 2, [0, size], [size, 2 * size])
+    whole, damage = fetch_assembler.split(memoryview(data), columns, 0)
+    prefixes = [PREFIX.pack(at, len(one) - 12, 7) for at in range(10, 16)]
+    assert (whole.prefixes, damage) == (prefixes, None)
+    for extent in (0, 1):
+        damaged = data.copy()
+        struct.pack_into(">i", damaged, extent * size + batch * len(one) + 8, length)
+        found, damage = fetch_assembler.split(memoryview(damaged), columns, 0)
+        assert isinstance(damage, Corrupt)
+        assert found.prefixes == prefixes[: extent * 3], "what stands in extents before it is handed out"
 
 
 def test_a_batch_of_no_records_is_passed_over_and_one_without_a_whole_header_is_told():
@@ -120,19 +132,21 @@ def test_a_batch_of_no_records_is_passed_over_and_one_without_a_whole_header_is_
         empty = bytearray(one[: HEADER.size])
         struct.pack_into(">i", empty, 8, HEADER.size - 12 - less)
         data = memoryview(one + bytes(empty) + one)
-        stretch = Stretch(0, [PREFIX.pack(10, SEVERAL, 7)], [SEVERAL], [0], [len(data)])
+        columns = ExtentColumns(0, [PREFIX.pack(10, SEVERAL, 7)], [SEVERAL], [0], [len(data)])
+        found, damage = fetch_assembler.split(data, columns, 0)
         if is_one:
-            assert gather._looked_at(data, stretch, 0).ends == [len(one), len(one) + 61, len(data)]
+            assert found.ends == [len(one), len(one) + 61, len(data)]
+            assert damage is None
         else:
-            with pytest.raises(Corrupt):
-                gather._looked_at(data, stretch, 0)
+            assert found.ends == []
+            assert isinstance(damage, Corrupt)
 
 
 @pytest.mark.parametrize("together", [3, 64])
 def test_small_batches_take_little_memory_until_the_reader_has_them(monkeypatch, together):
-    monkeypatch.setattr(gather, "COPIED_SIZE_MAX", 10_000)
+    monkeypatch.setattr(fetch_assembler, "COPIED_SIZE_MAX", 10_000)
     for name in ("FIRST_AT_ONCE", "LEAST_AT_ONCE", "MOST_AT_ONCE"):
-        monkeypatch.setattr(stretches, name, together)
+        monkeypatch.setattr(extent_lookup, name, together)
     log = Log()
     for _ in range(200):
         log.append(1, size=500)
@@ -153,7 +167,7 @@ def a_log_of_small_batches(count):
 
 
 def test_an_answer_stays_as_it_is_until_its_reader_has_let_go_of_it(monkeypatch):
-    monkeypatch.setattr(gather, "COPIES", Copies())
+    monkeypatch.setattr(fetch_assembler, "COPY_BUFFERS", CopyBuffers())
     log = a_log_of_small_batches(60)
     starts = [position for position, _ in log.expected()]
     held = [log.partition.read(start, 5_000, Isolation.READ_COMMITTED).buffers for start in starts]
@@ -168,7 +182,7 @@ def test_an_answer_stays_as_it_is_until_its_reader_has_let_go_of_it(monkeypatch)
 
 
 def test_the_memory_of_an_answer_is_used_again_once_it_is_gone(monkeypatch):
-    monkeypatch.setattr(gather, "COPIES", Copies())
+    monkeypatch.setattr(fetch_assembler, "COPY_BUFFERS", CopyBuffers())
     made = []
 
     class Made(io.BytesIO):
@@ -176,7 +190,7 @@ def test_the_memory_of_an_answer_is_used_again_once_it_is_gone(monkeypatch):
             super().__init__()
             made.append(len(made))
 
-    monkeypatch.setattr(copies, "BytesIO", Made)
+    monkeypatch.setattr(copy_buffers, "BytesIO", Made)
     log = a_log_of_small_batches(60)
     assert log.read_all(0, 5_000) == log.expected()
     assert len(made) == 1
@@ -191,7 +205,7 @@ def test_the_memory_of_an_answer_is_used_again_once_it_is_gone(monkeypatch):
 
 
 def test_the_memory_of_four_answers_is_kept():
-    known = Copies()
+    known = CopyBuffers()
     *four, fifth = (known.take() for _ in range(5))
     for memory in (*four, fifth):
         known.give_back(memory)
@@ -207,11 +221,18 @@ def test_the_memory_of_four_answers_is_kept():
 
 
 def test_rows_are_found_in_the_file_and_in_memory_and_over_both(tmp_path, monkeypatch):
-    monkeypatch.setattr(commit_index, "TAIL_SIZE", 10 * EXTENT.size)
+    monkeypatch.setattr(row_file, "TAIL_SIZE", 10 * EXTENT.size)
     index = CommitIndex(LocalDisk(), tmp_path, 0)
     index.create(None)
     rows = [
-        (1 << 40 | number, 2**31 - 1 - number, number, 5 << 33 | number, 2**31 + number, 2**32 - 1 - number)
+        (
+            1 << 40 | number,
+            2**31 - 1 - number,
+            number,
+            5 << 33 | number // 5,
+            2**31 + number,
+            2**32 - 1 - number,
+        )
         for number in range(17)
     ]
     for row in rows:
@@ -219,14 +240,13 @@ def test_rows_are_found_in_the_file_and_in_memory_and_over_both(tmp_path, monkey
     assert [index.extent(place) for place in range(len(rows))] == rows
     for first in range(len(rows)):
         for end in range(first + 1, len(rows) + 1):
-            columns = index.extents_between(first, end)
-            assert [PREFIX.unpack(prefix) for prefix in columns.prefixes] == [
-                row[:3] for row in rows[first:end]
-            ]
-            assert columns.lengths == [row[1] for row in rows[first:end]]
-            assert list(zip(columns.segments, columns.begins, columns.ends, strict=True)) == [
-                row[3:] for row in rows[first:end]
-            ]
+            parts = list(index.extents_between(first, end))
+            assert len(parts) == (end - 1) // 5 - first // 5 + 1, "one for each segment"
+            assert [
+                (*PREFIX.unpack(prefix), length, part.segment, begin, end)
+                for part in parts
+                for prefix, length, begin, end in zip(*part[1:], strict=True)
+            ] == [(*row[:3], row[1], *row[3:]) for row in rows[first:end]]
     index.close()
 
 
@@ -289,7 +309,9 @@ def test_few_batches_are_looked_up_that_there_is_no_room_for(monkeypatch, size, 
     monkeypatch.setattr(CommitIndex, "extents_between", counted)
     handed_out, _ = log.fetched(0, size_max)
     assert len(handed_out) > size_max / size * 0.7
-    assert sum(looked_up) <= max(len(handed_out) + 5, stretches.FIRST_AT_ONCE) + stretches.LEAST_AT_ONCE
+    assert (
+        sum(looked_up) <= max(len(handed_out) + 5, extent_lookup.FIRST_AT_ONCE) + extent_lookup.LEAST_AT_ONCE
+    )
 
 
 def test_a_large_answer_takes_few_lookups(monkeypatch):
@@ -316,10 +338,16 @@ def test_a_large_answer_takes_few_lookups(monkeypatch):
 
 
 class Noted:
-    """A log of zeros that notes what it is asked to read from the disk."""
+    """A segment, and its log file of zeros, that notes what it is asked to read from the disk."""
 
     def __init__(self):
         self.asked = []
+
+    damaged_batches = ()
+
+    @property
+    def log(self):
+        return self
 
     def view(self, position, size):
         return memoryview(bytes(position + size))[position:]
@@ -328,7 +356,7 @@ class Noted:
         self.asked.append((position, position + size))
 
 
-PAGE = gather.PAGE_SIZE
+PAGE = fetch_assembler.PAGE_SIZE
 
 
 @pytest.mark.parametrize(
@@ -350,8 +378,8 @@ def test_of_the_disk_is_asked_what_there_is_room_for_in_pages_that_lie_apart(ext
     prefixes = [PREFIX.pack(at, length, 0) for at, length in enumerate(lengths)]
     for goes_on in (False, True):
         log = Noted()
-        gathered = gather.Gathered(0, room, at_least_one=True, goes_on=goes_on)
-        gathered.add(log, Stretch(0, prefixes, lengths, list(begins), list(ends)))
+        gathered = fetch_assembler.FetchAssembler(0, room, at_least_one=True, reads_on=goes_on)
+        gathered.add(log, ExtentColumns(0, prefixes, lengths, list(begins), list(ends)))
         expected = extents[:asked] if isinstance(asked, int) else asked
         assert log.asked == ([] if goes_on else expected)
 
@@ -384,11 +412,16 @@ def test_for_a_reader_who_goes_on_the_system_reads_ahead(monkeypatch):
 
 
 def test_so_many_readers_are_known_and_no_more(monkeypatch):
-    monkeypatch.setattr(commit_order, "READERS", 3)
-    log = a_log_of_many_writers(7)
-    for position, _ in log.expected():
-        log.fetched(position, 1)
-    assert len(log.partition.view._ends) == 3
+    monkeypatch.setattr(commit_order, "SEQUENTIAL_READERS_MAX", 3)
+    log = a_log_of_small_batches(60)
+    asked = []
+    monkeypatch.setattr(SimFile, "will_need", lambda _self, position, size: asked.append((position, size)))
+    starts = [position for position, _ in log.expected()][1::7][:5]
+    ends = [log.partition.read(start, 1, Isolation.READ_COMMITTED).end_offset for start in starts]
+    for end, is_known in ((ends[4], True), (ends[0], False), (ends[1], False), (ends[3], False)):
+        asked.clear()
+        log.fetched(end, 1)
+        assert (asked == []) == is_known
 
 
 def test_who_begins_at_the_beginning_is_taken_to_read_on(monkeypatch):
@@ -414,8 +447,8 @@ def test_an_extent_of_one_batch_is_handed_on_as_it_is():
     )
     length = len(one) - 12
     prefixes = [PREFIX.pack(10, length, 7), PREFIX.pack(11, SEVERAL, 7)]
-    stretch = Stretch(0, prefixes, [length, SEVERAL], [0, len(one)], [len(one), 3 * len(one)])
-    found = gather._looked_at(memoryview(3 * one), stretch, 0)
+    columns = ExtentColumns(0, prefixes, [length, SEVERAL], [0, len(one)], [len(one), 3 * len(one)])
+    found, _ = fetch_assembler.split(memoryview(3 * one), columns, 0)
     assert found.lengths == [length] * 3
     assert found.begins == [0, len(one), 2 * len(one)]
     assert found.ends == [len(one), 2 * len(one), 3 * len(one)]
@@ -463,7 +496,7 @@ def test_the_limits_of_extents_are_those_of_the_document():
     assert [count((0, 100), (100 + between, 100)) for between in (gap, gap + 1)] == [1, 2]
     many = [(position, 128) for position in range(0, (most << 10) - 128, 128)]
     assert [count(*many, ((most << 10) - 128, size)) for size in (128, 129)] == [1, 2]
-    entry = commit_index.Entry(0, long, 0, 0, 1, 1, 0, long - 1, 0)
+    entry = index_format.Entry(0, long, 0, 0, 1, 1, 0, long - 1, 0)
     assert (entry.is_long, entry._replace(extent_count=long).is_long) == (False, True)
 
 

@@ -1,0 +1,37 @@
+"""Reuse of the memory into which responses copy small batches.
+
+The first touch of a new page costs more than the copies into it. Therefore the memory of a few responses is kept. No
+caller has to report that a response was sent: a `BytesIO` refuses writes while a view of it exists.
+"""
+
+from io import BytesIO
+
+KEPT_COUNT = 4  # responses, of about a megabyte each
+
+
+class CopyBuffers:
+    """Memory of responses. A response takes one buffer, and gives it back while views of it still exist."""
+
+    def __init__(self) -> None:
+        self._kept: list[BytesIO] = []
+
+    def take(self) -> BytesIO:
+        """Return a buffer of which no view exists. The caller writes it from its beginning."""
+        for _ in range(len(self._kept)):
+            memory = self._kept.pop(0)
+            try:
+                memory.write(b"")
+            except BufferError:
+                self._kept.append(memory)
+            else:
+                memory.seek(0)
+                return memory
+        return BytesIO()
+
+    def give_back(self, memory: BytesIO) -> None:
+        """Keep a buffer. It is written again when no view of it exists."""
+        if len(self._kept) < KEPT_COUNT:
+            self._kept.append(memory)
+
+
+COPY_BUFFERS = CopyBuffers()

@@ -1,0 +1,83 @@
+"""Lookup of the extents that a reader in commit order gets next.
+
+A response may contain thousands of small transactions. The extents of many transactions are therefore looked up
+together, as columns. The work for each batch is then one turn of a list comprehension.
+"""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from stablelog.views.commit_index import CommitIndex
+from stablelog.views.extents import LONG_COUNT, ExtentColumns
+from stablelog.views.index_format import NO_PRODUCER, Entry
+
+ENTRIES_AT_ONCE = 64  # entries that are read together
+FIRST_AT_ONCE = 64  # extents of the first lookup: a fetch may need only a few
+LEAST_AT_ONCE = 16  # extents of a later lookup
+MOST_AT_ONCE = 512
+SHORT, TORN = -1, -2  # kinds of entries that are handled together; other entries have their number as kind
+
+
+def extents_from(
+    index: CommitIndex, start: int, log_start: int, size_max: int
+) -> Iterator[ExtentColumns | Entry]:
+    """Yield what a reader gets from a position to the end of an index. An entry is a run outside transactions.
+
+    Args:
+        index: the commit index of one segment.
+        start: the position. The first extent is the one that contains it.
+        log_start: the log start offset. Transactions that began before it are torn and are left out.
+        size_max: how many bytes the reader needs. More may be yielded; the estimate avoids needless lookups.
+    """
+    place, count, size_left = index.place_of(start), FIRST_AT_ONCE, size_max
+    if place == len(index):
+        return
+    begin = index.extent_with(index[place], start)
+    for range_begin, range_end, entry in _ranges(index, place, log_start):
+        if entry is not None and entry.producer_id == NO_PRODUCER:
+            yield entry
+            continue
+        first = max(range_begin, begin)
+        while first < range_end:
+            end, size = min(first + count, range_end), 0
+            for extents in index.extents_between(first, end, entry):
+                yield extents
+                size += extents.size
+            # The next extents are estimated to be as large as these.
+            size_left -= size
+            count = min(max(size_left * (end - first) // size + 1, LEAST_AT_ONCE), MOST_AT_ONCE)
+            first = end
+
+
+def _ranges(index: CommitIndex, place: int, log_start: int) -> Iterator[tuple[int, int, Entry | None]]:
+    """Yield ranges of extents, from entry number `place` on: (number of the first, number after the last, entry).
+
+    A long transaction, or a run outside transactions, is a range of its own and comes with its entry. Short
+    transactions that follow each other are one range. Torn transactions are left out.
+    """
+    while place < len(index):
+        place_end = min(place + ENTRIES_AT_ONCE, len(index))
+        first_offsets, producer_ids, firsts, counts = index.entries_between(place, place_end)
+        kinds = [
+            _kind(number, producer_id, first_offset < log_start, count)
+            for number, (first_offset, producer_id, count) in enumerate(
+                zip(first_offsets, producer_ids, counts, strict=True)
+            )
+        ]
+        begin = 0
+        for kind, same in groupby(kinds):
+            end = begin + len(list(same))
+            if kind != TORN:
+                entry = None if kind == SHORT else index[place + begin]
+                yield firsts[begin], firsts[end - 1] + counts[end - 1], entry
+            begin = end
+        place = place_end
+
+
+def _kind(number: int, producer_id: int, has_lost_first: bool, extent_count: int) -> int:
+    """Return how an entry is handled: `SHORT`, `TORN`, or its number for a range of its own."""
+    if producer_id == NO_PRODUCER:
+        return number
+    if has_lost_first:
+        return TORN
+    return SHORT if extent_count < LONG_COUNT else number

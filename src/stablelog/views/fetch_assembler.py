@@ -1,0 +1,279 @@
+"""Assembly of a fetch response in commit order.
+
+The batches of a transaction are scattered over the log. A response contains each batch with another base offset and
+leader epoch, which the CRC does not cover. All other bytes are those of the log. The first 16 bytes of a large batch
+come from the commit index, and the rest is a slice of the mapped file. Small batches are copied into one buffer: two
+pieces for the socket would cost more than the copy.
+
+A batch may have a hundred bytes. The code therefore handles a batch only within comprehensions over hundreds of batches,
+which may belong to several transactions.
+
+A damaged batch ends the response. The batches before it are sent. The next fetch starts at it and gets the error.
+"""
+
+import io
+import struct
+from bisect import bisect_right
+from itertools import accumulate, groupby
+from operator import sub
+
+from stablelog.batch.header import (
+    CONTROL,
+    HEADER,
+    LENGTH_AND_OFFSET_SIZE,
+    PREFIX,
+    TRANSACTIONAL,
+)
+from stablelog.env.disk import Buffer, File
+from stablelog.errors import Corrupt
+from stablelog.log.model import Slice
+from stablelog.log.segment import Segment
+from stablelog.views.copy_buffers import COPY_BUFFERS
+from stablelog.views.extents import SEVERAL, Extent, ExtentColumns
+from stablelog.views.index_format import Entry
+
+SMALL_LENGTH_MAX = 4096  # the copy of a batch of this size costs about as much as two pieces for the socket
+COPIED_SIZE_MAX = 1 << 20  # of one response, which uses this memory until the reader has received it
+PAGE_SIZE = 4096  # bytes in one page are read from the disk together
+LOOKED_AT = struct.Struct(
+    ">"
+    "8x"  # base offset
+    "i"  # batch length
+    "9x"  # leader epoch, magic, CRC
+    "h"  # attributes
+    "i"  # last offset delta
+    "16x"  # timestamps
+    "q"  # producer id
+)
+LAST_OFFSET_DELTA = struct.Struct(">23xi")
+LENGTH_MIN = HEADER.size - LENGTH_AND_OFFSET_SIZE
+KIND = TRANSACTIONAL | CONTROL
+
+
+class FetchAssembler:
+    """Assembles whole batches into one response.
+
+    Attributes:
+        start: the first position of the fetch.
+        end: the position after the last batch; `start` while there is no batch.
+        room: how many more bytes fit into the response.
+    """
+
+    def __init__(self, start: int, size_max: int, *, at_least_one: bool, reads_on: bool) -> None:
+        """Create an empty response.
+
+        Args:
+            start: the first position of the fetch.
+            size_max: bytes.
+            at_least_one: whether the response contains a first batch that is larger than `size_max`.
+            reads_on: whether the reader continues where an earlier fetch ended. It will then also read what is between
+                the batches of this transaction, so the system's readahead serves it best. For another reader the
+                assembler requests exactly the extents from the disk.
+        """
+        self.start = self.end = start
+        self.room = size_max
+        self._copied_room = COPIED_SIZE_MAX
+        self._wants_one = at_least_one
+        self._reads_on = reads_on
+        self._buffers: list[Buffer] = []
+        self._copies: io.BytesIO | None = None
+        self._copied: dict[int, range] = {}  # place in the buffers -> range of the copies that belongs there
+
+    def slice(self) -> Slice:
+        """Return the response. No batch may be added afterwards."""
+        if self._copies is not None:
+            copies = self._copies.getbuffer()
+            COPY_BUFFERS.give_back(self._copies)
+            for place, part in self._copied.items():
+                self._buffers[place] = copies[part.start : part.stop]
+        return Slice(self._buffers, self.start, self.end, ())
+
+    def add(self, segment: Segment, extents: ExtentColumns) -> bool:
+        """Add batches of transactions that end after `start`. Return whether the response has room for more.
+
+        Args:
+            segment: the segment of the extents.
+            extents: the extents of the batches.
+
+        Raises:
+            Corrupt: a batch is damaged. The batches before it are in the response.
+        """
+        log = segment.log
+        if not self._reads_on:
+            self._request(log, extents)
+        data = log.view(0, max(extents.ends))
+        damage: Corrupt | None = None
+        if SEVERAL in extents.lengths:
+            extents, damage = split(data, extents, self.start)
+        if segment.damaged_batches:
+            extents, known_damage = _before_damage(segment, extents)
+            damage = known_damage or damage
+        has_room = self._add(data, extents)
+        if damage is not None and has_room:
+            raise damage
+        return has_room
+
+    def _request(self, log: File, extents: ExtentColumns) -> None:
+        """Request as many of the extents from the disk as the response has room for, all at once."""
+        asked_begin = asked_end = extents.begins[0]
+        wanted_size = 0
+        for begin, end in zip(extents.begins, extents.ends, strict=True):
+            if not asked_end <= begin < asked_end + PAGE_SIZE:
+                log.will_need(asked_begin, asked_end - asked_begin)
+                asked_begin = begin
+            asked_end = end
+            wanted_size += end - begin
+            if wanted_size >= self.room:
+                break
+        log.will_need(asked_begin, asked_end - asked_begin)
+
+    def _add(self, data: memoryview, batches: ExtentColumns) -> bool:
+        """Add batches, each alone in its extent. Return whether the response has room for more."""
+        if not batches.lengths:
+            return True
+        if max(batches.lengths) <= SMALL_LENGTH_MAX:
+            return self._add_alike(data, batches, are_small=True)
+        first = 0
+        for are_small, same in groupby(length <= SMALL_LENGTH_MAX for length in batches.lengths):
+            end = first + len(list(same))
+            if not self._add_alike(data, batches.part(first, end), are_small=are_small):
+                return False
+            first = end
+        return True
+
+    def _add_alike(self, data: memoryview, batches: ExtentColumns, *, are_small: bool) -> bool:
+        """Add batches that are all small or all large."""
+        room = min(self.room, self._copied_room) if are_small else self.room
+        size, has_room = batches.size, True
+        if size > room:
+            sizes = list(accumulate(map(sub, batches.ends, batches.begins)))
+            count = bisect_right(sizes, room)
+            if not count and self._wants_one and self.end == self.start:
+                count = 1
+            if not count:
+                return False
+            batches, has_room = batches.part(0, count), False
+        _, prefixes, _, begins, ends = batches
+        pieces: list[Buffer] = [b""] * (2 * len(prefixes))
+        pieces[0::2] = prefixes
+        skip = PREFIX.size
+        pieces[1::2] = [data[begin + skip : end] for begin, end in zip(begins, ends, strict=True)]
+        self.room -= size  # too much if not all batches fit; no batch is added afterwards then
+        if are_small:
+            self._copied_room -= size
+            self._copy(pieces)
+        else:
+            self._buffers += pieces
+        base_offset, _, _ = PREFIX.unpack(prefixes[-1])
+        (last_offset_delta,) = LAST_OFFSET_DELTA.unpack_from(data, begins[-1])
+        self.end = base_offset + last_offset_delta + 1
+        return has_room and self.room > 0
+
+    def _copy(self, pieces: list[Buffer]) -> None:
+        """Copy small batches. Batches that follow each other in the response are one buffer."""
+        if self._copies is None:
+            self._copies = COPY_BUFFERS.take()
+        begin = self._copies.tell()
+        self._copies.writelines(pieces)
+        place = len(self._buffers) - 1
+        if place in self._copied:
+            begin = self._copied[place].start
+        else:
+            self._buffers.append(b"")
+            place += 1
+        self._copied[place] = range(begin, self._copies.tell())
+
+    def add_run(self, segment: Segment, extent: Extent, entry: Entry) -> bool:
+        """Add batches outside transactions, which keep their offsets. Return whether the response has room for more.
+
+        Args:
+            segment: the segment of the run.
+            extent: the bytes of the run, which contain no other batches.
+            entry: the entry of the run.
+
+        Raises:
+            Corrupt: the first batch is damaged.
+        """
+        room = self.room
+        begin, end, end_offset = extent.begin, extent.end, entry.end
+        if entry.start < self.start or extent.size > room:
+            found = segment.find(max(self.start, entry.start))
+            if found is None or found.position >= extent.end:
+                raise Corrupt(
+                    f"the batches outside transactions from position {entry.start} on end before position {self.start}, "
+                    "which the commit index says is among them"
+                )
+            if found.size > room and not (self._wants_one and self.end == self.start):
+                return False
+            begin = found.position
+            end, end_offset = segment.whole_batches(found, max(room, found.size))
+            end, end_offset = min(end, extent.end), min(end_offset, entry.end)
+        damaged = segment.damaged_behind(begin)
+        if damaged is not None and damaged.position < end:
+            segment.check_undamaged(begin, begin + 1)
+            end, end_offset = damaged.position, damaged.base_offset
+        self._buffers.append(segment.log.view(begin, end - begin))
+        self.room = room - (end - begin)
+        self.end = end_offset
+        return end == extent.end and self.room > 0
+
+
+def split(data: memoryview, extents: ExtentColumns, start: int) -> tuple[ExtentColumns, Corrupt | None]:
+    """Split extents that may hold several batches into extents of one batch.
+
+    Args:
+        data: the log file.
+        extents: the extents.
+        start: batches that end before this position are left out.
+
+    Returns:
+        The batches, and None. If the headers in an extent do not fit together, it is unknown which of them is damaged:
+        the batches of the extents before it, and the error.
+    """
+    unpack, pack = LOOKED_AT.unpack_from, PREFIX.pack
+    found = ExtentColumns(extents.segment, [], [], [], [])
+    _, prefixes, lengths, begins, ends = found
+    for prefix, extent_length, begin, end in zip(*extents[1:], strict=True):
+        if extent_length != SEVERAL:
+            prefixes.append(prefix)
+            lengths.append(extent_length)
+            begins.append(begin)
+            ends.append(end)
+            continue
+        base_offset, _, leader_epoch = PREFIX.unpack(prefix)
+        count = len(prefixes)
+        _, _, _, producer_id = unpack(data, begin)  # the first batch belongs to the transaction
+        at, last_at = begin, end - HEADER.size  # no batch begins behind `last_at`
+        while at < end:
+            length, attributes, last_offset_delta, batch_producer_id = unpack(data, at)
+            next_at = at + length + LENGTH_AND_OFFSET_SIZE
+            ends_well = next_at <= last_at or next_at == end
+            if length < LENGTH_MIN or last_offset_delta < 0 or not ends_well:
+                return found.part(0, count), Corrupt(
+                    f"byte {at} of the log file of segment {extents.segment} should begin a batch, and none does. The commit "
+                    f"index expects batches of producer {producer_id} there"
+                )
+            if batch_producer_id == producer_id and attributes & KIND == TRANSACTIONAL:
+                next_offset = base_offset + last_offset_delta + 1
+                if next_offset > start:
+                    prefixes.append(pack(base_offset, length, leader_epoch))
+                    lengths.append(length)
+                    begins.append(at)
+                    ends.append(next_at)
+                base_offset = next_offset
+            at = next_at
+        if base_offset <= start:  # the first extent contains `start`, and the others are behind it
+            return found, Corrupt(
+                f"the batches of producer {producer_id} end before position {start}, which the commit index says is theirs"
+            )
+    return found, None
+
+
+def _before_damage(segment: Segment, batches: ExtentColumns) -> tuple[ExtentColumns, Corrupt | None]:
+    """Return the batches before the first one that is known to be damaged, and the error about that batch."""
+    for place, (begin, end) in enumerate(zip(batches.begins, batches.ends, strict=True)):
+        try:
+            segment.check_undamaged(begin, end)
+        except Corrupt as error:
+            return batches.part(0, place), error
+    return batches, None

@@ -1,0 +1,146 @@
+"""Format of the files of a commit index: rows of entries, and the summary of a sealed index.
+
+The rows of extents are described in `views.extents`.
+
+Format: docs/formats.md, "Commit index".
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from stablelog.errors import Corrupt, refuse_newer
+from stablelog.log.names import COMMIT_SUFFIXES
+from stablelog.views.extents import LONG_COUNT
+
+ENTRIES_SUFFIX, EXTENTS_SUFFIX, SUMMARY_SUFFIX = COMMIT_SUFFIXES
+NO_PRODUCER = -1  # the producer id of an entry for batches outside transactions
+NOTHING = 2**63 - 1  # greater than any offset
+ENTRY = struct.Struct(
+    ">"
+    "q"  # start: the first position of the entry
+    "q"  # record_count: how many positions the entry takes
+    "q"  # latest_ms: the latest commit time of this entry and of all entries before it in the segment
+    "q"  # first_offset: the offset of the transaction's first batch in the log
+    "q"  # producer_id; -1 outside transactions
+    "q"  # latest_sequence: the greatest commit sequence of this entry and of all before it in the partition; -1 none
+    "q"  # extent_first: the number of the first extent
+    "i"  # extent_count
+    "i"  # leader_epoch: of the marker
+)
+SUMMARY = struct.Struct(
+    ">"
+    "h"  # version: 3
+    "q"  # base_offset: of the segment
+    "q"  # end_offset: of the segment
+    "I"  # log_crc: from the summary of the segment
+    "q"  # view_end: the end position of the last entry up to here
+    "q"  # least_first_offset: over the transactions; 2^63-1 none
+    "q"  # latest_sequence: the greatest commit sequence up to the segment's end; -1 none
+    "q"  # latest_ms: the latest commit time in the segment; -1 none
+    "q"  # entries_size
+    "I"  # entries_crc
+    "q"  # extents_size
+    "I"  # extents_crc
+    "i"  # open_count: how many transactions are open at the end; (producer id, first offset) of each follow
+)
+OPEN = struct.Struct(">qq")
+VERSION = 3
+CRC = struct.Struct(">I")
+
+
+class EarlierForm(Corrupt):
+    """An undamaged commit index of an earlier version. The next start of the partition rebuilds it from the log."""
+
+
+class Entry(NamedTuple):
+    """A committed transaction, or a run of batches outside transactions, at the positions [start, end).
+
+    `ENTRY` describes the fields.
+    """
+
+    start: int
+    record_count: int
+    latest_ms: int
+    first_offset: int
+    producer_id: int
+    latest_sequence: int
+    extent_first: int
+    extent_count: int
+    leader_epoch: int
+
+    @property
+    def end(self) -> int:
+        """The position after the last record."""
+        return self.start + self.record_count
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the extents count positions from 0. A reader then adds the entry's start and leader epoch."""
+        return self.extent_count >= LONG_COUNT
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSummary:
+    """The contents of a sealed commit index. `SUMMARY` describes the fields.
+
+    Attributes:
+        open: (producer id, first offset) of each transaction that is open at the segment's end.
+    """
+
+    base_offset: int
+    end_offset: int
+    log_crc: int
+    view_end: int
+    least_first_offset: int
+    latest_sequence: int
+    latest_ms: int
+    entries_size: int
+    entries_crc: int
+    extents_size: int
+    extents_crc: int
+    open: tuple[tuple[int, int], ...]
+
+    def encode(self) -> bytes:
+        """Encode the content of a `.commitsummary` file."""
+        head = SUMMARY.pack(
+            VERSION,
+            self.base_offset,
+            self.end_offset,
+            self.log_crc,
+            self.view_end,
+            self.least_first_offset,
+            self.latest_sequence,
+            self.latest_ms,
+            self.entries_size,
+            self.entries_crc,
+            self.extents_size,
+            self.extents_crc,
+            len(self.open),
+        )
+        content = head + b"".join(OPEN.pack(*one) for one in self.open)
+        return content + CRC.pack(crc32c(content))
+
+    @classmethod
+    def decode(cls, content: bytes) -> "CommitSummary":
+        """Decode the content of a `.commitsummary` file.
+
+        Raises:
+            EarlierForm: an earlier release wrote the file.
+            NewerFormat: a later release wrote the file.
+            Corrupt: the file is damaged.
+        """
+        if (
+            len(content) < SUMMARY.size + CRC.size
+            or crc32c(content[: -CRC.size]) != CRC.unpack(content[-CRC.size :])[0]
+        ):
+            raise Corrupt("a commit summary that is damaged")
+        version, *fields, open_count = SUMMARY.unpack_from(content)
+        refuse_newer("a commit summary", version, VERSION)
+        if 0 < version < VERSION:
+            raise EarlierForm(f"a commit summary of version {version}")
+        if version != VERSION or len(content) != SUMMARY.size + open_count * OPEN.size + CRC.size:
+            raise Corrupt(f"a commit summary of version {version} with {len(content)} bytes")
+        return cls(*[*fields, tuple(OPEN.iter_unpack(content[SUMMARY.size : -CRC.size]))])

@@ -1,0 +1,114 @@
+"""File of rows of one size, such as the entries or the extents of a commit index.
+
+New rows are kept in memory and are written in pieces of TAIL_SIZE bytes. While the disk does not take them, as on a
+full disk, they stay in memory and can be read from there.
+"""
+
+import contextlib
+import struct
+from pathlib import Path
+
+from crc32c import crc32c
+
+from stablelog.env.disk import Buffer, Disk, File
+from stablelog.errors import DiskError
+
+TAIL_SIZE = 64 << 10
+
+
+class RowFile:
+    """Rows in a file, followed by rows in memory. No row is split between the two.
+
+    Args:
+        disk: the disk of the file.
+        path: the name of the file.
+        row: the struct of one row.
+        written_size: bytes of the rows that the file contains already.
+
+    Attributes:
+        crc: CRC-32C over the rows that were appended.
+    """
+
+    def __init__(self, disk: Disk, path: Path, row: struct.Struct, written_size: int = 0) -> None:
+        self._disk = disk
+        self._path = path
+        self._row = row
+        self._written_size = written_size
+        self._tail = bytearray()
+        self._file: File | None = None
+        self._is_torn = False  # the file ends in a part of a failed write, and accepts no more writes
+        self.crc = 0
+
+    def prepare(self) -> None:
+        """Open the file for writing, and cut it to the rows that were written completely.
+
+        Raises:
+            DiskError: the file cannot be opened or cut. The rows stay in memory, and `write` tries again.
+        """
+        file = self._disk.open(self._path, create=not self._written_size)
+        try:
+            file.truncate(self._written_size)
+        except DiskError:
+            file.close()
+            raise
+        self.close()
+        self._file, self._is_torn = file, False
+
+    @property
+    def size(self) -> int:
+        """Bytes of all rows."""
+        return self._written_size + len(self._tail)
+
+    def __len__(self) -> int:
+        return self.size // self._row.size
+
+    def append(self, rows: Buffer) -> None:
+        """Add whole rows. They stay in memory if the file cannot be written."""
+        assert len(rows) % self._row.size == 0, "a row is not split between the file and memory"
+        self._tail += rows
+        self.crc = crc32c(rows, self.crc)
+        if len(self._tail) >= TAIL_SIZE:
+            with contextlib.suppress(DiskError):
+                self.write()
+
+    def write(self) -> None:
+        """Write the rows that are only in memory to the file.
+
+        Raises:
+            DiskError: the file cannot be written. The rows stay in memory.
+        """
+        if self._file is None or self._is_torn:
+            self.prepare()
+        assert self._file is not None
+        if self._tail:
+            try:
+                # A copy: an error that a caller keeps would hold a buffer of the tail, which could then not grow.
+                self._file.append(bytes(self._tail))
+            except DiskError as error:
+                self._is_torn = not error.undone
+                raise
+            self._written_size += len(self._tail)
+            self._tail = bytearray()
+
+    def __getitem__(self, place: int) -> tuple[int, ...]:
+        return self._row.unpack(self.between(place, place + 1))
+
+    def between(self, first: int, end: int) -> Buffer:
+        """Return the bytes of the rows from number `first` to before number `end`."""
+        begin, end = first * self._row.size, end * self._row.size
+        written = self._written_size
+        if end <= written:
+            return self._view(begin, end - begin)
+        new = self._tail[max(begin - written, 0) : end - written]
+        return new if begin >= written else b"".join((self._view(begin, written - begin), new))
+
+    def _view(self, position: int, size: int) -> memoryview:
+        if self._file is None:
+            self._file = self._disk.open(self._path)
+        return self._file.view(position, size)
+
+    def close(self) -> None:
+        """Close the file. A later read opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
