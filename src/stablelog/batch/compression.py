@@ -9,6 +9,8 @@ Format: docs/formats.md, "Compression".
 import struct
 import zlib
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import cramjam
 
@@ -25,19 +27,7 @@ CHUNK_LENGTH = struct.Struct(">i")
 
 def compress(codec: Codec, plain: Buffer) -> bytes:
     """Compress the records of a batch."""
-    match codec:
-        case Codec.NONE:
-            return bytes(plain)
-        case Codec.GZIP:
-            return bytes(cramjam.gzip.compress(plain))
-        case Codec.SNAPPY:
-            return _compress_xerial(memoryview(plain))
-        case Codec.LZ4:
-            return bytes(
-                cramjam.lz4.compress(plain, level=1)
-            )  # as Kafka does: the fast compressor takes a fifth of the time
-        case Codec.ZSTD:
-            return bytes(cramjam.zstd.compress(plain))
+    return bytes(COMPRESSORS[codec](plain))
 
 
 def decompress(codec: Codec, packed: Buffer, size_max: int = SIZE_MAX) -> bytes:
@@ -46,19 +36,8 @@ def decompress(codec: Codec, packed: Buffer, size_max: int = SIZE_MAX) -> bytes:
     Raises:
         Corrupt: the bytes are not in this codec's format, or would decompress to more than `size_max` bytes.
     """
-    plain = b""
     try:
-        match codec:
-            case Codec.NONE:
-                plain = bytes(packed)
-            case Codec.GZIP:
-                plain = _decompress_gzip(packed, size_max)
-            case Codec.SNAPPY:
-                plain = _decompress_snappy(memoryview(packed), size_max)
-            case Codec.LZ4:
-                plain = _decompress_into(cramjam.lz4.decompress_into, packed, size_max)
-            case Codec.ZSTD:
-                plain = _decompress_into(cramjam.zstd.decompress_into, packed, size_max)
+        plain = DECOMPRESSORS[codec](packed, size_max)
     except (cramjam.DecompressionError, zlib.error, struct.error, ValueError, EOFError) as error:
         raise Corrupt(f"records are not {codec.name.lower()}: {error}") from error
     if len(plain) > size_max:
@@ -92,7 +71,9 @@ def _decompress_into(unpack: Callable[[Buffer, bytearray], int], packed: Buffer,
         try:
             written = unpack(packed, target)
         except cramjam.DecompressionError as error:
-            if not _was_too_small(error):
+            if "failed to write whole buffer" not in str(
+                error
+            ):  # cramjam has no type for a buffer that is too small
                 raise
             if size >= size_max:
                 raise Corrupt(f"records unpack to more than {size_max} bytes") from error
@@ -101,11 +82,8 @@ def _decompress_into(unpack: Callable[[Buffer, bytearray], int], packed: Buffer,
         return bytes(memoryview(target)[:written])
 
 
-def _was_too_small(error: Exception) -> bool:
-    return "failed to write whole buffer" in str(error)
-
-
-def _compress_xerial(plain: memoryview) -> bytes:
+def _compress_xerial(records: Buffer) -> bytes:
+    plain = memoryview(records)
     parts = [XERIAL_HEADER.pack(XERIAL_MAGIC, 1, 1)]
     for at in range(0, len(plain), XERIAL_CHUNK_SIZE):
         chunk = bytes(cramjam.snappy.compress_raw(plain[at : at + XERIAL_CHUNK_SIZE]))
@@ -113,7 +91,8 @@ def _compress_xerial(plain: memoryview) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_snappy(packed: memoryview, size_max: int) -> bytes:
+def _decompress_snappy(records: Buffer, size_max: int) -> bytes:
+    packed = memoryview(records)
     if bytes(packed[: len(XERIAL_MAGIC)]) != XERIAL_MAGIC:
         return _decompress_raw_snappy(packed, size_max)
     plain = bytearray()
@@ -132,3 +111,21 @@ def _decompress_raw_snappy(packed: memoryview, size_max: int) -> bytes:
     if cramjam.snappy.decompress_raw_len(packed) > size_max:
         raise _too_large(Codec.SNAPPY, size_max)
     return bytes(cramjam.snappy.decompress_raw(packed))
+
+
+COMPRESSORS: dict[Codec, Callable[[Buffer], Any]] = {
+    Codec.NONE: bytes,
+    Codec.GZIP: cramjam.gzip.compress,
+    Codec.SNAPPY: _compress_xerial,
+    Codec.LZ4: partial(
+        cramjam.lz4.compress, level=1
+    ),  # as Kafka does: the fast compressor takes a fifth of the time
+    Codec.ZSTD: cramjam.zstd.compress,
+}
+DECOMPRESSORS: dict[Codec, Callable[[Buffer, int], bytes]] = {
+    Codec.NONE: lambda packed, _size_max: bytes(packed),
+    Codec.GZIP: _decompress_gzip,
+    Codec.SNAPPY: _decompress_snappy,
+    Codec.LZ4: partial(_decompress_into, cramjam.lz4.decompress_into),
+    Codec.ZSTD: partial(_decompress_into, cramjam.zstd.decompress_into),
+}

@@ -9,21 +9,19 @@ Format: docs/formats.md, "Record batch", "Record".  Source: Kafka's MemoryRecord
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from crc32c import crc32c
-
 from stablelog.batch.compression import compress, decompress
 from stablelog.batch.header import (
     CODEC_MASK,
-    CRC_START,
     DELETE_HORIZON,
     HEADER,
-    LENGTH_AND_OFFSET_SIZE,
     MAGIC,
     NO_PRODUCER,
     NO_SEQUENCE,
     BatchHeader,
     Buffer,
+    assemble,
 )
+from stablelog.batch.records import record_ranges
 from stablelog.errors import Corrupt
 from stablelog.varint import encode_varint, read_varint
 
@@ -62,15 +60,8 @@ def raw_records(batch: Buffer, header: BatchHeader) -> list[RawRecord]:
 def walk_records(batch: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
     """Yield the records that `raw_records` returns, one at a time to save memory. May raise Corrupt after some."""
     data = decompress(header.codec, memoryview(batch)[HEADER.size : header.size])
-    if header.record_count > len(data):
-        raise Corrupt(f"{header.record_count} records in {len(data)} bytes")
-    at = 0
     last_delta = -1
-    for _ in range(header.record_count):
-        size, at = read_varint(data, at)
-        end = at + size
-        if size <= 0 or end > len(data):
-            raise Corrupt(f"a record of {size} bytes where {len(data) - at} are left")
+    for at, end in record_ranges(data, header.record_count):
         timestamp_delta, rest_at = read_varint(data, at + 1)
         offset_delta, key_at = read_varint(data, rest_at)
         key_size, key_at = read_varint(data, key_at)
@@ -93,9 +84,6 @@ def walk_records(batch: Buffer, header: BatchHeader) -> Iterator[RawRecord]:
             data[at],
             data[rest_at:end],
         )
-        at = end
-    if at != len(data):
-        raise Corrupt(f"{len(data) - at} bytes after the last record")
 
 
 def with_records(header: BatchHeader, records: Sequence[RawRecord], horizon_ms: int | None) -> bytes:
@@ -118,7 +106,7 @@ def with_records(header: BatchHeader, records: Sequence[RawRecord], horizon_ms: 
         body += encode_varint(len(encoded))
         body += encoded
     newest_ms = max(record.timestamp_ms for record in records)
-    return _assemble(
+    return assemble(
         header._replace(
             attributes=attributes,
             base_timestamp=base_timestamp,
@@ -131,7 +119,7 @@ def with_records(header: BatchHeader, records: Sequence[RawRecord], horizon_ms: 
 
 def emptied(header: BatchHeader) -> bytes:
     """Build the batch without any record, as Kafka does. It keeps the producer id and the last sequence number."""
-    return _assemble(
+    return assemble(
         header._replace(
             attributes=header.attributes & ~(CODEC_MASK | DELETE_HORIZON),
             base_timestamp=NO_TIMESTAMP,
@@ -159,12 +147,4 @@ def filler(base_offset: int, end_offset: int, leader_epoch: int) -> bytes:
         base_sequence=NO_SEQUENCE,
         record_count=0,
     )
-    return _assemble(header, b"")
-
-
-def _assemble(header: BatchHeader, packed: bytes) -> bytes:
-    batch_length = HEADER.size + len(packed) - LENGTH_AND_OFFSET_SIZE
-    batch = bytearray(HEADER.pack(*header._replace(batch_length=batch_length, crc=0)))
-    batch += packed
-    batch[CRC_START - 4 : CRC_START] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
-    return bytes(batch)
+    return assemble(header, b"")

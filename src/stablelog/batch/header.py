@@ -34,6 +34,7 @@ HEADER = struct.Struct(
     "i"  # record_count
 )
 PREFIX = struct.Struct(">qii")  # base_offset, batch_length, leader_epoch: the fields that the leader rewrites
+CRC = struct.Struct(">I")
 LENGTH_AND_OFFSET_SIZE = 12  # the bytes that batch_length does not count
 CRC_START = 21  # the CRC covers the bytes from here to the batch's end
 MAGIC = 2
@@ -176,6 +177,20 @@ def crc_holds(buffer: Buffer, position: int, header: BatchHeader) -> bool:
     end = position + header.size
     assert end <= len(buffer)
     return crc32c(memoryview(buffer)[position + CRC_START : end]) == header.crc
+
+
+def write_crc(batch: bytearray) -> None:
+    """Compute the CRC of a batch, and write it into the header. All other bytes are final."""
+    CRC.pack_into(batch, CRC_START - CRC.size, crc32c(memoryview(batch)[CRC_START:]))
+
+
+def assemble(header: BatchHeader, packed: bytes) -> bytes:
+    """Return the batch with this header and these compressed records. `batch_length` and `crc` are computed."""
+    batch_length = HEADER.size + len(packed) - LENGTH_AND_OFFSET_SIZE
+    batch = bytearray(HEADER.pack(header.base_offset, batch_length, *header[2:]))
+    batch += packed
+    write_crc(batch)
+    return bytes(batch)
 
 
 def stamped_prefix(header: BatchHeader, base_offset: int, leader_epoch: int) -> bytes:

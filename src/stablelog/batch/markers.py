@@ -10,9 +10,7 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-from crc32c import crc32c
-
-from stablelog.batch.header import CONTROL, CRC_START, LOG_APPEND_TIME, NO_SEQUENCE, Buffer
+from stablelog.batch.header import CONTROL, LOG_APPEND_TIME, NO_SEQUENCE, Buffer
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.errors import Corrupt
 
@@ -27,9 +25,6 @@ VALUE = struct.Struct(
     "i"  # coordinator_epoch
 )
 GROUP_SIZE = struct.Struct(">h")  # bytes of the transaction group's name that follow
-LAST_OFFSET_DELTA = struct.Struct(">i")
-LAST_OFFSET_DELTA_AT = 23
-CRC = struct.Struct(">I")
 SEQUENCE = struct.Struct(
     ">"
     "q"  # commit_sequence
@@ -90,7 +85,7 @@ def encode_marker(
         name = marker.group.encode()
         value += GROUP_SIZE.pack(len(name)) + name + SEQUENCE.pack(marker.commit_sequence, RESERVED)
     record = Record(base_offset, timestamp_ms, KEY.pack(0, marker.type), value)
-    batch = encode_batch(
+    return encode_batch(
         [record],
         base_offset=base_offset,
         leader_epoch=leader_epoch,
@@ -99,13 +94,8 @@ def encode_marker(
         base_sequence=NO_SEQUENCE,
         transactional=True,
         extra_attributes=CONTROL | (LOG_APPEND_TIME if by_broker_time else 0),
+        position_count=position_count,
     )
-    if not position_count:
-        return batch
-    stamped = bytearray(batch)
-    LAST_OFFSET_DELTA.pack_into(stamped, LAST_OFFSET_DELTA_AT, position_count)
-    CRC.pack_into(stamped, CRC_START - CRC.size, crc32c(memoryview(stamped)[CRC_START:]))
-    return bytes(stamped)
 
 
 def read_marker(batch: Buffer, position: int = 0) -> Marker | None:

@@ -6,16 +6,12 @@ and serves batches without decoding their records.
 Format: docs/formats.md, "Record".
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
-
-from crc32c import crc32c
 
 from stablelog.batch.compression import SIZE_MAX, compress, decompress
 from stablelog.batch.header import (
-    CRC_START,
     HEADER,
-    LENGTH_AND_OFFSET_SIZE,
     MAGIC,
     NO_PRODUCER,
     NO_SEQUENCE,
@@ -23,6 +19,7 @@ from stablelog.batch.header import (
     BatchHeader,
     Buffer,
     Codec,
+    assemble,
     read_header,
 )
 from stablelog.errors import Corrupt
@@ -89,8 +86,12 @@ def encode_batch(
     base_sequence: int = NO_SEQUENCE,
     transactional: bool = False,
     extra_attributes: int = 0,
+    position_count: int = 0,
 ) -> bytes:
-    """Encode a batch of these records, in this order, with consecutive offsets from `base_offset`."""
+    """Encode a batch of these records, in this order, with consecutive offsets from `base_offset`.
+
+    A marker in a commit-ordered topic takes `position_count` offsets after its own.
+    """
     records = list(records)
     assert records, "a batch of no records"
     base_timestamp = records[0].timestamp_ms
@@ -99,18 +100,14 @@ def encode_batch(
         encoded = _encode_record(record, delta, record.timestamp_ms - base_timestamp)
         body += encode_varint(len(encoded))
         body += encoded
-    packed = compress(codec, body)
-    batch = bytearray(HEADER.size)
-    HEADER.pack_into(
-        batch,
-        0,
+    header = BatchHeader(
         base_offset,
-        HEADER.size + len(packed) - LENGTH_AND_OFFSET_SIZE,
+        0,
         leader_epoch,
         MAGIC,
         0,
         codec | (TRANSACTIONAL if transactional else 0) | extra_attributes,
-        len(records) - 1,
+        position_count or len(records) - 1,
         base_timestamp,
         max([record.timestamp_ms for record in records]),
         producer_id,
@@ -118,9 +115,26 @@ def encode_batch(
         base_sequence,
         len(records),
     )
-    batch += packed
-    batch[CRC_START - 4 : CRC_START] = crc32c(memoryview(batch)[CRC_START:]).to_bytes(4, "big")
-    return bytes(batch)
+    return assemble(header, compress(codec, body))
+
+
+def record_ranges(data: bytes, count: int) -> Iterator[tuple[int, int]]:
+    """Yield (begin, end) of each record in the decompressed records of a batch.
+
+    Raises:
+        Corrupt: the bytes are not this number of records. Some records may have been yielded.
+    """
+    if count > len(data):
+        raise Corrupt(f"{count} records in {len(data)} bytes")
+    at = 0
+    for _ in range(count):
+        size, at = read_varint(data, at)
+        if not 0 < size <= len(data) - at:
+            raise Corrupt(f"a record of {size} bytes where {len(data) - at} are left")
+        yield at, at + size
+        at += size
+    if at != len(data):
+        raise Corrupt(f"{len(data) - at} bytes after the last record")
 
 
 def decode_records(batch: Buffer, position: int = 0, *, size_max: int = SIZE_MAX) -> list[Record]:
@@ -136,18 +150,10 @@ def decode_records(batch: Buffer, position: int = 0, *, size_max: int = SIZE_MAX
     if end > len(batch):
         raise Corrupt(f"a batch of {header.size} bytes of which {len(batch) - position} are there")
     data = decompress(header.codec, memoryview(batch)[position + HEADER.size : end], size_max)
-    if header.record_count > len(data):
-        raise Corrupt(f"{header.record_count} records in {len(data)} bytes")
-    records = []
-    at = 0
-    for _ in range(header.record_count):
-        size, at = read_varint(data, at)
-        if not 0 < size <= len(data) - at:
-            raise Corrupt(f"a record of {size} bytes where {len(data) - at} are left")
-        records.append(_decode_record(data[at : at + size], header.base_offset, header.base_timestamp))
-        at += size
-    if at != len(data):
-        raise Corrupt(f"{len(data) - at} bytes after the last record")
+    records = [
+        _decode_record(data[begin:end], header.base_offset, header.base_timestamp)
+        for begin, end in record_ranges(data, header.record_count)
+    ]
     if header.is_log_append_time:
         return [record._replace(timestamp_ms=header.max_timestamp) for record in records]
     return records
@@ -170,13 +176,8 @@ def record_heads(batch: Buffer, position: int, size: int) -> list[tuple[int, byt
     header = read_header(batch, position)
     data = decompress(header.codec, memoryview(batch)[position + HEADER.size : position + header.size])
     heads = []
-    at = 0
-    for _ in range(header.record_count):
-        record_size, at = read_varint(data, at)
-        end = at + record_size
-        if not 0 < record_size <= len(data) - at:
-            raise Corrupt(f"a record of {record_size} bytes where {len(data) - at} are left")
-        _, at = read_varint(data, at + 1)
+    for begin, _ in record_ranges(data, header.record_count):
+        _, at = read_varint(data, begin + 1)
         delta, at = read_varint(data, at)
         key_size, key_at = read_varint(data, at)
         value_size, value_at = read_varint(data, key_at + max(key_size, 0))
@@ -187,7 +188,6 @@ def record_heads(batch: Buffer, position: int, size: int) -> list[tuple[int, byt
                 data[value_at : value_at + max(min(value_size, size), 0)],
             )
         )
-        at = end
     return heads
 
 

@@ -2,12 +2,8 @@
 
 import struct
 
-from crc32c import crc32c
+from stablelog.batch.header import CRC_START, HEADER, TRANSACTIONAL, read_header, write_crc
 
-from stablelog.batch.header import CRC_START, HEADER, TRANSACTIONAL, read_header
-
-_CRC = struct.Struct(">I")
-_CRC_POSITION = CRC_START - _CRC.size
 _ATTRIBUTES = struct.Struct(">h")
 _PRODUCER = struct.Struct(">qhi")  # producer id, producer epoch, base sequence
 _PRODUCER_POSITION = HEADER.size - 4 - _PRODUCER.size
@@ -29,5 +25,5 @@ def stamp(
     attributes = header.attributes | TRANSACTIONAL if transactional else header.attributes & ~TRANSACTIONAL
     _ATTRIBUTES.pack_into(batch, CRC_START, attributes)
     _PRODUCER.pack_into(batch, _PRODUCER_POSITION, producer_id, producer_epoch, base_sequence)
-    _CRC.pack_into(batch, _CRC_POSITION, crc32c(memoryview(batch)[CRC_START:]))
+    write_crc(batch)
     return header.last_offset_delta + 1

@@ -17,7 +17,6 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Milliseconds since 1970-01-01 UTC. Never moves back while the process runs."""
-        ...
 
 
 class SystemClock:

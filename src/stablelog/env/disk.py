@@ -21,7 +21,6 @@ class Pieces(Protocol):
 
     def __len__(self) -> int:
         """Bytes of all pieces."""
-        ...
 
     def __iter__(self) -> Iterator[bytes]: ...
 
@@ -37,7 +36,6 @@ class File(Protocol):
     @property
     def size(self) -> int:
         """Bytes in the file, including those not yet synced."""
-        ...
 
     def append(self, *buffers: Buffer) -> int:
         """Write the buffers, in order, at the end of the file. Return the position of the first byte.
@@ -46,11 +44,9 @@ class File(Protocol):
             DiskError: nothing of this append is in the file. If `undone` is False, a part of it could not be removed:
                 every later append to this file is refused until the file is opened again.
         """
-        ...
 
     def read(self, position: int, size: int) -> bytes:
         """Return a copy of up to `size` bytes at `position`; fewer only at the end of the file."""
-        ...
 
     def view(self, position: int, size: int) -> memoryview:
         """Return `size` bytes at `position`. They stay readable after the file is closed or removed.
@@ -58,11 +54,9 @@ class File(Protocol):
         Large ranges are mapped: this makes no copy, and it uses a file descriptor until the file is closed and the last
         view is released. Small ranges are copied. A range must not be truncated while a view of it exists.
         """
-        ...
 
     def will_need(self, position: int, size: int) -> None:
         """Announce that these bytes will be read next. Returns at once and never fails."""
-        ...
 
     def populate(self, view: memoryview) -> bool:
         """Load the bytes of a view of this file into memory. Safe to call from any thread.
@@ -73,11 +67,9 @@ class File(Protocol):
         Raises:
             DiskError: the bytes cannot be read. Reading the view may end the process with a signal.
         """
-        ...
 
     def truncate(self, size: int) -> None:
         """Cut the file to `size` bytes, or extend it by zeros. Durable after `sync`."""
-        ...
 
     def sync(self) -> None:
         """Return when every byte of the file is durable. Safe to call from any thread.
@@ -85,11 +77,9 @@ class File(Protocol):
         Raises:
             DiskError: it is unknown which bytes are durable. A later sync that succeeds does not prove that they are.
         """
-        ...
 
     def close(self) -> None:
         """Release the descriptor. Does not sync and never fails."""
-        ...
 
 
 class Disk(Protocol):
@@ -105,27 +95,21 @@ class Disk(Protocol):
         Raises:
             FileNotFoundError: the file is missing and `create` is False, or its directory is missing.
         """
-        ...
 
     def exists(self, path: Path) -> bool:
         """Whether a file or directory of this name exists."""
-        ...
 
     def is_dir(self, path: Path) -> bool:
         """Whether a directory of this name exists."""
-        ...
 
     def size(self, path: Path) -> int:
         """Bytes in a file. Raises FileNotFoundError."""
-        ...
 
     def read_bytes(self, path: Path) -> bytes:
         """The whole file. Raises FileNotFoundError."""
-        ...
 
     def write_atomic(self, path: Path, content: Content) -> None:
         """Replace the whole file: after a crash it holds the old content or the new. Durable on return."""
-        ...
 
     def write_together(self, files: Mapping[Path, Content]) -> None:
         """Replace several files of one directory, each as a whole, with one sync of the directory. Durable on return.
@@ -136,19 +120,15 @@ class Disk(Protocol):
         Args:
             files: contents by path; at least one.
         """
-        ...
 
     def write_unsynced(self, path: Path, content: bytes) -> None:
         """Replace the whole file without a sync: after a crash it holds the old content, the new or a part of it."""
-        ...
 
     def list_dir(self, path: Path) -> list[str]:
         """The names in a directory, sorted. Raises FileNotFoundError."""
-        ...
 
     def make_dir(self, path: Path) -> None:
         """Make a directory and its missing parents; no error if it exists. Durable on return."""
-        ...
 
     def rename(self, source: Path, target: Path) -> None:
         """Rename a file or directory, replacing a target file. Durable after `sync_dir` of both parents.
@@ -156,11 +136,9 @@ class Disk(Protocol):
         Raises:
             FileNotFoundError: the source or the target's directory is missing.
         """
-        ...
 
     def remove(self, path: Path) -> None:
         """Remove a file; no error if it is missing. Durable after `sync_dir` of its parent."""
-        ...
 
     def remove_dir(self, path: Path) -> None:
         """Remove a directory and its files; no error if it is missing. Durable after `sync_dir` of its parent.
@@ -168,19 +146,15 @@ class Disk(Protocol):
         The call refuses a directory that holds a directory (ENOTEMPTY) and a symbolic link (ENOTDIR), and changes
         nothing then. After another error, some of the files are removed.
         """
-        ...
 
     def sync_dir(self, path: Path) -> None:
         """Make the names in a directory durable. Raises FileNotFoundError."""
-        ...
 
     def allocate(self, path: Path, size: int) -> None:
         """Make a file of `size` zero bytes that occupies its space on the disk. Replaces an existing file."""
-        ...
 
     def free_size(self, path: Path) -> int:
         """Return how many bytes may still be written to the file system of this directory."""
-        ...
 
 
 def pieces_of(content: Content) -> Iterable[bytes]:

@@ -170,10 +170,7 @@ class LocalFile:
         if self._fd < 0:
             raise DiskError(f"syncing {self._path} failed", errno.EBADF, undone=False)
         try:
-            if hasattr(os, "fdatasync"):
-                os.fdatasync(self._fd)
-            else:
-                os.fsync(self._fd)
+            getattr(os, "fdatasync", os.fsync)(self._fd)
         except OSError as error:
             raise _disk_error(f"syncing {self._path}", error, undone=False) from error
 
@@ -232,36 +229,28 @@ class LocalDisk:
             os.close(fd)
         return b"".join(pieces)
 
-    @_disk_call("writing", writes=True)
     def write_atomic(self, path: Path, content: Content) -> None:
         """Write a temporary file beside the target, sync it, rename it over the target, sync the directory."""
-        self._replace({path: content}, sync=True)
-        self._sync_replaced(path.parent, path)
+        self.write_together({path: content})
 
     def write_together(self, files: Mapping[Path, Content]) -> None:
         """Write all temporary files and sync each, rename them over their targets, sync the directory."""
-        self._write_together(directory_of(files), files)
-
-    @_disk_call("writing files of", writes=True)
-    def _write_together(self, directory: Path, files: Mapping[Path, Content]) -> None:
+        directory = directory_of(files)
         self._replace(files, sync=True)
-        self._sync_replaced(directory, *files)
-
-    def _sync_replaced(self, directory: Path, *paths: Path) -> None:
-        """Make the renames of replaced files durable."""
         try:
             self.sync_dir(directory)
         except DiskError as error:
-            names = ", ".join(map(str, paths))
+            names = ", ".join(map(str, files))
             raise DiskError(f"writing {names} failed", error.number, undone=False) from error
 
-    @_disk_call("writing", writes=True)
     def write_unsynced(self, path: Path, content: bytes) -> None:
         """Write a temporary file beside the target and rename it over the target."""
         self._replace({path: content}, sync=False)
 
     def _replace(self, files: Mapping[Path, Content], *, sync: bool) -> None:
         """Write all temporary files, then rename each over its target. If one cannot be written, none is replaced."""
+        if self.read_only:
+            raise DiskError(f"writing {', '.join(map(str, files))} failed", errno.EROFS)
         size = sum(map(len, files.values()))
         beside: dict[Path, str] = {}  # target -> temporary file, until it is renamed
         is_replaced = False
@@ -348,9 +337,7 @@ class LocalDisk:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             try:
-                if not size:
-                    return
-                if not _allocated(fd, size):
+                if size and not _allocated(fd, size):
                     while size:
                         size -= os.write(fd, ZEROS[:size])
             finally:
