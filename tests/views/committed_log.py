@@ -1,13 +1,20 @@
 """A commit-ordered partition on a simulated disk with all that was written to it, and the files that are open."""
 
+import random
 from pathlib import Path
 
-from stablelog.batch.header import headers_in
+from crc32c import crc32c
+
+from stablelog.batch.header import Codec, headers_in
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite
 from stablelog.testing.sim_disk import SimDisk, SimFile
-from stablelog.views import extent_lookup, extents, index_format
+from stablelog.views import (
+    extent_lookup,
+    extents,
+    index_format,
+)
 from stablelog.views.commit_ordered import CommitOrderedPartition
 
 DIRECTORY = Path("/data/t-0")
@@ -176,3 +183,52 @@ class Log:
             rows += [row for row in records if row[0] >= position]
             position = headers[-1].next_offset
         return rows
+
+
+def a_log_of_many_writers(seed, **config):
+    """Batches of a hundred bytes to thirty thousand, of four writers who commit now and then, and some of nobody."""
+    chance = random.Random(seed)
+    log = Log(**config)
+    for _ in range(300):
+        writer = chance.randrange(5)
+        if writer == 4:
+            log.plain(chance.randrange(1, 4))
+        else:
+            log.append(writer, chance.randrange(1, 4), size=chance.choice([1, 100, 600, 4_000, 10_000]))
+            if chance.random() < 0.1:
+                log.end(writer, commit=chance.random() < 0.8)
+    for writer in list(log.open_records):
+        log.end(writer)
+    log.sync()
+    return log
+
+
+def a_log_of_small_batches(count):
+    log = Log()
+    for _ in range(count):
+        log.append(1, size=700)
+    log.end(1)
+    log.sync()
+    return log
+
+
+def commit_of(producer_id, commit_sequence):
+    return MarkerWrite(producer_id, 0, Marker(MarkerType.COMMIT, 0, "", commit_sequence))
+
+
+def lying(count, producer_id, sequence):
+    """A compressed batch of one record that claims `count`: only whoever decompresses it could know."""
+    batch = bytearray(
+        encode_batch(
+            [Record(0, NOW_MS, None, b"x")],
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=True,
+            codec=Codec.GZIP,
+        )
+    )
+    batch[23:27] = (count - 1).to_bytes(4, "big")
+    batch[57:61] = count.to_bytes(4, "big")
+    batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
+    return bytes(batch)

@@ -1,8 +1,6 @@
 """The view in commit order against a reader that sorts everything by commit marker."""
 
 import dataclasses
-import errno
-import random
 
 import hypothesis.strategies as st
 import pytest
@@ -10,30 +8,20 @@ from crc32c import crc32c
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from stablelog.batch.header import PREFIX, Codec, headers_in
-from stablelog.batch.markers import Marker, MarkerType
+from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch, find_by_time
-from stablelog.env.local_disk import LocalDisk
-from stablelog.errors import Corrupt, NewerFormat, OffsetOutOfRange, Refused, Unavailable
-from stablelog.log import segment as segments
-from stablelog.log.log_start import encode_log_start
-from stablelog.log.model import Isolation, MarkerWrite
-from stablelog.log.proof import DamagedBatch
+from stablelog.errors import OffsetOutOfRange
+from stablelog.log.model import Isolation
 from stablelog.log.read import finished
-from stablelog.testing.sim_disk import SimDisk
 from stablelog.views import (
     commit_order,
-    fetch_assembler,
-    index_builder,
-    row_file,
 )
 from stablelog.views.commit_index import CommitIndex
-from stablelog.views.extents import COPY_SIZE, EXTENT, LONG_COUNT, Extents
-from stablelog.views.index_format import VERSION, CommitSummary
-from stablelog.views.row_file import TAIL_SIZE
+from stablelog.views.extents import EXTENT, LONG_COUNT
+from stablelog.views.index_format import CommitSummary
 from stablelog.views.verify import verify_view
 from tests.scale import examples
-from tests.views.committed_log import DIRECTORY, NOW_MS, VIEW_FILES, Files, Log, set_long_count
+from tests.views.committed_log import DIRECTORY, NOW_MS, Log, set_long_count
 
 PRODUCERS = st.integers(1, 5)
 
@@ -76,18 +64,6 @@ def test_an_aborted_transaction_is_nowhere_and_the_end_does_not_wait_for_it():
     assert [log.fetched(start) for start in range(1, 6)] == [([], [])] * 5
     with pytest.raises(OffsetOutOfRange):
         log.fetched(6)
-
-
-def test_an_uncommitted_reader_sees_the_order_of_the_writes():
-    log = Log()
-    log.append(1)
-    log.append(2)
-    log.end(2)
-    log.end(1)
-    log.sync()
-    data = b"".join(log.partition.read(0, 1 << 30, Isolation.READ_UNCOMMITTED).buffers)
-    assert [header.base_offset for _, header in headers_in(data)] == [0, 1, 2, 4]
-    assert [header.next_offset for _, header in headers_in(data)] == [1, 2, 4, 6]
 
 
 def test_nothing_is_shown_that_is_not_durable():
@@ -185,183 +161,6 @@ def test_a_cut_lies_behind_the_last_commit_that_it_counts():
     assert [txn.commit_sequence for txn in log.partition.view.transactions(0, 5)] == [1, 2, 3, 4, 5]
 
 
-def test_deleting_records_keeps_what_a_later_commit_needs():
-    log = Log(segment_bytes=200)
-    log.append(1, count=2)
-    log.append(2)
-    log.end(2)
-    for _ in range(10):
-        log.plain()
-    log.sync()
-    before = log.partition.last_stable_offset
-    log.partition.delete_records(before)
-    log.end(1)
-    log.sync()
-    assert [payload for _, payload in log.read_all(before, 1 << 30)] == [b"0", b"1"]
-    log.reopen(clean=False)
-    assert log.partition.visible_start(Isolation.READ_COMMITTED) == before
-    assert [payload for _, payload in log.read_all(before, 1 << 30)] == [b"0", b"1"]
-
-
-def test_of_the_log_stays_what_a_transaction_in_any_later_segment_needs():
-    log = Log(file_delete_delay_ms=0)
-    log.append(1)
-    first = log.partition.segments()[-1].base_offset
-    starts = []
-    for _ in range(3):
-        log.partition.roll(log.now_ms)
-        starts.append(log.partition.end_offset)
-        log.append(2)
-        log.end(2)
-    log.end(1)
-    log.plain()
-    log.sync()
-    for start in starts[:2]:
-        assert log.partition.delete_records(start) == start
-        assert log.partition.segments()[0].base_offset == first, "the last transaction begins there"
-        assert log.read_all(start, 1 << 20) == log.expected()
-    last = log.partition.end_offset - 1
-    assert log.partition.delete_records(last) == last
-    assert [segment.base_offset for segment in log.partition.segments()] == starts[2:], (
-        "nothing needs the others"
-    )
-    assert log.read_all(last, 1 << 20) == log.expected()
-
-
-def test_a_long_transaction_among_many_costs_about_its_own_bytes():
-    log = Log()
-    writers = 100
-    for _ in range(200):
-        for producer in range(writers):
-            log.append(producer, size=16_384 if producer else 9000)
-    log.end(0)
-    log.sync()
-    records, _ = log.fetched(0)
-    assert len(records) == 200
-    view = log.partition.view
-    entry = view.indexes[0][0]
-    read = sum(
-        view.indexes[0].extent(place).size
-        for place in range(entry.extent_first, entry.extent_first + entry.extent_count)
-    )
-    assert read <= 2 * 200 * 9100
-
-
-def test_extents_of_a_long_transaction_do_not_stay_in_memory(monkeypatch):
-    set_long_count(monkeypatch, 8)
-    log, spilled = Log(segment_bytes=400_000), []
-    log.disk.fault = lambda called, path: (
-        spilled.append(path) if called == "writing" and path.suffix == ".openextents" else None
-    )
-    for _ in range(100):
-        log.append(1)
-        log.append(2, size=8000)
-    log.sync()
-    log.disk.fault = None
-    assert len(spilled) == 2 * (100 // 8), "of each transaction, after each eight extents"
-    log.end(1)
-    log.sync()
-    assert log.read_all(0, 1 << 30) == log.expected()
-    assert len(log.expected()) == 100
-    assert [name for name in log.disk.list_dir(DIRECTORY) if "openextents" in name] == []
-
-
-def test_a_transaction_of_gigabytes_takes_little_memory(tmp_path):
-    disk, count = LocalDisk(), 150_000  # batches of 16 KiB, none beside the next: 2.4 GB in all
-    spill = disk.open(tmp_path / "spill", create=True)
-    extents = Extents(lambda: spill)
-    index = CommitIndex(disk, tmp_path, 0)
-    index.create(None)
-    for n in range(count):
-        extents.add(n // 16_000 << 20, n % 16_000 * 65_536, 16_384, 10)
-        assert n * EXTENT.size - spill.size <= LONG_COUNT * EXTENT.size
-    pieces = list(extents.rows(1, 0))
-    assert max(map(len, pieces)) <= COPY_SIZE < count * EXTENT.size
-    assert all(len(piece) % EXTENT.size == 0 for piece in pieces)
-    index.add(
-        1,
-        10 * count,
-        time_ms=NOW_MS,
-        first_offset=0,
-        producer_id=1,
-        commit_sequence=1,
-        leader_epoch=0,
-        extents=pieces,  # the long ones are not in memory but in the file
-    )
-    assert index.extents.size - disk.size(index.path(".commitextents")) < TAIL_SIZE
-    del pieces
-    extents.close()
-    assert index[0].extent_count == count
-    place = index.extent_with(index[0], 1 + 10 * 123_456 + 3)
-    (columns,) = index.extents_between(place, place + 1, index[0])
-    assert PREFIX.unpack(columns.prefixes[0])[0] == 1 + 10 * 123_456
-    index.close()
-
-
-def test_a_start_that_cannot_be_written_does_not_move(monkeypatch):
-    log = Log()
-    for _ in range(5):
-        log.append(1)
-        log.end(1)
-    log.sync()
-
-    def full(path, content):
-        raise Unavailable("the disk is full")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(log.disk, "write_atomic", full)
-        with pytest.raises(Unavailable):
-            log.partition.delete_records(7)
-    assert log.partition.visible_start(Isolation.READ_COMMITTED) == 0
-    assert len(log.read_all(0, 1 << 20)) == 5
-    assert log.partition.delete_records(7) == 7
-
-
-@pytest.mark.parametrize("what", ["opening", "writing", "truncating", "removing", "all"])
-@pytest.mark.parametrize("late", [False, True])
-def test_a_view_is_served_though_its_files_cannot_be_written_and_they_are_written_later(
-    monkeypatch, what, late
-):
-    """They can be made from the log: a full disk keeps nothing from its readers."""
-    set_long_count(monkeypatch, 3)
-    monkeypatch.setattr(row_file, "TAIL_SIZE", 200)
-    monkeypatch.setattr(index_builder, "INDEXES_OPEN", 1)
-    log = Log(segment_bytes=3000)
-    log.plain()
-    log.sync()
-
-    def fault(called, path):
-        is_made = called == "opening" and not log.disk.exists(path)
-        is_changed = called in ("writing", "truncating", "removing")
-        if path.suffix in VIEW_FILES and (is_made or is_changed) and what in (called, "all"):
-            return errno.ENOSPC
-        return None
-
-    log.disk.fault = fault
-    log.disk.fails_late = late
-    for _ in range(3):
-        for producer_id in (1, 2):
-            for _ in range(8):
-                log.append(producer_id, size=600)
-        log.plain(2)
-        log.end(1)
-        log.end(2)
-        log.sync()
-        assert log.read_all(0, 1 << 30) == log.expected()
-    assert len(log.partition.segments()) > 3
-    assert log.partition.failure is None
-    if what == "all":
-        assert log.partition.side_failure is not None
-    log.disk.fault, log.disk.fails_late = None, False
-    log.plain()
-    log.sync()
-    assert log.read_all(0, 1 << 30) == log.expected()
-    assert log.partition.side_failure is None
-    log.reopen(clean=False)
-    assert log.read_all(0, 1 << 30) == log.expected()
-    assert list(verify_view(log.disk, DIRECTORY)) == []
-
-
 def test_a_view_without_transactions_is_not_walked_for_what_was_removed(monkeypatch):
     log = Log(segment_bytes=600)
     for _ in range(300):
@@ -415,44 +214,6 @@ def test_retention_takes_a_transaction_that_has_lost_its_beginning_and_no_other(
     assert 101 in {entry.latest_sequence for entry in entries if entry.first_offset == -1}
 
 
-def test_retention_leaves_a_transaction_whole_whose_marker_a_crash_can_take():
-    log = Log(segment_bytes=600, retention_bytes=500, file_delete_delay_ms=0)
-    log.append(1)
-    for _ in range(20):
-        log.plain()
-    log.append(1)
-    log.sync()
-    log.end(1)  # not synced
-    log.partition.apply_retention(log.now_ms)
-    log.disk = log.disk.crash(random.Random(2))
-    log.partition = log.open(clean=False)
-    (left,) = log.partition.open_transactions()
-    assert left.first_offset == 0
-    done = log.partition.append_markers([commit_of(1, 1)], now_ms=log.now_ms)[0]
-    assert done.last_offset == done.first_offset + 2
-
-
-def test_where_the_operating_system_counts_the_view_begins_at_what_is_durable():
-    """DeleteRecords ahead of the synced end, in a log whose last segments are not synced, and a power loss behind it."""
-    for seed in range(40):
-        log = Log(file_delete_delay_ms=0)
-        log.append(1)
-        log.end(1)
-        log.append(2)  # which keeps the log's own start back
-        log.sync()
-        for _ in range(2):
-            log.append(1)
-            log.partition.roll(log.now_ms)
-            log.end(1)
-        log.partition.assume_synced()
-        start = log.partition.delete_records(log.partition.high_watermark)
-        assert start == log.partition.end_offset
-        assert log.partition.start_offset < start
-        log.disk = log.disk.crash(random.Random(seed))
-        log.partition = log.open(clean=False)
-        assert log.partition.visible_start(Isolation.READ_COMMITTED) == start
-
-
 def test_a_cut_of_which_only_deleted_segments_knew_is_where_the_view_begins():
     log = Log(segment_bytes=600, file_delete_delay_ms=0)
     for _ in range(3):
@@ -463,23 +224,6 @@ def test_a_cut_of_which_only_deleted_segments_knew_is_where_the_view_begins():
     log.sync()
     log.partition.delete_records(log.partition.last_stable_offset)
     assert log.partition.view.offset_after(1) == log.partition.visible_start(Isolation.READ_COMMITTED)
-
-
-def test_segments_that_are_deleted_after_the_start_has_moved_take_their_indexes_along():
-    log = Log(segment_bytes=600, file_delete_delay_ms=0)
-    for _ in range(3):
-        log.append(1)
-        log.end(1)
-    log.sync()
-    log.partition.roll(log.now_ms)  # not known to be durable yet, and not deleted
-    start = log.partition.delete_records(log.partition.last_stable_offset)
-    assert len(log.partition.segments()) > 1
-    log.sync()
-    log.partition.apply_retention(log.now_ms)
-    log.partition.remove_deleted(log.now_ms)
-    assert log.partition.visible_start(Isolation.READ_COMMITTED) == start
-    assert [index.base_offset for index in log.partition.view.indexes] == [start]
-    assert log.partition.view.offset_after(0) == start
 
 
 def test_an_index_that_does_not_agree_with_the_log_is_found():
@@ -525,26 +269,6 @@ def test_verifying_finds_an_extent_that_would_give_a_reader_something_else(at):
         assert [found.path for found in verify_view(log.disk, DIRECTORY)] != []
         log.disk.write_atomic(index.path(".commitextents"), content)
     log.disk.write_atomic(index.path(".commitsummary"), index.summary.encode())
-    assert list(verify_view(log.disk, DIRECTORY)) == []
-
-
-@pytest.mark.parametrize("version", range(1, VERSION))
-def test_an_index_of_an_earlier_version_is_no_damage_and_is_made_anew(version):
-    log = Log(segment_bytes=500)
-    for _ in range(20):
-        log.append(1, count=2)
-        log.append(2)
-        log.end(1)
-        log.end(2)
-    log.sync()
-    paths = [DIRECTORY / name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".commitsummary")]
-    for path in paths:
-        content = version.to_bytes(2, "big") + log.disk.read_bytes(path)[2:-4]
-        log.disk.write_atomic(path, content + crc32c(content).to_bytes(4, "big"))
-    assert paths
-    assert list(verify_view(log.disk, DIRECTORY)) == []
-    log.reopen()
-    assert all(CommitSummary.decode(log.disk.read_bytes(path)) for path in paths)
     assert list(verify_view(log.disk, DIRECTORY)) == []
 
 
@@ -747,95 +471,6 @@ def test_a_transaction_over_two_segments_stays_whole_when_nothing_is_cut_from_th
     assert log.read_all(0, 1 << 20) == log.expected()
 
 
-def lying(count, producer_id, sequence):
-    """A compressed batch of one record that claims `count`: only whoever decompresses it could know."""
-    batch = bytearray(
-        encode_batch(
-            [Record(0, NOW_MS, None, b"x")],
-            producer_id=producer_id,
-            producer_epoch=0,
-            base_sequence=sequence,
-            transactional=True,
-            codec=Codec.GZIP,
-        )
-    )
-    batch[23:27] = (count - 1).to_bytes(4, "big")
-    batch[57:61] = count.to_bytes(4, "big")
-    batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
-    return bytes(batch)
-
-
-def test_a_transaction_takes_no_more_records_than_its_marker_can_say():
-    log = Log()
-    log.partition.append(lying(2**30, 1, 0), now_ms=NOW_MS)
-    log.partition.append(lying(2**30 - 1, 1, 2**30), now_ms=NOW_MS)
-    with pytest.raises(Refused, match="commit-ordered"):
-        log.partition.append(lying(1, 1, 2**31 - 1), now_ms=NOW_MS)
-    done = log.partition.append_markers([commit_of(1, 1)], now_ms=NOW_MS)[0]
-    assert done.last_offset == done.first_offset + 2**31 - 1
-    log.sync()
-    log.reopen(clean=False)
-    assert log.partition.view.end_offset == done.last_offset + 1
-
-
-def commit_of(producer_id, commit_sequence):
-    return MarkerWrite(producer_id, 0, Marker(MarkerType.COMMIT, 0, "", commit_sequence))
-
-
-def test_markers_written_together_may_take_more_offsets_than_a_segment_holds():
-    log = Log()
-    for producer_id in (1, 2, 3):
-        log.partition.append(lying(2**30 + 1, producer_id, 0), now_ms=NOW_MS)
-    first, second, third = log.partition.append_markers([commit_of(n, n) for n in (1, 2, 3)], now_ms=NOW_MS)
-    assert (second.first_offset, third.first_offset) == (first.last_offset + 1, second.last_offset + 1)
-    log.sync()
-    for segment in log.partition.segments():
-        assert segment.end_offset - 1 - segment.base_offset < 2**31
-    log.reopen(clean=False)
-    assert log.partition.view.end_offset == third.last_offset + 1
-    assert [one.commit_sequence for one in log.partition.view.transactions(0, 10)] == [1, 2, 3]
-
-
-def test_a_batch_without_room_for_the_records_that_it_claims_is_refused():
-    batch = bytearray(encode_batch([Record(0, NOW_MS, None, None)]))
-    batch[23:27], batch[57:61] = (1).to_bytes(4, "big"), (2).to_bytes(4, "big")
-    batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
-    with pytest.raises(Refused, match="2 records in 7 bytes"):
-        Log().partition.append(bytes(batch), now_ms=NOW_MS)
-
-
-@pytest.mark.parametrize("transactional", [True, False])
-def test_a_read_in_the_middle_passes_over_little_of_what_stands_before_it(monkeypatch, transactional):
-    log = Log()
-    for _ in range(600):
-        if transactional:
-            log.append(1, size=300)
-        else:
-            log.plain()
-    if transactional:
-        log.end(1)
-    log.sync()
-    if not transactional:
-        log.reopen(clean=False)  # so that all of it is one run
-    looked_at = []
-
-    class Counted:
-        """A struct that tells where it was asked to unpack."""
-
-        def __init__(self, of):
-            self.of, self.size = of, of.size
-
-        def unpack_from(self, buffer, position=0):
-            looked_at.append(position)
-            return self.of.unpack_from(buffer, position)
-
-    monkeypatch.setattr(fetch_assembler, "LOOKED_AT", Counted(fetch_assembler.LOOKED_AT))
-    monkeypatch.setattr(segments, "OFFSETS", Counted(segments.OFFSETS))
-    position, payload = log.expected()[590]
-    assert (position, payload) in log.fetched(position, size_max=1)[0]
-    assert 0 < len(looked_at) < 140
-
-
 def test_a_time_in_a_long_run_is_found_without_reading_what_is_older(monkeypatch):
     log = Log()
     for _ in range(600):
@@ -855,19 +490,6 @@ def test_a_time_in_a_long_run_is_found_without_reading_what_is_older(monkeypatch
         NOW_MS + 590,
     )
     assert len(decoded) == 1
-
-
-@pytest.mark.parametrize(("asked", "start"), [(4, 4), (5, 7), (6, 7), (7, 7), (3, 3)])
-def test_a_deletion_takes_a_transaction_whole_or_not_at_all(asked, start):
-    log = Log()
-    log.append(1, count=3)
-    log.end(1)  # at 3, so that its records stand at 4 to 6
-    log.plain()
-    log.sync()
-    assert log.partition.delete_records(asked) == start
-    assert log.read_all(start, 1 << 30) == log.expected()
-    assert len(log.expected()) == (4 if start < 5 else 1)
-    assert log.partition.view.offset_after(0) == max(start, 4), "a cut lies in what can be read"
 
 
 def test_what_was_removed_ends_with_the_commit_before_the_first_that_is_left():
@@ -904,36 +526,6 @@ def test_a_commit_behind_what_a_sync_has_made_durable_is_not_shown_by_it():
     assert [payload for _, payload in log.read_all(0, 1 << 30)] == [b"0", b"1"]
 
 
-def test_after_a_restart_an_open_transaction_has_its_own_batches_and_not_those_of_the_one_before():
-    log = Log()
-    log.append(1)
-    log.append(2)
-    log.end(2)
-    log.append(2, count=2)
-    log.partition.roll(log.now_ms)
-    log.sync()
-    log.reopen()
-    log.end(2)
-    log.end(1)
-    log.sync()
-    assert log.read_all(0, 1 << 30) == log.expected()
-    assert [payload for _, payload in log.expected()] == [b"1", b"2", b"3", b"0"]
-
-
-def test_batches_have_the_leader_epoch_of_their_marker_in_the_view():
-    log = Log()
-    log.append(1)
-    log.append(2, size=5000)
-    log.partition.leader_epoch = 3
-    log.end(1)
-    log.partition.leader_epoch = 4
-    log.end(2)
-    log.plain()
-    log.sync()
-    _, headers = log.fetched(0)
-    assert [header.leader_epoch for header in headers] == [3, 4, 4]
-
-
 def test_markers_of_transactions_that_wrote_nothing_are_nothing_to_a_proof():
     log = Log()
     log.append(1)
@@ -947,33 +539,6 @@ def test_markers_of_transactions_that_wrote_nothing_are_nothing_to_a_proof():
     log.sync()
     assert list(verify_view(log.disk, DIRECTORY)) == []
     assert log.read_all(0, 1 << 30) == log.expected()
-
-
-def test_no_records_are_deleted_up_to_what_is_no_offset():
-    log = Log()
-    log.plain()
-    log.sync()
-    for offset in (-1, 2):
-        with pytest.raises(OffsetOutOfRange):
-            log.partition.delete_records(offset)
-
-
-def test_a_view_that_begins_behind_the_end_of_a_truncated_log_begins_at_its_end():
-    log = Log(segment_bytes=400)
-    log.append(2)
-    for _ in range(12):
-        log.append(1, count=3)
-        log.end(1)
-    log.sync()
-    log.partition.delete_records(log.partition.high_watermark - 10)
-    begin = log.partition.view.start_offset
-    to = log.partition.start_offset + 1
-    assert to < begin, "the log holds more than the view"
-    log.partition.truncate_to(to)
-    end = log.partition.end_offset
-    for clean in (False, True):
-        assert log.partition.visible_start(Isolation.READ_COMMITTED) == end
-        log.reopen(clean=clean)
 
 
 def test_a_lookup_in_a_run_ends_with_the_run():
@@ -990,162 +555,6 @@ def test_a_lookup_in_a_run_ends_with_the_run():
     log.partition.delete_records(1)
     assert finished(log.partition.look_up_time(NOW_MS + 500, Isolation.READ_COMMITTED))[0] == 1
     assert finished(log.partition.look_up_time(NOW_MS + 501, Isolation.READ_COMMITTED)) is None
-
-
-@pytest.mark.parametrize("field", ["base_offset", "end_offset", "log_crc"])
-def test_an_index_of_another_log_is_made_anew(field):
-    """It is sound, but it was made from a segment with another end or other bytes."""
-    log = Log(segment_bytes=500)
-    for _ in range(20):
-        log.append(1)
-        log.end(1)
-    log.sync()
-    path = log.partition.view.indexes[0].path(".commitsummary")
-    content = log.disk.read_bytes(path)
-    summary = CommitSummary.decode(content)
-    other = dataclasses.replace(summary, **{field: getattr(summary, field) + 1, "latest_sequence": 70})
-    log.disk.write_atomic(path, other.encode())
-    log.reopen()
-    assert log.disk.read_bytes(path) == content
-    assert log.partition.view.latest_sequence == 20
-
-
-def test_a_view_that_cannot_be_made_closes_its_files_and_the_partition_does_not_open(monkeypatch):
-    log = Log()
-    log.append(1)
-    log.end(1)
-    log.sync()
-    log.partition.close()
-    closed = []
-
-    def close(index):
-        closed.append(index)
-
-    monkeypatch.setattr(CommitIndex, "close", close)
-    monkeypatch.setattr(index_builder, "read_marker", lambda batch: 1 / 0)
-    files = Files(monkeypatch)
-    with pytest.raises(ZeroDivisionError):
-        log.open(clean=True)
-    assert len(closed) == 1
-    assert ".log" in {path.suffix for path in files.paths.values()}
-    assert files.open_with(".log") == []
-
-
-def test_a_closed_partition_moves_no_start():
-    log = Log()
-    log.append(1)
-    log.end(1)
-    log.sync()
-    path = DIRECTORY / "view-start-offset"
-    content = log.disk.read_bytes(path)
-    log.partition.close()
-    with pytest.raises(Unavailable):
-        log.partition.delete_records(2)
-    with pytest.raises(Unavailable):
-        log.partition.read(0, 100, Isolation.READ_COMMITTED)
-    assert log.disk.read_bytes(path) == content
-
-
-@pytest.mark.parametrize("segment_count", [1, 2])
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_marker_with_other_positions_than_its_transaction_has_records_is_corrupt(count, segment_count):
-    log = Log()
-    log.append(1, count=2)
-    if segment_count == 2:
-        log.partition.roll(log.now_ms)
-    log.end(1)
-    log.sync()
-    paths = [segment.path(".log") for segment in log.partition.segments()]
-    assert len(paths) == segment_count
-    contents = [log.disk.read_bytes(path) for path in paths]
-    content = bytearray(contents.pop())
-    log.partition.close()
-    at = [position for position, _ in headers_in(bytes(content))][-1]
-    content[at + 23 : at + 27] = count.to_bytes(4, "big")
-    content[at + 17 : at + 21] = crc32c(memoryview(content)[at + 21 :]).to_bytes(4, "big")
-    log.disk = SimDisk()  # with the log files alone, so that nothing says what their batches were
-    log.disk.make_dir(DIRECTORY)
-    for path, written in zip(paths, [*contents, bytes(content)], strict=True):
-        log.disk.write_atomic(path, written)
-    with pytest.raises(Corrupt, match=f"has {count} positions, and its transaction 2 records"):
-        log.open(clean=False)
-
-
-@pytest.mark.parametrize("suffix", [".commitindex", ".commitextents"])
-def test_an_index_with_other_bytes_than_its_summary_says_is_made_anew(suffix):
-    log = Log(segment_bytes=500)
-    for _ in range(20):
-        log.append(1)
-        log.end(1)
-    log.sync()
-    path = log.partition.view.indexes[0].path(suffix)
-    content = log.disk.read_bytes(path)
-    for other in (content[:-1] + bytes([content[-1] ^ 1]), content + b"\0", content[:-1]):
-        log.partition.close()
-        log.disk.write_atomic(path, other)
-        log.partition = log.open(clean=True)
-        assert log.disk.read_bytes(path) == content
-        assert log.read_all(0, 1 << 20) == log.expected()
-
-
-def test_where_the_view_begins_is_not_guessed():
-    """Records that were deleted would be read again. Of a partition that is being made, it begins at 0."""
-    log = Log()
-    path = DIRECTORY / "view-start-offset"
-    assert log.disk.exists(path)
-    for _ in range(3):
-        log.append(1)
-        log.end(1)
-    log.sync()
-    log.partition.delete_records(4)
-    log.partition.close()
-    log.disk.lose(path)
-    with pytest.raises(Corrupt, match="view-start-offset is gone"):
-        log.open(clean=True, is_established=True)
-    assert not log.disk.exists(path)
-    log.disk.write_atomic(path, encode_log_start(9))
-    log.open(clean=True, is_established=True).close()
-    log.disk.write_atomic(path, encode_log_start(10))
-    with pytest.raises(Corrupt, match="begins at offset 10, and the log ends at 9"):
-        log.open(clean=True, is_established=True)
-
-
-@pytest.mark.parametrize("place", [0, -1])
-def test_a_summary_of_a_later_release_is_refused_the_last_one_before_anything_is_written(place):
-    log = Log(segment_bytes=500)
-    for _ in range(20):
-        log.append(1)
-        log.end(1)
-    log.sync()
-    log.partition.close()
-    names = sorted(name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".commitsummary"))
-    assert len(names) > 2
-    path_of_summary = DIRECTORY / names[place]
-    content = (VERSION + 1).to_bytes(2, "big") + log.disk.read_bytes(path_of_summary)[2:-4]
-    log.disk.write_atomic(path_of_summary, content + crc32c(content).to_bytes(4, "big"))
-    path = log.partition.segments()[-1].path(".log")
-    log.disk.damage(path, log.disk.read_bytes(path) + b"torn")
-    before = {one: log.disk.read_bytes(one) for one in log.disk.files()}
-    with pytest.raises(NewerFormat, match=f"a commit summary of version {VERSION + 1}") as caught:
-        log.open(clean=False)
-    if place == -1:
-        assert str(path_of_summary) in str(caught.value)
-        assert {one: log.disk.read_bytes(one) for one in log.disk.files()} == before
-
-
-def test_rows_of_an_index_go_to_its_file_in_pieces(monkeypatch):
-    monkeypatch.setattr(row_file, "TAIL_SIZE", 40 * EXTENT.size)
-    assert TAIL_SIZE == 64 << 10
-    log, written = Log(), []
-    log.disk.fault = lambda called, path: (
-        written.append(path) if called == "writing" and path.suffix == ".commitextents" else None
-    )
-    for _ in range(100):
-        log.append(1, size=600)
-        log.end(1)
-    log.sync()
-    assert len(written) == 2
-    assert log.read_all(0, 1 << 30) == log.expected()
 
 
 @pytest.mark.parametrize("step", [2, 3, 100])
@@ -1180,25 +589,6 @@ def test_records_without_a_time_are_not_the_newest():
     assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is None
 
 
-@pytest.mark.parametrize("is_last", [True, False])
-def test_a_run_that_ends_before_a_position_of_its_own_is_told(is_last):
-    """A batch says how many records it has, and damage can make it say less."""
-    log = Log()
-    log.plain(2)
-    log.plain(2)
-    if not is_last:
-        log.append(1)
-    log.sync()
-    segment = log.partition.segments()[0]
-    content = bytearray(log.disk.read_bytes(segment.path(".log")))
-    at = [at for at, _ in headers_in(bytes(content))][1]
-    content[at + 23 : at + 27] = (0).to_bytes(4, "big")
-    log.disk.damage(segment.path(".log"), bytes(content))
-    assert log.fetched(2, 1)[0][0][0] == 2
-    with pytest.raises(Corrupt, match="end before position 3"):
-        log.fetched(3)
-
-
 def test_what_is_known_of_torn_transactions_grows_with_the_log_start_and_goes_with_the_index(monkeypatch):
     log = Log(file_delete_delay_ms=0, retention_bytes=1 << 20)
     for producer in (1, 2, 3):
@@ -1229,52 +619,6 @@ def test_what_is_known_of_torn_transactions_grows_with_the_log_start_and_goes_wi
             assert view.torn_sequence() == torn, "no entry is looked at twice"
     leave(1)
     assert view.torn_sequence() == -1
-
-
-@pytest.mark.parametrize("kind", ["alone in their extents", "together in an extent", "outside transactions"])
-def test_a_batch_that_the_scrub_has_found_damaged_is_not_handed_out(kind):
-    log = Log()
-    for _ in range(3):
-        if kind == "outside transactions":
-            log.plain()
-        else:
-            log.append(1, size=600 if kind == "alone in their extents" else 0)
-    if kind != "outside transactions":
-        log.end(1)
-    log.sync()
-    (segment,) = log.partition.segments()
-    batches = [(position, header) for position, header in segment.walk(0) if not header.is_control]
-    expected = log.expected()
-    assert len(log.partition.view.indexes[0].extents) == (3 if kind == "alone in their extents" else 1)
-    for at, (position, header) in enumerate(batches):
-        segment.damaged_batches = []
-        segment.note_damaged(DamagedBatch(position, header.size, header.base_offset))
-        with pytest.raises(Corrupt, match=f"batch of offset {header.base_offset}"):
-            log.fetched(expected[at][0], 1)
-        for behind in expected[at + 1 :]:
-            assert log.fetched(behind[0], 1)[0] == [behind]
-        if at:
-            assert log.fetched(0)[0] == expected[:at], "what stands before it is handed out"
-    segment.damaged_batches = []
-    assert log.fetched(0)[0] == expected
-
-
-def test_damage_of_a_batch_harms_no_transaction_that_stands_around_it():
-    log = Log()
-    for producer in (1, 2, 1, 3):
-        log.append(producer)
-    for producer in (1, 2, 3):
-        log.end(producer)
-    log.sync()
-    (segment,) = log.partition.segments()
-    position, header = list(segment.walk(0))[1]
-    assert header.producer_id == 2
-    segment.note_damaged(DamagedBatch(position, header.size, header.base_offset))
-    first, second, damaged, last = log.expected()
-    assert log.fetched(0)[0] == [first, second]
-    with pytest.raises(Corrupt, match="batch of offset 1"):
-        log.fetched(damaged[0])
-    assert log.fetched(last[0])[0] == [last]
 
 
 @pytest.mark.parametrize("with_commit", [False, True])

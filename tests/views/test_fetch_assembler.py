@@ -1,51 +1,24 @@
 """Batches of transactions on their way to a reader: all of them, at their positions, and no more work than that."""
 
-import io
 import random
-import re
 import struct
-from pathlib import Path
 
 import pytest
 
 from stablelog.batch.header import HEADER, PREFIX, headers_in
 from stablelog.batch.records import Record, encode_batch
-from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Corrupt
+from stablelog.log import segment as segments
 from stablelog.log.model import Isolation
+from stablelog.log.proof import DamagedBatch
 from stablelog.testing.sim_disk import SimFile
 from stablelog.views import (
     commit_order,
-    copy_buffers,
     extent_lookup,
-    extents,
     fetch_assembler,
-    index_format,
-    row_file,
 )
-from stablelog.views.commit_index import CommitIndex
-from stablelog.views.copy_buffers import KEPT_COUNT, CopyBuffers
-from stablelog.views.extents import EXTENT, LONG_COUNT, SEVERAL, ExtentColumns, Extents
-from stablelog.views.verify import verify_view
-from tests.views.committed_log import DIRECTORY, Log
-
-
-def a_log_of_many_writers(seed, **config):
-    """Batches of a hundred bytes to thirty thousand, of four writers who commit now and then, and some of nobody."""
-    chance = random.Random(seed)
-    log = Log(**config)
-    for _ in range(300):
-        writer = chance.randrange(5)
-        if writer == 4:
-            log.plain(chance.randrange(1, 4))
-        else:
-            log.append(writer, chance.randrange(1, 4), size=chance.choice([1, 100, 600, 4_000, 10_000]))
-            if chance.random() < 0.1:
-                log.end(writer, commit=chance.random() < 0.8)
-    for writer in list(log.open_records):
-        log.end(writer)
-    log.sync()
-    return log
+from stablelog.views.extents import SEVERAL, ExtentColumns
+from tests.views.committed_log import Log, a_log_of_many_writers, a_log_of_small_batches
 
 
 @pytest.mark.parametrize(("seed", "together"), [(0, 512), (1, 3), (2, 1)])
@@ -155,186 +128,6 @@ def test_small_batches_take_little_memory_until_the_reader_has_them(monkeypatch,
     read = log.partition.read(0, 1 << 30, Isolation.READ_COMMITTED)
     assert 9_000 < read.size <= 10_000
     assert log.read_all(0, 1 << 30) == log.expected()
-
-
-def a_log_of_small_batches(count):
-    log = Log()
-    for _ in range(count):
-        log.append(1, size=700)
-    log.end(1)
-    log.sync()
-    return log
-
-
-def test_an_answer_stays_as_it_is_until_its_reader_has_let_go_of_it(monkeypatch):
-    monkeypatch.setattr(fetch_assembler, "COPY_BUFFERS", CopyBuffers())
-    log = a_log_of_small_batches(60)
-    starts = [position for position, _ in log.expected()]
-    held = [log.partition.read(start, 5_000, Isolation.READ_COMMITTED).buffers for start in starts]
-    # As a connection holds what the socket has not taken yet.
-    parts = [buffers[0][:600] for buffers in held]
-    before = [bytes(part) for part in parts]
-    del held
-    for start in starts:
-        assert log.fetched(start, 20_000)[0]
-    assert [bytes(part) for part in parts] == before
-    assert len(set(before)) == len(before)
-
-
-def test_the_memory_of_an_answer_is_used_again_once_it_is_gone(monkeypatch):
-    monkeypatch.setattr(fetch_assembler, "COPY_BUFFERS", CopyBuffers())
-    made = []
-
-    class Made(io.BytesIO):
-        def __init__(self):
-            super().__init__()
-            made.append(len(made))
-
-    monkeypatch.setattr(copy_buffers, "BytesIO", Made)
-    log = a_log_of_small_batches(60)
-    assert log.read_all(0, 5_000) == log.expected()
-    assert len(made) == 1
-    start = log.expected()[0][0]
-    held = [log.partition.read(start, 5_000, Isolation.READ_COMMITTED) for _ in range(2 * KEPT_COUNT)]
-    assert len(made) == 2 * KEPT_COUNT
-    del held
-    for _ in range(3):
-        held = [log.partition.read(start, 5_000, Isolation.READ_COMMITTED) for _ in range(KEPT_COUNT)]
-        del held
-    assert len(made) == 2 * KEPT_COUNT
-
-
-def test_the_memory_of_four_answers_is_kept():
-    known = CopyBuffers()
-    *four, fifth = (known.take() for _ in range(5))
-    for memory in (*four, fifth):
-        known.give_back(memory)
-    assert [known.take() for _ in range(4)] == four
-    assert known.take() not in (*four, fifth)
-    four[0].write(b"from the answer before")
-    known.give_back(four[0])
-    held = four[0].getbuffer()
-    assert known.take() is not four[0], "somebody holds a part of it"
-    del held
-    memory = known.take()
-    assert (memory, memory.tell()) == (four[0], 0)
-
-
-def test_rows_are_found_in_the_file_and_in_memory_and_over_both(tmp_path, monkeypatch):
-    monkeypatch.setattr(row_file, "TAIL_SIZE", 10 * EXTENT.size)
-    index = CommitIndex(LocalDisk(), tmp_path, 0)
-    index.create(None)
-    rows = [
-        (
-            1 << 40 | number,
-            2**31 - 1 - number,
-            number,
-            5 << 33 | number // 5,
-            2**31 + number,
-            2**32 - 1 - number,
-        )
-        for number in range(17)
-    ]
-    for row in rows:
-        index.extents.append(EXTENT.pack(*row))
-    assert [index.extent(place) for place in range(len(rows))] == rows
-    for first in range(len(rows)):
-        for end in range(first + 1, len(rows) + 1):
-            parts = list(index.extents_between(first, end))
-            assert len(parts) == (end - 1) // 5 - first // 5 + 1, "one for each segment"
-            assert [
-                (*PREFIX.unpack(prefix), length, part.segment, begin, end)
-                for part in parts
-                for prefix, length, begin, end in zip(*part[1:], strict=True)
-            ] == [(*row[:3], row[1], *row[3:]) for row in rows[first:end]]
-    index.close()
-
-
-@pytest.mark.parametrize("leader_epoch", [0, 7, 2**31 - 1, -1])
-def test_once_it_is_committed_a_transaction_has_its_positions_and_the_leader_epoch_of_its_marker(
-    tmp_path, leader_epoch
-):
-    extents = Extents(lambda: LocalDisk().open(tmp_path / "spill", create=True))
-    extents.add(5 << 33, 2**31, 600, 2)
-    extents.add(5 << 33, 2**31 + 600, 700, 3)
-    rows, again = (b"".join(extents.rows(1 << 40, leader_epoch)) for _ in range(2))
-    assert again == rows
-    assert list(EXTENT.iter_unpack(rows)) == [
-        (1 << 40, 588, leader_epoch, 5 << 33, 2**31, 2**31 + 600),
-        ((1 << 40) + 2, 688, leader_epoch, 5 << 33, 2**31 + 600, 2**31 + 1300),
-    ]
-
-
-@pytest.mark.parametrize("count", [LONG_COUNT - 1, LONG_COUNT, LONG_COUNT + 100])
-def test_a_long_transaction_is_read_at_its_positions_from_every_place_in_it(count):
-    log = Log(segment_bytes=600_000)
-    for at in range(count):
-        log.append(1, 1 + at % 3, size=600)
-        if at % 500 == 0:
-            log.append(2, size=600)
-            log.end(2)
-    log.append(3)
-    log.end(3)
-    log.plain(2)
-    log.end(1)
-    log.append(4, size=600)
-    log.end(4)
-    log.sync()
-    expected = log.expected()
-    for _ in range(2):
-        assert log.read_all(0, 100_000) == expected
-        for start, payload in expected[5::97]:
-            assert (start, payload) in log.fetched(start, 2_000)[0]
-        assert log.partition.view.transactions(0, 100)[-2].end == expected[-2][0] + 1
-        log.reopen()
-    assert list(verify_view(log.disk, DIRECTORY)) == []
-
-
-@pytest.mark.parametrize(("size", "size_max"), [(600, 100_000), (5_000, 1_000_000), (20_000, 1 << 20)])
-def test_few_batches_are_looked_up_that_there_is_no_room_for(monkeypatch, size, size_max):
-    log = Log()
-    for _ in range(20):
-        for writer in range(40):
-            log.append(writer, size=size)
-    for writer in range(40):
-        log.end(writer)
-    log.sync()
-    looked_up = []
-    between = CommitIndex.extents_between
-
-    def counted(index, first, end, long=None):
-        looked_up.append(end - first)
-        return between(index, first, end, long)
-
-    monkeypatch.setattr(CommitIndex, "extents_between", counted)
-    handed_out, _ = log.fetched(0, size_max)
-    assert len(handed_out) > size_max / size * 0.7
-    assert (
-        sum(looked_up) <= max(len(handed_out) + 5, extent_lookup.FIRST_AT_ONCE) + extent_lookup.LEAST_AT_ONCE
-    )
-
-
-def test_a_large_answer_takes_few_lookups(monkeypatch):
-    log = Log()
-    for _ in range(800):
-        log.append(1, size=600)
-    log.end(1)
-    log.sync()
-    looked_up = []
-    between = CommitIndex.extents_between
-    monkeypatch.setattr(
-        CommitIndex,
-        "extents_between",
-        lambda index, first, end, long=None: (
-            looked_up.append(end - first) or between(index, first, end, long)
-        ),
-    )
-    assert log.fetched(0)[0] == log.expected()
-    assert (sum(looked_up), len(looked_up)) == (800, 3)
-    looked_up.clear()
-    handed_out, _ = log.fetched(0, 200 * 700)
-    assert 190 < len(handed_out) <= sum(looked_up) < 230
-    assert len(looked_up) <= 3
 
 
 class Noted:
@@ -474,68 +267,112 @@ def test_a_position_that_no_batch_reaches_is_told_and_not_passed_over():
         log.fetched(position)
 
 
-def test_the_limits_of_extents_are_those_of_the_document():
-    text = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
-    words = (
-        r"A batch of ([\d,]+) bytes or more has an extent of its own",
-        r"with at most ([\d,]+) bytes between them",
-        r"share an extent of at most ([\d,]+) KiB",
-        r"If an entry has ([\d,]+) extents or more",
-    )
-    told = (re.search(said.replace(" ", r"\s+"), text) for said in words)
-    alone, gap, most, long = (int(found[1].replace(",", "")) for found in told)
+@pytest.mark.parametrize("transactional", [True, False])
+def test_a_read_in_the_middle_passes_over_little_of_what_stands_before_it(monkeypatch, transactional):
+    log = Log()
+    for _ in range(600):
+        if transactional:
+            log.append(1, size=300)
+        else:
+            log.plain()
+    if transactional:
+        log.end(1)
+    log.sync()
+    if not transactional:
+        log.reopen(clean=False)  # so that all of it is one run
+    looked_at = []
 
-    def count(*batches):
-        one = Extents(lambda: None)
-        for position, size in batches:
-            one.add(0, position, size, 1)
-        return one.count
+    class Counted:
+        """A struct that tells where it was asked to unpack."""
 
-    assert count((0, alone - 1), (alone - 1, alone - 1)) == 1
-    assert count((0, alone - 1), (alone - 1, alone)) == count((0, alone), (alone, alone - 1)) == 2
-    assert [count((0, 100), (100 + between, 100)) for between in (gap, gap + 1)] == [1, 2]
-    many = [(position, 128) for position in range(0, (most << 10) - 128, 128)]
-    assert [count(*many, ((most << 10) - 128, size)) for size in (128, 129)] == [1, 2]
-    entry = index_format.Entry(0, long, 0, 0, 1, 1, 0, long - 1, 0)
-    assert (entry.is_long, entry._replace(extent_count=long).is_long) == (False, True)
+        def __init__(self, of):
+            self.of, self.size = of, of.size
 
+        def unpack_from(self, buffer, position=0):
+            looked_at.append(position)
+            return self.of.unpack_from(buffer, position)
 
-def runs_of(batches):
-    """Which batches share an extent, by the rules one by one: (position of the first, end of the last, count)."""
-    found = []
-    for position, size in batches:
-        if found:
-            begin, end, count = found[-1]
-            is_small = size < extents.ALONE_SIZE and (count > 1 or end - begin < extents.ALONE_SIZE)
-            is_near = position <= end + extents.GAP_SIZE_MAX
-            if is_small and is_near and position + size <= begin + extents.RUN_SIZE_MAX:
-                found[-1] = (begin, position + size, count + 1)
-                continue
-        found.append((position, position + size, 1))
-    return found
+    monkeypatch.setattr(fetch_assembler, "LOOKED_AT", Counted(fetch_assembler.LOOKED_AT))
+    monkeypatch.setattr(segments, "OFFSETS", Counted(segments.OFFSETS))
+    position, payload = log.expected()[590]
+    assert (position, payload) in log.fetched(position, size_max=1)[0]
+    assert 0 < len(looked_at) < 140
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_batches_share_an_extent_up_to_each_limit(seed):
-    chance = random.Random(seed)
-    alone, gap, most = extents.ALONE_SIZE, extents.GAP_SIZE_MAX, extents.RUN_SIZE_MAX
-    batches, position, begin = [], 0, 0
-    for _ in range(300):
-        position += chance.choice((0, 0, 1, gap - 1, gap, gap + 1))
-        size = chance.choice((100, 200, alone - 1, alone, alone + 1))
-        left = begin + most - position  # as if all since `begin` had shared one
-        if 70 < left <= alone:
-            size = left + chance.choice((-1, 0, 1))
-        if left <= 70 or chance.random() < 0.02:
-            begin = position
-        batches.append((position, size))
-        position += size
-    one = Extents(lambda: None)
-    for position, size in batches:
-        one.add(7, position, size, 2)
-    rows = [*EXTENT.iter_unpack(b"".join(one.rows(0, 0)))]
-    expected = runs_of(batches)
-    assert [row[3:] for row in rows] == [(7, begin, end) for begin, end, _ in expected]
-    for (_, length, *_), (begin, end, count) in zip(rows, expected, strict=True):
-        assert length == (SEVERAL if count > 1 else end - begin - 12)
-    assert (one.count, one.record_count) == (len(rows), 2 * len(batches))
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_run_that_ends_before_a_position_of_its_own_is_told(is_last):
+    """A batch says how many records it has, and damage can make it say less."""
+    log = Log()
+    log.plain(2)
+    log.plain(2)
+    if not is_last:
+        log.append(1)
+    log.sync()
+    segment = log.partition.segments()[0]
+    content = bytearray(log.disk.read_bytes(segment.path(".log")))
+    at = [at for at, _ in headers_in(bytes(content))][1]
+    content[at + 23 : at + 27] = (0).to_bytes(4, "big")
+    log.disk.damage(segment.path(".log"), bytes(content))
+    assert log.fetched(2, 1)[0][0][0] == 2
+    with pytest.raises(Corrupt, match="end before position 3"):
+        log.fetched(3)
+
+
+@pytest.mark.parametrize("kind", ["alone in their extents", "together in an extent", "outside transactions"])
+def test_a_batch_that_the_scrub_has_found_damaged_is_not_handed_out(kind):
+    log = Log()
+    for _ in range(3):
+        if kind == "outside transactions":
+            log.plain()
+        else:
+            log.append(1, size=600 if kind == "alone in their extents" else 0)
+    if kind != "outside transactions":
+        log.end(1)
+    log.sync()
+    (segment,) = log.partition.segments()
+    batches = [(position, header) for position, header in segment.walk(0) if not header.is_control]
+    expected = log.expected()
+    assert len(log.partition.view.indexes[0].extents) == (3 if kind == "alone in their extents" else 1)
+    for at, (position, header) in enumerate(batches):
+        segment.damaged_batches = []
+        segment.note_damaged(DamagedBatch(position, header.size, header.base_offset))
+        with pytest.raises(Corrupt, match=f"batch of offset {header.base_offset}"):
+            log.fetched(expected[at][0], 1)
+        for behind in expected[at + 1 :]:
+            assert log.fetched(behind[0], 1)[0] == [behind]
+        if at:
+            assert log.fetched(0)[0] == expected[:at], "what stands before it is handed out"
+    segment.damaged_batches = []
+    assert log.fetched(0)[0] == expected
+
+
+def test_damage_of_a_batch_harms_no_transaction_that_stands_around_it():
+    log = Log()
+    for producer in (1, 2, 1, 3):
+        log.append(producer)
+    for producer in (1, 2, 3):
+        log.end(producer)
+    log.sync()
+    (segment,) = log.partition.segments()
+    position, header = list(segment.walk(0))[1]
+    assert header.producer_id == 2
+    segment.note_damaged(DamagedBatch(position, header.size, header.base_offset))
+    first, second, damaged, last = log.expected()
+    assert log.fetched(0)[0] == [first, second]
+    with pytest.raises(Corrupt, match="batch of offset 1"):
+        log.fetched(damaged[0])
+    assert log.fetched(last[0])[0] == [last]
+
+
+def test_batches_have_the_leader_epoch_of_their_marker_in_the_view():
+    log = Log()
+    log.append(1)
+    log.append(2, size=5000)
+    log.partition.leader_epoch = 3
+    log.end(1)
+    log.partition.leader_epoch = 4
+    log.end(2)
+    log.plain()
+    log.sync()
+    _, headers = log.fetched(0)
+    assert [header.leader_epoch for header in headers] == [3, 4, 4]

@@ -1,0 +1,34 @@
+"""Compressed records that are garbage or a bomb."""
+
+import random
+import tracemalloc
+
+import pytest
+
+from stablelog.batch.compression import compress, decompress
+from stablelog.batch.header import Codec
+from stablelog.errors import Corrupt
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_a_bomb_costs_no_more_than_the_limit(codec):
+    bomb = compress(codec, bytes(64 << 20))
+    tracemalloc.start()
+    with pytest.raises(Corrupt, match="more than"):
+        decompress(codec, bomb, 1 << 20)
+    assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+def test_garbage_is_corrupt_and_nothing_else(codec):
+    chance = random.Random(codec)
+    whole = compress(codec, b"a sentence that repeats itself " * 20)
+    for _ in range(500):
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 4)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        try:
+            decompress(codec, bytes(data[: chance.randint(0, len(data))]), 1 << 16)
+        except Corrupt:
+            continue

@@ -1,0 +1,254 @@
+"""A partition of a commit-ordered topic: appends, deletions, retention and the start of the view."""
+
+import random
+
+import pytest
+from crc32c import crc32c
+
+from stablelog.batch.header import headers_in
+from stablelog.batch.records import Record, encode_batch
+from stablelog.errors import Corrupt, OffsetOutOfRange, Refused, Unavailable
+from stablelog.log.log_start import encode_log_start
+from stablelog.log.model import Isolation
+from tests.views.committed_log import DIRECTORY, NOW_MS, Log, commit_of, lying
+
+
+def test_an_uncommitted_reader_sees_the_order_of_the_writes():
+    log = Log()
+    log.append(1)
+    log.append(2)
+    log.end(2)
+    log.end(1)
+    log.sync()
+    data = b"".join(log.partition.read(0, 1 << 30, Isolation.READ_UNCOMMITTED).buffers)
+    assert [header.base_offset for _, header in headers_in(data)] == [0, 1, 2, 4]
+    assert [header.next_offset for _, header in headers_in(data)] == [1, 2, 4, 6]
+
+
+def test_deleting_records_keeps_what_a_later_commit_needs():
+    log = Log(segment_bytes=200)
+    log.append(1, count=2)
+    log.append(2)
+    log.end(2)
+    for _ in range(10):
+        log.plain()
+    log.sync()
+    before = log.partition.last_stable_offset
+    log.partition.delete_records(before)
+    log.end(1)
+    log.sync()
+    assert [payload for _, payload in log.read_all(before, 1 << 30)] == [b"0", b"1"]
+    log.reopen(clean=False)
+    assert log.partition.visible_start(Isolation.READ_COMMITTED) == before
+    assert [payload for _, payload in log.read_all(before, 1 << 30)] == [b"0", b"1"]
+
+
+def test_of_the_log_stays_what_a_transaction_in_any_later_segment_needs():
+    log = Log(file_delete_delay_ms=0)
+    log.append(1)
+    first = log.partition.segments()[-1].base_offset
+    starts = []
+    for _ in range(3):
+        log.partition.roll(log.now_ms)
+        starts.append(log.partition.end_offset)
+        log.append(2)
+        log.end(2)
+    log.end(1)
+    log.plain()
+    log.sync()
+    for start in starts[:2]:
+        assert log.partition.delete_records(start) == start
+        assert log.partition.segments()[0].base_offset == first, "the last transaction begins there"
+        assert log.read_all(start, 1 << 20) == log.expected()
+    last = log.partition.end_offset - 1
+    assert log.partition.delete_records(last) == last
+    assert [segment.base_offset for segment in log.partition.segments()] == starts[2:], (
+        "nothing needs the others"
+    )
+    assert log.read_all(last, 1 << 20) == log.expected()
+
+
+def test_a_start_that_cannot_be_written_does_not_move(monkeypatch):
+    log = Log()
+    for _ in range(5):
+        log.append(1)
+        log.end(1)
+    log.sync()
+
+    def full(path, content):
+        raise Unavailable("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log.disk, "write_atomic", full)
+        with pytest.raises(Unavailable):
+            log.partition.delete_records(7)
+    assert log.partition.visible_start(Isolation.READ_COMMITTED) == 0
+    assert len(log.read_all(0, 1 << 20)) == 5
+    assert log.partition.delete_records(7) == 7
+
+
+def test_retention_leaves_a_transaction_whole_whose_marker_a_crash_can_take():
+    log = Log(segment_bytes=600, retention_bytes=500, file_delete_delay_ms=0)
+    log.append(1)
+    for _ in range(20):
+        log.plain()
+    log.append(1)
+    log.sync()
+    log.end(1)  # not synced
+    log.partition.apply_retention(log.now_ms)
+    log.disk = log.disk.crash(random.Random(2))
+    log.partition = log.open(clean=False)
+    (left,) = log.partition.open_transactions()
+    assert left.first_offset == 0
+    done = log.partition.append_markers([commit_of(1, 1)], now_ms=log.now_ms)[0]
+    assert done.last_offset == done.first_offset + 2
+
+
+def test_where_the_operating_system_counts_the_view_begins_at_what_is_durable():
+    """DeleteRecords ahead of the synced end, in a log whose last segments are not synced, and a power loss behind it."""
+    for seed in range(40):
+        log = Log(file_delete_delay_ms=0)
+        log.append(1)
+        log.end(1)
+        log.append(2)  # which keeps the log's own start back
+        log.sync()
+        for _ in range(2):
+            log.append(1)
+            log.partition.roll(log.now_ms)
+            log.end(1)
+        log.partition.assume_synced()
+        start = log.partition.delete_records(log.partition.high_watermark)
+        assert start == log.partition.end_offset
+        assert log.partition.start_offset < start
+        log.disk = log.disk.crash(random.Random(seed))
+        log.partition = log.open(clean=False)
+        assert log.partition.visible_start(Isolation.READ_COMMITTED) == start
+
+
+def test_segments_that_are_deleted_after_the_start_has_moved_take_their_indexes_along():
+    log = Log(segment_bytes=600, file_delete_delay_ms=0)
+    for _ in range(3):
+        log.append(1)
+        log.end(1)
+    log.sync()
+    log.partition.roll(log.now_ms)  # not known to be durable yet, and not deleted
+    start = log.partition.delete_records(log.partition.last_stable_offset)
+    assert len(log.partition.segments()) > 1
+    log.sync()
+    log.partition.apply_retention(log.now_ms)
+    log.partition.remove_deleted(log.now_ms)
+    assert log.partition.visible_start(Isolation.READ_COMMITTED) == start
+    assert [index.base_offset for index in log.partition.view.indexes] == [start]
+    assert log.partition.view.offset_after(0) == start
+
+
+@pytest.mark.parametrize(("asked", "start"), [(4, 4), (5, 7), (6, 7), (7, 7), (3, 3)])
+def test_a_deletion_takes_a_transaction_whole_or_not_at_all(asked, start):
+    log = Log()
+    log.append(1, count=3)
+    log.end(1)  # at 3, so that its records stand at 4 to 6
+    log.plain()
+    log.sync()
+    assert log.partition.delete_records(asked) == start
+    assert log.read_all(start, 1 << 30) == log.expected()
+    assert len(log.expected()) == (4 if start < 5 else 1)
+    assert log.partition.view.offset_after(0) == max(start, 4), "a cut lies in what can be read"
+
+
+def test_no_records_are_deleted_up_to_what_is_no_offset():
+    log = Log()
+    log.plain()
+    log.sync()
+    for offset in (-1, 2):
+        with pytest.raises(OffsetOutOfRange):
+            log.partition.delete_records(offset)
+
+
+def test_a_view_that_begins_behind_the_end_of_a_truncated_log_begins_at_its_end():
+    log = Log(segment_bytes=400)
+    log.append(2)
+    for _ in range(12):
+        log.append(1, count=3)
+        log.end(1)
+    log.sync()
+    log.partition.delete_records(log.partition.high_watermark - 10)
+    begin = log.partition.view.start_offset
+    to = log.partition.start_offset + 1
+    assert to < begin, "the log holds more than the view"
+    log.partition.truncate_to(to)
+    end = log.partition.end_offset
+    for clean in (False, True):
+        assert log.partition.visible_start(Isolation.READ_COMMITTED) == end
+        log.reopen(clean=clean)
+
+
+def test_a_closed_partition_moves_no_start():
+    log = Log()
+    log.append(1)
+    log.end(1)
+    log.sync()
+    path = DIRECTORY / "view-start-offset"
+    content = log.disk.read_bytes(path)
+    log.partition.close()
+    with pytest.raises(Unavailable):
+        log.partition.delete_records(2)
+    with pytest.raises(Unavailable):
+        log.partition.read(0, 100, Isolation.READ_COMMITTED)
+    assert log.disk.read_bytes(path) == content
+
+
+def test_where_the_view_begins_is_not_guessed():
+    """Records that were deleted would be read again. Of a partition that is being made, it begins at 0."""
+    log = Log()
+    path = DIRECTORY / "view-start-offset"
+    assert log.disk.exists(path)
+    for _ in range(3):
+        log.append(1)
+        log.end(1)
+    log.sync()
+    log.partition.delete_records(4)
+    log.partition.close()
+    log.disk.lose(path)
+    with pytest.raises(Corrupt, match="view-start-offset is gone"):
+        log.open(clean=True, is_established=True)
+    assert not log.disk.exists(path)
+    log.disk.write_atomic(path, encode_log_start(9))
+    log.open(clean=True, is_established=True).close()
+    log.disk.write_atomic(path, encode_log_start(10))
+    with pytest.raises(Corrupt, match="begins at offset 10, and the log ends at 9"):
+        log.open(clean=True, is_established=True)
+
+
+def test_a_transaction_takes_no_more_records_than_its_marker_can_say():
+    log = Log()
+    log.partition.append(lying(2**30, 1, 0), now_ms=NOW_MS)
+    log.partition.append(lying(2**30 - 1, 1, 2**30), now_ms=NOW_MS)
+    with pytest.raises(Refused, match="commit-ordered"):
+        log.partition.append(lying(1, 1, 2**31 - 1), now_ms=NOW_MS)
+    done = log.partition.append_markers([commit_of(1, 1)], now_ms=NOW_MS)[0]
+    assert done.last_offset == done.first_offset + 2**31 - 1
+    log.sync()
+    log.reopen(clean=False)
+    assert log.partition.view.end_offset == done.last_offset + 1
+
+
+def test_markers_written_together_may_take_more_offsets_than_a_segment_holds():
+    log = Log()
+    for producer_id in (1, 2, 3):
+        log.partition.append(lying(2**30 + 1, producer_id, 0), now_ms=NOW_MS)
+    first, second, third = log.partition.append_markers([commit_of(n, n) for n in (1, 2, 3)], now_ms=NOW_MS)
+    assert (second.first_offset, third.first_offset) == (first.last_offset + 1, second.last_offset + 1)
+    log.sync()
+    for segment in log.partition.segments():
+        assert segment.end_offset - 1 - segment.base_offset < 2**31
+    log.reopen(clean=False)
+    assert log.partition.view.end_offset == third.last_offset + 1
+    assert [one.commit_sequence for one in log.partition.view.transactions(0, 10)] == [1, 2, 3]
+
+
+def test_a_batch_without_room_for_the_records_that_it_claims_is_refused():
+    batch = bytearray(encode_batch([Record(0, NOW_MS, None, None)]))
+    batch[23:27], batch[57:61] = (1).to_bytes(4, "big"), (2).to_bytes(4, "big")
+    batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
+    with pytest.raises(Refused, match="2 records in 7 bytes"):
+        Log().partition.append(bytes(batch), now_ms=NOW_MS)
