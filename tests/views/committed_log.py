@@ -10,11 +10,7 @@ from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite
 from stablelog.testing.sim_disk import SimDisk, SimFile
-from stablelog.views import (
-    extent_lookup,
-    extents,
-    index_format,
-)
+from stablelog.views import extent_lookup, extents, index_format
 from stablelog.views.commit_ordered import CommitOrderedPartition
 
 DIRECTORY = Path("/data/t-0")

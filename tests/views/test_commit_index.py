@@ -2,9 +2,7 @@
 
 from stablelog.batch.header import PREFIX
 from stablelog.env.local_disk import LocalDisk
-from stablelog.views import (
-    row_file,
-)
+from stablelog.views import row_file
 from stablelog.views.commit_index import CommitIndex
 from stablelog.views.extents import COPY_SIZE, EXTENT, LONG_COUNT, Extents
 from stablelog.views.row_file import TAIL_SIZE

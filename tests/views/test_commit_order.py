@@ -13,9 +13,7 @@ from stablelog.batch.records import Record, decode_records, encode_batch, find_b
 from stablelog.errors import OffsetOutOfRange
 from stablelog.log.model import Isolation
 from stablelog.log.read import finished
-from stablelog.views import (
-    commit_order,
-)
+from stablelog.views import commit_order
 from stablelog.views.commit_index import CommitIndex
 from stablelog.views.extents import EXTENT, LONG_COUNT
 from stablelog.views.index_format import CommitSummary

@@ -3,10 +3,7 @@
 import io
 
 from stablelog.log.model import Isolation
-from stablelog.views import (
-    copy_buffers,
-    fetch_assembler,
-)
+from stablelog.views import copy_buffers, fetch_assembler
 from stablelog.views.copy_buffers import KEPT_COUNT, CopyBuffers
 from tests.views.committed_log import a_log_of_small_batches
 

@@ -39,7 +39,7 @@ DRAWN = Path(__file__).parent / "drawn"
 SEEDS = range(10)
 COMMANDS = 240
 SMALL = (
-    (extents, {"COPY_SIZE": 64, "ALONE_SIZE": 300, "GAP_SIZE_MAX": 200, "RUN_SIZE_MAX": 900}),
+    (extents, {"COPY_SIZE": 64, "ALONE_SIZE": 300, "GAP_SIZE_MAX": 200, "SHARED_SIZE_MAX": 900}),
     (row_file, {"TAIL_SIZE": 200}),
     (commit_order, {"SEQUENTIAL_READERS_MAX": 3, "STEP_COUNT_MAX": 3}),
     (index_builder, {"INDEXES_OPEN": 2}),

@@ -2,9 +2,7 @@
 
 import pytest
 
-from stablelog.views import (
-    extent_lookup,
-)
+from stablelog.views import extent_lookup
 from stablelog.views.commit_index import CommitIndex
 from stablelog.views.extents import LONG_COUNT
 from stablelog.views.verify import verify_view

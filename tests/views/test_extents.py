@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 
 from stablelog.env.local_disk import LocalDisk
-from stablelog.views import (
-    extents,
-    index_format,
-)
+from stablelog.views import extents, index_format
 from stablelog.views.extents import EXTENT, SEVERAL, Extents
 
 
@@ -63,7 +60,7 @@ def runs_of(batches):
             begin, end, count = found[-1]
             is_small = size < extents.ALONE_SIZE and (count > 1 or end - begin < extents.ALONE_SIZE)
             is_near = position <= end + extents.GAP_SIZE_MAX
-            if is_small and is_near and position + size <= begin + extents.RUN_SIZE_MAX:
+            if is_small and is_near and position + size <= begin + extents.SHARED_SIZE_MAX:
                 found[-1] = (begin, position + size, count + 1)
                 continue
         found.append((position, position + size, 1))
@@ -73,7 +70,7 @@ def runs_of(batches):
 @pytest.mark.parametrize("seed", range(30))
 def test_batches_share_an_extent_up_to_each_limit(seed):
     chance = random.Random(seed)
-    alone, gap, most = extents.ALONE_SIZE, extents.GAP_SIZE_MAX, extents.RUN_SIZE_MAX
+    alone, gap, most = extents.ALONE_SIZE, extents.GAP_SIZE_MAX, extents.SHARED_SIZE_MAX
     batches, position, begin = [], 0, 0
     for _ in range(300):
         position += chance.choice((0, 0, 1, gap - 1, gap, gap + 1))

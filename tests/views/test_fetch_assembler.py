@@ -12,11 +12,7 @@ from stablelog.log import segment as segments
 from stablelog.log.model import Isolation
 from stablelog.log.proof import DamagedBatch
 from stablelog.testing.sim_disk import SimFile
-from stablelog.views import (
-    commit_order,
-    extent_lookup,
-    fetch_assembler,
-)
+from stablelog.views import commit_order, extent_lookup, fetch_assembler
 from stablelog.views.extents import SEVERAL, ExtentColumns
 from tests.views.committed_log import Log, a_log_of_many_writers, a_log_of_small_batches
 

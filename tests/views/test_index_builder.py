@@ -9,10 +9,7 @@ from crc32c import crc32c
 from stablelog.batch.header import headers_in
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.testing.sim_disk import SimDisk
-from stablelog.views import (
-    index_builder,
-    row_file,
-)
+from stablelog.views import index_builder, row_file
 from stablelog.views.commit_index import CommitIndex
 from stablelog.views.index_format import VERSION, CommitSummary
 from stablelog.views.verify import verify_view

@@ -1,11 +1,15 @@
 """Rows of an index on their way to its file."""
 
-from stablelog.views import (
-    row_file,
-)
+import struct
+
+import pytest
+
+from stablelog.errors import DiskError
+from stablelog.testing.sim_disk import SimDisk
+from stablelog.views import row_file
 from stablelog.views.extents import EXTENT
-from stablelog.views.row_file import TAIL_SIZE
-from tests.views.committed_log import Log
+from stablelog.views.row_file import TAIL_SIZE, RowFile
+from tests.views.committed_log import DIRECTORY, Files, Log
 
 
 def test_rows_of_an_index_go_to_its_file_in_pieces(monkeypatch):
@@ -21,3 +25,17 @@ def test_rows_of_an_index_go_to_its_file_in_pieces(monkeypatch):
     log.sync()
     assert len(written) == 2
     assert log.read_all(0, 1 << 30) == log.expected()
+
+
+def test_rows_of_a_file_that_was_closed_stay_in_memory_and_it_is_not_opened_again(monkeypatch):
+    files, disk, row = Files(monkeypatch), SimDisk(), struct.Struct(">q")
+    disk.make_dir(DIRECTORY)
+    rows = RowFile(disk, DIRECTORY / "0.commitindex", row)
+    rows.append(row.pack(1))
+    rows.write()
+    rows.close()
+    rows.append(row.pack(2))
+    with pytest.raises(DiskError):
+        rows.write()
+    assert (len(rows), rows[1]) == (2, (2,))
+    assert not files.open

@@ -153,8 +153,7 @@ class CommitIndex:
         self.entries.write()
         self.extents.write()
         self._disk.write_unsynced(self.path(SUMMARY_SUFFIX), self.summary.encode())
-        self.is_written = True
-        self.close()
+        self.release()
 
     # -- sealed ------------------------------------------------------------------------------------------------
 
@@ -191,8 +190,14 @@ class CommitIndex:
         self.extents = RowFile(self._disk, self.path(EXTENTS_SUFFIX), EXTENT, summary.extents_size)
         self.is_written = True
 
+    def release(self) -> None:
+        """Close the files of an index that is written. A read opens them again."""
+        assert self.summary is not None
+        self.close()
+        self.take(self.summary)
+
     def close(self) -> None:
-        """Close the files. A read of a written index opens them again."""
+        """Close all files."""
         self.entries.close()
         self.extents.close()
 

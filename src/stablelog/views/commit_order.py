@@ -183,7 +183,7 @@ class CommitOrder:
                     has_room = response.add(self._segment(part.segment), part)
                 else:
                     extent = index.extent(part.extent_first)
-                    has_room = response.add_run(self._segment(extent.segment), extent, part)
+                    has_room = response.add_outside(self._segment(extent.segment), extent, part)
                 if not has_room:
                     return
 

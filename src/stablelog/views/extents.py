@@ -3,7 +3,7 @@
 An extent is a range of bytes in a segment. A batch of ALONE_SIZE bytes or more has an extent of its own, so a reader
 knows its end without reading its header. Small batches that are close together share one extent, because an extent for
 each of them would be as large as the batches. A reader of a shared extent reads the headers in it and skips the batches
-of other producers. The limits GAP_SIZE_MAX and RUN_SIZE_MAX bound this work.
+of other producers. The limits GAP_SIZE_MAX and SHARED_SIZE_MAX bound this work.
 
 An open transaction with LONG_COUNT extents moves them to a file of its own, the *spill file*, which is deleted when the
 transaction ends. While the disk does not accept them, they stay in memory.
@@ -28,7 +28,9 @@ from stablelog.errors import DiskError
 
 ALONE_SIZE = 512  # from this size on, a batch has an extent of its own, which is a sixteenth of its size
 GAP_SIZE_MAX = 512  # between two batches that share an extent: the headers of a few foreign batches
-RUN_SIZE_MAX = 16 << 10  # of a shared extent: a reader in the middle of a transaction skips at most this much
+SHARED_SIZE_MAX = (
+    16 << 10
+)  # of a shared extent: a reader in the middle of a transaction skips at most this much
 LONG_COUNT = 2048  # a transaction with this many extents is long: they leave memory while it is open
 SEVERAL = 0  # the length of an extent that may hold several batches, whose headers a reader has to read
 # The first three fields replace the first 16 bytes of a batch that is alone in its extent: see `batch.header.PREFIX`.
@@ -121,7 +123,7 @@ class Extents:
             and size < ALONE_SIZE
             and (last.size < ALONE_SIZE or last.length == SEVERAL)
             and position - last.end <= GAP_SIZE_MAX
-            and end - last.begin <= RUN_SIZE_MAX
+            and end - last.begin <= SHARED_SIZE_MAX
         ):
             self._last = last._replace(length=SEVERAL, end=end)
         else:

@@ -183,7 +183,7 @@ class FetchAssembler:
             place += 1
         self._copied[place] = range(begin, self._copies.tell())
 
-    def add_run(self, segment: Segment, extent: Extent, entry: Entry) -> bool:
+    def add_outside(self, segment: Segment, extent: Extent, entry: Entry) -> bool:
         """Add batches outside transactions, which keep their offsets. Return whether the response has room for more.
 
         Args:

@@ -173,7 +173,7 @@ class IndexBuilder:
         self._write_sealed()
         for index in self.indexes[-INDEXES_OPEN - 1 : -INDEXES_OPEN]:
             if index.is_written:
-                index.close()
+                index.release()
 
     def _write_sealed(self) -> None:
         self.failure = None
@@ -191,7 +191,7 @@ class IndexBuilder:
         batches = takewhile(lambda found: found[1].next_offset <= limit, segment.walk(self._position))
         for is_outside, same in groupby(batches, _is_outside_transactions):
             if is_outside:
-                self._add_run(segment, same)
+                self._add_outside(segment, same)
                 continue
             for position, header in same:
                 self._position = position + header.size
@@ -203,7 +203,7 @@ class IndexBuilder:
                     )
                     _add_batch(known, segment, position, header)
 
-    def _add_run(self, segment: Segment, batches: Iterator[tuple[int, BatchHeader]]) -> None:
+    def _add_outside(self, segment: Segment, batches: Iterator[tuple[int, BatchHeader]]) -> None:
         """Add an entry for batches outside transactions that follow each other."""
         begin, header = next(batches)
         start, end, latest_ms = header.base_offset, header.next_offset, header.max_timestamp

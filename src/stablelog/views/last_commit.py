@@ -61,41 +61,37 @@ def _last_in_segment(disk: Disk, directory: Path, base_offset: int) -> int:
     segment = Segment(disk, directory, base_offset, OpenFiles())
     segment.size = disk.size(segment.path(LOG))
     try:
-        end = segment.size
-        for begin in _beginnings(disk, segment):
+        for begin, end in _steps(disk, segment):
             found = _last_between(segment, begin, end)
             if found != NO_COMMIT:
                 return found
-            end = begin
     finally:
         segment.close()
     return NO_COMMIT
 
 
-def _beginnings(disk: Disk, segment: Segment) -> Iterator[int]:
-    """Yield positions of batches where a step begins, from the end of a log file back. The last one is 0."""
+def _steps(disk: Disk, segment: Segment) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of bytes to search, from the end of a log file back. Each range begins with a batch."""
     try:
         index = OffsetIndex(segment.base_offset, disk.read_bytes(segment.path(INDEX)))
     except FileNotFoundError:
         index = OffsetIndex(segment.base_offset)
-    begin, step = segment.size, STEP_SIZE
-    while begin:
-        known = index.position_at_or_before(begin - step)
+    end, step = segment.size, STEP_SIZE
+    while end:
+        known = index.position_at_or_before(end - step)
         # After a crash, an index that was not synced may contain anything.
-        is_batch = known < begin and _is_batch(segment.growing_log, known, segment.base_offset)
+        is_batch = known < end and _is_batch(segment.growing_log, known, segment.base_offset)
         begin = known if is_batch else 0
-        step *= 2
-        yield begin
+        yield begin, end
+        end, step = begin, step * 2
 
 
 def _is_batch(log: File, position: int, base_offset: int) -> bool:
-    try:
+    with contextlib.suppress(Corrupt):
         header = read_header(log.read(position, HEADER.size))
-    except Corrupt:
-        return False
-    if header.base_offset < base_offset or position + header.size > log.size:
-        return False
-    return crc_holds(log.read(position, header.size), 0, header)
+        is_inside = header.base_offset >= base_offset and position + header.size <= log.size
+        return is_inside and crc_holds(log.read(position, header.size), 0, header)
+    return False
 
 
 def _last_between(segment: Segment, begin: int, end: int) -> int:

@@ -108,7 +108,6 @@ class RowFile:
         return self._file.view(position, size)
 
     def close(self) -> None:
-        """Close the file. A later read opens it again."""
+        """Close the file, for good if it is open."""
         if self._file is not None:
             self._file.close()
-            self._file = None
