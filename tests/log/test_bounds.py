@@ -13,8 +13,8 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Corrupt, NewerFormat, OffsetOutOfRange, Refused, Unproven
 from stablelog.log import cleaner, compaction, producer_table, transaction_index
 from stablelog.log import partition as partition_module
+from stablelog.log import scan as scan_module
 from stablelog.log import segment as segment_module
-from stablelog.log import verify as verify_module
 from stablelog.log.append import MarkerBatch, fitting
 from stablelog.log.epoch_check import check_epochs, latest_epoch, latest_epoch_of_all
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
@@ -28,6 +28,7 @@ from stablelog.log.proof import DamagedBatch
 from stablelog.log.read import finished
 from stablelog.log.recovery import examine as examine_module
 from stablelog.log.recovery import replay, tail
+from stablelog.log.recovery.repair import examine
 from stablelog.log.retention import count_too_much, count_too_old
 from stablelog.log.segment import OpenFiles, Segment
 from stablelog.log.snapshots import (
@@ -41,6 +42,9 @@ from stablelog.log.snapshots import (
 from stablelog.log.summary import Summary
 from stablelog.log.time_index import TimeIndex
 from stablelog.log.transaction_index import AbortedTxn, TransactionIndex
+from stablelog.log.verify import segment as segment_proof
+from stablelog.log.verify import verify_directory
+from stablelog.log.verify.snapshots import agrees_with_log
 from stablelog.testing.sim_disk import SimDisk
 from tests.log.known import Batch as KnownBatch
 from tests.log.known import Known
@@ -804,11 +808,9 @@ def test_a_snapshot_agrees_with_the_log_if_it_says_the_same_or_less():
         ),  # version 1 keeps those of ended ones
         (replace(known, batches=[KeptBatch(0, 0, 0, 1), *batches[1:]]), 5, False),
     ):
-        assert verify_module._agrees(said, known, count) is agrees, said
+        assert agrees_with_log(said, known, count) is agrees, said
     markerless = replace(known, coordinator_epoch=-1)
-    assert not verify_module._agrees(
-        replace(markerless, batches=[KeptBatch(0, 0, 0, 1), *batches]), markerless, 5
-    )
+    assert not agrees_with_log(replace(markerless, batches=[KeptBatch(0, 0, 0, 1), *batches]), markerless, 5)
 
 
 CONTENTS = {
@@ -966,14 +968,14 @@ def test_every_reader_of_a_segment_knows_how_far_its_offsets_may_go(spare, base,
         log.partition.delete_records(base)
     log.write("- - P1 - -")
     log.partition.close()
-    for module in (replay, examine_module, verify_module, tail, compaction):
+    for module in (replay, examine_module, segment_proof, tail, compaction):
         monkeypatch.setattr(module, "RELATIVE_OFFSET_MAX", 4 + spare)
     fits = spare >= 0
     summaries = [Summary(0, 3), Summary(3, 5)]
     assert len(compaction.grouped(summaries, log.config)) == (1 if fits else 2)
-    found = list(verify_module.verify_directory(log.disk, DIRECTORY))
+    found = list(verify_directory(log.disk, DIRECTORY))
     assert [finding.path for finding in found] == ([] if fits else [path_of(base)])
-    damage = examine_module.Examination(log.disk, DIRECTORY, examine_module.Expected()).run()
+    damage = examine(log.disk, DIRECTORY, examine_module.Expected())
     assert (damage is None) == fits
     for path in [path for path in log.disk.files() if path.suffix in (".producers", ".snapshot")]:
         log.disk.lose(path)
@@ -983,13 +985,13 @@ def test_every_reader_of_a_segment_knows_how_far_its_offsets_may_go(spare, base,
 @pytest.mark.parametrize("read_size", [70, 1 << 20], ids=["read one by one", "read at once"])
 def test_a_batch_whose_offset_was_written_already_is_a_finding(read_size, monkeypatch):
     """However many batches are read at once: those that are larger than that are read by themselves."""
-    monkeypatch.setattr(verify_module, "READ_SIZE", read_size)
+    monkeypatch.setattr(scan_module, "BATCHES_READ_SIZE", read_size)
     log = Log().write("- - -")
     log.partition.close()
-    assert list(verify_module.verify_directory(log.disk, DIRECTORY)) == []
+    assert list(verify_directory(log.disk, DIRECTORY)) == []
     changed(log, path_of(0), headers(log, path_of(0))[2][0] + 7)  # 3 in place of 2
     changed(log, path_of(0), headers(log, path_of(0))[1][0] + 7)  # 0 in place of 1
-    found = [one for one in verify_module.verify_directory(log.disk, DIRECTORY) if one.path == path_of(0)]
+    found = [one for one in verify_directory(log.disk, DIRECTORY) if one.path == path_of(0)]
     assert any("comes after 0" in one.message or "not past 0" in one.message for one in found)
 
 
@@ -1083,7 +1085,7 @@ def test_of_leader_epochs_that_do_not_rise_the_one_that_was_too_great_or_the_one
     expected = examine_module.Expected(leader_epoch=5, gapless_epoch=0)
     for epochs in itertools.product(range(4), repeat=4):
         disk, size = with_epochs(epochs)
-        damage = examine_module.Examination(disk, DIRECTORY, expected).run()
+        damage = examine(disk, DIRECTORY, expected)
         known = [0, *epochs]  # the log begins with epoch 0
         falls = next((at for at in range(1, 4) if epochs[at] < epochs[at - 1]), None)
         if falls is None:
@@ -1103,7 +1105,7 @@ def test_a_gap_that_a_changed_offset_makes_is_cut_with_its_batch():
     assert header.base_offset == 2
     changed(log, path, position + 7)  # it says 3, as the one behind it does
     expected = examine_module.Expected(leader_epoch=1, gapless_epoch=0)
-    damage = examine_module.Examination(log.disk, DIRECTORY, expected).run()
+    damage = examine(log.disk, DIRECTORY, expected)
     assert (damage.position, damage.end_offset, damage.has_gaps) == (position, 2, False)
 
 
@@ -1115,7 +1117,7 @@ def test_the_batch_whose_leader_epoch_has_changed_is_where_a_sealed_segment_is_c
         path = path_of(log.bases[which])
         position, header = headers(log, path)[place]
         changed(log, path, position + 15)
-        damage = examine_module.Examination(log.disk, DIRECTORY, examine_module.Expected()).run()
+        damage = examine(log.disk, DIRECTORY, examine_module.Expected())
         after_first = place or headers(log, path)[1][0]  # what the first one is unlike, nothing tells
         assert damage.path == path
         if place:

@@ -411,7 +411,7 @@ def test_a_proof_names_the_batch_that_is_damaged():
     changed(log, path_of(log.bases[2]), position + 46)
     log.partition = log.open(clean=True, prove=False)
     with pytest.raises(
-        Corrupt, match=rf"at byte {position}: the CRC of the batch of offset {header.base_offset}"
+        Corrupt, match=rf"the CRC of the batch at offset {header.base_offset}, byte {position}, does not"
     ):
         log.partition.prove()
     with pytest.raises(Corrupt, match="Restore the file"):

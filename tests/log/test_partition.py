@@ -12,7 +12,7 @@ from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Corrupt, DiskError, NewerFormat, OffsetOutOfRange, Refused, Unavailable
 from stablelog.log import read as log_read
 from stablelog.log import retention as log_retention
-from stablelog.log import verify
+from stablelog.log import scan
 from stablelog.log.append import with_append_time
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.partition import Isolation, Origin
@@ -835,8 +835,7 @@ def test_leader_epochs_that_have_not_begun_are_made_anew():
 def test_recovery_and_the_proof_of_a_log_read_batches_that_are_larger_than_what_they_read_at_once(
     monkeypatch, size
 ):
-    for module in (replay, verify):
-        monkeypatch.setattr(module, "READ_SIZE", size)
+    monkeypatch.setattr(scan, "BATCHES_READ_SIZE", size)
     log = Log()
     for length in (10, 400, 10, 900, 20):
         log.append(1, size=length)

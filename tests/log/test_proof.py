@@ -196,15 +196,15 @@ def test_a_proof_names_the_first_batch_that_is_not_what_it_was():
     unknown = "the offset or the leader epoch of a batch has changed"
     for at, new, why in (
         (0, bytes(7) + b"\1", unknown),  # the offset of the first batch
-        (first, bytes(8), "at byte {0}: a batch of offset 0 follows offset 0"),
+        (first, bytes(8), "the batch of offset 0, byte {0}, follows offset 0"),
         (first, bytes(7) + b"\1", unknown),  # 1 follows 0
-        (second, bytes(7) + b"\x0a", "at byte {1}: a batch of offset 10 follows offset 10"),
+        (second, bytes(7) + b"\x0a", "the batch of offset 10, byte {1}, follows offset 10"),
         (second, bytes(7) + b"\x0b", unknown),
         (second + 12, b"\0\0\0\2", unknown),  # a leader epoch
-        (first + 30, b"\1", "at byte {0}: the CRC of the batch of offset 10 does not hold"),
-        (second + 8, b"\0\0\1\0", "at byte {1}: the batch of offset 20 is longer than the file"),
-        (second + 8, b"\0\0\0\0", "at byte {1}: batch at byte 0 claims a length of 0 bytes"),
-        (first + 16, b"\1", "at byte {0}: batch at byte 0 has magic 1"),
+        (first + 30, b"\1", "the CRC of the batch at offset 10, byte {0}, does not hold"),
+        (second + 8, b"\0\0\1\0", "a torn batch at byte {1}: "),
+        (second + 8, b"\0\0\0\0", "batch at byte {1} claims a length of 0 bytes"),
+        (first + 16, b"\1", "batch at byte {0} has magic 1"),
     ):
         changed = content[:at] + new + content[at + len(new) :]
         with pytest.raises(Corrupt) as raised:

@@ -218,9 +218,8 @@ class History:
         return str(self.log.partition.view.whole_from(int(position)))
 
     def verify(self):
-        seen = []
-        found = list(verify_view(self.log.disk, DIRECTORY, lambda *done: seen.append(done)))
-        return f"{[(one.path.name, one.message) for one in found]} {len(seen)}"
+        found = list(verify_view(self.log.disk, DIRECTORY))
+        return f"{[(one.path.name, one.message) for one in found]}"
 
     def shown(self):
         """Where the view stands, and which of its files have changed."""

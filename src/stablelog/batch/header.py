@@ -133,26 +133,33 @@ class BatchHeader(NamedTuple):
         return bool(self.attributes & LOG_APPEND_TIME)
 
 
-def read_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+def read_header(buffer: Buffer, position: int = 0, buffer_begin: int = 0) -> BatchHeader:
     """Read the header of the batch that begins at `position`.
+
+    Args:
+        buffer: bytes of a log file or of a request.
+        position: in the buffer.
+        buffer_begin: where the buffer begins in its file, for the messages.
 
     Raises:
         Corrupt: fewer than 61 bytes are left, or the fields cannot be a version 2 header.
     """
     if position < 0 or len(buffer) - position < HEADER.size:
         raise Corrupt(
-            f"batch header at byte {position} is cut short: {len(buffer) - position} of {HEADER.size} bytes"
+            f"batch header at byte {buffer_begin + position} is cut short: {len(buffer) - position} of {HEADER.size} bytes"
         )
     header = BatchHeader._make(HEADER.unpack_from(buffer, position))
     if header.magic != MAGIC:
         raise Corrupt(
-            f"batch at byte {position} has magic {header.magic}; only version 2 record batches are read"
+            f"batch at byte {buffer_begin + position} has magic {header.magic}; only version 2 record batches are read"
         )
     if header.batch_length < HEADER.size - LENGTH_AND_OFFSET_SIZE:
-        raise Corrupt(f"batch at byte {position} claims a length of {header.batch_length} bytes")
+        raise Corrupt(
+            f"batch at byte {buffer_begin + position} claims a length of {header.batch_length} bytes"
+        )
     if header.last_offset_delta < 0 or header.record_count < 0:
         raise Corrupt(
-            f"batch at byte {position} claims {header.record_count} records up to delta {header.last_offset_delta}"
+            f"batch at byte {buffer_begin + position} claims {header.record_count} records up to delta {header.last_offset_delta}"
         )
     return header
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from stablelog.batch.header import HEADER, crc_holds, headers_in, read_header
 from stablelog.batch.records import record_heads
 from stablelog.broker.catalog import CATALOG_FILE
 from stablelog.broker.catalog import VERSION as CATALOG_VERSION
@@ -36,6 +35,7 @@ from stablelog.log import formats as partition_formats
 from stablelog.log.kafka_files import LOG_START_CHECKPOINT, META_FILE
 from stablelog.log.listing import Listing
 from stablelog.log.names import is_log
+from stablelog.log.scan import check_crc, scan_batches
 from stablelog.views import formats as view_formats
 
 CHECKPOINTS: Final = (
@@ -44,7 +44,6 @@ CHECKPOINTS: Final = (
     RECOVERY_POINT_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
 )
-READ_SIZE: Final = 4 << 20
 VERSION_SIZE: Final = 2
 # By kind of key: the name of the value, and its highest version that this release reads.
 COMMIT_LOG_VALUES: Final = {
@@ -185,16 +184,8 @@ def _check_record(key: bytes, value: bytes, values: dict[int, tuple[str, int]]) 
 
 def _heads_in(file: File) -> Iterator[tuple[int, bytes, bytes]]:
     """The records of a log file up to the first damage or torn batch: offset, and the heads of key and value."""
-    position = 0
     with contextlib.suppress(Corrupt):
-        while position + HEADER.size <= file.size:
-            data = file.read(position, max(READ_SIZE, read_header(file.read(position, HEADER.size)).size))
-            begun = position
-            for at, header in headers_in(data):
-                if not crc_holds(data, at, header):
-                    return
-                if not header.is_control:
-                    yield from record_heads(data, at, VERSION_SIZE)
-                position = begun + at + header.size
-            if position == begun:
-                return
+        for position, header, batch in scan_batches(file.read, 0, file.size):
+            check_crc(header, batch, position)
+            if not header.is_control:
+                yield from record_heads(batch, 0, VERSION_SIZE)

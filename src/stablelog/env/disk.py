@@ -157,6 +157,14 @@ class Disk(Protocol):
         """Return how many bytes may still be written to the file system of this directory."""
 
 
+def read_if_there(disk: Disk, path: Path) -> bytes | None:
+    """Return the whole file; None if it is missing."""
+    try:
+        return disk.read_bytes(path)
+    except FileNotFoundError:
+        return None
+
+
 def pieces_of(content: Content) -> Iterable[bytes]:
     """Return the pieces of a file's content in the order in which they are written."""
     return (content,) if isinstance(content, bytes) else content

@@ -4,11 +4,12 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
+from stablelog.batch.header import BatchHeader
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat, Unavailable
 from stablelog.log.epochs import EPOCH_FILE, UNKNOWN, LeaderEpochs
-from stablelog.log.names import LOG, is_log, offset_of
+from stablelog.log.names import LOG, file_path, log_offsets
+from stablelog.log.scan import check_crc, scan_batches
 from stablelog.log.segments import Segments
 
 
@@ -34,10 +35,9 @@ def latest_epoch(disk: Disk, directory: Path, known: int) -> int:
     later = [entry for entry in entries or () if entry[0] > known]
     if entries is not None and not later:
         return known
-    bases = sorted(offset_of(name) for name in disk.list_dir(directory) if is_log(name))
     found, last_offset = {UNKNOWN}, -1
-    for base in reversed(bases):
-        for header in _whole_batches(disk, directory / f"{base:020d}{LOG}"):
+    for base in reversed(log_offsets(disk.list_dir(directory))):
+        for header in _whole_batches(disk, file_path(directory, base, LOG)):
             found.add(header.leader_epoch)
             last_offset = max(last_offset, header.last_offset)
             if later and header.leader_epoch == later[-1][0]:
@@ -67,20 +67,10 @@ def latest_epoch_of_all(disk: Disk, directories: Iterable[Path], known: int) -> 
 
 def _whole_batches(disk: Disk, path: Path) -> Iterator[BatchHeader]:
     """The headers of a log file's batches, up to where it is damaged or torn."""
-    file = disk.open(path)
-    try:
-        position = 0
-        with contextlib.suppress(Corrupt):
-            while position + HEADER.size <= file.size:
-                header = read_header(file.read(position, HEADER.size))
-                if header.size > file.size - position:
-                    return
-                if not crc_holds(file.read(position, header.size), 0, header):
-                    return
-                yield header
-                position += header.size
-    finally:
-        file.close()
+    with contextlib.closing(disk.open(path)) as file, contextlib.suppress(Corrupt):
+        for position, header, batch in scan_batches(file.read, 0, file.size):
+            check_crc(header, batch, position)
+            yield header
 
 
 def epoch_at(offset: int, epochs: LeaderEpochs, segments: Segments) -> int:

@@ -8,6 +8,7 @@ proven by the scrub.
 
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from crc32c import crc32c
 from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, BatchHeader, crc_holds, read_header
 from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt
+from stablelog.log.scan import check_crc, scan_batches
 
 SCRUB_SIZE = 1 << 20  # bytes that the scrub reads at a time, about
 PIECE_SIZE = 8 << 20  # bytes that are walked over between two yields, about
@@ -34,11 +36,13 @@ class DamagedBatch:
         position: of its first byte in the log file.
         size: bytes.
         base_offset: of its first record.
+        is_control: whether it is a marker.
     """
 
     position: int
     size: int
     base_offset: int
+    is_control: bool = False
 
     def __str__(self) -> str:
         return (
@@ -63,21 +67,18 @@ def scrub(disk: Disk, path: Path, size: int) -> Iterator[int | DamagedBatch]:
         DiskError: the file cannot be read.
         Corrupt: a header is not one.
     """
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         position = read_size = 0
         while position < size:
             header = read_header(file.read(position, HEADER.size))
             batch = file.read(position, header.size)
             if len(batch) < header.size or not crc_holds(batch, 0, header):
-                yield DamagedBatch(position, header.size, header.base_offset)
+                yield DamagedBatch(position, header.size, header.base_offset, header.is_control)
             position += header.size
             read_size += header.size
             if read_size >= SCRUB_SIZE or position >= size:
                 yield read_size
                 read_size = 0
-    finally:
-        file.close()
 
 
 def bad_crc(path: Path, header: BatchHeader, position: int) -> str:
@@ -105,12 +106,10 @@ def prove_headers(
         file = disk.open(path)
     except FileNotFoundError:
         raise Corrupt(f"{path} is gone, and was durable. Restore it") from None
-    try:
+    with closing(file):
         if file.size < size:
             raise Corrupt(f"{path} holds {file.size} bytes; {size} were durable. Restore it")
         yield from _walk(file, path, size, crc, mapped)
-    finally:
-        file.close()
 
 
 def _walk(file: File, path: Path, size: int, crc: int, mapped: memoryview | None) -> Iterator[None]:
@@ -159,20 +158,18 @@ def _is_ready(file: File, mapped: memoryview | None, begin: int, end: int) -> bo
 
 def _damaged(file: File, path: Path, size: int) -> Corrupt:
     """The error, with the first batch whose CRC does not hold or whose offsets do not follow."""
-    position = end_offset = 0
+    end_offset = 0
     why = "the offset or the leader epoch of a batch has changed"
     try:
-        while position < size:
-            header = read_header(file.read(position, HEADER.size))
-            if header.size > size - position:
-                raise Corrupt(f"the batch of offset {header.base_offset} is longer than the file")
-            if not crc_holds(file.read(position, header.size), 0, header):
-                raise Corrupt(f"the CRC of the batch of offset {header.base_offset} does not hold")
+        for position, header, batch in scan_batches(file.read, 0, size):
+            check_crc(header, batch, position)
             if header.base_offset < end_offset:
-                raise Corrupt(f"a batch of offset {header.base_offset} follows offset {end_offset - 1}")
-            position, end_offset = position + header.size, header.next_offset
+                raise Corrupt(
+                    f"the batch of offset {header.base_offset}, byte {position}, follows offset {end_offset - 1}"
+                )
+            end_offset = header.next_offset
     except Corrupt as error:
-        why = f"at byte {position}: {error}"
+        why = str(error)
     return Corrupt(
         f"{path}: the batches are not those that were synced; {why}. Nothing is read from this segment. Restore the file"
     )

@@ -61,6 +61,12 @@ class Summary:
     stable_offset: int = 0
     least_aborted_offset: int = NOTHING
 
+    @property
+    def index_files(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """The sizes and the CRCs of the index files, in the order of INDEX_SUFFIXES."""
+        sizes = self.index_size, self.timeindex_size, self.txnindex_size
+        return sizes, (self.index_crc, self.timeindex_crc, self.txnindex_crc)
+
     def encode(self) -> bytes:
         """The bytes of the file."""
         content = SUMMARY.pack(VERSION, 0, *_values(self))

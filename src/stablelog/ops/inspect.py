@@ -1,19 +1,19 @@
 """The content of a partition's files as tables. Damaged and torn files are described as far as they can be read."""
 
+import contextlib
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
+from stablelog.batch.header import BatchHeader, Buffer
 from stablelog.batch.markers import read_marker
 from stablelog.batch.records import decode_records
-from stablelog.broker.partition_metadata import read_partition_metadata
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
-from stablelog.log.kafka_files import METADATA_FILE
+from stablelog.log.kafka_files import METADATA_FILE, decode_partition_metadata
 from stablelog.log.log_start import LOG_START_FILE, decode_log_start
 from stablelog.log.names import (
     INDEX,
@@ -29,6 +29,7 @@ from stablelog.log.names import (
     offset_of,
 )
 from stablelog.log.offset_index import OffsetIndex
+from stablelog.log.scan import check_crc, scan_batches
 from stablelog.log.snapshots import decode_either
 from stablelog.log.summary import Summary
 from stablelog.log.time_index import TimeIndex
@@ -45,6 +46,23 @@ from stablelog.views.index_format import (
 )
 
 TEXT_SIZE_MAX = 80
+Columns = tuple[str, ...]
+Row = tuple[Any, ...]
+Decode = Callable[[bytes, Path], Iterable[Row]]
+BATCH_COLUMNS: Final = (
+    "offset",
+    "last",
+    "position",
+    "size",
+    "count",
+    "codec",
+    "producer",
+    "epoch",
+    "sequence",
+    "timestamp",
+    "kind",
+)
+RECORD_COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers", "kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +73,9 @@ class Table:
     """
 
     title: str
-    columns: tuple[str, ...]
-    rows: list[tuple[Any, ...]]
+    columns: Columns
+    rows: list[Row]
     problem: str | None = None
-
-
-Reader = Callable[[Disk, Path], Table]
 
 
 def inspect_file(disk: Disk, path: Path, *, records: bool) -> Table:
@@ -69,19 +84,33 @@ def inspect_file(disk: Disk, path: Path, *, records: bool) -> Table:
     Raises:
         Corrupt: the file is of an unknown kind.
     """
-    suffix = path.name[OFFSET_DIGITS:]
-    if has_offset(path.name) and suffix == LOG:
-        return _log(disk, path, records=records)
-    reader = _BY_NAME.get(path.name) or (_BY_SUFFIX.get(suffix) if has_offset(path.name) else None)
-    if reader is None:
+    kind = path.name[OFFSET_DIGITS:] if has_offset(path.name) else path.name.lstrip(".")
+    if kind == LOG:
+        return _table(
+            path, RECORD_COLUMNS if records else BATCH_COLUMNS, _log_rows(disk, path, records=records)
+        )
+    if kind not in _KINDS:
         raise Corrupt(
             f"{path} is of no kind that can be shown. Name a partition's directory, a data directory, or a file of a "
             f"partition: <offset> in {OFFSET_DIGITS} digits with {' '.join((LOG, *_BY_SUFFIX))}, or {', '.join(_BY_NAME)}"
         )
+    columns, decode = _KINDS[kind]
+    return _table(path, columns, _decoded(disk, path, decode))
+
+
+def _decoded(disk: Disk, path: Path, decode: Decode) -> Iterator[Row]:
+    yield from decode(disk.read_bytes(path), path)
+
+
+def _table(path: Path, columns: Columns, found: Iterator[Row]) -> Table:
+    """Make a table of the rows up to the first damage."""
+    rows = []
     try:
-        return reader(disk, path)
+        for row in found:
+            rows.append(row)  # noqa: PERF402 - the rows before the damage stay
     except (Corrupt, NewerFormat) as error:
-        return Table(str(path), ("problem",), [], str(error))
+        return Table(str(path), columns, rows, str(error))
+    return Table(str(path), columns, rows)
 
 
 def files_of(disk: Disk, directory: Path) -> Iterator[Path]:
@@ -91,48 +120,19 @@ def files_of(disk: Disk, directory: Path) -> Iterator[Path]:
             yield directory / name
 
 
-def _log(disk: Disk, path: Path, *, records: bool) -> Table:
-    columns: tuple[str, ...] = (
-        "offset",
-        "last",
-        "position",
-        "size",
-        "count",
-        "codec",
-        "producer",
-        "epoch",
-        "sequence",
-        "timestamp",
-        "kind",
-    )
-    if records:
-        columns = ("offset", "timestamp", "key", "value", "headers", "kind")
+def _log_rows(disk: Disk, path: Path, *, records: bool) -> Iterator[Row]:
+    """Yield a row for each batch, or for each record, up to the first damage."""
     describe = describer_of(path.parent.name)
-    rows: list[tuple[Any, ...]] = []
-    file = disk.open(path)
-    try:
-        position = 0
-        while position < file.size:
-            header = read_header(file.read(position, HEADER.size))
-            batch = file.read(position, header.size)
-            if len(batch) < header.size:
-                raise Corrupt(f"a torn batch at byte {position}: {len(batch)} of {header.size} bytes")
-            if not crc_holds(batch, 0, header):
-                raise Corrupt(
-                    f"the CRC of the batch at offset {header.base_offset}, byte {position}, does not hold"
-                )
-            rows += (
-                _record_rows(header, batch, describe) if records else [_batch_row(header, batch, position)]
-            )
-            position += header.size
-    except Corrupt as error:
-        return Table(str(path), columns, rows, str(error))
-    finally:
-        file.close()
-    return Table(str(path), columns, rows)
+    with contextlib.closing(disk.open(path)) as file:
+        for position, header, batch in scan_batches(file.read, 0, file.size):
+            check_crc(header, batch, position)
+            if records:
+                yield from _record_rows(header, batch, describe)
+            else:
+                yield _batch_row(header, batch, position)
 
 
-def _kind(header: BatchHeader, batch: bytes) -> str:
+def _kind(header: BatchHeader, batch: Buffer) -> str:
     if not header.is_control:
         return "transactional" if header.is_transactional else "plain"
     marker = read_marker(batch)
@@ -143,7 +143,7 @@ def _kind(header: BatchHeader, batch: bytes) -> str:
     return f"{marker.type.name} {marker.group or 'default'}#{marker.commit_sequence} by coordinator epoch {marker.coordinator_epoch}"
 
 
-def _batch_row(header: BatchHeader, batch: bytes, position: int) -> tuple[Any, ...]:
+def _batch_row(header: BatchHeader, batch: Buffer, position: int) -> Row:
     return (
         header.base_offset,
         header.last_offset,
@@ -159,17 +159,15 @@ def _batch_row(header: BatchHeader, batch: bytes, position: int) -> tuple[Any, .
     )
 
 
-def _record_rows(header: BatchHeader, batch: bytes, describe: Describe | None) -> list[tuple[Any, ...]]:
+def _record_rows(header: BatchHeader, batch: Buffer, describe: Describe | None) -> Iterator[Row]:
     kind = _kind(header, batch)
-    rows: list[tuple[Any, ...]] = []
     for record in decode_records(batch):
         told = None
         if describe is not None and not header.is_control and record.key is not None:
             told = describe(record.key, record.value)
         key, value = told or (_text(record.key), _text(record.value))
         headers = ", ".join(f"{name}={_text(content)}" for name, content in record.headers)
-        rows.append((record.offset, record.timestamp_ms, key, value, headers, kind))
-    return rows
+        yield record.offset, record.timestamp_ms, key, value, headers, kind
 
 
 def _text(content: bytes | None) -> str | None:
@@ -184,34 +182,32 @@ def _text(content: bytes | None) -> str | None:
     return text if len(text) <= TEXT_SIZE_MAX else text[: TEXT_SIZE_MAX - 1] + "…"
 
 
-def _offset_index(disk: Disk, path: Path) -> Table:
-    index = OffsetIndex(offset_of(path.name), disk.read_bytes(path))
-    return Table(str(path), ("offset", "position"), [index[place] for place in range(len(index))])
+def _rows_of(row: struct.Struct) -> Decode:
+    """Make the decoder of a file that consists of rows of one struct."""
+
+    def decode(content: bytes, _path: Path) -> Iterator[Row]:
+        torn = len(content) % row.size
+        whole = memoryview(content)[: len(content) - torn]
+        yield from row.iter_unpack(whole)
+        if torn:
+            raise Corrupt(f"a torn row at byte {len(whole)}: {torn} of {row.size} bytes")
+
+    return decode
 
 
-def _time_index(disk: Disk, path: Path) -> Table:
-    index = TimeIndex(offset_of(path.name), disk.read_bytes(path))
-    return Table(str(path), ("timestamp", "offset"), [index[place] for place in range(len(index))])
+def _entries_of(make: Callable[[bytes, Path], OffsetIndex | TimeIndex | TransactionIndex]) -> Decode:
+    """Make the decoder of an index."""
+
+    def decode(content: bytes, path: Path) -> Iterator[Row]:
+        index = make(content, path)
+        return (tuple(index[place]) for place in range(len(index)))
+
+    return decode
 
 
-def _txn_index(disk: Disk, path: Path) -> Table:
-    index = TransactionIndex(disk.read_bytes(path))
-    columns = ("producer", "first offset", "last offset", "stable offset")
-    return Table(str(path), columns, [tuple(index[place]) for place in range(len(index))])
-
-
-def _producers(disk: Disk, path: Path) -> Table:
-    columns = (
-        "producer",
-        "epoch",
-        "last sequence",
-        "last offset",
-        "coordinator epoch",
-        "open since offset",
-        "batches",
-    )
-    rows = [
-        (
+def _producers(content: bytes, path: Path) -> Iterator[Row]:
+    for producer in decode_either(path.name, content):
+        yield (
             producer.producer_id,
             producer.producer_epoch,
             producer.last_sequence,
@@ -220,66 +216,58 @@ def _producers(disk: Disk, path: Path) -> Table:
             producer.txn_first_offset,
             len(producer.batches),
         )
-        for producer in decode_either(path.name, disk.read_bytes(path))
-    ]
-    return Table(str(path), columns, rows)
 
 
-def _summary(disk: Disk, path: Path) -> Table:
-    return Table(str(path), ("field", "value"), list(asdict(Summary.decode(disk.read_bytes(path))).items()))
+def _fields(content: bytes, decode: Callable[[bytes], Summary | CommitSummary]) -> Iterator[Row]:
+    for name, value in asdict(decode(content)).items():
+        yield name, list(value) if isinstance(value, tuple) else value
 
 
-def _epochs(disk: Disk, path: Path) -> Table:
-    return Table(
-        str(path), ("epoch", "start offset"), list(LeaderEpochs.decode(disk.read_bytes(path)).entries)
-    )
-
-
-def _rows_of(row: struct.Struct, columns: tuple[str, ...]) -> Reader:
-    """Make a reader of a file that consists of rows of one struct."""
-
-    def read(disk: Disk, path: Path) -> Table:
-        content = disk.read_bytes(path)
-        torn = len(content) % row.size
-        whole = memoryview(content)[: len(content) - torn]
-        problem = f"a torn row at byte {len(whole)}: {torn} of {row.size} bytes" if torn else None
-        return Table(str(path), columns, list(row.iter_unpack(whole)), problem)
-
-    return read
-
-
-def _commit_summary(disk: Disk, path: Path) -> Table:
-    fields = asdict(CommitSummary.decode(disk.read_bytes(path)))
-    rows = [(name, list(value) if isinstance(value, tuple) else value) for name, value in fields.items()]
-    return Table(str(path), ("field", "value"), rows)
-
-
-def _start(disk: Disk, path: Path) -> Table:
-    return Table(str(path), ("start offset",), [(decode_log_start(disk.read_bytes(path), path),)])
-
-
-def _metadata(disk: Disk, path: Path) -> Table:
-    return Table(str(path), ("topic id",), [(str(read_partition_metadata(disk, path.parent)),)])
-
-
-def _named(fields: tuple[str, ...]) -> tuple[str, ...]:
+def _named(fields: tuple[str, ...]) -> Columns:
     return tuple(name.replace("_", " ") for name in fields)
 
 
-_BY_SUFFIX: Final[dict[str, Reader]] = {
-    INDEX: _offset_index,
-    TIMEINDEX: _time_index,
-    TXNINDEX: _txn_index,
-    SUMMARY: _summary,
-    SNAPSHOT: _producers,
-    PRODUCERS: _producers,
-    ENTRIES_SUFFIX: _rows_of(ENTRY, _named(Entry._fields)),
-    EXTENTS_SUFFIX: _rows_of(EXTENT, _named(Extent._fields)),
-    SUMMARY_SUFFIX: _commit_summary,
+_PRODUCERS = (
+    (
+        "producer",
+        "epoch",
+        "last sequence",
+        "last offset",
+        "coordinator epoch",
+        "open since offset",
+        "batches",
+    ),
+    _producers,
+)
+_START = ("start offset",), lambda content, path: [(decode_log_start(content, path),)]
+_FIELDS = ("field", "value")
+_BY_SUFFIX: Final[dict[str, tuple[Columns, Decode]]] = {
+    INDEX: (
+        ("offset", "position"),
+        _entries_of(lambda content, path: OffsetIndex(offset_of(path.name), content)),
+    ),
+    TIMEINDEX: (
+        ("timestamp", "offset"),
+        _entries_of(lambda content, path: TimeIndex(offset_of(path.name), content)),
+    ),
+    TXNINDEX: (
+        ("producer", "first offset", "last offset", "stable offset"),
+        _entries_of(lambda content, _: TransactionIndex(content)),
+    ),
+    SUMMARY: (_FIELDS, lambda content, _: _fields(content, Summary.decode)),
+    SNAPSHOT: _PRODUCERS,
+    PRODUCERS: _PRODUCERS,
+    ENTRIES_SUFFIX: (_named(Entry._fields), _rows_of(ENTRY)),
+    EXTENTS_SUFFIX: (_named(Extent._fields), _rows_of(EXTENT)),
+    SUMMARY_SUFFIX: (_FIELDS, lambda content, _: _fields(content, CommitSummary.decode)),
 }
-_BY_NAME: Final[dict[str, Reader]] = {
-    EPOCH_FILE: _epochs,
-    LOG_START_FILE: _start,
-    VIEW_START_FILE: _start,
-    METADATA_FILE: _metadata,
+_BY_NAME: Final[dict[str, tuple[Columns, Decode]]] = {
+    EPOCH_FILE: (("epoch", "start offset"), lambda content, _: LeaderEpochs.decode(content).entries),
+    LOG_START_FILE: _START,
+    VIEW_START_FILE: _START,
+    METADATA_FILE: (
+        ("topic id",),
+        lambda content, path: [(str(decode_partition_metadata(content, path)),)],
+    ),
 }
+_KINDS: Final = _BY_SUFFIX | _BY_NAME

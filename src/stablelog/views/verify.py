@@ -1,21 +1,23 @@
-"""Whether a partition's commit indexes say the same as its log. Nothing is written, and no index is made anew.
+"""Verification of commit indexes: proves that they say the same as the log. Writes nothing and rebuilds no index.
 
-What the log says is found here in another way than `commit_order` finds it: batch by batch, with every transaction's
-batches kept, so that the two can be held against each other.
+It reads the log in another way than `commit_order`: batch by batch, and it keeps the batches of every transaction. So a
+fault in one of them shows.
 """
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from crc32c import crc32c
 
-from stablelog.batch.header import HEADER, BatchHeader, read_header
+from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import MarkerType, read_marker
-from stablelog.env.disk import Disk, File
+from stablelog.env.disk import Disk, read_if_there
 from stablelog.errors import Corrupt, NewerFormat
-from stablelog.log.names import LOG, is_log, offset_of
+from stablelog.log.names import LOG, file_path, log_offsets
+from stablelog.log.scan import Torn, scan_headers
 from stablelog.log.verify import Finding
 from stablelog.views.extents import EXTENT, SEVERAL, Extent
 from stablelog.views.index_format import (
@@ -47,8 +49,12 @@ class _Contents(NamedTuple):
     outside: list[Place]
 
 
-class _Walk:
-    """The log, read from its first batch to its last."""
+class LogWalk:
+    """The log, read from its first batch to its last.
+
+    Attributes:
+        headers: the headers of the batches that an open transaction may lead to.
+    """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
@@ -57,38 +63,28 @@ class _Walk:
         self._open: dict[int, list[Place]] = {}  # batches of open transactions, by producer id
 
     def contents_of(self, base_offset: int) -> _Contents:
-        """Read a segment. Transactions are in the order of the view.
+        """Read a segment. Transactions are in the order of the view. `log.verify` reports a torn batch at the end.
 
         Raises:
             Corrupt: a batch is damaged.
         """
-        file = self._disk.open(self._directory / f"{base_offset:020d}{LOG}")
-        try:
-            return self._contents_in(file, base_offset)
-        finally:
-            file.close()
-
-    def _contents_in(self, file: File, base_offset: int) -> _Contents:
         found = _Contents([], [])
-        position = 0
-        while position + HEADER.size <= file.size:
-            header = read_header(file.read(position, HEADER.size))
-            if position + header.size > file.size:
-                break  # a write under way, or torn: `log.verify` reports it
-            place = base_offset, position
-            self.headers[place] = header
-            if header.is_control:
-                marker = read_marker(file.read(position, header.size))
-                places = self._open.pop(header.producer_id, [])
-                if marker is not None and marker.type is MarkerType.COMMIT and header.last_offset_delta:
-                    found.transactions.append(
-                        _Transaction(header.base_offset + 1, header.last_offset_delta, places)
-                    )
-            elif header.is_transactional:
-                self._open.setdefault(header.producer_id, []).append(place)
-            else:
-                found.outside.append(place)
-            position += header.size
+        path = file_path(self._directory, base_offset, LOG)
+        with contextlib.closing(self._disk.open(path)) as file, contextlib.suppress(Torn):
+            for position, header, _ in scan_headers(file.read, 0, file.size):
+                place = base_offset, position
+                self.headers[place] = header
+                if header.is_control:
+                    marker = read_marker(file.read(position, header.size))
+                    places = self._open.pop(header.producer_id, [])
+                    if marker is not None and marker.type is MarkerType.COMMIT and header.last_offset_delta:
+                        found.transactions.append(
+                            _Transaction(header.base_offset + 1, header.last_offset_delta, places)
+                        )
+                elif header.is_transactional:
+                    self._open.setdefault(header.producer_id, []).append(place)
+                else:
+                    found.outside.append(place)
         return found
 
     def forget_before(self, base_offset: int) -> None:
@@ -96,118 +92,126 @@ class _Walk:
         needed = min([base_offset, *(places[0][0] for places in self._open.values())])
         self.headers = {place: header for place, header in self.headers.items() if place[0] >= needed}
 
+    def batches_of(self, entry: Entry, extents: list[Extent]) -> list[Place]:
+        """Where the batches stand that the extents of an entry lead to."""
+        return [
+            place
+            for extent in extents[entry.extent_first : entry.extent_first + entry.extent_count]
+            for place in self.batches_in(extent, entry.producer_id)
+        ]
 
-def verify_view(
-    disk: Disk, directory: Path, progress: Callable[[int, int], None] | None = None
-) -> Iterator[Finding]:
-    """Prove the sealed commit indexes of a partition from its log; nothing is found where there are none.
+    def batches_in(self, extent: Extent, producer_id: int) -> list[Place]:
+        """Where the batches of a producer stand in an extent; without a producer, all data batches."""
+        found = []
+        position = extent.begin
+        while position < extent.end and (extent.segment, position) in self.headers:
+            header = self.headers[extent.segment, position]
+            if not header.is_control and producer_id in (header.producer_id, NO_PRODUCER):
+                found.append((extent.segment, position))
+            position += header.size
+        return found
+
+
+def verify_view(disk: Disk, directory: Path) -> Iterator[Finding]:
+    """Prove the sealed commit indexes of a partition from its log. Without commit indexes there are no findings.
 
     Args:
-        disk: where it lies.
-        directory: the partition's own.
-        progress: called with (segments done, segments in all).
+        disk: has the partition.
+        directory: the partition's directory.
     """
     names = disk.list_dir(directory)
     if not any(name.endswith(SUMMARY_SUFFIX) for name in names):
         return
-    bases = sorted(offset_of(name) for name in names if is_log(name))
-    walk = _Walk(disk, directory)
-    for done, base_offset in enumerate(bases):
+    walk = LogWalk(disk, directory)
+    for base_offset in log_offsets(names):
         try:
             contents = walk.contents_of(base_offset)
         except Corrupt as error:
             message = f"{error}; the commit indexes from here on are not proven"
-            yield Finding(directory / f"{base_offset:020d}{LOG}", message)
+            yield Finding(file_path(directory, base_offset, LOG), message)
             return
         if f"{base_offset:020d}{SUMMARY_SUFFIX}" in names:
             yield from _verify_index(disk, directory, base_offset, contents, walk)
         walk.forget_before(base_offset)
-        if progress is not None:
-            progress(done + 1, len(bases))
 
 
 def _verify_index(
-    disk: Disk, directory: Path, base_offset: int, said: _Contents, walk: _Walk
+    disk: Disk, directory: Path, base_offset: int, said: _Contents, walk: LogWalk
 ) -> Iterator[Finding]:
-    path = {
-        suffix: directory / f"{base_offset:020d}{suffix}"
-        for suffix in (ENTRIES_SUFFIX, EXTENTS_SUFFIX, SUMMARY_SUFFIX)
-    }
+    path = file_path(directory, base_offset, SUMMARY_SUFFIX)
     try:
-        summary = CommitSummary.decode(disk.read_bytes(path[SUMMARY_SUFFIX]))
+        summary = CommitSummary.decode(disk.read_bytes(path))
     except EarlierForm:
-        return  # no damage: whoever opens the partition makes it anew
+        return  # no damage: the next start of the broker rebuilds the index
     except (Corrupt, NewerFormat) as error:
-        yield Finding(path[SUMMARY_SUFFIX], str(error))
+        yield Finding(path, str(error))
         return
     rows = []
     for suffix, size, crc in (
         (ENTRIES_SUFFIX, summary.entries_size, summary.entries_crc),
         (EXTENTS_SUFFIX, summary.extents_size, summary.extents_crc),
     ):
-        content = disk.read_bytes(path[suffix]) if disk.exists(path[suffix]) else b""
+        path = file_path(directory, base_offset, suffix)
+        content = read_if_there(disk, path) or b""
         if len(content) != size or crc32c(content) != crc:
-            yield Finding(path[suffix], f"{len(content)} bytes that are not those of its commit summary")
+            yield Finding(path, f"{len(content)} bytes that are not those of its commit summary")
             return
         rows.append(content)
     entries = [Entry(*row) for row in ENTRY.iter_unpack(rows[0])]
     extents = [Extent(*row) for row in EXTENT.iter_unpack(rows[1])]
+    path = file_path(directory, base_offset, ENTRIES_SUFFIX)
+    for message in _faults(entries, extents, said, walk):
+        yield Finding(path, message)
+
+
+def _faults(entries: list[Entry], extents: list[Extent], said: _Contents, walk: LogWalk) -> Iterator[str]:
+    """Yield what is wrong with the entries of a commit index, or with their extents."""
     for one, following in pairwise(entries):
         if following.start < one.end:
-            yield Finding(
-                path[ENTRIES_SUFFIX], f"the entry at {following.start} follows one that ends at {one.end}"
-            )
+            yield f"the entry at {following.start} follows one that ends at {one.end}"
     transactions = [entry for entry in entries if entry.producer_id != NO_PRODUCER]
     if len(transactions) != len(said.transactions):
-        yield Finding(
-            path[ENTRIES_SUFFIX],
-            f"{len(transactions)} transactions; {len(said.transactions)} were committed here",
-        )
+        yield f"{len(transactions)} transactions; {len(said.transactions)} were committed here"
         return
     for entry, committed in zip(transactions, said.transactions, strict=True):
-        yield from _verify_transaction(path[ENTRIES_SUFFIX], entry, committed, extents, walk)
+        yield from _transaction_faults(entry, committed, extents, walk)
     outside: set[Place] = set()
     for entry in entries:
         if entry.producer_id == NO_PRODUCER:
-            places = _batches(entry, extents, walk)
+            places = walk.batches_of(entry, extents)
             headers = [walk.headers[place] for place in places]
             if not headers or (entry.start, entry.end) != (headers[0].base_offset, headers[-1].next_offset):
-                yield Finding(
-                    path[ENTRIES_SUFFIX],
-                    f"the extent of the run at {entry.start} is not where its batches are",
-                )
+                yield f"the extent of the run at {entry.start} is not where its batches are"
             outside.update(places)
     missing = [walk.headers[place].base_offset for place in said.outside if place not in outside]
     if missing:
-        yield Finding(path[ENTRIES_SUFFIX], f"the batches at offsets {missing} are in no entry")
+        yield f"the batches at offsets {missing} are in no entry"
 
 
-def _verify_transaction(
-    path: Path, entry: Entry, said: _Transaction, extents: list[Extent], walk: _Walk
-) -> Iterator[Finding]:
+def _transaction_faults(
+    entry: Entry, said: _Transaction, extents: list[Extent], walk: LogWalk
+) -> Iterator[str]:
     if (entry.start, entry.record_count) != (said.start, said.record_count):
-        yield Finding(
-            path,
-            f"a transaction at {entry.start} with {entry.record_count} records; the log has it at {said.start} with {said.record_count}",
+        yield (
+            f"a transaction at {entry.start} with {entry.record_count} records; the log has it at {said.start} with "
+            f"{said.record_count}"
         )
-    elif entry.extent_count and _batches(entry, extents, walk) != said.places:
-        yield Finding(path, f"the extents of the transaction at {entry.start} are not where its batches are")
+    elif entry.extent_count and walk.batches_of(entry, extents) != said.places:
+        yield f"the extents of the transaction at {entry.start} are not where its batches are"
     elif entry.extent_count and _is_whole(said, walk) and not _are_placed(entry, extents, walk):
-        yield Finding(
-            path, f"the extents of the transaction at {entry.start} say other positions than its batches"
-        )
+        yield f"the extents of the transaction at {entry.start} say other positions than its batches"
 
 
-def _is_whole(said: _Transaction, walk: _Walk) -> bool:
+def _is_whole(said: _Transaction, walk: LogWalk) -> bool:
     """Whether retention has left all of a transaction."""
     return sum(walk.headers[place].last_offset_delta + 1 for place in said.places) == said.record_count
 
 
-def _are_placed(entry: Entry, extents: list[Extent], walk: _Walk) -> bool:
-    """Whether an entry's extents say what a reader is to get in place of the first bytes of a batch."""
+def _are_placed(entry: Entry, extents: list[Extent], walk: LogWalk) -> bool:
+    """Whether the extents of an entry say what a reader gets in place of the first bytes of each batch."""
     position, leader_epoch = (0, 0) if entry.is_long else (entry.start, entry.leader_epoch)
     for extent in extents[entry.extent_first : entry.extent_first + entry.extent_count]:
-        places = _batches_in(extent, entry.producer_id, walk)
+        places = walk.batches_in(extent, entry.producer_id)
         headers = [walk.headers[place] for place in places]
         if not headers or extent.end != places[-1][1] + headers[-1].size:
             return False
@@ -216,24 +220,3 @@ def _are_placed(entry: Entry, extents: list[Extent], walk: _Walk) -> bool:
             return False
         position += sum(header.last_offset_delta + 1 for header in headers)
     return True
-
-
-def _batches(entry: Entry, extents: list[Extent], walk: _Walk) -> list[Place]:
-    """Where the batches stand that an entry's extents lead to."""
-    return [
-        place
-        for extent in extents[entry.extent_first : entry.extent_first + entry.extent_count]
-        for place in _batches_in(extent, entry.producer_id, walk)
-    ]
-
-
-def _batches_in(extent: Extent, producer_id: int, walk: _Walk) -> list[Place]:
-    """Where a producer's batches stand in an extent; of a run outside transactions, all."""
-    found = []
-    position = extent.begin
-    while position < extent.end and (extent.segment, position) in walk.headers:
-        header = walk.headers[extent.segment, position]
-        if not header.is_control and producer_id in (header.producer_id, NO_PRODUCER):
-            found.append((extent.segment, position))
-        position += header.size
-    return found

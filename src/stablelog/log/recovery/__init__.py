@@ -16,6 +16,8 @@ last owner closed the log. What lies behind may be lost, torn, or there with hol
     an end before it, a log start past the end
     a segment without a good summary, or whose      it and all later ones are replayed, batch by batch; their
     files are not those of its summary              indexes and summaries are rebuilt
+    a segment that is replayed, whose batch         Corrupt, as above: no CRC of a batch covers its base offset and its
+    headers are not those of its summary            leader epoch, but the CRC in the summary does
     a marker without its index entry                the same: entries come from markers
     an index entry without its marker               the same
     a snapshot that is damaged                      an older one is used
@@ -33,8 +35,9 @@ last owner closed the log. What lies behind may be lost, torn, or there with hol
     indexes of a segment that has no log file       they are removed
     files .deleted, .cleaned, .swap, .tmp           what a crash interrupted: see `interrupted`
 
-`plan` looks at the names and the small files and decides where replay begins; `replay` reads the log; `tail` decides
-about damage and keeps what is cut.
+`trust` decides by the small files what is not read, and where replay begins. `plan` checks that no file is missing.
+`replay` reads the log. `tail` decides about damage and keeps what is cut. `examine` and `repair` are for a log that a
+start refuses.
 """
 
 from stablelog.log.recovery.plan import NEVER, Known

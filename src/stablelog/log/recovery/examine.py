@@ -5,33 +5,23 @@ up to where the log was durable, and since when batches follow each other withou
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
-from stablelog.env.disk import Disk, File
+from stablelog.batch.header import BatchHeader, crc_holds
+from stablelog.env.disk import File
 from stablelog.errors import Corrupt
+from stablelog.log.directory import PartitionDirectory
 from stablelog.log.log_start import LOG_START_FILE, read_log_start
-from stablelog.log.names import (
-    LOG,
-    PRODUCERS,
-    SUMMARY,
-    VIEW_START_FILE,
-    first_segment_path,
-    is_log,
-    is_snapshot,
-    is_summary,
-    offset_of,
-)
+from stablelog.log.names import LOG, VIEW_START_FILE, file_path, first_segment_path, is_summary, offset_of
 from stablelog.log.proof import DamagedBatch, prove_headers, scrub
 from stablelog.log.recovery.plan import NEVER
 from stablelog.log.recovery.trust import Trust
+from stablelog.log.scan import scan_batches
 from stablelog.log.segment import RELATIVE_OFFSET_MAX
-from stablelog.log.snapshots import decode_producers
 from stablelog.log.summary import Summary
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +84,7 @@ class Damage:
         """What a cut takes of each log file, as `batches_behind` is asked for it: (path, position, first offset)."""
         yield self.path, self.position, self.end_offset
         for base in self.later:
-            yield self.path.with_name(f"{base:020d}{LOG}"), -1, base
+            yield file_path(self.path.parent, base, LOG), -1, base
 
     def count(self, header: BatchHeader) -> None:
         """Count a whole batch that a cut takes."""
@@ -120,31 +110,31 @@ class _Place:
 class Examination:
     """Finds the first damage of one partition.
 
+    Args:
+        directory: of the partition.
+        expected: what the data directory says of it.
+
     Attributes:
         durable_end: up to where the log was durable, as far as its files and the data directory tell; after `run`.
     """
 
-    def __init__(
-        self, disk: Disk, directory: Path, expected: Expected, progress: Progress | None = None
-    ) -> None:
-        self._disk = disk
+    def __init__(self, directory: PartitionDirectory, expected: Expected) -> None:
         self._directory = directory
+        self._disk = directory.listing.disk
         self._expected = expected
-        self._progress = progress
-        self._names = disk.list_dir(directory)
-        self._marks: list[tuple[int, Summary]] = []  # what the snapshots say of the growing segment
-        self._snapshots: set[int] = set()
         self._log_start: int
-        self.durable_end = expected.recovery_point
+        # What our snapshots say of the segments in which they lie, by offset.
+        found = {offset: directory.progress(offset) for offset in directory.snapshots}
+        self._marks = {offset: progress for offset, progress in found.items() if progress is not None}
+        self.durable_end = max([expected.recovery_point, *self._marks])
 
     def run(self) -> Damage | None:
         """Read the log and return the first damage. Raises as `repair.examine` does."""
         bases = self._first_bases()
-        summaries = {base: self._summary(base) for base in bases}
-        self._read_snapshots()
+        summaries = {base: self._directory.summary(base) for base in bases}
         ends = [found.end_offset for found in summaries.values() if found is not None]
         self.durable_end = max([self.durable_end, *ends])
-        trust = Trust(self._disk, self._directory, bases, summaries, self._marks, self._expected.leader_epoch)
+        trust = Trust(self._directory, bases, self._expected.leader_epoch)
         passed, refused = self._walk(bases, summaries, trust)
         if self._expected.is_read_whole:
             return passed[0] if passed else refused
@@ -171,8 +161,7 @@ class Examination:
     ) -> tuple[list[Damage], Damage | None]:
         """Read the log: the damage that a start passes over as far as segments go, and the first other one."""
         passed: list[Damage] = []
-        sizes = [self._disk.size(self._path(base)) for base in bases]
-        begin, done = bases[0], 0
+        begin = bases[0]
         for place, base in enumerate(bases):
             following, summary = (*bases, None)[place + 1], summaries[base]
             end_offset: int | None
@@ -188,12 +177,10 @@ class Examination:
                         return passed, damage
                     passed.append(damage)
             begin = end_offset
-            done += sizes[place]
-            if self._progress is not None:
-                self._progress(done, sum(sizes))
         if begin < self.durable_end:
             why = f"the log ends here, and records up to offset {self.durable_end - 1} were durable"
-            return passed, Damage(self._path(bases[-1]), sizes[-1], begin, why)
+            path = self._path(bases[-1])
+            return passed, Damage(path, self._disk.size(path), begin, why)
         return passed, None
 
     def _end_of_vouched(self, base: int, trust: Trust) -> int | None:
@@ -213,23 +200,16 @@ class Examination:
         assert summary is not None
         behind, _ = self._examine_segment(base, following, summary, vouched_end=following)
         return behind is None and not any(
-            isinstance(one, DamagedBatch) and self._is_control(damage.path, one.position)
+            isinstance(one, DamagedBatch) and one.is_control
             for one in scrub(self._disk, damage.path, summary.log_size)
         )
 
-    def _is_control(self, path: Path, position: int) -> bool:
-        file = self._disk.open(path)
-        try:
-            return read_header(file.read(position, HEADER.size)).is_control
-        finally:
-            file.close()
-
     def _first_bases(self) -> list[int]:
         """The base offsets of the log files, without those that lie before the log's start."""
-        bases = sorted(offset_of(name) for name in self._names if is_log(name))
+        bases, listing = self._directory.bases, self._directory.listing
         if not bases:
             raise Corrupt(
-                f"{self._directory} holds no log file: there is nothing to cut. Restore its files from a backup"
+                f"{listing.directory} holds no log file: there is nothing to cut. Restore its files from a backup"
             )
         starts = {name: self._read_start(name) for name in (LOG_START_FILE, VIEW_START_FILE)}
         # A log may have lost its end since its start moved.
@@ -238,7 +218,7 @@ class Examination:
         self._log_start = bases[0] if start is None else start
         if bases[0] > self._log_start:
             raise Corrupt(
-                f"{first_segment_path(self._directory, self._names, self._log_start)} is gone: the log begins at offset "
+                f"{first_segment_path(listing.directory, listing.names, self._log_start)} is gone: the log begins at offset "
                 f"{self._log_start}, and the first segment that is there at {bases[0]}. No cut mends this. Restore its "
                 "files from a backup"
             )
@@ -249,37 +229,18 @@ class Examination:
 
         A start refuses the partition without the file, whatever is cut.
         """
-        start = read_log_start(self._disk, self._directory / name)
+        path = self._directory.listing.path(name)
+        start = read_log_start(self._disk, path)
         if start is None and name in self._expected.start_files:
             what = "log" if name == LOG_START_FILE else "view"
             raise Corrupt(
-                f"{self._directory / name} is gone: where the {what} begins is not known, and records that were deleted "
+                f"{path} is gone: where the {what} begins is not known, and records that were deleted "
                 "could be read again. No cut mends this. Restore the file from a backup"
             )
         return start
 
     def _path(self, base_offset: int) -> Path:
-        return self._directory / f"{base_offset:020d}{LOG}"
-
-    def _summary(self, base_offset: int) -> Summary | None:
-        try:
-            found = Summary.decode(self._disk.read_bytes(self._path(base_offset).with_suffix(SUMMARY)))
-        except (FileNotFoundError, Corrupt):
-            return None
-        return found if found.base_offset == base_offset else None
-
-    def _read_snapshots(self) -> None:
-        for name in self._names:
-            if not is_snapshot(name):
-                continue
-            self._snapshots.add(offset_of(name))
-            if name.endswith(PRODUCERS):
-                try:
-                    _, progress = decode_producers(self._disk.read_bytes(self._directory / name))
-                except Corrupt:
-                    continue
-                self._marks.append((offset_of(name), progress))
-                self.durable_end = max(self.durable_end, offset_of(name))
+        return self._directory.path(base_offset, LOG)
 
     def _examine_segment(
         self,
@@ -294,12 +255,11 @@ class Examination:
         No segment before it has an offset of it: a batch that is past what its segment holds is damaged. Records before `vouched_end` are passed over if the headers of their batches are whole.
         """
         path = self._path(base)
-        file = self._disk.open(path)
-        try:
+        with closing(self._disk.open(path)) as file:
             gone = self._next_gone(base, following)
             # A start does not read what lies before a snapshot, and nobody reads what lies before the log's start.
             known_end = max(
-                [0, *(offset for offset, mark in self._marks if self._is_of(mark, base, file.size))]
+                [0, *(offset for offset, mark in self._marks.items() if self._is_of(mark, base, file.size))]
             )
             unread_end = self._log_start if summary is not None else min(self._log_start, known_end)
             walk = _Walk(
@@ -311,22 +271,18 @@ class Examination:
                 unread_end=max(unread_end, vouched_end),
                 is_growing=following is None and summary is None and gone is None,
             )
-            damage = walk.run()
-            if damage is None:
-                damage = self._prove(walk, base, following, summary)
+            damage = walk.run() or self._prove(walk, base, following, summary)
             if damage is not None:
                 was_sealed = not walk.is_growing
                 has_gaps = walk.first_gap is not None and walk.first_gap < damage.position
                 damage.has_gaps = was_sealed and has_gaps and self._expected.gapless_epoch != NEVER
             return damage, walk.end_offset
-        finally:
-            file.close()
 
     def _next_gone(self, base: int, following: int | None) -> int | None:
         """The next segment whose summary is there and whose log file is gone; None if there is none before `following`."""
-        gone = (offset_of(name) for name in self._names if is_summary(name))
+        gone = (offset_of(name) for name in self._directory.listing.names if is_summary(name))
         behind = (one for one in gone if one > base and (following is None or one < following))
-        return min((one for one in behind if self._summary(one) is not None), default=None)
+        return min((one for one in behind if self._directory.summary(one) is not None), default=None)
 
     @staticmethod
     def _is_of(mark: Summary, base: int, size: int) -> bool:
@@ -338,7 +294,9 @@ class Examination:
         """Hold a log file, whose batches are whole, against its summary, the snapshots and the next segment."""
         size = walk.file.size
         marks = [summary] if summary is not None and summary.log_size <= size else []
-        marks += [mark for _, mark in self._marks if following is None and self._is_of(mark, base, size)]
+        marks += [
+            mark for mark in self._marks.values() if following is None and self._is_of(mark, base, size)
+        ]
         for mark in marks:
             try:
                 for _ in prove_headers(self._disk, walk.path, mark.log_size, mark.log_crc):
@@ -354,7 +312,7 @@ class Examination:
         if following is None:
             if summary is not None:
                 return walk.at_end(f"{self._path(ends).name} is gone, and was durable")
-        elif ends < following and (summary is not None or following not in self._snapshots):
+        elif ends < following and (summary is not None or following not in self._directory.snapshots):
             return walk.at_end(f"the offsets {ends} to {following - 1} are gone")
         return None
 
@@ -398,9 +356,8 @@ class _Walk:
     def run(self) -> Damage | None:
         """Read to the end of the file; returns the first damage."""
         try:
-            while self._position < self.file.size:
-                header = read_header(self.file.read(self._position, HEADER.size))
-                damage = self._check(header)
+            for _, header, batch in scan_batches(self.file.read, 0, self.file.size):
+                damage = self._check(header, batch)
                 if damage is not None:
                     return damage
                 self._take(header)
@@ -420,11 +377,9 @@ class _Walk:
             return Damage(self.path, 0, self._base, why)
         return Damage(self.path, odd.position, odd.end_offset, why)
 
-    def _check(self, header: BatchHeader) -> Damage | None:
+    def _check(self, header: BatchHeader, batch: memoryview) -> Damage | None:
         """Hold a batch against those before it. Raises Corrupt if it is damaged itself."""
         last = self._last
-        if header.size > self.file.size - self._position:
-            raise Corrupt(f"the batch of offset {header.base_offset} is cut short")
         if header.base_offset < self.end_offset:
             why = f"a batch of offset {header.base_offset} follows offset {self.end_offset - 1}"
             if last is not None and last.has_gap and header.base_offset >= last.end_offset:
@@ -438,7 +393,7 @@ class _Walk:
         damage = self._check_epoch(header)
         if damage is not None:
             return damage
-        self._is_whole = crc_holds(self.file.read(self._position, header.size), 0, header)
+        self._is_whole = crc_holds(batch, 0, header)
         if not self._is_whole and header.next_offset > self.unread_end:
             raise Corrupt(f"the CRC of the batch of offset {header.base_offset} does not hold")
         return None

@@ -3,36 +3,28 @@
 Reads no log file, and removes only what a crash left behind: files of segments whose log is deleted.
 """
 
-import contextlib
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-
-from crc32c import crc32c
+from pathlib import Path
 
 from stablelog.errors import Corrupt
-from stablelog.log.listing import SMALL_SIZE, Listing
+from stablelog.log.directory import PartitionDirectory
+from stablelog.log.listing import Listing
 from stablelog.log.log_start import LOG_START_FILE, decode_log_start
 from stablelog.log.names import (
-    INDEX_SUFFIXES,
     LOG,
     OFFSET_DIGITS,
-    PRODUCERS,
     SEGMENT_SUFFIXES,
-    SNAPSHOT,
     SUMMARY,
     first_segment_path,
     has_offset,
-    is_log,
-    is_snapshot,
     offset_of,
 )
-from stablelog.log.producer_table import ProducerTable
-from stablelog.log.producers import Producers
 from stablelog.log.recovery.tail import SyncedEnd
+from stablelog.log.recovery.trust import Start, choose_start, trusted_summaries
 from stablelog.log.segment import OpenFiles, Segment
-from stablelog.log.snapshots import decode_producers, decode_snapshot, read_producers
 from stablelog.log.summary import Summary
 
 NEVER = 2**31  # greater than any leader epoch
@@ -63,27 +55,11 @@ class Known:
 
 
 @dataclass(slots=True)
-class Start:
-    """Where replay begins, and what is known there.
-
-    Attributes:
-        offset: of the first batch that is replayed.
-        producers: producer state there.
-        progress: of the segment in which it lies, if its indexes are whole.
-        indexes: content of these indexes, in the order of INDEX_SUFFIXES.
-    """
-
-    offset: int
-    producers: Producers
-    progress: Summary | None = None
-    indexes: tuple[bytes, ...] = ()
-
-
-@dataclass(slots=True)
 class Plan:
     """What replay works on.
 
     Attributes:
+        directory: of the partition.
         segments: all there are, oldest first; the first `trusted_count` are opened by their summaries.
         synced: up to where the log was synced.
         start: where replay begins.
@@ -93,6 +69,7 @@ class Plan:
         deleted: segments before the log's start, to be removed once the log is known to reach that.
     """
 
+    directory: PartitionDirectory
     segments: list[Segment]
     trusted_count: int
     synced: SyncedEnd
@@ -113,51 +90,55 @@ class Planner:
     """
 
     def __init__(self, listing: Listing, open_files: OpenFiles, known: Known) -> None:
+        self._directory = PartitionDirectory(listing)
         self._listing = listing
         self._disk = listing.disk
-        self._directory = listing.directory
         self._open_files = open_files
         self._known = known
-        self._snapshots: list[int] = []
-        # What our snapshots say, by their offsets, as far as they have been read.
-        self._producers: dict[int, tuple[ProducerTable, Summary] | None] = {}
         self._log_start: int  # where the log begins, once its file is read
 
     def plan(self) -> Plan | None:
-        """The plan; None if a log begins here.
+        """Make the plan; None if a log begins here.
 
         Raises:
             Corrupt: bytes that were durable are gone. No log file was changed.
         """
-        names = self._listing.names
-        self._snapshots = sorted({offset_of(name) for name in names if is_snapshot(name)})
-        bases = sorted(offset_of(name) for name in names if is_log(name))
+        directory, bases = self._directory, self._directory.bases
         written = self._read_log_start(bases)
         if bases and bases[0] > self._log_start:
             raise Corrupt(
-                f"{first_segment_path(self._directory, names, self._log_start)} is gone: the log begins at offset "
-                f"{self._log_start}, and the first segment that is there at {bases[0]}. Restore its files"
+                f"{self._first_segment_path()} is gone: the log begins at offset {self._log_start}, and the first segment "
+                f"that is there at {bases[0]}. Restore its files"
             )
         deleted_count = self._count_deleted(bases)
         deleted = [self.segment(base) for base in bases[:deleted_count]]
-        self._check_orphans(names, bases, first_place=deleted_count)
+        self._check_orphans(bases, first_place=deleted_count)
         bases = bases[deleted_count:]
         if not bases:
-            self._check_is_new(names, written=written)
+            self._check_is_new(written=written)
             return None
         segments = [self.segment(base) for base in bases]
-        summaries = [self._read_summary(segment) for segment in segments]
-        self._drop_unused(segments, summaries)
+        self._drop_unused(segments)
+        summaries = [directory.summary(segment.base_offset) for segment in segments]
         synced = self._find_synced_end(summaries)
         self._check_sizes(segments, summaries)
-        trusted_count = self._count_trusted(segments, summaries)
-        for segment, summary in zip(segments[:trusted_count], summaries, strict=False):
-            assert summary is not None
+        trusted_count = 0
+        for segment, summary in zip(segments, trusted_summaries(directory, segments), strict=False):
             segment.open_sealed(summary)
+            trusted_count += 1
         self._check_gaps(segments[: trusted_count + 1])
-        start = self._choose_start(segments, trusted_count)
+        unknown_from = segments[trusted_count].base_offset
+        start = choose_start(directory, segments[0].base_offset, unknown_from, self._known.now_ms)
         return Plan(
-            segments, trusted_count, synced, start, self._log_start, written, self._snapshots, deleted
+            directory,
+            segments,
+            trusted_count,
+            synced,
+            start,
+            self._log_start,
+            written,
+            directory.snapshots,
+            deleted,
         )
 
     @property
@@ -167,7 +148,10 @@ class Planner:
 
     def segment(self, base_offset: int) -> Segment:
         """A segment that is not opened yet."""
-        return Segment(self._disk, self._directory, base_offset, self._open_files)
+        return Segment(self._disk, self._listing.directory, base_offset, self._open_files)
+
+    def _first_segment_path(self) -> Path:
+        return first_segment_path(self._listing.directory, self._listing.names, self._log_start)
 
     def drop(self, segments: Iterable[Segment]) -> None:
         """Remove all files of segments."""
@@ -177,7 +161,7 @@ class Planner:
             for suffix in SEGMENT_SUFFIXES:
                 self._disk.remove(segment.path(suffix))
         if dropped:
-            self._disk.sync_dir(self._directory)
+            self._disk.sync_dir(self._listing.directory)
 
     # -- the log's start ---------------------------------------------------------------------------------------
 
@@ -202,41 +186,42 @@ class Planner:
         """
         count = max(bisect_right(bases, self._log_start) - 1, 0)
         if not count or any(
-            self._is_readable(offset) for offset in self._snapshots if offset >= bases[count]
+            self._directory.has_readable_snapshot(offset)
+            for offset in self._directory.snapshots
+            if offset >= bases[count]
         ):
             return count
         # The last of them were not durable when the log's start moved: they were not deleted, and have no snapshot.
         for at in range(count - 1, 0, -1):
-            if self._is_readable(bases[at]):
+            if self._directory.has_readable_snapshot(bases[at]):
                 return at
         while count:
-            summary = self._read_summary(self.segment(bases[count - 1]))
+            summary = self._directory.summary(bases[count - 1])
             if summary is not None and summary.end_offset != bases[count]:
                 break  # the one behind it has gone by now
             count -= 1
         return count
 
-    def _check_orphans(self, names: list[str], bases: list[int], *, first_place: int) -> None:
+    def _check_orphans(self, bases: list[int], *, first_place: int) -> None:
         """Remove files of segments whose log was deleted.
 
         A crash may have taken back some of the renames of a deletion: also the log file of one of the deleted segments
         may be gone, and that of one before it be there.
 
         Args:
-            names: in the directory.
             bases: of the log files.
             first_place: of the first segment that stays.
 
         Raises:
             Corrupt: a log file is gone that was not deleted.
         """
-        for name in names:
+        for name in self._listing.names:
             suffix = name[OFFSET_DIGITS:]
             if not has_offset(name) or suffix not in SEGMENT_SUFFIXES or offset_of(name) in bases:
                 continue
-            path, base = self._directory / name, offset_of(name)
+            path, base = self._listing.path(name), offset_of(name)
             deleted = base < (bases[first_place] if bases else self._log_start)
-            if suffix == SUMMARY and not deleted and self._read_summary(self.segment(base)) is not None:
+            if suffix == SUMMARY and not deleted and self._directory.summary(base) is not None:
                 raise Corrupt(
                     f"{path.with_suffix(LOG)} is gone, and was durable. Restore it; or, to go on without its records, run "
                     "`stablelog repair`, which says first what is lost. Only if another program has compacted the log, "
@@ -244,17 +229,17 @@ class Planner:
                 )
             self._disk.remove(path)
 
-    def _check_is_new(self, names: list[str], *, written: bool) -> None:
+    def _check_is_new(self, *, written: bool) -> None:
         """Raise Corrupt if a directory without a log file had one."""
-        if self._snapshots or self._known.is_established or written:
+        if self._directory.snapshots or self._known.is_established or written:
             raise Corrupt(
-                f"{first_segment_path(self._directory, names, self._log_start)} is gone: the directory holds no log "
+                f"{self._first_segment_path()} is gone: the directory holds no log "
                 "file, and the partition was made with one. Restore its files"
             )
 
     # -- segments and summaries --------------------------------------------------------------------------------
 
-    def _drop_unused(self, segments: list[Segment], summaries: list[Summary | None]) -> None:
+    def _drop_unused(self, segments: list[Segment]) -> None:
         """Remove a last segment that is empty, if the one before it was not known to be sealed: it goes on growing.
 
         With a snapshot where the last one begins, the one before it has lost its summary: it was sealed, and
@@ -262,19 +247,11 @@ class Planner:
         """
         while (
             len(segments) > 1
-            and summaries[-2] is None
-            and segments[-1].base_offset not in self._snapshots
+            and self._directory.summary(segments[-2].base_offset) is None
+            and segments[-1].base_offset not in self._directory.snapshots
             and not self._disk.size(segments[-1].path(LOG))
         ):
             self.drop([segments.pop()])
-            summaries.pop()
-
-    def _read_summary(self, segment: Segment) -> Summary | None:
-        try:
-            summary = Summary.decode(self._listing.read(f"{segment.base_offset:020d}{SUMMARY}"))
-        except (FileNotFoundError, Corrupt):
-            return None
-        return summary if summary.base_offset == segment.base_offset else None
 
     def _find_synced_end(self, summaries: list[Summary | None]) -> SyncedEnd:
         # A summary is written when the name of the next segment's log file is durable.
@@ -285,10 +262,10 @@ class Planner:
         point = self._known.recovery_point
         ends = [summary.end_offset for summary in summaries if summary is not None]
         offset = max(point or 0, *ends, 0)
-        for snapshot in reversed(self._snapshots):
+        for snapshot in reversed(self._directory.snapshots):
             if snapshot <= offset:
                 break
-            if self._read_producers(snapshot) is not None:
+            if self._directory.producers(snapshot) is not None:
                 offset = snapshot
         return SyncedEnd(offset, self._known.is_clean, is_recorded=point is not None)
 
@@ -306,19 +283,6 @@ class Planner:
                     f"compacted the log, remove {segment.path(SUMMARY)}"
                 )
 
-    def _count_trusted(self, segments: list[Segment], summaries: list[Summary | None]) -> int:
-        """How many of the first segments are as their summaries say. The last one never is: it grows."""
-        count = 0
-        for segment, summary in zip(segments[:-1], summaries, strict=False):
-            if (
-                summary is None
-                or summary.end_offset > segments[count + 1].base_offset
-                or not segment.matches(summary)
-            ):
-                break
-            count += 1
-        return count
-
     def _check_gaps(self, segments: list[Segment]) -> None:
         """Raise Corrupt if a segment is missing between trusted segments."""
         for segment, following in pairwise(segments):
@@ -327,74 +291,3 @@ class Planner:
                     f"{self.segment(segment.end_offset).path(LOG)} is gone: the segments of offsets "
                     f"{segment.end_offset} to {following.base_offset - 1} were durable. Restore their files"
                 )
-
-    # -- where replay begins -----------------------------------------------------------------------------------
-
-    def _read_producers(self, offset: int) -> tuple[ProducerTable, Summary] | None:
-        if offset not in self._producers:
-            name = f"{offset:020d}{PRODUCERS}"
-            self._producers[offset] = None
-            with contextlib.suppress(FileNotFoundError, Corrupt):
-                head = self._listing.head(name)
-                is_whole = len(head) < SMALL_SIZE
-                self._producers[offset] = (
-                    decode_producers(head) if is_whole else read_producers(self._disk, self._directory / name)
-                )
-        return self._producers[offset]
-
-    def _read_kafkas(self, offset: int) -> ProducerTable | None:
-        try:
-            content = self._listing.read(f"{offset:020d}{SNAPSHOT}")
-            return decode_snapshot(content, self._known.now_ms)
-        except (FileNotFoundError, Corrupt):
-            return None
-
-    def _is_readable(self, offset: int) -> bool:
-        return self._read_producers(offset) is not None or self._read_kafkas(offset) is not None
-
-    def _choose_start(self, segments: list[Segment], trusted_count: int) -> Start:
-        """The newest snapshot from which replay gives all that is not known without it; one of ours is preferred."""
-        first_offset, unknown_from = segments[0].base_offset, segments[trusted_count].base_offset
-        offsets = [offset for offset in reversed(self._snapshots) if offset >= first_offset]
-        for offset in offsets:
-            start = self._start_at_ours(offset, unknown_from)
-            if start is not None:
-                return start
-        for offset in offsets:
-            table = self._read_kafkas(offset) if offset <= unknown_from else None
-            if table is not None:
-                return Start(offset, Producers.restored(table, self._known.now_ms))
-        return Start(first_offset, Producers())
-
-    def _start_at_ours(self, offset: int, unknown_from: int) -> Start | None:
-        known = self._read_producers(offset)
-        if known is None:
-            return None
-        table, progress = known
-        if offset <= unknown_from:
-            return Start(offset, Producers.restored(table, self._known.now_ms))
-        indexes = held_indexes(self._listing, progress) if progress.base_offset == unknown_from else None
-        if indexes is None:
-            return None
-        return Start(offset, Producers.restored(table, self._known.now_ms), progress, indexes)
-
-
-def held_indexes(listing: Listing, progress: Summary) -> tuple[bytes, ...] | None:
-    """The indexes of the growing segment as a snapshot tells of them; None if their files hold something else.
-
-    The files may have more behind that.
-    """
-    stem = f"{progress.base_offset:020d}"
-    sizes = (progress.index_size, progress.timeindex_size, progress.txnindex_size)
-    crcs = (progress.index_crc, progress.timeindex_crc, progress.txnindex_crc)
-    try:
-        if listing.disk.size(listing.path(f"{stem}{LOG}")) < progress.log_size:
-            return None
-        indexes = tuple(
-            listing.read(f"{stem}{suffix}")[:size] if size else b""
-            for suffix, size in zip(INDEX_SUFFIXES, sizes, strict=True)
-        )
-    except FileNotFoundError:
-        return None
-    is_held = all(crc32c(index) == crc for index, crc in zip(indexes, crcs, strict=True) if index)
-    return indexes if is_held and tuple(map(len, indexes)) == sizes else None

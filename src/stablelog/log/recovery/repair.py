@@ -5,13 +5,14 @@ without the records behind the damage. `examine` finds the damage and counts wha
 cut off is kept, as recovery keeps it.
 """
 
+from contextlib import closing
 from pathlib import Path
 
 from crc32c import crc32c
 
-from stablelog.batch.header import HEADER, read_header
 from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt
+from stablelog.errors import Corrupt, naming
+from stablelog.log.directory import PartitionDirectory
 from stablelog.log.formats import check_formats
 from stablelog.log.interrupted import finish_interrupted
 from stablelog.log.listing import Listing
@@ -22,19 +23,19 @@ from stablelog.log.names import (
     SEGMENT_SUFFIXES,
     SUMMARY,
     VIEW_START_FILE,
+    file_path,
     has_offset,
-    is_log,
     is_snapshot,
+    log_offsets,
     offset_of,
 )
-from stablelog.log.recovery.examine import Damage, Examination, Expected, Progress
+from stablelog.log.recovery.examine import Damage, Examination, Expected
 from stablelog.log.recovery.tail import Cut, keep_segment, keep_tail, lost_batches
+from stablelog.log.scan import scan_headers
 from stablelog.log.summary import NOTHING, Summary
 
 
-def examine(
-    disk: Disk, directory: Path, expected: Expected | None = None, progress: Progress | None = None
-) -> Damage | None:
+def examine(disk: Disk, directory: Path, expected: Expected | None = None) -> Damage | None:
     """Read a partition's log and find the first damage; None if there is none.
 
     A start of the broker may pass over it: `Damage.is_passed_over` says so, and `Damage.refused` is the damage that the
@@ -44,7 +45,6 @@ def examine(
         disk: where the partition lies; no broker has it open.
         directory: the partition's own.
         expected: what the data directory says of it.
-        progress: called with (bytes read, bytes in all).
 
     Raises:
         NewerFormat: a later release has written to the directory; nothing was changed.
@@ -54,8 +54,9 @@ def examine(
     listing = Listing(disk, directory)
     check_formats(listing)
     finish_interrupted(listing)
-    examination = Examination(disk, directory, expected or Expected(), progress)
-    damage = examination.run()
+    with naming(directory):
+        examination = Examination(PartitionDirectory(listing), expected or Expected())
+        damage = examination.run()
     for found in () if damage is None else (damage, damage.refused):
         if found is not None:
             found.durable_end = max(examination.durable_end, found.end_offset)
@@ -65,15 +66,11 @@ def examine(
 
 def _count_lost(disk: Disk, damage: Damage) -> None:
     for path, position, base_offset in damage.lost_files():
-        lost = disk.open(path)
-        try:
+        with closing(disk.open(path)) as lost:
             damage.size += lost.size - max(position, 0)
-            if position == lost.size:
-                continue
-            for _, header in lost_batches(lost, position, base_offset):
-                damage.count(header)
-        finally:
-            lost.close()
+            if position < lost.size:
+                for _, header in lost_batches(lost, position, base_offset):
+                    damage.count(header)
 
 
 def cut(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
@@ -97,12 +94,9 @@ def cut(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
     kept = _keep(disk, directory, damage)
     _lower_log_starts(disk, directory, damage.end_offset)
     _refuse_starts(disk, damage)
-    file = disk.open(damage.path)
-    try:
+    with closing(disk.open(damage.path)) as file:
         file.truncate(damage.position)
         file.sync()
-    finally:
-        file.close()
     _remove_behind(disk, directory, damage)
     _settle(disk, damage)
     return kept
@@ -118,7 +112,7 @@ def _keep(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
         kept.append(Cut(path, damage.position, damage.end_offset, size, copy, damage.why))
     for base in damage.later:
         segment = keep_segment(
-            disk, directory / f"{base:020d}{LOG}", base, f"it lies behind the cut in {path.name}"
+            disk, file_path(directory, base, LOG), base, f"it lies behind the cut in {path.name}"
         )
         if segment is not None:
             kept.append(segment)
@@ -179,29 +173,26 @@ def _settle(disk: Disk, damage: Damage) -> None:
         disk.remove(path)
         disk.sync_dir(path.parent)
         return
-    disk.open(path.with_name(f"{damage.end_offset:020d}{LOG}"), create=True).close()
+    disk.open(file_path(path.parent, damage.end_offset, LOG), create=True).close()
     disk.sync_dir(path.parent)
     disk.write_atomic(path, _summary_of(disk, damage).encode())
 
 
 def _summary_of(disk: Disk, damage: Damage) -> Summary:
     """What is left of the cut segment, all of whose batches are whole. Its indexes are not there."""
-    file = disk.open(damage.path)
-    try:
-        log_crc, record_count, times, position = 0, 0, [], 0
-        while position < file.size:
-            head = file.read(position, HEADER.size)
-            header = read_header(head)
-            log_crc, position = crc32c(head, log_crc), position + header.size
+    log_crc = record_count = 0
+    max_timestamp = NOTHING
+    with closing(disk.open(damage.path)) as file:
+        for _, header, head in scan_headers(file.read, 0, file.size):
+            log_crc = crc32c(head, log_crc)
             if header.record_count:
-                times.append(header.max_timestamp)
-            record_count += 0 if header.is_control else header.record_count
-    finally:
-        file.close()
+                max_timestamp = max(max_timestamp, header.max_timestamp)
+            if not header.is_control:
+                record_count += header.record_count
     return Summary(
         offset_of(damage.path.name),
         damage.end_offset,
-        max_timestamp=max(times, default=NOTHING),
+        max_timestamp=max_timestamp,
         log_size=damage.position,
         log_crc=log_crc,
         record_count=record_count,
@@ -211,7 +202,7 @@ def _summary_of(disk: Disk, damage: Damage) -> Summary:
 
 def _check_unchanged(disk: Disk, directory: Path, damage: Damage) -> None:
     """Raise Corrupt if the log files are not those that were examined."""
-    bases = tuple(sorted(offset_of(name) for name in disk.list_dir(directory) if is_log(name)))
+    bases = log_offsets(disk.list_dir(directory))
     size = sum(
         disk.size(path) - max(position, 0)
         for path, position, _ in damage.lost_files()

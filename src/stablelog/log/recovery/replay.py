@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from stablelog.batch.header import HEADER, BatchHeader, crc_holds, read_header
+from stablelog.batch.header import HEADER, BatchHeader, crc_holds
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import Corrupt, DiskError, naming
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
@@ -15,13 +15,14 @@ from stablelog.log.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.names import LOG, PRODUCERS, SNAPSHOT, SUMMARY, TXNINDEX
 from stablelog.log.producers import Producers
 from stablelog.log.proof import bad_crc
-from stablelog.log.recovery.plan import NEVER, Known, Plan, Planner, Start
+from stablelog.log.recovery.plan import NEVER, Known, Plan, Planner
 from stablelog.log.recovery.tail import Cut, SyncedEnd, check_cut, keep_segment, keep_tail
+from stablelog.log.recovery.trust import Start
+from stablelog.log.scan import check_crc, scan_batches
 from stablelog.log.segment import RELATIVE_OFFSET_MAX, OpenFiles, Segment
 from stablelog.log.snapshots import FoundSnapshots, ProducersFile, SnapshotFile
 from stablelog.log.summary import Summary
 
-READ_SIZE = 4 << 20
 PROGRESS_SIZE = 64 << 20
 Progress = Callable[[int, int], None]
 
@@ -106,9 +107,7 @@ class _Replay:
         self._now_ms = known.now_ms
         self._known = known
         self._gapless_epoch = NEVER  # compaction leaves gaps in sealed segments
-        # Whether the growing segment is read, and all of it was written by this release.
-        self._is_growing = False
-        self._latest_epoch = 0  # of the batches that were read of it
+        self._latest_epoch = 0  # of the batches that were read of a segment
         self._index_interval = index_interval
         self._progress = progress
         self._done_size = 0
@@ -166,13 +165,11 @@ class _Replay:
         Raises:
             Corrupt: a batch of a trusted segment has an epoch that has not begun.
         """
-        try:
-            self._epochs = LeaderEpochs.decode(self._listing.read(EPOCH_FILE))
-            if self._epochs.latest <= self._known.leader_epoch:
-                return
-            self._epochs, self._epochs_changed = LeaderEpochs(), True
-        except (FileNotFoundError, Corrupt):
-            pass
+        epochs = self._plan.directory.epochs()
+        if epochs is not None and epochs.latest <= self._known.leader_epoch:
+            self._epochs = epochs
+            return
+        self._epochs_changed = epochs is not None
         self._epochs_lost = True
         for segment in trusted:
             for _, header in segment.walk_unproven(0):
@@ -215,7 +212,6 @@ class _Replay:
             segment, later = segments[place], segments[place + 1 :]
             if not later:
                 self._gapless_epoch = self._known.gapless_epoch
-                self._is_growing = self._known.is_established
             damage = self._scan(segment, start)
             if damage is None and later:
                 damage = self._gap_behind(segment, later[0])
@@ -272,47 +268,29 @@ class _Replay:
         if self._epochs_lost:
             for _, header in segment.walk_unproven(0):
                 self._note_epoch(header)
-        position, file = segment.size, segment.growing_log
-        log_size = file.size
-        while position < log_size:
-            chunk = file.read(position, READ_SIZE)
-            try:
-                taken = self._scan_chunk(segment, chunk, position, start)
-                if taken == 0:
-                    size = read_header(chunk).size
-                    if size > log_size - position:
-                        raise Corrupt(f"a torn batch at byte {position}")
-                    chunk = file.read(position, size)
-                    taken = self._scan_chunk(segment, chunk, position, start)
-            except Corrupt as damage:
-                self._cut(segment, str(damage))
-                return str(damage)
-            position += taken
-        return None
+        file = segment.growing_log
+        marks = self._plan.directory.marks(segment.base_offset)
+        self._latest_epoch, changed_size, damage = 0, 0, None
+        try:
+            for position, header, batch in scan_batches(file.read, segment.size, file.size):
+                self._check_place(header, segment, position)
+                check_crc(header, batch, position)
+                self._take(segment, header, position, batch, start)
+                self._advance(header.size)
+                if marks.get(segment.size, segment.log_crc) != segment.log_crc:
+                    changed_size = segment.size
+        except Corrupt as error:
+            damage = str(error)
+        if changed_size:
+            raise Corrupt(
+                f"{segment.path(LOG)}: the offset or the leader epoch of a batch in the first {changed_size} bytes has "
+                "changed since they were durable. Restore the file, or run `stablelog repair`, which names what is lost"
+            )
+        if damage is not None:
+            self._cut(segment, damage)
+        return damage
 
-    def _scan_chunk(self, segment: Segment, chunk: bytes, position: int, start: Start) -> int:
-        """Take in the whole batches of a chunk. Returns their bytes.
-
-        Raises:
-            Corrupt: at the first batch that is damaged; those before it were taken in.
-        """
-        at = 0
-        view = memoryview(chunk)
-        while len(chunk) - at >= HEADER.size:
-            header = read_header(chunk, at)
-            if header.size > len(chunk) - at:
-                break
-            self._check_offsets(header, segment, position + at)
-            if not crc_holds(chunk, at, header):
-                raise Corrupt(
-                    f"the CRC of the batch at offset {header.base_offset}, byte {position + at}, does not hold"
-                )
-            self._take(segment, header, position + at, view[at : at + header.size], start)
-            at += header.size
-            self._advance(header.size)
-        return at
-
-    def _check_offsets(self, header: BatchHeader, segment: Segment, position: int) -> None:
+    def _check_place(self, header: BatchHeader, segment: Segment, position: int) -> None:
         """Raise Corrupt if a batch cannot stand here: no CRC covers its base offset and its leader epoch."""
         if header.base_offset < segment.end_offset:
             wanted = f"not past {segment.end_offset - 1}"
@@ -320,7 +298,10 @@ class _Replay:
             wanted = f"past what a segment of {segment.base_offset} can hold"
         elif header.leader_epoch >= self._gapless_epoch and header.base_offset != segment.end_offset:
             wanted = f"not at {segment.end_offset}"
-        elif self._is_growing and not self._latest_epoch <= header.leader_epoch <= self._known.leader_epoch:
+        elif (
+            self._known.is_established
+            and not self._latest_epoch <= header.leader_epoch <= self._known.leader_epoch
+        ):
             raise Corrupt(
                 f"the batch at offset {header.base_offset}, byte {position}, says leader epoch {header.leader_epoch}; "
                 f"{self._latest_epoch} to {self._known.leader_epoch} are possible"
@@ -334,8 +315,7 @@ class _Replay:
     ) -> None:
         segment.note(header, position, batch[: HEADER.size], self._index_interval)
         self._note_epoch(header)
-        if self._is_growing:
-            self._latest_epoch = header.leader_epoch
+        self._latest_epoch = header.leader_epoch
         assert header.base_offset >= start.offset, "what a snapshot has told of is not read again"
         txn = start.producers.take(header, batch, self._now_ms)
         if txn is None:

@@ -1,102 +1,128 @@
-"""What a start of the broker takes on trust of a log, and what it reads, as far as the small files of the partition tell.
+"""What a start takes on trust of a log, and where it begins to read, as the small files of the partition tell.
 
-Damage in what it takes on trust keeps no partition closed: reads of it are refused, and all else is served.
+`plan` opens a partition by it, and `examine` says by it which damage a start passes over. Damage in what a start takes on
+trust does not keep the partition closed: reads of it are refused, and all else is served.
 """
 
-import contextlib
-from collections.abc import Iterable
-from itertools import pairwise
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise, takewhile
 
-from stablelog.env.disk import Disk
-from stablelog.errors import Corrupt, NewerFormat
-from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
-from stablelog.log.listing import Listing
-from stablelog.log.names import is_snapshot, offset_of
-from stablelog.log.recovery.plan import held_indexes
+from stablelog.errors import Corrupt
+from stablelog.log.directory import PartitionDirectory
+from stablelog.log.producers import Producers
 from stablelog.log.segment import OpenFiles, Segment
-from stablelog.log.snapshots import decode_either
 from stablelog.log.summary import Summary
+
+
+@dataclass(slots=True)
+class Start:
+    """Where replay begins, and what is known there.
+
+    Attributes:
+        offset: of the first batch that is replayed.
+        producers: producer state there.
+        progress: of the segment in which it lies, if its indexes are whole.
+        indexes: content of these indexes, in the order of INDEX_SUFFIXES.
+    """
+
+    offset: int
+    producers: Producers
+    progress: Summary | None = None
+    indexes: tuple[bytes, ...] = ()
+
+
+def trusted_summaries(directory: PartitionDirectory, segments: Sequence[Segment]) -> Iterator[Summary]:
+    """Yield the summaries of the first segments whose files are those of their summaries.
+
+    The last segment is never trusted: it grows.
+    """
+    for segment, following in pairwise(segments):
+        summary = directory.summary(segment.base_offset)
+        if summary is None or summary.end_offset > following.base_offset or not segment.matches(summary):
+            return
+        yield summary
+
+
+def choose_start(
+    directory: PartitionDirectory, first_offset: int, unknown_from: int, now_ms: int, *, is_cut: bool = False
+) -> Start:
+    """Choose the newest snapshot from which replay gives all that is not known without it. Ours is preferred.
+
+    Args:
+        directory: of the partition.
+        first_offset: of the first segment.
+        unknown_from: the base offset of the first segment that is not opened by its summary.
+        now_ms: the broker's clock.
+        is_cut: whether this segment will be cut: snapshots within it are removed.
+    """
+    offsets = [offset for offset in reversed(directory.snapshots) if offset >= first_offset]
+    for offset in offsets:
+        is_within, indexes = offset > unknown_from, None
+        known = None if is_within and is_cut else directory.producers(offset)
+        if known is None:
+            continue
+        table, progress = known
+        if is_within and progress.base_offset == unknown_from:
+            indexes = directory.held_indexes(progress)
+        if indexes is not None:
+            return Start(offset, Producers.restored(table, now_ms), progress, indexes)
+        if not is_within:
+            return Start(offset, Producers.restored(table, now_ms))
+    for offset in offsets:
+        kafkas = directory.kafkas_producers(offset, now_ms) if offset <= unknown_from else None
+        if kafkas is not None:
+            return Start(offset, Producers.restored(kafkas, now_ms))
+    return Start(first_offset, Producers())
 
 
 class Trust:
     """What a start takes on trust of one partition.
 
     Args:
-        disk: where the partition lies.
-        directory: the partition's own.
-        bases: of its segments, ascending.
-        summaries: of the segments; None where there is none that can be read.
-        marks: what snapshots say of the growing segment, by offset.
+        directory: of the partition.
+        bases: of its segments, ascending, without those before the log's start.
         leader_epoch: of the last start.
 
     Attributes:
         vouched_end: up to where a snapshot lets a start skip the growing segment; None if it reads all of it.
     """
 
-    def __init__(
-        self,
-        disk: Disk,
-        directory: Path,
-        bases: list[int],
-        summaries: dict[int, Summary | None],
-        marks: Iterable[tuple[int, Summary]],
-        leader_epoch: int,
-    ) -> None:
-        self._disk = disk
+    def __init__(self, directory: PartitionDirectory, bases: list[int], leader_epoch: int) -> None:
         self._directory = directory
         self._bases = bases
-        self._summaries = summaries
         self._leader_epoch = leader_epoch
-        self._sealed = set(self._find_sealed())
-        self._snapshots = self._find_snapshots()
-        self._refused = set(self._find_refused()) if self._has_lost_epochs() else set()
+        segments = [self._segment(base) for base in bases]
+        summaries = list(trusted_summaries(directory, segments))
+        # A start refuses the log where a segment is missing behind a trusted one.
+        sealed = takewhile(
+            lambda pair: pair[0].end_offset == pair[1], zip(summaries, bases[1:], strict=False)
+        )
+        self._sealed = {summary.base_offset: summary for summary, _ in sealed}
+        epochs = directory.epochs()
+        is_epoch_file_used = epochs is not None and epochs.latest <= leader_epoch
+        self._refused = set() if is_epoch_file_used else set(self._find_refused())
+        start = self._start(self._unread, is_cut=False)
         self.vouched_end = None
-        if len(self._sealed) == len(bases) - 1:
-            listing = Listing(disk, directory)
-            held = [
-                offset
-                for offset, mark in marks
-                if mark.base_offset == bases[-1]
-                and mark.log_size
-                and held_indexes(listing, mark) is not None
-                and offset in self._snapshots
-            ]
-            self.vouched_end = max(held, default=None)
+        if start.progress is not None and start.progress.base_offset == bases[-1]:
+            self.vouched_end = start.offset
 
-    def _find_sealed(self) -> Iterable[int]:
-        """The segments that a start opens by their summaries."""
-        for base, following in pairwise(self._bases):
-            summary = self._summaries[base]
-            segment = Segment(self._disk, self._directory, base, OpenFiles())
-            if summary is None or summary.end_offset != following or not segment.matches(summary):
-                return
-            yield base
+    def _segment(self, base_offset: int) -> Segment:
+        listing = self._directory.listing
+        return Segment(listing.disk, listing.directory, base_offset, OpenFiles())
 
-    def _find_snapshots(self) -> set[int]:
-        """The offsets of the snapshots that can be read."""
-        found = set()
-        for name in self._disk.list_dir(self._directory):
-            if is_snapshot(name):
-                with contextlib.suppress(Corrupt, NewerFormat):
-                    decode_either(name, self._disk.read_bytes(self._directory / name))
-                    found.add(offset_of(name))
-        return found
+    @property
+    def _unread(self) -> int:
+        """The base offset of the first segment that a start does not open by its summary."""
+        return self._bases[len(self._sealed)]
 
-    def _has_lost_epochs(self) -> bool:
-        """Whether a start reads the leader epochs from the headers of all batches."""
-        try:
-            epochs = LeaderEpochs.decode(self._disk.read_bytes(self._directory / EPOCH_FILE))
-        except (FileNotFoundError, Corrupt):
-            return True
-        return epochs.latest > self._leader_epoch
+    def _start(self, unknown_from: int, *, is_cut: bool) -> Start:
+        return choose_start(self._directory, self._bases[0], unknown_from, 0, is_cut=is_cut)
 
-    def _find_refused(self) -> Iterable[int]:
-        """The sealed segments from which a start cannot read the leader epochs."""
-        for base in self._sealed:
-            summary = self._summaries[base]
-            assert summary is not None
-            segment = Segment(self._disk, self._directory, base, OpenFiles())
+    def _find_refused(self) -> Iterator[int]:
+        """Yield the sealed segments from which a start cannot read the leader epochs."""
+        for base, summary in self._sealed.items():
+            segment = self._segment(base)
             segment.open_sealed(summary)
             try:
                 if any(header.leader_epoch > self._leader_epoch for _, header in segment.walk_unproven(0)):
@@ -116,17 +142,11 @@ class Trust:
         Args:
             cut_base: of the segment in which the log is cut first; None if it is not cut.
         """
-        unread = [base for base in self._bases if base not in self._sealed]
-        limit = unread[0] if cut_base is None else min(unread[0], cut_base)
-        if cut_base is None and self.vouched_end is not None:
-            limit = self.vouched_end
-        return max((one for one in self._snapshots if one <= limit), default=self._bases[0])
+        if cut_base is None:
+            return self._start(self._unread, is_cut=False).offset
+        return self._start(min(self._unread, cut_base), is_cut=True).offset
 
     def reads(self, base_offset: int, replay_start: int) -> bool:
         """Whether a start proves the headers and markers of a sealed segment. The growing one is no such segment."""
-        summary = self._summaries[base_offset]
-        return (
-            base_offset in self._sealed
-            and summary is not None
-            and (base_offset in self._refused or replay_start < summary.end_offset)
-        )
+        summary = self._sealed.get(base_offset)
+        return summary is not None and (base_offset in self._refused or replay_start < summary.end_offset)

@@ -1,0 +1,73 @@
+"""The scanner of a log file: reads its batches one after another, and trusts no byte of it.
+
+Recovery, verification, the repair tools and Spark's directory reader read log files with it.
+"""
+
+from collections.abc import Callable, Iterator
+
+from stablelog.batch.header import HEADER, BatchHeader, Buffer, crc_holds, read_header
+from stablelog.errors import Corrupt
+
+BATCHES_READ_SIZE = 4 << 20  # bytes that are read at a time; more for a batch that is larger
+HEADERS_READ_SIZE = 64 << 10
+Read = Callable[[int, int], bytes]
+
+
+class Torn(Corrupt):
+    """A log file that ends inside a batch: a write is under way, or a crash or a disk has cut the file."""
+
+
+def scan_batches(read: Read, begin: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """Yield each batch in the bytes [begin, end) of a log file: its position, its header and its bytes.
+
+    The caller checks the CRC (`check_crc`) and the offsets.
+
+    Args:
+        read: returns up to a number of bytes of the file at a position.
+        begin: where a batch begins.
+        end: the end of the last batch.
+
+    Raises:
+        Torn: the last batch ends behind `end`.
+        Corrupt: the bytes where a header is expected are not a header.
+    """
+    return _scan(read, begin, end, BATCHES_READ_SIZE, with_bodies=True)
+
+
+def scan_headers(read: Read, begin: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """Yield the position, the header and the 61 bytes of the header of each batch. Arguments as of `scan_batches`.
+
+    Large bodies are not read. Raises as `scan_batches` does.
+    """
+    return _scan(read, begin, end, HEADERS_READ_SIZE, with_bodies=False)
+
+
+def _scan(
+    read: Read, begin: int, end: int, read_size: int, *, with_bodies: bool
+) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    chunk, chunk_begin, position = memoryview(b""), begin, begin
+    while position < end:
+        if position + HEADER.size > chunk_begin + len(chunk):
+            chunk, chunk_begin = _read_chunk(read, position, end, HEADER.size, read_size), position
+        header = read_header(chunk, position - chunk_begin, chunk_begin)
+        needed = header.size if with_bodies else HEADER.size
+        if header.size > end - position:
+            raise Torn(f"a torn batch at byte {position}: {end - position} of {header.size} bytes")
+        if position + needed > chunk_begin + len(chunk):
+            chunk, chunk_begin = _read_chunk(read, position, end, needed, read_size), position
+        at = position - chunk_begin
+        yield position, header, chunk[at : at + needed]
+        position += header.size
+
+
+def _read_chunk(read: Read, position: int, end: int, needed: int, read_size: int) -> memoryview:
+    chunk = memoryview(read(position, min(max(needed, read_size), end - position)))
+    if len(chunk) < needed:
+        raise Torn(f"a torn batch at byte {position}: {len(chunk)} of {needed} bytes")
+    return chunk
+
+
+def check_crc(header: BatchHeader, batch: Buffer, position: int) -> None:
+    """Raise Corrupt if the CRC of a batch, whose first byte is at `position` of its log file, does not hold."""
+    if not crc_holds(batch, 0, header):
+        raise Corrupt(f"the CRC of the batch at offset {header.base_offset}, byte {position}, does not hold")

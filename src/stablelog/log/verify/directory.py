@@ -1,0 +1,123 @@
+"""One partition: its segments in their order, then the files that concern the whole log."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from stablelog.env.disk import Disk, read_if_there
+from stablelog.errors import Corrupt, NewerFormat
+from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.formats import check_formats
+from stablelog.log.listing import Listing
+from stablelog.log.log_start import LOG_START_FILE, read_log_start
+from stablelog.log.names import LOG, SUMMARY, first_segment_path, is_summary, log_offsets, offset_of
+from stablelog.log.recovery.plan import NEVER
+from stablelog.log.summary import Summary
+from stablelog.log.verify.segment import SegmentProof
+from stablelog.log.verify.snapshots import SnapshotProof
+from stablelog.log.verify.state import Finding, LogState
+
+
+def verify_directory(
+    disk: Disk, directory: Path, *, recovery_point: int = 0, gapless_epoch: int = NEVER
+) -> Iterator[Finding]:
+    """Prove the files of a partition from its log.
+
+    Args:
+        disk: has the partition.
+        directory: the partition's directory.
+        recovery_point: the synced end that the broker has recorded, read before this is called.
+        gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
+    """
+    try:
+        check_formats(Listing(disk, directory))
+    except NewerFormat as newer:  # a file of an unknown format cannot be proven
+        yield Finding(Path(newer.place), str(NewerFormat(newer.what, newer.found, newer.known)))
+        return
+    names = disk.list_dir(directory)
+    bases = log_offsets(names)
+    state = LogState(disk, directory)
+    log_start = None
+    try:
+        log_start = read_log_start(disk, directory / LOG_START_FILE)
+    except Corrupt as error:
+        path = directory / LOG_START_FILE
+        yield Finding(path, str(error).removeprefix(f"{path} "))
+    # Apache Kafka has no such file; `ops.verify` knows whether it has to be there.
+    if log_start is not None:
+        yield from _verify_first(directory, names, bases, log_start)
+    yield from _find_lost(state, names, bases, log_start or 0)
+    if not bases:
+        return
+    snapshots = SnapshotProof(state, names)
+    state.end_offset = bases[0]
+    if bases[0]:
+        snapshots.begin_at(bases[0])
+    for base, following in zip(bases, [*bases[1:], None], strict=True):
+        yield from SegmentProof(state, snapshots, base, following, gapless_epoch).run()
+    yield from _verify_epochs(state)
+    last = state.path(bases[-1], LOG)
+    if state.end_offset < recovery_point and disk.exists(last):
+        message = (
+            f"ends at offset {state.end_offset - 1}; records up to offset {recovery_point - 1} were durable"
+        )
+        yield Finding(last, message)
+    if log_start is not None and log_start > state.end_offset:
+        message = f"says that the log begins at offset {log_start}; it ends at {state.end_offset}"
+        yield Finding(directory / LOG_START_FILE, message)
+    # A running broker may have deleted a segment meanwhile.
+    if state.are_begins_known and all(disk.exists(state.path(base, LOG)) for base in bases):
+        yield from snapshots.prove_past_end()
+
+
+def _verify_first(directory: Path, names: list[str], bases: list[int], log_start: int) -> Iterator[Finding]:
+    """Report the first segment if its log file is gone."""
+    if not bases:
+        message = "is gone: there is no log file, and the partition was made with one"
+    elif bases[0] > log_start:
+        message = f"is gone: the log begins at offset {log_start}, and the first segment that is there at {bases[0]}"
+    else:
+        return
+    yield Finding(first_segment_path(directory, names, log_start), message)
+
+
+def _find_lost(state: LogState, names: list[str], bases: list[int], log_start: int) -> Iterator[Finding]:
+    """Find log files that are gone: their summaries are there, or the summary of the segment before them is."""
+    begins = {offset_of(name) for name in names if is_summary(name)}
+    ends = set()
+    for base in bases:
+        with contextlib.suppress(Corrupt, NewerFormat):
+            ends.add(Summary.decode(state.content(base, SUMMARY) or b"").end_offset)
+    for base in sorted((begins | ends) - set(bases)):
+        # A running broker may delete or compact the segment meanwhile.
+        is_lost = base in ends or state.disk.exists(state.path(base, SUMMARY))
+        if base >= log_start and is_lost and not state.disk.exists(state.path(base, LOG)):
+            yield Finding(state.path(base, LOG), "is gone, and was durable")
+
+
+def _verify_epochs(state: LogState) -> Iterator[Finding]:
+    """Hold the file of leader epochs against the batches. A start rebuilds a missing file."""
+    path = state.directory / EPOCH_FILE
+    content = read_if_there(state.disk, path)
+    if content is None:
+        return
+    try:
+        said = LeaderEpochs.decode(content).entries
+    except (Corrupt, NewerFormat) as error:
+        yield Finding(path, str(error))
+        return
+    known = state.epochs.entries
+    if not said or not known or not state.is_complete:
+        return
+    # Retention and DeleteRecords remove the beginning of either, and Kafka lets the first epoch that is left begin at the
+    # log's start. So they are compared from where both are known.
+    begin = max(said[0][1], known[0][1])
+    if begin >= state.end_offset:
+        return
+    said, known = (
+        [(LeaderEpochs(entries).epoch_of(begin), begin)]
+        + [(epoch, start) for epoch, start in entries if begin < start < state.end_offset]
+        for entries in (said, known)
+    )
+    if said != known[: len(said)]:
+        yield Finding(path, f"epochs begin at {said}; the log says {known}")

@@ -1,0 +1,326 @@
+"""The files of one segment, proven from its log file: the batches, both indexes, the transaction index, the summary."""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from crc32c import crc32c
+
+from stablelog.batch.header import HEADER, BatchHeader
+from stablelog.env.disk import File
+from stablelog.errors import Corrupt, NewerFormat
+from stablelog.log.names import INDEX, INDEX_SUFFIXES, LOG, SUMMARY, TIMEINDEX, TXNINDEX
+from stablelog.log.offset_index import OffsetIndex
+from stablelog.log.scan import Torn, check_crc, scan_batches
+from stablelog.log.segment import RELATIVE_OFFSET_MAX
+from stablelog.log.summary import NOTHING, Summary
+from stablelog.log.time_index import TimeIndex
+from stablelog.log.transaction_index import ENTRY, AbortedTxn, TransactionIndex
+from stablelog.log.verify.snapshots import SnapshotProof
+from stablelog.log.verify.state import Finding, LogState
+
+COVERED: Final = {  # the fields of a summary that describe another file
+    "log_size": LOG,
+    "log_crc": LOG,
+    "index_crc": INDEX,
+    "timeindex_crc": TIMEINDEX,
+    "txnindex_crc": TXNINDEX,
+}
+
+
+@dataclass(slots=True)
+class _Batches:
+    """What the batches of a segment say, up to the last batch that was read.
+
+    Attributes:
+        max_timestamp: the greatest timestamp of batches with records.
+        max_timestamp_of_all: the same with batches that compaction has emptied. Kafka's time index has these, too.
+        empty_aborts: offset -> producer id of control batches that end no known transaction.
+    """
+
+    end_offset: int
+    size: int = 0
+    log_crc: int = 0
+    record_count: int = 0
+    committed_count: int = 0
+    max_timestamp: int = NOTHING
+    max_timestamp_of_all: int = NOTHING
+    aborted: list[AbortedTxn] = field(default_factory=list)
+    empty_aborts: dict[int, int] = field(default_factory=dict)
+
+
+class SegmentProof:
+    """Proves the files of one segment and advances the state of the log.
+
+    Args:
+        state: what the log says up to the end of the segment before this one.
+        snapshots: those of the partition.
+        base_offset: of the segment.
+        following: the base offset of the next segment; None for the last segment.
+        gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
+    """
+
+    def __init__(
+        self,
+        state: LogState,
+        snapshots: SnapshotProof,
+        base_offset: int,
+        following: int | None,
+        gapless_epoch: int,
+    ) -> None:
+        self._state = state
+        self._snapshots = snapshots
+        self._base_offset = base_offset
+        self._following = following
+        self._is_last = following is None
+        self._gapless_epoch = gapless_epoch
+        self._seen = _Batches(base_offset)
+        self._offset_place = self._time_place = 0  # the next entry of each index
+        self._last_indexed = NOTHING  # the offset of the entry of the offset index that was proven last
+
+    def run(self) -> Iterator[Finding]:
+        """Prove the files. A segment that a running broker has deleted meanwhile has no findings."""
+        state, base, seen = self._state, self._base_offset, self._seen
+        # The log's size is taken before the indexes are read, so that no index can be behind what is read of the log. The
+        # summary is read before the size: once there is a summary, the log file grows no more.
+        self._summary = state.content(base, SUMMARY)
+        try:
+            file = state.disk.open(state.path(base, LOG))
+        except FileNotFoundError:
+            state.are_begins_known = False
+            return
+        with contextlib.closing(file):
+            self._indexes = {suffix: state.content(base, suffix) or b"" for suffix in INDEX_SUFFIXES}
+            self._offset_index = OffsetIndex(base, self._indexes[INDEX])
+            self._time_index = TimeIndex(base, self._indexes[TIMEINDEX])
+            if base < state.end_offset:
+                yield self._finding(
+                    LOG, f"begins at {base}, before the segment in front of it ends ({state.end_offset})"
+                )
+            is_whole = True
+            try:
+                yield from self._prove_batches(file)
+            except Corrupt as error:
+                is_whole = False
+                yield self._finding(LOG, str(error))
+        state.end_offset = max(state.end_offset, seen.end_offset)
+        if self._following is not None and seen.end_offset < self._following:
+            state.is_compacted = True  # Kafka's compaction may leave a segment without any batch
+        yield from self._snapshots.prove_up_to(state.end_offset)
+        if is_whole:
+            if not self._is_last:
+                yield from self._prove_index_ends()
+            yield from self._prove_txn_index()
+            yield from self._prove_summary()
+
+    def _finding(self, suffix: str, message: str) -> Finding:
+        return Finding(self._state.path(self._base_offset, suffix), message)
+
+    # -- batches -----------------------------------------------------------------------------------------------
+
+    def _prove_batches(self, file: File) -> Iterator[Finding]:
+        """Prove each batch by itself, with the index entries that point to it.
+
+        A torn batch at the end of the last segment is a write under way, or a crash left it. A start cuts it off.
+
+        Raises:
+            Corrupt: what stands there is no batch, or not the one that was written.
+        """
+        marks = self._snapshots.marks(self._base_offset) if self._is_last else {}
+        seen = self._seen
+        try:
+            for position, header, batch in scan_batches(file.read, 0, file.size):
+                check_crc(header, batch, position)
+                self._check_offsets(header, position)
+                yield from self._reach(header)
+                yield from self._prove_entries(position, header)
+                self._take(header, batch)
+                if marks.get(seen.size, seen.log_crc) != seen.log_crc:
+                    yield self._finding(
+                        LOG, f"the headers of the batches up to byte {seen.size} have changed"
+                    )
+                    marks = {}
+        except Torn:
+            if not self._is_last:
+                raise
+
+    def _check_offsets(self, header: BatchHeader, position: int) -> None:
+        """Raise Corrupt if a batch does not follow the one before it."""
+        end_offset = self._seen.end_offset
+        begins = f"the batch at byte {position} begins at offset {header.base_offset}"
+        if header.base_offset < end_offset:
+            raise Corrupt(f"{begins}, not past {end_offset - 1}")
+        is_gapless = self._is_last and header.leader_epoch >= self._gapless_epoch
+        if is_gapless and header.base_offset > end_offset:
+            raise Corrupt(f"{begins}; the offsets from {end_offset} on are gone, or its offset has changed")
+
+    def _reach(self, header: BatchHeader) -> Iterator[Finding]:
+        """Bring the state of the log up to the beginning of a batch."""
+        state = self._state
+        is_whole = header.is_control or header.record_count == header.last_offset_delta + 1
+        if header.base_offset > state.end_offset or not header.record_count or not is_whole:
+            state.is_compacted = True
+        yield from self._snapshots.prove_up_to(header.base_offset)
+        if header.leader_epoch > state.epochs.latest:
+            state.epochs.assign(header.leader_epoch, header.base_offset)
+        if header.last_offset - self._base_offset > RELATIVE_OFFSET_MAX:
+            yield self._finding(
+                LOG, f"the batch of offset {header.base_offset} is past what the segment can hold"
+            )
+
+    def _take(self, header: BatchHeader, batch: memoryview) -> None:
+        state, seen = self._state, self._seen
+        txn = state.producers.take(header, batch, 0)
+        if txn is not None:
+            if txn.aborted is not None:
+                seen.aborted.append(txn.aborted)
+            else:
+                seen.committed_count += txn.record_count
+            state.producers.ended(txn)
+            state.producers.high_watermark_moved(header.next_offset)
+        elif header.is_control and state.is_compacted:
+            seen.empty_aborts[header.base_offset] = header.producer_id
+        if not header.is_control:
+            seen.record_count += header.record_count
+            if not header.is_transactional:
+                seen.committed_count += header.record_count
+        seen.log_crc = crc32c(batch[: HEADER.size], seen.log_crc)
+        seen.max_timestamp, seen.max_timestamp_of_all = self._times_with(header)
+        seen.size += header.size
+        seen.end_offset = state.end_offset = header.next_offset
+
+    def _times_with(self, header: BatchHeader) -> tuple[int, int]:
+        """The greatest timestamp up to a batch: of batches with records, and of all."""
+        seen = self._seen
+        of_records = header.max_timestamp if header.record_count else NOTHING
+        return max(seen.max_timestamp, of_records), max(seen.max_timestamp_of_all, header.max_timestamp)
+
+    # -- offset and time index ---------------------------------------------------------------------------------
+
+    def _prove_entries(self, position: int, header: BatchHeader) -> Iterator[Finding]:
+        """Prove the next entry of each index, if it points to this batch or before it."""
+        place = self._offset_place
+        if place < len(self._offset_index) and self._offset_index[place][1] <= position:
+            offset, at = self._offset_index[place]
+            if at != position:
+                yield self._finding(INDEX, _no_batch(place, at))
+            elif offset < header.last_offset or self._last_indexed >= header.base_offset:
+                # Kafka before 4.2 named the last offset of a whole append, of several batches.
+                batch = f"[{header.base_offset}, {header.last_offset}]"
+                yield self._finding(
+                    INDEX, f"entry {place} says offset {offset} for byte {at}, whose batch is {batch}"
+                )
+            self._last_indexed = offset
+            self._offset_place += 1
+        place = self._time_place
+        if place < len(self._time_index) and self._time_index[place][1] <= header.last_offset:
+            timestamp, offset = self._time_index[place]
+            greatest = self._times_with(header)
+            if timestamp not in greatest or offset < header.base_offset:
+                yield self._finding(
+                    TIMEINDEX,
+                    f"entry {place} says time {timestamp} for offset {offset}; the log says {greatest[0]} up to {header.last_offset}",
+                )
+            self._time_place += 1
+
+    def _prove_index_ends(self) -> Iterator[Finding]:
+        """Report an entry behind the last batch of a sealed segment."""
+        if self._offset_place < len(self._offset_index):
+            at = self._offset_index[self._offset_place][1]
+            yield self._finding(INDEX, _no_batch(self._offset_place, at))
+        if self._time_place < len(self._time_index):
+            offset = self._time_index[self._time_place][1]
+            yield self._finding(TIMEINDEX, f"entry {self._time_place} says offset {offset}; there is none")
+
+    # -- transaction index -------------------------------------------------------------------------------------
+
+    def _prove_txn_index(self) -> Iterator[Finding]:
+        content, seen = self._indexes[TXNINDEX], self._seen
+        torn = len(content) % ENTRY.size
+        if torn and not self._is_last:
+            yield self._finding(TXNINDEX, f"{len(content)} bytes: its last entry is torn")
+        index = TransactionIndex(content[: len(content) - torn])
+        found = [index[place] for place in range(len(index))]
+        wanted = seen.aborted
+        if self._is_last:
+            found = [txn for txn in found if txn.last_offset < seen.end_offset]
+            wanted = wanted[: len(found)]
+        if found == wanted:
+            return
+        if not self._state.is_complete:
+            yield from self._prove_txns_by_end(found, wanted)
+            return
+        common = min(len(found), len(wanted))
+        place = next((at for at in range(common) if found[at] != wanted[at]), common)
+        there, right = (str(row[place]) if place < len(row) else "nothing" for row in (found, wanted))
+        yield self._finding(TXNINDEX, f"entry {place} is {there}; the log says {right}")
+
+    def _prove_txns_by_end(self, found: list[AbortedTxn], wanted: list[AbortedTxn]) -> Iterator[Finding]:
+        """Compare the entries where the log does not show every beginning any more."""
+        by_end = {txn.last_offset: txn for txn in found}
+        for right in wanted:
+            there = by_end.pop(right.last_offset, None)
+            if (
+                there is None
+                or there.producer_id != right.producer_id
+                or there.first_offset > right.first_offset
+                or there.stable_offset > right.stable_offset
+            ):
+                yield self._finding(
+                    TXNINDEX,
+                    f"the entry of the abort at {right.last_offset} is {there}; the log says {right}",
+                )
+        for there in by_end.values():
+            # Kafka's compaction keeps an entry until it has removed the marker, as long as nothing is left to hide.
+            is_marked = self._seen.empty_aborts.get(there.last_offset) == there.producer_id
+            if self._state.are_begins_known and not is_marked:
+                yield self._finding(TXNINDEX, f"the entry {there} is of no transaction in the log")
+
+    # -- summary -----------------------------------------------------------------------------------------------
+
+    def _prove_summary(self) -> Iterator[Finding]:
+        if self._summary is None:
+            return  # the segment is growing, or sealed and not durable yet
+        try:
+            summary = Summary.decode(self._summary)
+        except (Corrupt, NewerFormat) as error:
+            yield self._finding(SUMMARY, str(error))
+            return
+        path = self._state.path(self._base_offset, SUMMARY)
+        for name, value in self._summary_fields().items():
+            said = getattr(summary, name)
+            if said == value:
+                continue
+            # The CRC of the summary holds, so the other file has changed.
+            suffix = COVERED.get(name)
+            if suffix is None:
+                yield Finding(path, f"{name} is {said}; the files say {value}")
+            else:
+                yield self._finding(suffix, f"has {name} {value}; {path.name} says {said}")
+
+    def _summary_fields(self) -> dict[str, int]:
+        """The fields of the summary, as far as the log shows them."""
+        state, seen = self._state, self._seen
+        fields = {
+            "base_offset": self._base_offset,
+            "log_size": seen.size,
+            "log_crc": seen.log_crc,
+            "max_timestamp": seen.max_timestamp,
+            "record_count": seen.record_count,
+            "index_crc": crc32c(self._indexes[INDEX]),
+            "timeindex_crc": crc32c(self._indexes[TIMEINDEX]),
+            "txnindex_crc": crc32c(self._indexes[TXNINDEX]),
+        }
+        if state.is_complete:
+            first_open = state.producers.first_open_offset()
+            fields["end_offset"] = seen.end_offset
+            if state.are_counts_known:
+                fields["committed_count"] = seen.committed_count
+            fields["stable_offset"] = seen.end_offset if first_open is None else first_open
+            fields["least_aborted_offset"] = min((txn.first_offset for txn in seen.aborted), default=NOTHING)
+        return fields
+
+
+def _no_batch(place: int, position: int) -> str:
+    return f"entry {place} says that a batch begins at byte {position}; none does"

@@ -1,0 +1,135 @@
+"""Both files of each snapshot, held against the producer state that the log shows at the snapshot's offset."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from crc32c import crc32c
+
+from stablelog.errors import Corrupt, NewerFormat
+from stablelog.log.names import INDEX_SUFFIXES, LOG, PRODUCERS, SNAPSHOT, snapshot_offsets
+from stablelog.log.producer import NO_TXN, Producer
+from stablelog.log.producer_table import NEVER_MS, ProducerTable
+from stablelog.log.producers import Producers
+from stablelog.log.snapshots import decode_producers, decode_snapshot
+from stablelog.log.summary import NOTHING, Summary
+from stablelog.log.verify.state import Finding, LogState
+
+
+class SnapshotProof:
+    """Proves the snapshots of a partition in the order of their offsets, while the log is read.
+
+    Args:
+        state: what the log says up to the last batch that was read.
+        names: the names in the partition's directory.
+    """
+
+    def __init__(self, state: LogState, names: Iterable[str]) -> None:
+        self._state = state
+        self._pending = snapshot_offsets(names)[
+            ::-1
+        ]  # offsets of those that are not proven yet, greatest first
+
+    def begin_at(self, offset: int) -> None:
+        """Take the producer state where the log begins from the snapshot of this offset."""
+        state = self._state
+        state.are_begins_known = False
+        # A file that cannot be read is among those that are proven.
+        with contextlib.suppress(Corrupt, NewerFormat):
+            if (ours := state.content(offset, PRODUCERS)) is not None:
+                table = decode_producers(ours)[0]
+            elif (kafkas := state.content(offset, SNAPSHOT)) is not None:
+                table = decode_snapshot(kafkas, 0)
+                # It has the last batch of each producer, and does not count the records of open transactions.
+                state.batches_known = 1
+                state.are_counts_known = all(producer.txn_first_offset == NO_TXN for producer in table)
+            else:
+                return
+            state.producers = Producers.restored(table, now_ms=NEVER_MS)
+            state.are_begins_known = True
+
+    def marks(self, base_offset: int) -> dict[int, int]:
+        """CRC over the batch headers of a segment, by the bytes that the log file had, as pending snapshots say."""
+        marks = {}
+        for offset in self._pending:
+            with contextlib.suppress(Corrupt, NewerFormat):
+                _, progress = decode_producers(self._state.content(offset, PRODUCERS) or b"")
+                if progress.base_offset == base_offset and progress.log_size:
+                    marks[progress.log_size] = progress.log_crc
+        return marks
+
+    def prove_up_to(self, end_offset: int) -> Iterator[Finding]:
+        """Prove the pending snapshots up to this offset, which the log has reached."""
+        while self._pending and self._pending[-1] <= end_offset:
+            offset = self._pending.pop()
+            is_known = self._state.is_complete and offset == self._state.end_offset
+            yield from self._prove(offset, is_known=is_known)
+
+    def prove_past_end(self) -> Iterator[Finding]:
+        """Report the snapshots of offsets that the log does not reach."""
+        for offset in self._pending:
+            message = f"is of offset {offset}; the log ends at {self._state.end_offset}"
+            yield Finding(self._state.path(offset, SNAPSHOT), message)
+            yield from self._prove(offset, is_known=False)
+
+    def _prove(self, offset: int, *, is_known: bool) -> Iterator[Finding]:
+        """Prove both files of a snapshot. Their producers are compared only if the state there is known."""
+        for suffix, batch_count in ((PRODUCERS, self._state.batches_known), (SNAPSHOT, 1)):
+            content, path = self._state.content(offset, suffix), self._state.path(offset, suffix)
+            if content is None:
+                continue
+            progress = None
+            try:
+                if suffix == PRODUCERS:
+                    table, progress = decode_producers(content)
+                else:
+                    table = decode_snapshot(content, 0)
+            except (Corrupt, NewerFormat) as error:
+                yield Finding(path, str(error))
+                continue
+            if is_known:
+                yield from self._compare(path, table, batch_count)
+            if progress is not None:
+                yield from self._prove_progress(path, progress)
+
+    def _compare(self, path: Path, said: ProducerTable, batch_count: int) -> Iterator[Finding]:
+        log_says = self._state.producers.frozen()
+        for known in log_says:
+            there = said.get(known.producer_id)
+            # A producer that has been silent for long is forgotten, unless its transaction is open.
+            if there is None and known.txn_first_offset == NO_TXN:
+                continue
+            if there is None or not agrees_with_log(there, known, batch_count):
+                yield Finding(path, f"producer {known.producer_id} is {there}; the log says {known}")
+        for there in said:
+            if log_says.get(there.producer_id) is None:
+                yield Finding(path, f"producer {there.producer_id} has not written to the log")
+
+    def _prove_progress(self, path: Path, progress: Summary) -> Iterator[Finding]:
+        """Prove that the indexes of a snapshot's segment begin with what they held at the snapshot."""
+        state, base_offset = self._state, progress.base_offset
+        if not state.disk.exists(state.path(base_offset, LOG)) or state.is_compacted:
+            return
+        for suffix, size, crc in zip(INDEX_SUFFIXES, *progress.index_files, strict=True):
+            content = (state.content(base_offset, suffix) or b"")[:size]
+            if len(content) < size or crc32c(content) != crc:
+                message = f"is not what {path.name} says of its first {size} bytes"
+                yield Finding(state.path(base_offset, suffix), message)
+
+
+def agrees_with_log(said: Producer, known: Producer, batch_count: int) -> bool:
+    """Whether a snapshot says the same of a producer as the log, or less: the producer may have been forgotten."""
+    batches, kept = known.batches[-batch_count:], said.batches[-batch_count:]
+    if batch_count == 1:
+        # Kafka's snapshot has one time for a producer, of its last batch or of the marker that came after it.
+        batches, kept = ([batch._replace(timestamp_ms=NOTHING) for batch in rows] for rows in (batches, kept))
+    if known.coordinator_epoch != NOTHING:
+        # Version 1 of the file also has batches of ended transactions.
+        kept = kept[max(len(kept) - len(batches), 0) :]
+    return (
+        said.producer_epoch == known.producer_epoch
+        and said.coordinator_epoch in (known.coordinator_epoch, -1)
+        and said.txn_first_offset == known.txn_first_offset
+        and len(kept) <= len(batches)
+        and kept == batches[len(batches) - len(kept) :]
+    )
