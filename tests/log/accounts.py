@@ -57,7 +57,7 @@ class TracingDisk(SimDisk):
 
     def names_held(self):
         """The names of open files."""
-        return sorted(short(file._path.name) for file in self.held)
+        return sorted(short(file.path.name) for file in self.held)
 
     def step(self, what, torn=None, path=None):
         super().step(what, torn, path)

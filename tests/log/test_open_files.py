@@ -17,7 +17,7 @@ def read_all(log):
 
 
 def open_log_count(disk):
-    return sum(file._path.suffix == ".log" for file in disk._open)
+    return sum(file.path.suffix == ".log" for file in disk.open_files)
 
 
 def test_partitions_that_have_joined_share_one_limit():

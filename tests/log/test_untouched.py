@@ -31,7 +31,7 @@ def test_it_is_opened_without_a_change_of_the_disk():
     steps = log.disk.steps
     log.partition = log.open(recovery_point=end, is_established=True)
     assert log.disk.steps == steps
-    assert len(list(log.disk._open)) == 1, "the log file is open, and no index"
+    assert len(log.disk.open_files) == 1, "the log file is open, and no index"
     assert log.partition.end_offset == end
     assert [txn.producer_id for txn in log.all_aborted()] == [1]
     log.write("P2a P3 P3c")
@@ -48,7 +48,7 @@ def test_it_is_opened_without_a_change_of_the_disk_where_no_snapshot_tells_of_it
     steps = log.disk.steps
     log.partition = log.open(recovery_point=end, is_established=True)
     assert log.disk.steps == steps
-    assert len(list(log.disk._open)) == 1
+    assert len(log.disk.open_files) == 1
     assert log.partition.end_offset == end
     log.write("P3 P3a P4 P4c")
     log.partition.close()
@@ -61,7 +61,7 @@ def test_records_that_may_not_be_durable_are_synced(recovery_point):
     log = Log().write("- - -")
     log.partition.close(clean=False)
     log.partition = log.open(recovery_point=recovery_point, is_established=True)
-    assert log.disk.content(LOG) == log.disk._inode(LOG, "reading").durable
+    assert log.disk.content(LOG) == log.disk.durable(LOG)
     assert log.partition.synced_offset == 3
 
 
@@ -69,9 +69,9 @@ def test_records_behind_the_recorded_end_are_durable_once_it_is_open():
     log = Log().write("-")
     log.append(1, transactional=False)  # and not synced
     log.partition.close(clean=False)
-    assert log.disk.content(LOG) != log.disk._inode(LOG, "reading").durable
+    assert log.disk.content(LOG) != log.disk.durable(LOG)
     log.partition = log.open(recovery_point=1, is_established=True)
-    assert log.disk.content(LOG) == log.disk._inode(LOG, "reading").durable
+    assert log.disk.content(LOG) == log.disk.durable(LOG)
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
@@ -104,7 +104,7 @@ def test_its_directory_is_listed_once_and_no_file_is_opened_twice():
 def test_it_holds_no_index_open_where_it_was_replayed():
     log = log_with_snapshot(more="P2a P1 P1a -")
     log.reopen(clean=False, is_established=True)
-    assert len(list(log.disk._open)) == 1
+    assert len(log.disk.open_files) == 1
     assert [txn.producer_id for txn in log.all_aborted()] == [1, 2, 1]
     log.write("P3 P3a")
     log.partition.take_snapshot()
@@ -143,7 +143,7 @@ def test_an_abort_that_a_power_loss_took_back_hides_nothing():
 
 def test_it_holds_no_index_open_after_a_snapshot():
     log = log_with_snapshot()
-    assert len(list(log.disk._open)) == 1
+    assert len(log.disk.open_files) == 1
     log.write("P2a")
     log.reopen(clean=False, is_established=True)
     assert [txn.producer_id for txn in log.all_aborted()] == [1, 2]
@@ -158,11 +158,11 @@ def test_it_holds_no_index_open_after_an_abort(is_synced):
         log.write(words, sync=is_synced)
         if not is_synced:
             log.partition.assume_synced()
-        assert len(list(log.disk._open)) == 1, "the log file is open, and no index"
+        assert len(log.disk.open_files) == 1, "the log file is open, and no index"
     assert ("reading", TXNINDEX) not in calls, "a partition may have a million aborts"
     log.partition.take_snapshot()
     log.sync()
-    assert log.disk.content(TXNINDEX) == log.disk._inode(TXNINDEX, "reading").durable
+    assert log.disk.content(TXNINDEX) == log.disk.durable(TXNINDEX)
     log.reopen(clean=False, is_established=True)
     assert [txn.producer_id for txn in log.all_aborted()] == [1, 2, 1, 3, 2]
 
@@ -358,7 +358,7 @@ def test_a_second_close_syncs_the_time_index_and_nothing_else():
         ("writing", TIMEINDEX.name),
         ("syncing", TIMEINDEX.name),
     ]
-    assert log.disk.content(TIMEINDEX) == log.disk._inode(TIMEINDEX, "reading").durable
+    assert log.disk.content(TIMEINDEX) == log.disk.durable(TIMEINDEX)
 
 
 @pytest.mark.parametrize("sessions", [1, 3])
@@ -441,7 +441,7 @@ def test_a_close_after_a_kill_syncs_the_index_files_that_the_killed_broker_wrote
     for suffix in (".index", ".timeindex"):
         path = DIRECTORY / f"{0:020d}{suffix}"
         assert len(log.disk.content(path)) > 0
-        assert log.disk.content(path) == log.disk._inode(path, "reading").durable
+        assert log.disk.content(path) == log.disk.durable(path)
     assert ".index" in "".join(log.disk.crash(random.Random(1)).list_dir(DIRECTORY))
 
 

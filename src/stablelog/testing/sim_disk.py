@@ -7,17 +7,17 @@ survives. The disk rejects what a real disk rejects, with the same error numbers
 paths, long names, closed files, and what does not fit into `capacity`, if that is set.
 """
 
+import contextlib
 import errno
 import random
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from weakref import WeakSet
 
 from stablelog.env.disk import Buffer, Content, directory_of, pieces_of
 from stablelog.errors import DiskError
+from stablelog.testing.sim_tree import Directory, Inode, Node, Survivors
 
-PAGE_SIZE = 512
 NAME_SIZE_MAX = 255
 
 
@@ -25,35 +25,22 @@ class SimulatedCrash(BaseException):
     """Stops the simulated machine. It is not an Exception, so that no code under test handles it."""
 
 
-@dataclass(slots=True, eq=False)
-class _Inode:
-    """A file's bytes: the current ones and those that are durable."""
-
-    content: bytearray = field(default_factory=bytearray)
-    durable: bytes = b""
-
-
-@dataclass(slots=True, eq=False)
-class _Directory:
-    """A directory's names: the current ones and those that are durable."""
-
-    names: "dict[str, _Node]" = field(default_factory=dict)
-    durable: "dict[str, _Node]" = field(default_factory=dict)
-
-
-_Node = _Inode | _Directory
-
-
 class SimFile:
-    """An open file of a SimDisk."""
+    """A file of a SimDisk that was opened.
 
-    def __init__(self, disk: "SimDisk", inode: _Inode, path: Path) -> None:
+    Attributes:
+        inode: its bytes.
+        path: the name by which it was opened.
+        is_closed: whether it was closed.
+    """
+
+    def __init__(self, disk: "SimDisk", inode: Inode, path: Path) -> None:
         self._disk = disk
         self.inode = inode
-        self._path = path
+        self.path = path
         self._size = len(inode.content)
         self._failed: DiskError | None = None
-        self._closed = False
+        self.is_closed = False
 
     @property
     def size(self) -> int:
@@ -61,29 +48,29 @@ class SimFile:
         return self._size
 
     def _call(self, what: str) -> None:
-        if self._closed:
-            raise DiskError(f"{what} {self._path} failed", errno.EBADF)
-        self._disk.call(what, self._path)
+        if self.is_closed:
+            raise DiskError(f"{what} {self.path} failed", errno.EBADF)
+        self._disk.call(what, self.path)
 
     def append(self, *buffers: Buffer) -> int:
         """Write at the end."""
         if self._failed is not None:
             raise DiskError(
-                f"{self._path} takes no writes after a failed one", self._failed.number, undone=False
+                f"{self.path} takes no writes after a failed one", self._failed.number, undone=False
             )
         joined = b"".join(buffers)
         content = self.inode.content
         try:
             self._call("writing")
-            self._disk.take_room(len(joined), "writing", self._path)
-            self._disk.step(f"append {self._path.name}", torn=(self.inode, joined), path=self._path)
+            self._disk.take_room(len(joined), "writing", self.path)
+            self._disk.step(f"append {self.path.name}", torn=(self.inode, joined), path=self.path)
         except DiskError as error:
             error.size = len(joined)
-            if not self._disk.fails_late or self._closed:
+            if not self._disk.fails_late or self.is_closed:
                 raise
             content[self._size :] = joined[: len(joined) // 2]  # the truncation fails, too
             self._failed = DiskError(
-                f"writing {self._path} failed", error.number, undone=False, size=len(joined)
+                f"writing {self.path} failed", error.number, undone=False, size=len(joined)
             )
             raise self._failed from error
         position = self._size
@@ -95,7 +82,7 @@ class SimFile:
         """A copy of up to `size` bytes."""
         self._call("reading")
         if position < 0 or size < 0:
-            raise DiskError(f"reading {self._path} failed", errno.EINVAL)
+            raise DiskError(f"reading {self.path} failed", errno.EINVAL)
         return bytes(self.inode.content[position : position + size])
 
     def view(self, position: int, size: int) -> memoryview:
@@ -118,9 +105,9 @@ class SimFile:
         """Truncate or extend."""
         self._call("truncating")
         if size < 0:
-            raise DiskError(f"truncating {self._path} to {size} bytes failed", errno.EINVAL)
-        self._disk.take_room(max(0, size - len(self.inode.content)), "truncating", self._path)
-        self._disk.step(f"truncate {self._path.name}", path=self._path)
+            raise DiskError(f"truncating {self.path} to {size} bytes failed", errno.EINVAL)
+        self._disk.take_room(max(0, size - len(self.inode.content)), "truncating", self.path)
+        self._disk.step(f"truncate {self.path.name}", path=self.path)
         content = self.inode.content
         del content[size:]
         content.extend(bytes(size - len(content)))
@@ -129,35 +116,13 @@ class SimFile:
     def sync(self) -> None:
         """Make all bytes of the file durable."""
         self._call("syncing")
-        with self._disk.effect(f"sync {self._path.name}", self._path):
+        with self._disk.effect(f"sync {self.path.name}", self.path):
             self.inode.durable = bytes(self.inode.content)
 
     def close(self) -> None:
         """Release the file; its views stay readable."""
-        self._closed = True
+        self.is_closed = True
         self._disk.released(self)
-
-
-class _Effect:
-    """A change that happens unless its step fails. If the disk fails late, the change happens and the call fails."""
-
-    def __init__(self, disk: "SimDisk", what: str, path: Path) -> None:
-        self._disk = disk
-        self._what = what
-        self._path = path
-        self._late: DiskError | None = None
-
-    def __enter__(self) -> None:
-        try:
-            self._disk.step(self._what, path=self._path)
-        except DiskError as error:
-            if not self._disk.fails_late:
-                raise
-            self._late = DiskError(f"{self._what} failed", error.number, undone=False)
-
-    def __exit__(self, *_: object) -> None:
-        if self._late is not None:
-            raise self._late
 
 
 class SimDisk:
@@ -176,8 +141,8 @@ class SimDisk:
     """
 
     def __init__(self) -> None:
-        self._root = _Directory()
-        self._renamed: list[tuple[_Directory, str, _Node]] = []  # renames since the directory's last sync
+        self._root = Directory()
+        self._renamed: list[tuple[Directory, str, Node]] = []  # renames since the directory's last sync
         self._open: WeakSet[SimFile] = WeakSet()
         self.steps = 0
         self.crash_at: int | None = None
@@ -189,7 +154,7 @@ class SimDisk:
 
     # -- faults ------------------------------------------------------------------------------------------------
 
-    def step(self, what: str, torn: tuple[_Inode, bytes] | None = None, path: Path | None = None) -> None:
+    def step(self, what: str, torn: tuple[Inode, bytes] | None = None, path: Path | None = None) -> None:
         """Count an operation; stop or fail if it is the operation `crash_at` or `fail_at`."""
         self.steps += 1
         if self.steps == self.crash_at:
@@ -199,9 +164,22 @@ class SimDisk:
         if self.steps == self.fail_at:
             raise DiskError(f"{what} at {path} failed on the simulated disk", self.number)
 
-    def effect(self, what: str, path: Path) -> _Effect:
-        """Return a context manager for a step. The body of the `with` statement makes the change."""
-        return _Effect(self, what, path)
+    @contextlib.contextmanager
+    def effect(self, what: str, path: Path) -> Iterator[None]:
+        """Count a step whose change the body of the `with` statement makes.
+
+        A step that fails makes no change. If the disk fails late, the change happens and the call fails.
+        """
+        late = None
+        try:
+            self.step(what, path=path)
+        except DiskError as error:
+            if not self.fails_late:
+                raise
+            late = DiskError(f"{what} failed", error.number, undone=False)
+        yield
+        if late is not None:
+            raise late
 
     def call(self, what: str, path: Path) -> None:
         """Let `fault` fail this call."""
@@ -224,90 +202,76 @@ class SimDisk:
         """Return the disk after a power failure: a random one of its legal states."""
         after = SimDisk()
         after.capacity = self.capacity
-        made: dict[int, _Node] = {}  # surviving copies of files and directories, by the id() of the original
-        after._root = self._survivor(self._root, chance, made)
-        for directory, name, node in self._renamed:
-            home = made.get(id(directory))
-            if id(node) not in made and isinstance(home, _Directory) and directory.names.get(name) is node:
-                home.names[name] = home.durable[name] = self._survivor_of(node, chance, made)
+        after._root = Survivors(chance).of(self._root, self._renamed)
         return after
-
-    def _survivor(self, directory: _Directory, chance: random.Random, made: dict[int, _Node]) -> _Directory:
-        after = _Directory()
-        made[id(directory)] = after
-        for name in sorted(directory.names.keys() | directory.durable.keys()):
-            now, durable = directory.names.get(name), directory.durable.get(name)
-            kept = now if now is durable or chance.random() < 0.5 else durable
-            if kept is None or (isinstance(kept, _Directory) and id(kept) in made):
-                continue  # a directory has one name
-            after.names[name] = after.durable[name] = self._survivor_of(kept, chance, made)
-        return after
-
-    def _survivor_of(self, node: _Node, chance: random.Random, made: dict[int, _Node]) -> _Node:
-        if isinstance(node, _Directory):
-            return self._survivor(node, chance, made)
-        content = _after_crash(node, chance)
-        made[id(node)] = inode = _Inode(bytearray(content), content)
-        return inode
 
     # -- lookup ------------------------------------------------------------------------------------------------
 
-    def _find(self, path: Path) -> _Node | None:
+    def _find(self, path: Path) -> Node | None:
         """Return the file or directory of this name; None if there is none."""
         assert path.is_absolute(), path
-        at: _Node | None = self._root
+        at: Node | None = self._root
         for name in path.parts[1:]:
-            if not isinstance(at, _Directory):
+            if not isinstance(at, Directory):
                 return None
             at = at.names.get(name)
         return at
 
-    def _home(self, path: Path, what: str) -> _Directory:
+    def _home(self, path: Path, what: str) -> Directory:
         """Return the directory that has this name or would have it."""
-        home = self._find(path.parent)
-        if home is None:
-            above = path.parent
-            while self._find(above) is None:
-                above = above.parent
-            if isinstance(self._find(above), _Directory):
-                raise FileNotFoundError(errno.ENOENT, "the directory is missing", str(path))
+        above = path.parent
+        while (home := self._find(above)) is None:
+            above = above.parent
+        if not isinstance(home, Directory):
             raise DiskError(f"{what} {path} failed", errno.ENOTDIR)
-        if not isinstance(home, _Directory):
-            raise DiskError(f"{what} {path} failed", errno.ENOTDIR)
+        if above != path.parent:
+            raise FileNotFoundError(errno.ENOENT, "the directory is missing", str(path))
         if len(path.name.encode()) > NAME_SIZE_MAX:
             raise DiskError(f"{what} {path} failed", errno.ENAMETOOLONG)
         return home
 
-    def _inode(self, path: Path, what: str) -> _Inode:
+    def _inode(self, path: Path, what: str) -> Inode:
         node = self._home(path, what).names.get(path.name)
         if node is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", str(path))
-        if isinstance(node, _Directory):
+        if isinstance(node, Directory):
             raise DiskError(f"{what} {path} failed", errno.EISDIR)
         return node
 
-    def _directory(self, path: Path, what: str) -> _Directory:
+    def _directory(self, path: Path, what: str) -> Directory:
         node = self._find(path)
         if node is None:
             self._home(path, what)
             raise FileNotFoundError(errno.ENOENT, "no such directory", str(path))
-        if not isinstance(node, _Directory):
+        if not isinstance(node, Directory):
             raise DiskError(f"{what} {path} failed", errno.ENOTDIR)
         return node
 
     def files(self, path: Path = Path("/")) -> Iterator[Path]:
         """The paths of all files under a directory, in order."""
+        return (found for found, _ in self._inodes(path))
+
+    def _inodes(self, path: Path) -> Iterator[tuple[Path, Inode]]:
         for name, node in sorted(self._directory(path, "listing").names.items()):
-            if isinstance(node, _Directory):
-                yield from self.files(path / name)
+            if isinstance(node, Directory):
+                yield from self._inodes(path / name)
             else:
-                yield path / name
+                yield path / name, node
+
+    @property
+    def open_files(self) -> list[SimFile]:
+        """The files that were opened, not closed and are still referred to."""
+        return list(self._open)
 
     # -- damage ------------------------------------------------------------------------------------------------
 
     def content(self, path: Path) -> bytearray:
         """Return the bytes of a file for changes in place. A change is durable only if the file is synced."""
         return self._inode(path, "reading").content
+
+    def durable(self, path: Path) -> bytes:
+        """Return the bytes of a file that its last sync has made durable."""
+        return self._inode(path, "reading").durable
 
     def damage(self, path: Path, content: bytes) -> None:
         """Replace a file's bytes, as a disk does that corrupts durable data."""
@@ -329,7 +293,7 @@ class SimDisk:
         home = self._home(path, "opening")
         if create and path.name not in home.names:
             self.step(f"create {path.name}", path=path)
-            home.names[path.name] = _Inode()
+            home.names[path.name] = Inode()
         file = SimFile(self, self._inode(path, "opening"), path)
         self._open.add(file)
         return file
@@ -342,7 +306,7 @@ class SimDisk:
     def is_dir(self, path: Path) -> bool:
         """Whether a directory of this name exists."""
         self.call("looking for", path)
-        return isinstance(self._find(path), _Directory)
+        return isinstance(self._find(path), Directory)
 
     def size(self, path: Path) -> int:
         """Bytes in a file."""
@@ -359,7 +323,7 @@ class SimDisk:
         content = b"".join(pieces_of(content))
         home = self._replaceable(path, content)
         with self.effect(f"write {path.name}", path):
-            home.names[path.name] = home.durable[path.name] = _Inode(bytearray(content), bytes(content))
+            home.names[path.name] = home.durable[path.name] = Inode(bytearray(content), bytes(content))
 
     def write_together(self, files: Mapping[Path, Content]) -> None:
         """Replace files of one directory. Each content is durable before the first rename, the names after the last."""
@@ -372,7 +336,7 @@ class SimDisk:
             self.take_room(size, "writing files of", directory)
             for path, home in homes.items():
                 with self.effect(f"write {path.name}", path):
-                    home.names[path.name] = _Inode(bytearray(contents[path]), contents[path])
+                    home.names[path.name] = Inode(bytearray(contents[path]), contents[path])
                 is_replaced = True
             with self.effect(f"sync directory {directory.name}", directory):
                 for path, home in homes.items():
@@ -386,13 +350,13 @@ class SimDisk:
         """Replace the file as a whole, without a sync."""
         home = self._replaceable(path, content)
         with self.effect(f"write unsynced {path.name}", path):
-            home.names[path.name] = _Inode(bytearray(content))
+            home.names[path.name] = Inode(bytearray(content))
 
-    def _replaceable(self, path: Path, content: bytes) -> _Directory:
+    def _replaceable(self, path: Path, content: bytes) -> Directory:
         try:
             self.call("writing", path)
             home = self._home(path.with_name(path.name + ".tmp"), "writing")
-            if isinstance(home.names.get(path.name), _Directory):
+            if isinstance(home.names.get(path.name), Directory):
                 raise DiskError(f"writing {path} failed", errno.EISDIR)
             self.take_room(len(content), "writing", path)
         except DiskError as error:
@@ -414,9 +378,9 @@ class SimDisk:
                 self.make_dir(path.parent)
             home = self._home(path, "making")
             with self.effect(f"make directory {path.name}", path):
-                made = home.names.setdefault(path.name, _Directory())
+                made = home.names.setdefault(path.name, Directory())
                 home.durable[path.name] = made
-        elif not isinstance(node, _Directory):
+        elif not isinstance(node, Directory):
             raise DiskError(f"making {path} failed", errno.ENOTDIR)
 
     def rename(self, source: Path, target: Path) -> None:
@@ -428,16 +392,16 @@ class SimDisk:
         aim, there = self._home(target, "renaming"), self._find(target)
         if there is node:
             return
-        if target in source.parents:
-            raise DiskError(f"renaming {source} failed", errno.ENOTEMPTY)
-        if isinstance(there, _Directory) and not isinstance(node, _Directory):
-            raise DiskError(f"renaming {source} failed", errno.EISDIR)
-        if isinstance(there, _Inode) and isinstance(node, _Directory):
-            raise DiskError(f"renaming {source} failed", errno.ENOTDIR)
-        if isinstance(there, _Directory) and there.names:
-            raise DiskError(f"renaming {source} failed", errno.ENOTEMPTY)
-        if source in target.parents:
-            raise DiskError(f"renaming {source} failed", errno.EINVAL)
+        is_onto_directory = isinstance(there, Directory)
+        for is_wrong, number in (
+            (target in source.parents, errno.ENOTEMPTY),
+            (is_onto_directory and not isinstance(node, Directory), errno.EISDIR),
+            (isinstance(there, Inode) and isinstance(node, Directory), errno.ENOTDIR),
+            (isinstance(there, Directory) and bool(there.names), errno.ENOTEMPTY),
+            (source in target.parents, errno.EINVAL),
+        ):
+            if is_wrong:
+                raise DiskError(f"renaming {source} failed", number)
         with self.effect(f"rename {source.name}", source):
             aim.names[target.name] = home.names.pop(source.name)
             self._renamed.append((aim, target.name, node))
@@ -450,7 +414,7 @@ class SimDisk:
         except FileNotFoundError:
             return
         node = home.names.get(path.name)
-        if isinstance(node, _Directory):
+        if isinstance(node, Directory):
             raise DiskError(f"removing {path} failed", errno.EISDIR)
         if node is not None:
             with self.effect(f"remove {path.name}", path):
@@ -463,7 +427,7 @@ class SimDisk:
         if node is None:
             return
         names = self._directory(path, "removing").names
-        if any(isinstance(child, _Directory) for child in list(names.values())):
+        if any(isinstance(child, Directory) for child in list(names.values())):
             raise DiskError(f"removing {path} failed", errno.ENOTEMPTY)
         for name in list(names):
             self.remove(path / name)
@@ -483,12 +447,12 @@ class SimDisk:
         """Make a file that takes space."""
         self.call("allocating", path)
         home = self._home(path, "allocating")
-        if isinstance(home.names.get(path.name), _Directory):
+        if isinstance(home.names.get(path.name), Directory):
             raise DiskError(f"allocating {path} failed", errno.EISDIR)
         home.names.pop(path.name, None)
         self.take_room(size, "allocating", path)
         self.step(f"allocate {path.name}", path=path)
-        home.names[path.name] = _Inode(bytearray(size))
+        home.names[path.name] = Inode(bytearray(size))
 
     def free_size(self, path: Path) -> int:
         """Bytes that may still be written."""
@@ -496,28 +460,5 @@ class SimDisk:
         self._directory(path, "looking at the free space of")
         if self.capacity is None:
             return 1 << 40
-        inodes = {file.inode for file in list(self._open)}
-        inodes.update(_inodes(self._root))
+        inodes = {file.inode for file in self.open_files} | {inode for _, inode in self._inodes(Path("/"))}
         return max(0, self.capacity - sum(len(inode.content) for inode in inodes))
-
-
-def _inodes(directory: _Directory) -> Iterator[_Inode]:
-    for node in list(directory.names.values()):
-        if isinstance(node, _Directory):
-            yield from _inodes(node)
-        else:
-            yield node
-
-
-def _after_crash(inode: _Inode, chance: random.Random) -> bytes:
-    """Return what is left of a file: the durable bytes, and of the rest any subset of pages, torn at any byte."""
-    durable, content = inode.durable, bytes(inode.content)
-    if content[: len(durable)] != durable:
-        return content if chance.random() < 0.5 else durable  # it was truncated without a sync
-    size = chance.choice((len(durable), len(content), chance.randint(len(durable), len(content))))
-    left = bytearray(content[:size])
-    for page in range(len(durable), size, PAGE_SIZE):
-        if chance.random() < 0.3:
-            lost = slice(page, min(page + PAGE_SIZE, size))
-            left[lost] = bytes(lost.stop - lost.start)
-    return bytes(left)

@@ -1,0 +1,89 @@
+"""The names and bytes of a simulated disk: the current ones, the durable ones, and what a crash leaves of them."""
+
+import random
+from dataclasses import dataclass, field
+
+PAGE_SIZE = 512
+
+
+@dataclass(slots=True, eq=False)
+class Inode:
+    """A file's bytes: the current ones and those that are durable."""
+
+    content: bytearray = field(default_factory=bytearray)
+    durable: bytes = b""
+
+    def after_crash(self, chance: random.Random) -> bytes:
+        """Return what is left: the durable bytes, and of the rest any subset of pages, torn at any byte."""
+        durable, content = self.durable, bytes(self.content)
+        if content[: len(durable)] != durable:
+            return content if chance.random() < 0.5 else durable  # it was truncated without a sync
+        size = chance.choice((len(durable), len(content), chance.randint(len(durable), len(content))))
+        left = bytearray(content[:size])
+        for page in range(len(durable), size, PAGE_SIZE):
+            if chance.random() < 0.3:
+                lost = slice(page, min(page + PAGE_SIZE, size))
+                left[lost] = bytes(lost.stop - lost.start)
+        return bytes(left)
+
+
+@dataclass(slots=True, eq=False)
+class Directory:
+    """A directory's names: the current ones and those that are durable."""
+
+    names: "dict[str, Node]" = field(default_factory=dict)
+    durable: "dict[str, Node]" = field(default_factory=dict)
+
+
+Node = Inode | Directory
+
+
+class Survivors:
+    """The tree after a power failure: a random one of its legal states.
+
+    Args:
+        chance: decides what survives.
+    """
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._made: dict[
+            int, Node
+        ] = {}  # surviving copies of files and directories, by the id() of the original
+
+    def of(self, root: Directory, renamed: list[tuple[Directory, str, Node]]) -> Directory:
+        """Return what is left of the tree.
+
+        Args:
+            root: its root.
+            renamed: directory, name and node of each rename since the directory's last sync. The node has at least one
+                of its two names.
+        """
+        after = self._directory(root)
+        for directory, name, node in renamed:
+            home = self._made.get(id(directory))
+            if (
+                id(node) not in self._made
+                and isinstance(home, Directory)
+                and directory.names.get(name) is node
+            ):
+                home.names[name] = home.durable[name] = self._node(node)
+        return after
+
+    def _directory(self, directory: Directory) -> Directory:
+        after = Directory()
+        self._made[id(directory)] = after
+        for name in sorted(directory.names.keys() | directory.durable.keys()):
+            now, durable = directory.names.get(name), directory.durable.get(name)
+            kept = now if now is durable or self._chance.random() < 0.5 else durable
+            if kept is None or (isinstance(kept, Directory) and id(kept) in self._made):
+                continue  # a directory has one name
+            after.names[name] = after.durable[name] = self._node(kept)
+        return after
+
+    def _node(self, node: Node) -> Node:
+        if isinstance(node, Directory):
+            return self._directory(node)
+        content = node.after_crash(self._chance)
+        self._made[id(node)] = inode = Inode(bytearray(content), content)
+        return inode
