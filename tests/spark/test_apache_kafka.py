@@ -11,7 +11,7 @@ from stablelog.spark import count
 from stablelog.spark.planning import Limits
 from tests.spark.histories import Writers, truth
 from tests.spark.reading import make, rows, settled, tasks
-from tests.spark.test_times import FIRST_MS, check_events, filled_with_events, ways
+from tests.spark.segments.test_times import FIRST_MS, check_events, filled_with_events, ways
 
 pytestmark = [pytest.mark.java, pytest.mark.slow]
 COLUMNS = ("partition", "offset", "value")

@@ -18,7 +18,7 @@ from stablelog.spark.options import read_options
 from stablelog.spark.record_count import count
 from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.source.counting import files_count
-from stablelog.spark.source.directory_log import read
+from stablelog.spark.source.extent_reader import read
 from tests.clients.drivers import TIMEOUT_S, unique
 from tests.log.test_compaction import HOUR_MS, KeyedLog, compact_somehow, random_words
 from tests.log.timeline import DIRECTORY

@@ -21,7 +21,16 @@ from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.errors import Corrupt, Unavailable, naming
 from stablelog.log.log_start import LOG_START_FILE, decode_log_start
-from stablelog.log.names import LOG, SUMMARY, TXNINDEX, is_log, is_snapshot, offset_of
+from stablelog.log.names import (
+    LOG,
+    PRODUCERS,
+    SNAPSHOT,
+    SUMMARY,
+    TXNINDEX,
+    file_path,
+    log_offsets,
+    snapshot_offsets,
+)
 from stablelog.log.snapshots import decode_producers, decode_snapshot
 from stablelog.log.summary import Summary
 from stablelog.log.transaction_index import AbortedTxn
@@ -29,7 +38,6 @@ from stablelog.spark.planning import Extent, Piece
 from stablelog.spark.segments.segment_file import Behind, Gone, SegmentFile, read_or_nothing, status_of
 
 TICK_NS = 100_000_000
-SNAPSHOT, PRODUCERS = ".snapshot", ".producers"
 
 
 class FileSpan:
@@ -179,7 +187,7 @@ class PartitionFiles:
             self._changed_ns = changed_ns if changed_ns < looked_ns - TICK_NS else -1
         except OSError as error:
             raise Unavailable(f"{self.directory} cannot be read: {error.strerror}") from error
-        bases = sorted(offset_of(name) for name in names if is_log(name))
+        bases = log_offsets(names)
         summarized = {name for name in names if name.endswith(SUMMARY)}
         known = {segment.base_offset: segment for segment in self.segments if segment.sealed and not anew}
         segments = []
@@ -376,56 +384,52 @@ class PartitionFiles:
     def _known_point(self) -> tuple[int, dict[int, int]]:
         """An offset from which a scan finds every open transaction, and the transactions that are open there."""
         last = self.segments[-1]
-        for name in sorted(os.listdir(self.directory), reverse=True):
-            if not is_snapshot(name) or not name.endswith(SNAPSHOT):
-                continue
-            offset = offset_of(name)
-            if not self.first_offset <= offset or (
-                offset > last.base_offset and last.locate(offset - 1) is None
-            ):
+        for offset in reversed(snapshot_offsets(os.listdir(self.directory))):
+            path = file_path(self.directory, offset, SNAPSHOT)
+            if offset < self.first_offset or (offset > last.base_offset and last.locate(offset - 1) is None):
                 continue  # The snapshot is of records that were removed, or lost in a crash.
             try:
-                with naming(self.directory / name):
-                    producers = decode_snapshot(read_or_nothing(self.directory / name), 0)
+                with naming(path):
+                    producers = decode_snapshot(read_or_nothing(path), 0)
             except Corrupt:
                 continue
-            if offset > self._aborts_known_to(name):
-                continue
-            return offset, {
-                producer.producer_id: producer.txn_first_offset
-                for producer in producers
-                if producer.txn_first_offset >= 0
-            }
+            if offset <= self._aborts_known_to(offset):
+                return offset, {
+                    producer.producer_id: producer.txn_first_offset
+                    for producer in producers
+                    if producer.txn_first_offset >= 0
+                }
         for segment in reversed(self.segments):
-            if segment.summary is not None and segment.summary.stable_offset <= self._aborts_known_to(""):
+            if segment.summary is not None and segment.summary.stable_offset <= self._aborts_known_to(None):
                 return max(segment.summary.stable_offset, self.first_offset), {}
         return self.first_offset, {}
 
-    def _aborts_known_to(self, snapshot: str) -> int:
+    def _aborts_known_to(self, snapshot: int | None) -> int:
         """The offset up to which no transaction index is missing.
 
         For a sealed segment the summary shows it; for the growing one, a file beside a snapshot. Without either, an
         index that does not exist may have been lost, and a reader would get aborted records.
         """
-        last = self.segments[-1]
+        last, agrees = self.segments[-1], self._progress_agrees(snapshot)
         for place, segment in enumerate(self.segments):
-            if segment.summary is not None or place in self._with_aborts:
-                continue
-            if segment is not last or not self._progress_agrees(snapshot):
+            is_known = segment.summary is not None or place in self._with_aborts
+            if not is_known and not (segment is last and agrees):
                 return segment.base_offset
-        return last.base_offset if self._progress_agrees(snapshot) is False else 2**63 - 1
+        return last.base_offset if agrees is False else 2**63 - 1
 
-    def _progress_agrees(self, snapshot: str) -> bool | None:
+    def _progress_agrees(self, snapshot: int | None) -> bool | None:
         """Whether the growing segment's transaction index is the same as at a snapshot; None if no file shows it."""
+        if snapshot is None:
+            return None
+        path, last = file_path(self.directory, snapshot, PRODUCERS), self.segments[-1]
         try:
-            content = read_or_nothing((self.directory / snapshot).with_suffix(PRODUCERS)) if snapshot else b""
-            with naming(self.directory / snapshot):
-                _, progress = decode_producers(content)
+            with naming(path):
+                _, progress = decode_producers(read_or_nothing(path))
         except Corrupt:
             return None
-        if progress.base_offset != self.segments[-1].base_offset:
+        if progress.base_offset != last.base_offset:
             return None
-        entries = read_or_nothing(self.segments[-1].beside(TXNINDEX))
+        entries = read_or_nothing(last.beside(TXNINDEX))
         return crc32c(entries[: progress.txnindex_size]) == progress.txnindex_crc
 
     def _follow(

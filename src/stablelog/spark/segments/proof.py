@@ -43,7 +43,7 @@ def prove_segment(descriptor: int, extent: Extent) -> None:
     key = (found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size, *extent.proof)
     if key in _proven:
         return
-    if found.st_size != extent.proof[0] or _headers_crc(descriptor, found.st_size) != extent.proof[1]:
+    if found.st_size != extent.proof[0] or headers_crc(descriptor, found.st_size) != extent.proof[1]:
         _name_damage(extent, found.st_ino)
     _proven[key] = None
     while len(_proven) > PROVEN_MAX:
@@ -67,7 +67,7 @@ def _name_damage(extent: Extent, inode: int) -> None:
         raise
 
 
-def _headers_crc(descriptor: int, size: int) -> int | None:
+def headers_crc(descriptor: int, size: int) -> int | None:
     """CRC-32C over the batch headers of a whole log file; None if its bytes are not whole batches."""
     if not size:
         return 0

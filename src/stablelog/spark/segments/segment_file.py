@@ -6,9 +6,10 @@ Format: docs/formats.md.
 """
 
 import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,11 +22,11 @@ from stablelog.log.names import INDEX, LOG, TXNINDEX
 from stablelog.log.offset_index import ENTRY as INDEX_ENTRY
 from stablelog.log.offset_index import OffsetIndex
 from stablelog.log.proof import prove_headers
+from stablelog.log.scan import Torn, scan_headers
 from stablelog.log.summary import Summary
 from stablelog.log.transaction_index import ENTRY as TXN_ENTRY
 from stablelog.log.transaction_index import TransactionIndex
 
-WALK_SIZE = 64 << 10
 READ_SIZE = 4096
 MARK_SIZE = 64 << 10  # bytes between two remembered places of a growing segment
 
@@ -36,25 +37,6 @@ class Gone(Exception):
 
 class Behind(Gone):
     """The visible files lack data that the broker has: they are a copy, or a mount that shows an earlier state."""
-
-
-def walk(descriptor: int, position: int, size: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Each whole batch in [position, size) of a log file, as (position, header).
-
-    Raises:
-        Corrupt: what stands where a header should is not one.
-    """
-    chunk, at = b"", position  # the chunk begins at `at`
-    while size - position >= HEADER.size:
-        if position + HEADER.size > at + len(chunk):
-            chunk, at = os.pread(descriptor, min(WALK_SIZE, size - position), position), position
-            if len(chunk) < HEADER.size:
-                return
-        header = read_header(chunk, position - at)
-        if position + header.size > size:
-            return
-        yield position, header
-        position += header.size
 
 
 class Located(NamedTuple):
@@ -204,8 +186,12 @@ class SegmentFile:
         return open_log_file(self.path)
 
     def _walk(self, descriptor: int, position: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield the batches from the one at `position`. A torn batch at the end of a growing file is left out."""
         try:
-            yield from walk(descriptor, position, self.size)
+            for at, header, _ in scan_headers(partial(_read_at, descriptor), position, self.size):
+                yield at, header
+        except Torn:
+            return
         except Corrupt as error:
             self.prove()  # If there is a summary, the proof names the damaged batch.
             raise Corrupt(f"{self.path}: {error}") from error
@@ -227,14 +213,8 @@ class SegmentFile:
         except Corrupt:
             return None
         index = self._offset_index()
-        low, high = 0, len(index)
-        while low < high:
-            middle = (low + high) // 2
-            if index[middle][1] < position:
-                low = middle + 1
-            else:
-                high = middle
-        agrees = low < len(index) and index[low] == (header.last_offset, position)
+        place = bisect_left(range(len(index)), position, key=lambda at: index[at][1])
+        agrees = place < len(index) and index[place] == (header.last_offset, position)
         return header if agrees and header.base_offset >= self.base_offset else None
 
     def _offset_index(self) -> OffsetIndex:
@@ -256,21 +236,23 @@ class SegmentFile:
         """
         if self._txn_index is not None:
             return self._txn_index
-        path = self.beside(TXNINDEX)
-        if self.summary is not None and self.summary.txnindex_size == 0:
-            content = b""
-        else:
-            content = read_or_nothing(path)
-            if self.summary is not None and crc32c(content) != self.summary.txnindex_crc:
-                if not os.path.exists(self.path):
-                    raise Gone(self.path)
-                raise Corrupt(
-                    f"{path} is damaged, and what was aborted there is not known; its broker makes it anew when it is restarted"
-                )
+        path, summary = self.beside(TXNINDEX), self.summary
+        is_empty = summary is not None and summary.txnindex_size == 0
+        content = b"" if is_empty else read_or_nothing(path)
+        if summary is not None and not is_empty and crc32c(content) != summary.txnindex_crc:
+            if not os.path.exists(self.path):
+                raise Gone(self.path)
+            raise Corrupt(
+                f"{path} is damaged, and what was aborted there is not known. Its broker rebuilds it when it is restarted"
+            )
         index = TransactionIndex(content[: len(content) // TXN_ENTRY.size * TXN_ENTRY.size])
         if self.sealed:
             self._txn_index = index
         return index
+
+
+def _read_at(descriptor: int, position: int, size: int) -> bytes:
+    return os.pread(descriptor, size, position)
 
 
 def open_log_file(path: str) -> int:

@@ -15,6 +15,7 @@ from stablelog.client.cluster import EARLIEST, LATEST, Cluster, Missing
 from stablelog.errors import Corrupt, InvalidConfig, OffsetOutOfRange, Unavailable
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import FetchSpan, Piece, Span, shares
+from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.segments.times import first_in_batch, may_hold
 from stablelog.spark.source.resolve import Range, lost, name
 from stablelog.types import TopicPartition
@@ -135,7 +136,9 @@ class BrokerLog:
             self._record_sizes[wanted.place] = known
         return known
 
-    def files_of(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> dict[Range, None]:
+    def files_of(
+        self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
+    ) -> Mapping[Range, PartitionFiles | None]:
         """As `Log`: none are looked for."""
         return dict.fromkeys(ranges)
 

@@ -4,126 +4,39 @@ With a broker, the broker reports the partitions and the offsets that may be rea
 Without a broker, all of this comes from the directory. Nothing is ever written.
 """
 
-import fcntl
 import logging
-import mmap
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from stablelog.batch.header import headers_in
-from stablelog.client.cluster import LATEST, Cluster, Missing
-from stablelog.errors import Corrupt, InvalidConfig, NewerFormat, Unavailable
-from stablelog.log.kafka_files import (
-    LOG_START_CHECKPOINT,
-    META_FILE,
-    METADATA_FILE,
-    decode_meta,
-    decode_offset_checkpoint,
-    decode_partition_metadata,
-    node_id_in,
-)
-from stablelog.log.names import COMMIT_SUFFIXES, DELETED
+from stablelog.client.cluster import LATEST, Missing
+from stablelog.errors import InvalidConfig, Unavailable
 from stablelog.spark.options import ReadOptions
-from stablelog.spark.planning import Extent, Piece, Span
+from stablelog.spark.planning import Span
+from stablelog.spark.segments.data_directory import (
+    check_is_closed,
+    is_commit_ordered,
+    is_directory_of,
+    log_starts,
+    node_id_of,
+    topic_id_of,
+)
 from stablelog.spark.segments.partition_files import PartitionFiles
-from stablelog.spark.segments.segment_file import Behind, Gone, open_log_file
+from stablelog.spark.segments.segment_file import Behind, Gone
 from stablelog.spark.segments.times import first_in_files
-from stablelog.spark.source import broker_log
+from stablelog.spark.source.broker_log import BrokerLog
 from stablelog.spark.source.counting import files_limited
-from stablelog.spark.source.resolve import Range, lost, name
+from stablelog.spark.source.resolve import Range, name
 from stablelog.types import TopicPartition
 
 log = logging.getLogger(__name__)
-LOCK_FILE = ".lock"
 PAUSE_S = 0.01
 TRIES = 5  # How often a plan is retried because retention removed a file meanwhile.
-# Files of a piece that are opened before the first is read, so that retention cannot remove their content.
-OPEN_MAX = 256
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<index>\d+)")
 _Found = TypeVar("_Found")
-
-
-def topic_id_of(directory: Path) -> str:
-    """The id of the topic that a partition's directory belongs to; empty if no file contains it."""
-    path = directory / METADATA_FILE
-    try:
-        return decode_partition_metadata(path.read_bytes(), path).hex
-    except (OSError, Corrupt, NewerFormat):
-        return ""
-
-
-def _is_of(directory: Path | None, topic_id: str) -> bool:
-    """Whether this is the directory of a partition of that topic, and can be read."""
-    if directory is None or not os.access(directory, os.R_OK | os.X_OK):
-        return False
-    return not topic_id or topic_id_of(directory) == topic_id
-
-
-def node_id_of(data: Path) -> int | None:
-    """The id of the broker that a data directory belongs to; None if no file contains it."""
-    try:
-        return node_id_in(decode_meta((data / META_FILE).read_bytes()))
-    except OSError:
-        return None
-
-
-def is_commit_ordered(directory: Path) -> bool:
-    """Whether committed readers of a partition get its records in commit order instead of the order of its files."""
-    return any(name.endswith(COMMIT_SUFFIXES) for name in os.listdir(directory))
-
-
-def log_starts(data: Path) -> dict[TopicPartition, int]:
-    """The log start offsets that the data directory records.
-
-    Raises:
-        NewerFormat: a later release has written the file.
-        Corrupt: the file is not what it should be.
-        Unavailable: the file cannot be read.
-    """
-    path = data / LOG_START_CHECKPOINT
-    try:
-        return decode_offset_checkpoint(path.read_bytes(), path)
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
-
-
-def check_is_closed(data: Path) -> None:
-    """Check that no broker has a data directory open: only the broker knows which records are durable.
-
-    stablelog locks the file by `flock`, Apache Kafka by `lockf`. A lock that is held on another machine may not be seen.
-
-    Raises:
-        InvalidConfig: a broker has it open.
-        Unavailable: the lock cannot be read.
-    """
-    path = data / LOCK_FILE
-    try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-    except FileNotFoundError:
-        return  # The directory is a copy of partitions.
-    except OSError as error:
-        raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
-    try:
-        for lock in (fcntl.flock, fcntl.lockf):
-            lock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise InvalidConfig(
-            f"{data} is open by a running broker, and only that knows up to where its records are durable: give its address, "
-            "option kafka.bootstrap.servers; or stop it"
-        ) from error
-    except OSError as error:
-        log.warning(
-            "%s cannot be locked (%s): whether a broker has it open is not known", path, error.strerror
-        )
-    finally:
-        os.close(descriptor)
 
 
 class _Files:
@@ -283,12 +196,11 @@ def _span(files: PartitionFiles, start: int, end: int, topic_id: str) -> Span:
     return steadily(files, attempt)
 
 
-class SharedLog:
+class SharedLog(BrokerLog):
     """The log of brokers whose data directory, or some partitions of it, can be read from here."""
 
-    def __init__(self, options: ReadOptions, broker: broker_log.BrokerLog) -> None:
-        self._options = options
-        self.broker = broker
+    def __init__(self, options: ReadOptions) -> None:
+        super().__init__(options)
         self._files = _Files()
         self._roots: dict[int, list[str]] = {}  # the brokers' data directories, by node id
         self._directories: dict[
@@ -296,27 +208,11 @@ class SharedLog:
         ] = {}  # (leader, None where the files are not seen)
         self._commit_ordered: set[TopicPartition] = set()  # of those, where they are and do not serve
 
-    def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
-        """As `Log`."""
-        return self.broker.partitions(there_only=there_only)
-
-    def earliest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """As `Log`."""
-        return self.broker.earliest(places)
-
-    def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """As `Log`."""
-        return self.broker.latest(places)
-
-    def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """As `Log`."""
-        return self.broker.at_times(times)
-
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
         """As `Log`. The directory is listed after the broker has reported the ranges as stable."""
         for wanted, files in self.files_of(ranges, topic_ids).items():
             if files is None:
-                yield from self.broker.spans([wanted], topic_ids)
+                yield from super().spans([wanted], topic_ids)
             else:
                 yield self._span(files, wanted, topic_ids)
 
@@ -326,7 +222,7 @@ class SharedLog:
         except Unavailable as error:
             # Retention removed a file, or the files lack data. The range is fetched instead; its task reports any loss.
             log.info("%s is fetched: %s", name(wanted.place), error)
-            return next(iter(self.broker.spans([wanted], topic_ids)))
+            return next(iter(super().spans([wanted], topic_ids)))
 
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
@@ -336,9 +232,7 @@ class SharedLog:
         if self._options.isolation == "read_committed":
             places = [wanted.place for wanted, files in found.items() if files is not None]
             ends = (
-                self.broker.cluster.list_offsets(dict.fromkeys(places, LATEST), "read_uncommitted")
-                if places
-                else {}
+                self.cluster.list_offsets(dict.fromkeys(places, LATEST), "read_uncommitted") if places else {}
             )
             for wanted, files in found.items():
                 if files is not None:
@@ -352,7 +246,7 @@ class SharedLog:
         """The files of a partition, if this is their directory, and not one of the same name elsewhere."""
         leader = self._leader(place)
         known = self._directories.get(place)
-        if known is None or known[0] != leader or not _is_of(known[1], topic_id):
+        if known is None or known[0] != leader or not is_directory_of(known[1], topic_id):
             known = self._directories[place] = leader, self._look(place, leader, topic_id)
         directory = known[1]
         if directory is not None:
@@ -372,12 +266,12 @@ class SharedLog:
             roots = [self._options.path]
         else:
             if leader not in self._roots:
-                self._roots = {leader: [], **self.broker.cluster.log_directories([place])}
+                self._roots = {leader: [], **self.cluster.log_directories([place])}
             roots = self._roots[leader]
         # All brokers of a cluster may use the same paths on their machines. A follower's files may end before the
         # markers of aborted transactions, so a reader would get aborted records.
         directories = [Path(root) / name(place) for root in roots if node_id_of(Path(root)) in (leader, None)]
-        found = next((directory for directory in directories if _is_of(directory, topic_id)), None)
+        found = next((directory for directory in directories if is_directory_of(directory, topic_id)), None)
         if found is None or self._options.isolation != "read_committed" or not is_commit_ordered(found):
             return found
         if self._options.scan == "files":
@@ -388,10 +282,9 @@ class SharedLog:
         return None
 
     def _leader(self, place: TopicPartition) -> int:
-        cluster = self.broker.cluster
         try:
-            return cluster.retrying(
-                f"looking for the leader of {name(place)}", lambda: cluster.leader(*place)
+            return self.cluster.retrying(
+                f"looking for the leader of {name(place)}", lambda: self.cluster.leader(*place)
             )
         except Unavailable:
             return -1  # it has none now
@@ -407,110 +300,10 @@ class SharedLog:
         found = self.files_of(ranges, topic_ids)
         seen = {wanted: files for wanted, files in found.items() if files is not None}
         if len(seen) < len(ranges):
-            return self.broker.limited(ranges, topic_ids, count_max, size_max)
+            return super().limited(ranges, topic_ids, count_max, size_max)
         committed = self._options.isolation == "read_committed"
         try:
             ends = files_limited(seen, count_max, size_max, committed=committed)
         except Gone:  # Retention removed a file, or the files lack data.
-            return self.broker.limited(ranges, topic_ids, count_max, size_max)
+            return super().limited(ranges, topic_ids, count_max, size_max)
         return {wanted.place: end for wanted, end in ends.items()}
-
-    def close(self) -> None:
-        """As `Log`."""
-        self.broker.close()
-
-
-# -- in the tasks ----------------------------------------------------------------------------------------------
-
-
-def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: Any) -> Iterator[Any]:
-    """The Arrow batches of a piece, decoded from the segment files, or from the broker if a file is not available.
-
-    Args:
-        options: the options of the read.
-        cluster: the brokers, if there are any.
-        piece: what to read.
-        decoder: a decoder of this partition with the wanted columns.
-
-    Raises:
-        Unavailable: a file was removed meanwhile, and there is no broker that has what it held.
-        Corrupt: a file is damaged; names the file and the offset. Where its summary shows it, nothing of the file was
-            handed out.
-    """
-    opened: list[int] = []
-    try:
-        for extent in piece.extents[:OPEN_MAX]:
-            opened.append(_open(extent))  # noqa: PERF401 - those that were opened are to be closed
-        if piece.extents and piece.topic_id:
-            directory = Path(piece.extents[0].path).parent
-            if topic_id_of(directory) != piece.topic_id:
-                raise Gone(str(directory))
-        for place, extent in enumerate(piece.extents):
-            if place >= len(opened):
-                opened.append(_open(extent))
-            yield from _read_extent(opened[place], extent, piece, decoder)
-    except (Gone, Unavailable) as error:
-        reached = max(decoder.next_offset, piece.start)
-        if cluster is None:
-            lost(
-                options,
-                f"{error} was removed while it was read: offsets {reached} to {piece.end - 1} of {piece.topic}-{piece.partition}",
-            )
-            return
-        # This machine is not the one that planned, or retention removed the file: the range is fetched from the broker.
-        yield from broker_log.read(options, cluster, replace(piece, start=reached), decoder)
-    finally:
-        for descriptor in opened:
-            os.close(descriptor)
-
-
-def _open(extent: Extent) -> int:
-    try:
-        descriptor = open_log_file(extent.path)
-    except Gone:
-        # The broker keeps removed files under another name for a while, by default a minute.
-        descriptor = open_log_file(extent.path + DELETED)
-    if os.fstat(descriptor).st_ino != extent.inode:
-        os.close(descriptor)
-        raise Gone(extent.path)
-    return descriptor
-
-
-def _read_extent(descriptor: int, extent: Extent, piece: Piece, decoder: Any) -> Iterator[Any]:
-    from stablelog.spark.segments.proof import prove_segment  # imports NumPy, which the driver does not need
-
-    size = os.fstat(descriptor).st_size
-    if size < extent.position + extent.size:
-        raise Corrupt(
-            f"{extent.path} has {size} bytes, and {extent.position + extent.size} when the read was planned: it was cut. "
-            "Restore the file"
-        )
-    try:
-        prove_segment(descriptor, extent)
-    except Corrupt as error:
-        raise Corrupt(f"{piece.topic}-{piece.partition} cannot be read: {error}") from error
-    skipped = extent.position % mmap.ALLOCATIONGRANULARITY
-    mapped = mmap.mmap(
-        descriptor, extent.size + skipped, access=mmap.ACCESS_READ, offset=extent.position - skipped
-    )
-    mapped.madvise(mmap.MADV_SEQUENTIAL)
-    view = memoryview(mapped)[skipped:]
-    try:
-        yield from decoder.feed(view, piece.start, piece.end, piece.aborted)
-        if decoder.next_offset < piece.end:
-            _check_whole(view, decoder.next_offset)
-    except Corrupt as error:
-        raise Corrupt(f"{extent.path}, from byte {extent.position}: {error}") from error
-
-
-def _check_whole(view: memoryview, next_offset: int) -> None:
-    """Check that the decoder has read an extent to its end; a truncated batch would be left over.
-
-    Raises:
-        Corrupt: the extent ends inside a batch.
-    """
-    end = 0
-    for position, header in headers_in(view):
-        end = position + header.size
-    if end != len(view):
-        raise Corrupt(f"the batch at byte {end} of it, behind offset {next_offset - 1}, is cut off")

@@ -23,7 +23,7 @@ from stablelog.spark.offsets import StreamOffsets
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Limits, Piece, Span, plan
 from stablelog.spark.schema import Columns
-from stablelog.spark.source import broker_log, directory_log
+from stablelog.spark.source import broker_log, directory_log, extent_reader
 from stablelog.spark.source.cuts import batch_ranges, cluster_of
 from stablelog.spark.source.filters import Hook, Narrowing
 from stablelog.spark.source.resolve import Log, Range, ranges_between, resolve, stream_end, stream_ranges
@@ -48,7 +48,7 @@ def open_log(options: ReadOptions) -> Log:
         return directory_log.DirectoryLog(options)
     if options.scan == "fetch":
         return broker_log.BrokerLog(options)
-    return directory_log.SharedLog(options, broker_log.BrokerLog(options))
+    return directory_log.SharedLog(options)
 
 
 def limits(options: ReadOptions) -> Limits:
@@ -117,7 +117,7 @@ def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterato
                 builder=builder,
             )
             if piece.extents or cluster is None:
-                batches = directory_log.read(options, cluster, piece, decoder)
+                batches = extent_reader.read(options, cluster, piece, decoder)
             else:
                 batches = broker_log.read(options, cluster, piece, decoder)
             if columns.of_commits:

@@ -234,13 +234,13 @@ def test_a_segment_without_a_summary_is_read_as_it_is(stopped, tmp_path):
 def test_a_worker_proves_a_file_once_and_again_when_it_has_changed(copy, monkeypatch):
     from stablelog.spark.segments import proof
 
-    walked, once = [], proof._headers_crc
+    walked, once = [], proof.headers_crc
 
     def walking(descriptor, size):
         walked.append(size)
         return once(descriptor, size)
 
-    monkeypatch.setattr(proof, "_headers_crc", walking)
+    monkeypatch.setattr(proof, "headers_crc", walking)
     monkeypatch.setattr(proof, "_proven", {})
     planned = tasks(copy.given, SMALL_TASKS)
     sealed = [path for path in copy.path.parent.glob("*.log") if path.with_suffix(".summary").exists()]

@@ -10,7 +10,7 @@ import stablelog
 from stablelog.env import lock as lock_module
 from stablelog.errors import InvalidConfig, Unavailable
 from stablelog.spark import count
-from stablelog.spark.source.directory_log import check_is_closed
+from stablelog.spark.segments.data_directory import check_is_closed
 from tests.clients.drivers import Confluent, unique
 from tests.spark.reading import make, rows, tasks
 

@@ -1,0 +1,99 @@
+"""What a data directory and its partitions' directories say of themselves: topics, brokers, log starts, and the lock.
+
+Nothing is ever written.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from stablelog.errors import Corrupt, InvalidConfig, NewerFormat, Unavailable
+from stablelog.log.kafka_files import (
+    LOG_START_CHECKPOINT,
+    META_FILE,
+    METADATA_FILE,
+    Offsets,
+    decode_meta,
+    decode_offset_checkpoint,
+    decode_partition_metadata,
+    node_id_in,
+)
+from stablelog.log.names import COMMIT_SUFFIXES
+from stablelog.spark.segments.segment_file import read_or_nothing
+
+log = logging.getLogger(__name__)
+LOCK_FILE: Final = ".lock"
+
+
+def topic_id_of(directory: Path) -> str:
+    """The id of the topic that a partition's directory belongs to; empty if no file contains it."""
+    path = directory / METADATA_FILE
+    with contextlib.suppress(Unavailable, Corrupt, NewerFormat):
+        return decode_partition_metadata(read_or_nothing(path), path).hex
+    return ""
+
+
+def is_directory_of(directory: Path | None, topic_id: str) -> bool:
+    """Whether this is the directory of a partition of that topic, and can be read."""
+    if directory is None or not os.access(directory, os.R_OK | os.X_OK):
+        return False
+    return not topic_id or topic_id_of(directory) == topic_id
+
+
+def node_id_of(data: Path) -> int | None:
+    """The id of the broker that a data directory belongs to; None if no file contains it."""
+    with contextlib.suppress(Unavailable):
+        return node_id_in(decode_meta(read_or_nothing(data / META_FILE)))
+    return None
+
+
+def is_commit_ordered(directory: Path) -> bool:
+    """Whether committed readers of a partition get its records in commit order instead of the order of its files."""
+    return any(name.endswith(COMMIT_SUFFIXES) for name in os.listdir(directory))
+
+
+def log_starts(data: Path) -> Offsets:
+    """The log start offsets that the data directory records.
+
+    Raises:
+        NewerFormat: a later release has written the file.
+        Corrupt: the file is not what it should be.
+        Unavailable: the file cannot be read.
+    """
+    path = data / LOG_START_CHECKPOINT
+    return decode_offset_checkpoint(read_or_nothing(path), path)
+
+
+def check_is_closed(data: Path) -> None:
+    """Check that no broker has a data directory open: only the broker knows which records are durable.
+
+    stablelog locks the file by `flock`, Apache Kafka by `lockf`. A lock that is held on another machine may not be seen.
+
+    Raises:
+        InvalidConfig: a broker has it open.
+        Unavailable: the lock cannot be read.
+    """
+    path = data / LOCK_FILE
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    except FileNotFoundError:
+        return  # The directory is a copy of partitions.
+    except OSError as error:
+        raise Unavailable(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        for lock in (fcntl.flock, fcntl.lockf):
+            lock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise InvalidConfig(
+            f"{data} is open by a running broker, and only that knows up to where its records are durable: give its address, "
+            "option kafka.bootstrap.servers; or stop it"
+        ) from error
+    except OSError as error:
+        log.warning(
+            "%s cannot be locked (%s): whether a broker has it open is not known", path, error.strerror
+        )
+    finally:
+        os.close(descriptor)

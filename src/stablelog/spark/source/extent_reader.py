@@ -1,0 +1,118 @@
+"""The task of a read by segment files: opens the files of a piece, proves them and decodes their bytes.
+
+Where a file is missing on this machine, the rest of the piece is fetched from the broker.
+"""
+
+import mmap
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from stablelog.batch.header import headers_in
+from stablelog.client.cluster import Cluster
+from stablelog.errors import Corrupt, Unavailable
+from stablelog.log.names import DELETED
+from stablelog.spark.options import ReadOptions
+from stablelog.spark.planning import Extent, Piece
+from stablelog.spark.segments.data_directory import topic_id_of
+from stablelog.spark.segments.segment_file import Gone, open_log_file
+from stablelog.spark.source import broker_log
+from stablelog.spark.source.resolve import lost
+
+# Files of a piece that are opened before the first is read, so that retention cannot remove their content.
+OPEN_MAX: Final = 256
+
+
+def read(options: ReadOptions, cluster: Cluster | None, piece: Piece, decoder: Any) -> Iterator[Any]:
+    """The Arrow batches of a piece, decoded from the segment files, or from the broker if a file is not available.
+
+    Args:
+        options: the options of the read.
+        cluster: the brokers, if there are any.
+        piece: what to read.
+        decoder: a decoder of this partition with the wanted columns.
+
+    Raises:
+        Unavailable: a file was removed meanwhile, and there is no broker that has what it held.
+        Corrupt: a file is damaged; names the file and the offset. Where its summary shows it, nothing of the file was
+            handed out.
+    """
+    opened: list[int] = []
+    try:
+        for extent in piece.extents[:OPEN_MAX]:
+            opened.append(_open(extent))  # noqa: PERF401 - those that were opened are to be closed
+        if piece.extents and piece.topic_id:
+            directory = Path(piece.extents[0].path).parent
+            if topic_id_of(directory) != piece.topic_id:
+                raise Gone(str(directory))
+        for place, extent in enumerate(piece.extents):
+            if place >= len(opened):
+                opened.append(_open(extent))
+            yield from _read_extent(opened[place], extent, piece, decoder)
+    except (Gone, Unavailable) as error:
+        reached = max(decoder.next_offset, piece.start)
+        if cluster is None:
+            lost(
+                options,
+                f"{error} was removed while it was read: offsets {reached} to {piece.end - 1} of {piece.topic}-{piece.partition}",
+            )
+            return
+        # This machine is not the one that planned, or retention removed the file: the range is fetched from the broker.
+        yield from broker_log.read(options, cluster, replace(piece, start=reached), decoder)
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def _open(extent: Extent) -> int:
+    try:
+        descriptor = open_log_file(extent.path)
+    except Gone:
+        # The broker keeps removed files under another name for a while, by default a minute.
+        descriptor = open_log_file(extent.path + DELETED)
+    if os.fstat(descriptor).st_ino != extent.inode:
+        os.close(descriptor)
+        raise Gone(extent.path)
+    return descriptor
+
+
+def _read_extent(descriptor: int, extent: Extent, piece: Piece, decoder: Any) -> Iterator[Any]:
+    from stablelog.spark.segments.proof import prove_segment  # imports NumPy, which the driver does not need
+
+    size = os.fstat(descriptor).st_size
+    if size < extent.position + extent.size:
+        raise Corrupt(
+            f"{extent.path} has {size} bytes, and {extent.position + extent.size} when the read was planned: it was cut. "
+            "Restore the file"
+        )
+    try:
+        prove_segment(descriptor, extent)
+    except Corrupt as error:
+        raise Corrupt(f"{piece.topic}-{piece.partition} cannot be read: {error}") from error
+    skipped = extent.position % mmap.ALLOCATIONGRANULARITY
+    mapped = mmap.mmap(
+        descriptor, extent.size + skipped, access=mmap.ACCESS_READ, offset=extent.position - skipped
+    )
+    mapped.madvise(mmap.MADV_SEQUENTIAL)
+    view = memoryview(mapped)[skipped:]
+    try:
+        yield from decoder.feed(view, piece.start, piece.end, piece.aborted)
+        if decoder.next_offset < piece.end:
+            _check_whole(view, decoder.next_offset)
+    except Corrupt as error:
+        raise Corrupt(f"{extent.path}, from byte {extent.position}: {error}") from error
+
+
+def _check_whole(view: memoryview, next_offset: int) -> None:
+    """Check that the decoder has read an extent to its end; a truncated batch would be left over.
+
+    Raises:
+        Corrupt: the extent ends inside a batch.
+    """
+    end = 0
+    for position, header in headers_in(view):
+        end = position + header.size
+    if end != len(view):
+        raise Corrupt(f"the batch at byte {end} of it, behind offset {next_offset - 1}, is cut off")
