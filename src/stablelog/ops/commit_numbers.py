@@ -33,7 +33,7 @@ from stablelog.coordinators.transactions.records import (
 from stablelog.coordinators.transactions.table import FIRST_SEQUENCE
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat, naming
-from stablelog.log.names import CUT, has_offset, is_log, is_snapshot, offset_of
+from stablelog.log.names import CUT, LOG, file_path, has_offset, is_log, is_snapshot, log_offsets, offset_of
 from stablelog.log.recovery.examine import Damage
 from stablelog.log.recovery.tail import batches_behind, lost_batches
 from stablelog.log.snapshots import decode_either
@@ -201,12 +201,9 @@ def _batches_in(
     disk: Disk, path: Path, position: int, base_offset: int, *, with_data: bool
 ) -> Iterator[tuple[BatchHeader, bytes]]:
     """Yield every whole batch of a log file after damage; see `lost_batches`. Without data, only markers have bytes."""
-    file = disk.open(path)
-    try:
+    with contextlib.closing(disk.open(path)) as file:
         for at, header in lost_batches(file, position, base_offset):
             yield header, file.read(at, header.size) if with_data or header.is_control else b""
-    finally:
-        file.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,14 +248,10 @@ def append_given(disk: Disk, directory: Path, group: str, state: GroupState, *, 
         state: the content of the record, from `next_numbers`.
         leader_epoch: the leader epoch of the last start.
     """
-    name = max(name for name in disk.list_dir(directory) if is_log(name))
-    file = disk.open(directory / name)
-    try:
-        end_offset = offset_of(name)
+    end_offset = log_offsets(disk.list_dir(directory))[-1]
+    with contextlib.closing(disk.open(file_path(directory, end_offset, LOG))) as file:
         for _, header in batches_behind(file, -1, end_offset):
             end_offset, leader_epoch = header.next_offset, max(leader_epoch, header.leader_epoch)
         record = Record(end_offset, time.time_ns() // 1_000_000, group_key(group), encode_group(state), ())
         file.append(encode_batch([record], base_offset=end_offset, leader_epoch=leader_epoch))
         file.sync()
-    finally:
-        file.close()

@@ -14,7 +14,7 @@ from stablelog.batch.header import HEADER, crc_holds, read_header
 from stablelog.batch.markers import read_marker
 from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt
-from stablelog.log.names import INDEX, LOG, SUMMARY, is_log, offset_of
+from stablelog.log.names import INDEX, LOG, SUMMARY, log_offsets
 from stablelog.log.offset_index import OffsetIndex
 from stablelog.log.segment import OpenFiles, Segment
 from stablelog.log.summary import Summary
@@ -37,10 +37,10 @@ def last_commit_sequence(disk: Disk, directory: Path) -> int:
         FileNotFoundError: the directory or a file in it is missing.
         DiskError: a file cannot be read.
     """
-    bases = sorted((offset_of(name) for name in disk.list_dir(directory) if is_log(name)), reverse=True)
-    for base in bases:
+    bases = log_offsets(disk.list_dir(directory))
+    for base in reversed(bases):
         index = CommitIndex(disk, directory, base)
-        if base != bases[0] and _is_whole(disk, index):
+        if base != bases[-1] and _is_whole(disk, index):
             return index.latest_sequence
         found = _last_in_segment(disk, directory, base)
         if found != NO_COMMIT:

@@ -65,7 +65,6 @@ class Plan:
         start: where replay begins.
         log_start: the first offset that can be read.
         is_log_start_written: whether the partition's own file says so.
-        snapshots: offsets, ascending.
         deleted: segments before the log's start, to be removed once the log is known to reach that.
     """
 
@@ -76,7 +75,6 @@ class Plan:
     start: Start
     log_start: int
     is_log_start_written: bool
-    snapshots: list[int]
     deleted: list[Segment]
 
 
@@ -137,7 +135,6 @@ class Planner:
             start,
             self._log_start,
             written,
-            directory.snapshots,
             deleted,
         )
 

@@ -1,6 +1,7 @@
 """Replay: reads the log from where the plan says, and puts right what a crash left of it."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from stablelog.log.names import LOG, PRODUCERS, SNAPSHOT, SUMMARY, TXNINDEX
 from stablelog.log.producers import Producers
 from stablelog.log.proof import bad_crc
 from stablelog.log.recovery.plan import NEVER, Known, Plan, Planner
-from stablelog.log.recovery.tail import Cut, SyncedEnd, check_cut, keep_segment, keep_tail
+from stablelog.log.recovery.tail import Cut, check_cut, keep_segment, keep_tail
 from stablelog.log.recovery.trust import Start
 from stablelog.log.scan import check_crc, scan_batches
 from stablelog.log.segment import RELATIVE_OFFSET_MAX, OpenFiles, Segment
@@ -104,7 +105,7 @@ class _Replay:
         self._directory = listing.directory
         self._planner = planner
         self._plan = plan
-        self._now_ms = known.now_ms
+        self._synced = plan.synced
         self._known = known
         self._gapless_epoch = NEVER  # compaction leaves gaps in sealed segments
         self._latest_epoch = 0  # of the batches that were read of a segment
@@ -116,17 +117,13 @@ class _Replay:
         self._epochs_changed = False
         self._epochs_lost = False
         self._cuts: list[Cut] = []
-        self._snapshots = set(plan.snapshots)
+        self._snapshots = set(plan.directory.snapshots)
         # Of which a crash has left one file of two.
         self._partial = {
             offset
-            for offset in plan.snapshots
+            for offset in plan.directory.snapshots
             if not all(f"{offset:020d}{suffix}" in listing for suffix in (PRODUCERS, SNAPSHOT))
         }
-
-    @property
-    def _synced(self) -> SyncedEnd:
-        return self._plan.synced
 
     def run(self) -> Recovered:
         plan = self._plan
@@ -192,7 +189,7 @@ class _Replay:
 
     def _drop_snapshots_past(self, end_offset: int) -> None:
         """They would be taken for those of other records once the log has their offsets again."""
-        dropped = [offset for offset in self._plan.snapshots if offset > end_offset]
+        dropped = [offset for offset in self._plan.directory.snapshots if offset > end_offset]
         for offset in dropped:
             for suffix in (SNAPSHOT, PRODUCERS):
                 self._disk.remove(self._directory / f"{offset:020d}{suffix}")
@@ -231,7 +228,7 @@ class _Replay:
             raise Corrupt(f"{following.path(LOG)} begins before the segment in front of it ends")
         if following.base_offset == segment.end_offset or self._synced.is_clean:
             return None
-        if following.base_offset in self._plan.snapshots:
+        if following.base_offset in self._plan.directory.snapshots:
             return None  # compaction has left the gap
         return f"offsets {segment.end_offset} to {following.base_offset - 1} are gone"
 
@@ -248,7 +245,7 @@ class _Replay:
                 batch = segment.log.read(position, header.size) if header.is_control else b""
                 if batch and not crc_holds(batch, 0, header):
                     raise Corrupt(bad_crc(segment.path(LOG), header, position))
-                txn = start.producers.take(header, batch, self._now_ms)
+                txn = start.producers.take(header, batch, self._known.now_ms)
                 if txn is not None:
                     start.producers.ended(txn)
 
@@ -317,7 +314,7 @@ class _Replay:
         self._note_epoch(header)
         self._latest_epoch = header.leader_epoch
         assert header.base_offset >= start.offset, "what a snapshot has told of is not read again"
-        txn = start.producers.take(header, batch, self._now_ms)
+        txn = start.producers.take(header, batch, self._known.now_ms)
         if txn is None:
             return
         if txn.aborted is not None:
@@ -389,11 +386,8 @@ class _Replay:
             path = segment.path(LOG)
             if not self._disk.size(path):
                 continue
-            file = self._disk.open(path)
-            try:
+            with closing(self._disk.open(path)) as file:
                 check_cut(path, file, -1, segment.base_offset, damage, self._synced)
-            finally:
-                file.close()
         for segment in later:
             cut = keep_segment(self._disk, segment.path(LOG), segment.base_offset, damage)
             if cut is not None:

@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -226,24 +227,18 @@ def keep_tail(disk: Disk, path: Path, position: int) -> Path:
     Returns:
         The copy: `<base>.cut`, or with a number behind it if that holds other bytes.
     """
-    source = disk.open(path)
-    try:
-        kept, number = path.with_suffix(CUT), 0
+    kept, number = path.with_suffix(CUT), 0
+    with closing(disk.open(path)) as source:
         while disk.exists(kept) and not _is_copy(disk, kept, source, position):
             number += 1
             kept = path.with_suffix(f"{CUT}.{number}")
-        target = disk.open(kept, create=True)
-        try:
+        with closing(disk.open(kept, create=True)) as target:
             target.truncate(0)
             at = position
             while at < source.size:
                 at += len(piece := source.read(at, COPY_SIZE))
                 target.append(piece)
             target.sync()
-        finally:
-            target.close()
-    finally:
-        source.close()
     disk.sync_dir(path.parent)
     return kept
 
@@ -251,14 +246,11 @@ def keep_tail(disk: Disk, path: Path, position: int) -> Path:
 def _is_copy(disk: Disk, kept: Path, source: File, position: int) -> bool:
     """Whether a file holds the beginning of what is to be kept: a crash may have cut the copying short."""
     size = disk.size(kept)
-    there = disk.open(kept)
-    try:
+    with closing(disk.open(kept)) as there:
         return all(
             there.read(at, COPY_SIZE) == source.read(position + at, min(COPY_SIZE, size - at))
             for at in range(0, size, COPY_SIZE)
         )
-    finally:
-        there.close()
 
 
 def keep_segment(disk: Disk, path: Path, offset: int, damage: str) -> Cut | None:
