@@ -63,21 +63,6 @@ def offset_of(name: str) -> int:
     return int(name[:OFFSET_DIGITS])
 
 
-def file_path(directory: Path, offset: int, suffix: str) -> Path:
-    """The path of a partition's file with this offset and suffix."""
-    return directory / f"{offset:020d}{suffix}"
-
-
-def log_offsets(names: Iterable[str]) -> list[int]:
-    """The base offsets of the segments whose log files are among the names, ascending."""
-    return sorted(offset_of(name) for name in names if is_log(name))
-
-
-def snapshot_offsets(names: Iterable[str]) -> list[int]:
-    """The offsets of the snapshots that have one file at least among the names, ascending."""
-    return sorted({offset_of(name) for name in names if is_snapshot(name)})
-
-
 def first_segment_path(directory: Path, names: Iterable[str], log_start: int) -> Path:
     """The log file of a first segment that is gone, as far as the other files of a partition tell its name.
 
@@ -91,3 +76,18 @@ def first_segment_path(directory: Path, names: Iterable[str], log_start: int) ->
     ]
     base_offset = max((stem for stem in stems if stem <= log_start), default=log_start)
     return file_path(directory, base_offset, LOG)
+
+
+def file_path(directory: Path, offset: int, suffix: str) -> Path:
+    """The path of a partition's file with this offset and suffix."""
+    return directory / f"{offset:020d}{suffix}"
+
+
+def log_offsets(names: Iterable[str]) -> list[int]:
+    """The base offsets of the segments whose log files are among the names, ascending."""
+    return sorted(offset_of(name) for name in names if is_log(name))
+
+
+def snapshot_offsets(names: Iterable[str]) -> list[int]:
+    """The offsets of the snapshots that have one file at least among the names, ascending."""
+    return sorted({offset_of(name) for name in names if is_snapshot(name)})

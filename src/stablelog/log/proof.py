@@ -94,9 +94,9 @@ def prove_headers(
     Args:
         disk: where the file lies.
         path: of the log file.
-        size: bytes; they end with a whole batch.
+        size: bytes to prove; they end with a whole batch.
         crc: CRC-32C over the headers of these batches.
-        mapped: these bytes, as readers have the file mapped: its pages are there for them when the proof is done.
+        mapped: these bytes as readers have the file mapped. The proof loads their pages for the readers.
 
     Raises:
         Corrupt: they are not those batches. Names the first batch that is damaged, where that can be told.

@@ -1,7 +1,8 @@
-"""Where is a partition's log damaged? The log is held against all that a start of the broker holds it against.
+"""Search for the first damage of a partition's log, for `stablelog repair`.
 
-That is its batches' CRCs and offsets, the summaries of sealed segments, the snapshots, and what the data directory says:
-up to where the log was durable, and since when batches follow each other without a gap.
+The log is compared with everything that a start of the broker compares it with: the CRCs and offsets of the batches, the
+summaries of sealed segments, the snapshots, and what the data directory says. The data directory says up to where the
+log was durable, and from which leader epoch on batches follow each other without a gap.
 """
 
 from bisect import bisect_right
@@ -26,14 +27,14 @@ from stablelog.log.summary import Summary
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a data directory says of a partition.
+    """What the data directory says of a partition.
 
     Attributes:
         recovery_point: up to where the log was durable; 0 if that is not known.
         leader_epoch: of the last start. No batch has a later one.
         gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
         start_files: names of the files that say where the log begins, or its view, and that must be there.
-        is_read_whole: whether a start reads every batch, as it does of the coordinators' logs. It passes over no damage.
+        is_read_whole: whether a start reads every batch, as in the coordinators' logs. It then passes over no damage.
     """
 
     recovery_point: int = 0
@@ -45,24 +46,24 @@ class Expected:
 
 @dataclass(slots=True)
 class Damage:
-    """The first damage of a partition's log, and what lies behind it.
+    """The first damage of a partition's log, and what a cut there takes.
 
     Attributes:
-        path: of the log file in which it is.
-        position: of the first damaged byte's batch.
-        end_offset: where the log would end.
-        why: what is wrong there.
-        size: bytes that a cut takes, of this file and of those behind it.
-        batch_count: whole batches among them.
-        record_count: their data records.
-        marker_count: their transaction markers. A transaction whose marker is cut is open again.
+        path: the damaged log file.
+        position: of the damaged batch in this file.
+        end_offset: where the log ends after a cut.
+        why: what is wrong.
+        size: bytes that a cut takes, of this file and of the later ones.
+        batch_count: whole batches among these bytes.
+        record_count: data records of these batches.
+        marker_count: transaction markers among them. A transaction whose marker is cut is open again.
         last_offset: the greatest offset among them, inclusive; -1 if there is none.
-        later: base offsets of the segments behind this one.
-        durable_end: up to where records were durable, exclusive; what was from `end_offset` on is lost.
+        later: base offsets of the later segments.
+        durable_end: up to where records were durable, exclusive. The durable records from `end_offset` on are lost.
         has_gaps: whether compaction has left gaps in the segment that a cut makes the last one. It must not grow.
-        is_passed_over: whether a start opens the log all the same, or refuses it for another damage alone. It does not
-            read what is damaged here; reads of it are refused.
-        refused: of one that is passed over, the first damage that a start refuses; None if a start opens the log.
+        is_passed_over: whether a start does not read the damaged bytes. The start opens the log, or refuses it for
+            another damage. Reads of the damaged bytes are refused.
+        refused: of a damage that is passed over, the first damage that a start refuses; None if a start opens the log.
     """
 
     path: Path
@@ -81,7 +82,7 @@ class Damage:
     refused: "Damage | None" = None
 
     def lost_files(self) -> Iterator[tuple[Path, int, int]]:
-        """What a cut takes of each log file, as `batches_behind` is asked for it: (path, position, first offset)."""
+        """What a cut takes of each log file: its path, and the position and the first offset for `lost_batches`."""
         yield self.path, self.position, self.end_offset
         for base in self.later:
             yield file_path(self.path.parent, base, LOG), -1, base
@@ -98,7 +99,7 @@ class Damage:
 
 @dataclass(slots=True)
 class _Place:
-    """Where a batch stands, and what was before it."""
+    """The place of a batch, and the state of the log before it."""
 
     position: int
     end_offset: int
@@ -159,7 +160,7 @@ class Examination:
     def _walk(
         self, bases: list[int], summaries: dict[int, Summary | None], trust: Trust
     ) -> tuple[list[Damage], Damage | None]:
-        """Read the log: the damage that a start passes over as far as segments go, and the first other one."""
+        """Read the log. Return the damage that a start passes over in each segment, and the first other damage."""
         passed: list[Damage] = []
         begin = bases[0]
         for place, base in enumerate(bases):
@@ -184,9 +185,9 @@ class Examination:
         return passed, None
 
     def _end_of_vouched(self, base: int, trust: Trust) -> int | None:
-        """Where the growing segment ends if a start skips all that is damaged in it; None if it does not.
+        """Where the growing segment ends if a start skips all damage in it; None if a start meets some.
 
-        With damage behind that, or in headers, the segment is of no use: what is appended to it could not be read either.
+        With damage in headers, or in later batches, no record that is appended to the segment could be read.
         """
         if trust.vouched_end is None:
             return None
@@ -194,7 +195,7 @@ class Examination:
         return end_offset if behind is None else None
 
     def _is_body_only(self, damage: Damage, bases: list[int], summaries: dict[int, Summary | None]) -> bool:
-        """Whether nothing of a sealed segment is damaged but what data batches hold. A start does not read that."""
+        """Whether only bodies of data batches are damaged in a sealed segment. A start does not read these bodies."""
         base = offset_of(damage.path.name)
         summary, following = summaries[base], next(one for one in bases if one > base)
         assert summary is not None
@@ -205,7 +206,7 @@ class Examination:
         )
 
     def _first_bases(self) -> list[int]:
-        """The base offsets of the log files, without those that lie before the log's start."""
+        """Return the base offsets of the log files, without those before the log's start."""
         bases, listing = self._directory.bases, self._directory.listing
         if not bases:
             raise Corrupt(
@@ -225,9 +226,9 @@ class Examination:
         return bases[bisect_right(bases, self._log_start) - 1 :]
 
     def _read_start(self, name: str) -> int | None:
-        """Where the log begins, or its view; None if the file is not there and need not be.
+        """Read where the log begins, or its view; None if the file is missing and need not exist.
 
-        A start refuses the partition without the file, whatever is cut.
+        A start refuses a partition without a file that has to exist. No cut changes that.
         """
         path = self._directory.listing.path(name)
         start = read_log_start(self._disk, path)
@@ -250,14 +251,15 @@ class Examination:
         *,
         vouched_end: int = 0,
     ) -> tuple[Damage | None, int]:
-        """The damage in one log file or behind it, if there is any, and where its batches end.
+        """Return the first damage in one log file or directly behind it, or None, and where the batches end.
 
-        No segment before it has an offset of it: a batch that is past what its segment holds is damaged. Records before `vouched_end` are passed over if the headers of their batches are whole.
+        A batch that overlaps the next segment is damaged. Damaged bodies before `vouched_end` are passed over if the
+        headers of the batches are whole.
         """
         path = self._path(base)
         with closing(self._disk.open(path)) as file:
             gone = self._next_gone(base, following)
-            # A start does not read what lies before a snapshot, and nobody reads what lies before the log's start.
+            # A start does not read the batches before a snapshot. No reader gets the batches before the log's start.
             known_end = max(
                 [0, *(offset for offset, mark in self._marks.items() if self._is_of(mark, base, file.size))]
             )
@@ -279,7 +281,7 @@ class Examination:
             return damage, walk.end_offset
 
     def _next_gone(self, base: int, following: int | None) -> int | None:
-        """The next segment whose summary is there and whose log file is gone; None if there is none before `following`."""
+        """Return the next segment that has a summary and no log file; None if there is none before `following`."""
         gone = (offset_of(name) for name in self._directory.listing.names if is_summary(name))
         behind = (one for one in gone if one > base and (following is None or one < following))
         return min((one for one in behind if self._directory.summary(one) is not None), default=None)
@@ -291,7 +293,7 @@ class Examination:
     def _prove(
         self, walk: "_Walk", base: int, following: int | None, summary: Summary | None
     ) -> Damage | None:
-        """Hold a log file, whose batches are whole, against its summary, the snapshots and the next segment."""
+        """Compare a log file of whole batches with its summary, the snapshots and the next segment."""
         size = walk.file.size
         marks = [summary] if summary is not None and summary.log_size <= size else []
         marks += [
@@ -322,9 +324,9 @@ class _Walk:
 
     Attributes:
         end_offset: behind the last batch that was read.
-        unread_end: damage of records before this offset is nobody's loss.
-        first_gap: position of the first batch that does not follow the one before it; None if there is none.
-        is_growing: whether the segment was the one that records are appended to. Compaction leaves gaps in others.
+        unread_end: records before this offset are not read, so damage in them is no loss.
+        first_gap: position of the first batch behind a gap in the offsets; None if there is no gap.
+        is_growing: whether records were appended to this segment last. Compaction leaves gaps in other segments.
     """
 
     def __init__(
@@ -354,7 +356,7 @@ class _Walk:
         self._is_whole = True  # the batch at `_position`
 
     def run(self) -> Damage | None:
-        """Read to the end of the file; returns the first damage."""
+        """Read to the end of the file. Return the first damage, or None."""
         try:
             for _, header, batch in scan_batches(self.file.read, 0, self.file.size):
                 damage = self._check(header, batch)
@@ -378,7 +380,14 @@ class _Walk:
         return Damage(self.path, odd.position, odd.end_offset, why)
 
     def _check(self, header: BatchHeader, batch: memoryview) -> Damage | None:
-        """Hold a batch against those before it. Raises Corrupt if it is damaged itself."""
+        """Compare a batch with the batches before it.
+
+        Returns:
+            The damage, if an earlier batch is damaged.
+
+        Raises:
+            Corrupt: this batch is damaged.
+        """
         last = self._last
         if header.base_offset < self.end_offset:
             why = f"a batch of offset {header.base_offset} follows offset {self.end_offset - 1}"

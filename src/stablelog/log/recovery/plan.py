@@ -1,6 +1,6 @@
-"""The plan of a recovery: what the names and the small files of a partition say, and where replay begins.
+"""The plan of a recovery: checks that no file is missing, and decides where replay begins.
 
-Reads no log file, and removes only what a crash left behind: files of segments whose log is deleted.
+It reads names and small files, and no log file. It removes only files of segments whose log file is deleted.
 """
 
 from bisect import bisect_right
@@ -36,12 +36,11 @@ class Known:
 
     Attributes:
         is_clean: whether the last owner closed the log, so that all of it was durable.
-        is_established: whether the directory was made complete, with all files of this release: what is missing
-            then is lost.
+        is_established: whether the directory once had all files of this release, so that a missing file is lost.
         recovery_point: the synced end that the broker recorded; None if none is known.
         leader_epoch: of this start. No batch has a later one.
         now_ms: the broker's clock.
-        log_start_offset: what lies before it was deleted, whatever the partition's own file says.
+        log_start_offset: records before it are deleted, even if the partition's own file says less.
         gapless_epoch: the first leader epoch whose batches follow each other without a gap in the growing segment.
     """
 
@@ -60,7 +59,7 @@ class Plan:
 
     Attributes:
         directory: of the partition.
-        segments: all there are, oldest first; the first `trusted_count` are opened by their summaries.
+        segments: all segments, oldest first. The first `trusted_count` are opened by their summaries.
         synced: up to where the log was synced.
         start: where replay begins.
         log_start: the first offset that can be read.
@@ -79,7 +78,7 @@ class Plan:
 
 
 class Planner:
-    """Makes the plan of one partition.
+    """Make the plan of one partition.
 
     Args:
         listing: of its directory.
@@ -144,7 +143,7 @@ class Planner:
         return self._log_start
 
     def segment(self, base_offset: int) -> Segment:
-        """A segment that is not opened yet."""
+        """Return a segment that is not opened yet."""
         return Segment(self._disk, self._listing.directory, base_offset, self._open_files)
 
     def _first_segment_path(self) -> Path:
@@ -177,9 +176,9 @@ class Planner:
         return said == self._log_start
 
     def _count_deleted(self, bases: list[int]) -> int:
-        """How many of the first segments were being deleted: those before the log's start.
+        """Count the segments before the log's start: a crash has interrupted their deletion.
 
-        Of transactions that began in them only a snapshot behind them knows. Without one they are replayed once more.
+        Only a later snapshot knows the transactions that began in them. Without one, they are replayed once more.
         """
         count = max(bisect_right(bases, self._log_start) - 1, 0)
         if not count or any(
@@ -188,7 +187,7 @@ class Planner:
             if offset >= bases[count]
         ):
             return count
-        # The last of them were not durable when the log's start moved: they were not deleted, and have no snapshot.
+        # The last of them were not durable when the log's start moved, so they were not deleted and have no snapshot.
         for at in range(count - 1, 0, -1):
             if self._directory.has_readable_snapshot(bases[at]):
                 return at
@@ -202,8 +201,8 @@ class Planner:
     def _check_orphans(self, bases: list[int], *, first_place: int) -> None:
         """Remove files of segments whose log was deleted.
 
-        A crash may have taken back some of the renames of a deletion: also the log file of one of the deleted segments
-        may be gone, and that of one before it be there.
+        A crash may have undone some renames of a deletion. So the log file of a deleted segment may be gone while the log
+        file of an earlier one exists.
 
         Args:
             bases: of the log files.
@@ -237,10 +236,10 @@ class Planner:
     # -- segments and summaries --------------------------------------------------------------------------------
 
     def _drop_unused(self, segments: list[Segment]) -> None:
-        """Remove a last segment that is empty, if the one before it was not known to be sealed: it goes on growing.
+        """Remove an empty last segment if the one before it is not known to be sealed: that one continues to grow.
 
-        With a snapshot where the last one begins, the one before it has lost its summary: it was sealed, and
-        compaction may have left gaps in it.
+        A snapshot where the last segment begins shows that the one before it was sealed and has lost its summary. Compaction
+        may have left gaps in it, so it does not grow.
         """
         while (
             len(segments) > 1
@@ -269,7 +268,7 @@ class Planner:
     def _check_sizes(self, segments: list[Segment], summaries: list[Summary | None]) -> None:
         """Raise Corrupt if a log file is shorter than when its summary was written.
 
-        Where it ends behind a whole batch, the gap to the next segment looks like one that compaction has left.
+        If the file ends behind a whole batch, the gap to the next segment looks like a gap that compaction has left.
         """
         for segment, summary in zip(segments, summaries, strict=True):
             path = segment.path(LOG)

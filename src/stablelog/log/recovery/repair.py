@@ -1,8 +1,8 @@
-"""Repair of a damaged partition: what a cut would lose, and the cut.
+"""Repair of a damaged partition: what a cut loses, and the cut.
 
-A partition whose log is damaged where it was durable stays closed, because nobody but its owner can decide to go on
-without the records behind the damage. `examine` finds the damage and counts what a cut would take, `cut` cuts. What is
-cut off is kept, as recovery keeps it.
+A partition whose durable log is damaged stays offline. Only its owner can decide to continue without the records behind
+the damage. `examine` finds the damage and counts what a cut takes. `cut` cuts the log and keeps the bytes in `.cut`
+files, as recovery does.
 """
 
 from contextlib import closing
@@ -38,8 +38,8 @@ from stablelog.log.summary import NOTHING, Summary
 def examine(disk: Disk, directory: Path, expected: Expected | None = None) -> Damage | None:
     """Read a partition's log and find the first damage; None if there is none.
 
-    A start of the broker may pass over it: `Damage.is_passed_over` says so, and `Damage.refused` is the damage that the
-    start refuses. What a crash has interrupted is finished first, as each start does. Nothing else is written.
+    A start of the broker may pass over the damage: see `Damage.is_passed_over`. `Damage.refused` is the damage that the
+    start refuses. What a crash has interrupted is finished first, as in each start. Nothing else is written.
 
     Args:
         disk: where the partition lies; no broker has it open.
@@ -76,9 +76,9 @@ def _count_lost(disk: Disk, damage: Damage) -> None:
 def cut(disk: Disk, directory: Path, damage: Damage) -> list[Cut]:
     """Cut the log at the damage. What is cut off is kept in `.cut` files; durable on return.
 
-    From the first change to the last one the summary of the cut segment says more than its log file holds. So if a
-    crash or an error ends the cut, a start refuses the log, or opens it as it was or as it is to be; and `examine` finds
-    the same damage again, unless all is done.
+    From the first change to the last one, the summary of the cut segment describes more bytes than its log file holds. So
+    after a crash or an error during the cut, a start refuses the log, or opens it as it was before or after the cut.
+    `examine` then finds the same damage again, unless the cut is complete.
 
     The recovery point that the broker has recorded must be lowered to `damage.end_offset` after this.
 
@@ -128,10 +128,10 @@ def _lower_log_starts(disk: Disk, directory: Path, end_offset: int) -> None:
 
 
 def _refuse_starts(disk: Disk, damage: Damage) -> None:
-    """See that the segment's summary says that the log file holds more than it will hold behind the cut.
+    """Write a summary that describes more bytes than the log file holds after the cut, unless there is one.
 
-    A start refuses such a segment, and `examine` finds the damage behind its last batch. A last segment without
-    gaps needs no such summary: no other log file is cut with it, and it is whole as soon as its own is cut.
+    A start refuses such a segment, and `examine` finds the damage behind its last batch. A last segment without gaps needs
+    no such summary: no other log file is cut with it, and the log is whole as soon as this file is cut.
     """
     path = damage.path.with_suffix(SUMMARY)
     try:
@@ -141,14 +141,14 @@ def _refuse_starts(disk: Disk, damage: Damage) -> None:
             return
     else:
         if summary.base_offset == offset_of(path.name) and summary.log_size > damage.position:
-            return  # and its CRC over the headers may be what tells where the damage is
+            return  # only its CRC over the headers may show where the damage is
     size = disk.size(damage.path) + 1
     summary = Summary(offset_of(path.name), max(damage.end_offset, damage.durable_end), log_size=size)
     disk.write_atomic(path, summary.encode())
 
 
 def _remove_behind(disk: Disk, directory: Path, damage: Damage) -> None:
-    """Remove the segments behind the cut, and whatever tells of records that are cut, but for the cut segment's summary."""
+    """Remove the segments behind the cut, and all files that describe cut records except the cut segment's summary."""
     base = offset_of(damage.path.name)
     for name in disk.list_dir(directory):
         if not has_offset(name):
@@ -163,10 +163,10 @@ def _remove_behind(disk: Disk, directory: Path, damage: Damage) -> None:
 
 
 def _settle(disk: Disk, damage: Damage) -> None:
-    """Let the segment's summary say what is left of it, or remove it if the segment is to grow.
+    """Write the summary of what is left of the segment, or remove the summary if the segment continues to grow.
 
-    A segment in which compaction has left gaps does not grow: in a growing one a start takes gaps for lost batches. So a
-    new segment is begun behind it. The next start makes its indexes and a new summary with them.
+    A segment in which compaction has left gaps does not grow, because a start takes gaps in the growing segment for lost
+    batches. So a new segment begins behind it. The next start builds the indexes and a new summary.
     """
     path = damage.path.with_suffix(SUMMARY)
     if not damage.has_gaps:
@@ -179,7 +179,7 @@ def _settle(disk: Disk, damage: Damage) -> None:
 
 
 def _summary_of(disk: Disk, damage: Damage) -> Summary:
-    """What is left of the cut segment, all of whose batches are whole. Its indexes are not there."""
+    """Make the summary of the cut segment, whose batches are whole and whose indexes are removed."""
     log_crc = record_count = 0
     max_timestamp = NOTHING
     with closing(disk.open(damage.path)) as file:

@@ -1,4 +1,4 @@
-"""Replay: reads the log from where the plan says, and puts right what a crash left of it."""
+"""Replay: reads the log from where the plan says, rebuilds indexes and summaries, and cuts a damaged tail."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -147,7 +147,7 @@ class _Replay:
             snapshots,
             snapshots - self._partial,
             self._done_size,
-            # Also those that the replay has met: they are to be said to have expired.
+            # Also producers that the replay has met: a close reports that they have expired.
             holds_producers or len(plan.start.producers) > 0,
         )
         return Recovered(kept, plan.start.producers, self._epochs, plan.log_start, self._cuts, found)
@@ -188,7 +188,7 @@ class _Replay:
     # -- snapshots ---------------------------------------------------------------------------------------------
 
     def _drop_snapshots_past(self, end_offset: int) -> None:
-        """They would be taken for those of other records once the log has their offsets again."""
+        """Remove the snapshots past the log's end: new records will have their offsets."""
         dropped = [offset for offset in self._plan.directory.snapshots if offset > end_offset]
         for offset in dropped:
             for suffix in (SNAPSHOT, PRODUCERS):
@@ -199,7 +199,7 @@ class _Replay:
     # -- reading -----------------------------------------------------------------------------------------------
 
     def _replay(self, segments: list[Segment], trusted: int, start: Start) -> list[Segment]:
-        """Read from `start` to the log's end. Returns the segments that are left, the last one open to append."""
+        """Read from `start` to the log's end. Return the remaining segments; the last one is open to append."""
         first = max(place for place, segment in enumerate(segments) if segment.base_offset <= start.offset)
         if self._progress is not None:
             self._all_size = sum(self._disk.size(segment.path(LOG)) for segment in segments[first:])
@@ -219,7 +219,7 @@ class _Replay:
         raise AssertionError("the last segment is never trusted")
 
     def _gap_behind(self, segment: Segment, following: Segment) -> str | None:
-        """What is wrong between a whole segment and the next one; None if nothing.
+        """Return what is missing between a whole segment and the next one; None if nothing is.
 
         Raises:
             Corrupt: they overlap.
@@ -233,7 +233,7 @@ class _Replay:
         return f"offsets {segment.end_offset} to {following.base_offset - 1} are gone"
 
     def _replay_trusted(self, segment: Segment, start: Start) -> None:
-        """Take a sealed segment into producer state only, and prove its headers and markers.
+        """Read a sealed segment into the producer state only, and prove its headers and markers.
 
         Raises:
             Corrupt: they are not those that were written.
@@ -422,7 +422,7 @@ class _Replay:
         segment.settled()
 
     def _write_indexes(self, segment: Segment) -> None:
-        """Write what memory holds by now; what a lost end of the log has left in the files goes."""
+        """Write the indexes from memory. Entries of a lost end of the log are removed from the files."""
         if segment.least_aborted_offset is None:
             self._disk.remove(segment.path(TXNINDEX))
         segment.write_indexes()

@@ -105,10 +105,10 @@ def check_cut(path: Path, file: File, position: int, end_offset: int, damage: st
 
 
 def batches_behind(file: File, position: int, end_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Whole batches that follow damage, as (position, header). Their CRC holds.
+    """Yield the whole batches that follow damage, as (position, header). Their CRC holds.
 
-    A damaged batch ends where its own length says if a whole batch begins there: what its records hold may look like a
-    batch, and is none. Otherwise the next batch is searched, at any alignment.
+    A damaged batch ends where its own length says, if a whole batch begins there: a record may contain bytes that look like
+    a batch. Otherwise the next batch is searched at every byte.
 
     Args:
         file: the log file.
@@ -127,10 +127,10 @@ def batches_behind(file: File, position: int, end_offset: int) -> Iterator[tuple
 
 
 def lost_batches(file: File, position: int, end_offset: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Whole batches that a cut takes of a log file, as (position, header). Arguments as of `batches_behind`.
+    """Yield the whole batches that a cut takes of a log file, as (position, header). Arguments as of `batches_behind`.
 
-    The batch at `position` is one of them if its CRC holds and its offsets fit before the batch behind it: it was
-    refused because batches before it are gone, or because of its leader epoch, and its records are whole.
+    The batch at `position` is one of them if its CRC holds and its offsets fit before the next batch. Such a batch was
+    refused because batches before it are gone, or because of its leader epoch. Its records are whole.
     """
     first = _Search(file).whole_at(position, end_offset) if position >= 0 else None
     for at, header in batches_behind(file, position, end_offset):
@@ -143,14 +143,14 @@ def lost_batches(file: File, position: int, end_offset: int) -> Iterator[tuple[i
 
 
 class _Search:
-    """Finds whole batches in a damaged log file. What it reads for the CRC of false ones is bounded."""
+    """Search for whole batches in a damaged log file. It reads a bounded number of bytes for the CRCs of false ones."""
 
     def __init__(self, file: File) -> None:
         self._file = file
         self._spare = SPARE_READS * file.size
 
     def behind_damaged(self, position: int, end_offset: int) -> int | None:
-        """Where the next whole batch begins behind a damaged one; None if none follows."""
+        """Return where the next whole batch begins behind a damaged one; None if none follows."""
         if self._file.size - position < HEADER.size:
             return None
         length: int = OFFSET_AND_LENGTH.unpack(self._file.read(position, OFFSET_AND_LENGTH.size))[1]
@@ -163,7 +163,7 @@ class _Search:
         return self._search(position + 1, end_offset)
 
     def whole_at(self, position: int, end_offset: int) -> BatchHeader | None:
-        """The header of a whole batch that begins here; None if there is none."""
+        """Return the header of the whole batch that begins here; None if there is none."""
         header = self._header_at(position, end_offset)
         if header is None:
             return None
@@ -186,9 +186,9 @@ class _Search:
         return header if is_plausible else None
 
     def _search(self, begin: int, end_offset: int) -> int | None:
-        """Where the next whole batch begins at any byte: the first one that another batch or the file's end follows.
+        """Return where the next whole batch begins, at any byte; None if there is none.
 
-        If there is none such, the first one at all.
+        The first batch that another batch or the file's end follows is preferred to an earlier lone one.
         """
         at, lone = begin, None
         while len(chunk := self._file.read(at, SCAN_SIZE)) >= HEADER.size:
@@ -244,7 +244,7 @@ def keep_tail(disk: Disk, path: Path, position: int) -> Path:
 
 
 def _is_copy(disk: Disk, kept: Path, source: File, position: int) -> bool:
-    """Whether a file holds the beginning of what is to be kept: a crash may have cut the copying short."""
+    """Whether a file holds the beginning of the bytes to keep: a crash may have interrupted an earlier copy."""
     size = disk.size(kept)
     with closing(disk.open(kept)) as there:
         return all(
