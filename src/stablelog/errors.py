@@ -17,7 +17,7 @@ error code. Any other exception is a bug: the broker logs it and closes the conn
 import contextlib
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -158,3 +158,18 @@ def in_words(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}" if error.filename else error.strerror
     return str(error)
+
+
+def did_you_mean(name: str, known: Iterable[str], count_max: int = 1) -> str:
+    """Return the end of a message about an unknown name: "; did you mean topic?", or "" if no known name is similar.
+
+    Args:
+        name: the unknown name. Its case does not matter.
+        known: the names that are valid.
+        count_max: how many of them to suggest.
+    """
+    import difflib  # here, because few processes need it
+
+    spellings = {one.lower(): one for one in known}
+    near = difflib.get_close_matches(name.lower(), spellings, n=count_max)
+    return f"; did you mean {' or '.join(spellings[one] for one in near)}?" if near else ""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stablelog.broker.settings import SETTINGS, TOPIC_SETTINGS, Setting
-from stablelog.errors import InvalidConfig
+from stablelog.errors import InvalidConfig, did_you_mean
 from stablelog.log.partition import LogConfig
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
 
@@ -17,11 +17,7 @@ _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
 def _refuse_unknown(name: str, known: Mapping[str, Setting], whose: str) -> InvalidConfig:
-    import difflib
-
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    return InvalidConfig(f"there is no {whose} setting {name!r}{hint}")
+    return InvalidConfig(f"there is no {whose} setting {name!r}{did_you_mean(name, known)}")
 
 
 def _parse(setting: Setting, name: str, text: str) -> Any:

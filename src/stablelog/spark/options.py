@@ -3,12 +3,11 @@
 Spark passes option names in lower case, and adds some of its own.
 """
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from stablelog.errors import InvalidConfig
+from stablelog.errors import InvalidConfig, did_you_mean
 from stablelog.spark.offsets import (
     NUMBER_MAX,
     Bound,
@@ -253,9 +252,8 @@ class _Values:
 
 
 def _unknown(name: str, known: Mapping[str, str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    if near:
-        return f"stablelog has no option {name!r}; did you mean {known[near[0]]}?"
+    if hint := did_you_mean(name, known.values()):
+        return f"stablelog has no option {name!r}{hint}"
     if name.startswith("kafka."):
         return (
             f"stablelog has no option {name!r}: of Kafka's client settings it has "

@@ -34,7 +34,7 @@ from pyspark.sql.datasource import (
 )
 
 from stablelog.client import joint
-from stablelog.errors import InvalidConfig, Refused, Unavailable
+from stablelog.errors import InvalidConfig, Refused, Unavailable, did_you_mean
 from stablelog.spark.options import WriteOptions, write_options
 from stablelog.spark.sink.checkpoint import digest_of, local_checkpoint, plan_digest, progress
 from stablelog.spark.sink.ending import abort_parts, by_partition, commit_parts
@@ -186,15 +186,12 @@ def check_columns(schema: Any, topic: str | None) -> None:
     Raises:
         InvalidConfig: a column is missing, unknown, or of an unsupported type; names it.
     """
-    import difflib
-
     types = {field.name: field.dataType for field in schema.fields}
     for name, found in types.items():
         if name in PASSED_OVER:
             continue
         if name not in COLUMNS:
-            near = difflib.get_close_matches(name, COLUMNS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(COLUMNS)}"
+            hint = did_you_mean(name, COLUMNS) or f"; there are {', '.join(COLUMNS)}"
             raise InvalidConfig(f"column {name!r} is not one that is written{hint}")
         written = found.simpleString()
         if written not in COLUMNS[name]:
