@@ -12,22 +12,24 @@ if TYPE_CHECKING:
 __all__ = ["EmbeddedBroker", "__version__", "aio", "connect", "serve", "spark"]
 
 
+_PLACES = {
+    "EmbeddedBroker": "stablelog.embedded",
+    "serve": "stablelog.embedded",
+    "connect": "stablelog.client.native",
+    "aio": "stablelog.aio",
+    "spark": "stablelog.spark",
+}
+
+
 def __getattr__(name: str) -> Any:
-    """Import what is asked for only then: `import stablelog` costs next to nothing."""
+    """Import a public name when a program first uses it, so that `import stablelog` takes next to no time."""
     if name == "__version__":
         from importlib.metadata import version
 
         return version("stablelog")
-    if name in ("EmbeddedBroker", "serve"):
-        from stablelog import embedded
+    if name not in _PLACES:
+        raise AttributeError(f"module 'stablelog' has no attribute {name!r}")
+    from importlib import import_module
 
-        return getattr(embedded, name)
-    if name in ("aio", "spark"):
-        from importlib import import_module
-
-        return import_module(f"stablelog.{name}")
-    if name == "connect":
-        from stablelog.client.native import connect
-
-        return connect
-    raise AttributeError(f"module 'stablelog' has no attribute {name!r}")
+    module = import_module(_PLACES[name])
+    return module if module.__name__ == f"stablelog.{name}" else getattr(module, name)
