@@ -19,11 +19,16 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from crc32c import crc32c
+from kio.schema.delete_records.v2.request import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from kio.schema.produce.v8.request import PartitionProduceData, ProduceRequest, TopicProduceData
 
 from bench import loop_watch
 from bench.commit_fetch import drop_pages
@@ -33,11 +38,11 @@ from bench.loop_watch import LoopWatch
 from bench.report import Section, Wanted
 from stablelog.batch.header import CRC_START, Codec
 from stablelog.batch.records import Record, encode_batch
-from stablelog.client.cluster import LATEST, MAX_TIMESTAMP, Cluster, module_of
+from stablelog.client.cluster import LATEST, MAX_TIMESTAMP, Cluster
 from stablelog.client.connection import Connection
 
 HOLD_MS_MAX = 20.0
-PRODUCE, DELETE_RECORDS, INIT_PRODUCER_ID = 0, 21, 22
+INIT_PRODUCER_ID = 22
 FETCH_SIZE = 50 << 20
 SEGMENT_SIZE = 1 << 30
 RECORD_SIZE = 100_000
@@ -327,19 +332,15 @@ def offset_of(cluster: Cluster, spec: int) -> int:
 
 def produce(connection: Connection, name: str, batch: bytes) -> None:
     """Produce a batch as it is; it may be refused."""
-    request: Any = connection.request_class(PRODUCE, 8)
-    module = module_of(request)
-    part = module.PartitionProduceData(index=0, records=batch)
-    topic = module.TopicProduceData(name=name, partition_data=(part,))
+    part = PartitionProduceData(index=0, records=batch)
+    topic = TopicProduceData(name=name, partition_data=(part,))
     connection.call(
-        request(transactional_id=None, acks=-1, timeout=timedelta(seconds=60), topic_data=(topic,))
+        ProduceRequest(transactional_id=None, acks=-1, timeout=timedelta(seconds=60), topic_data=(topic,))
     )
 
 
 def delete_records(connection: Connection, name: str, offset: int) -> None:
     """Move a log's start."""
-    request: Any = connection.request_class(DELETE_RECORDS, 2)
-    module = module_of(request)
-    part = module.DeleteRecordsPartition(partition_index=0, offset=offset)
-    topic = module.DeleteRecordsTopic(name=name, partitions=(part,))
-    connection.call(request(topics=(topic,), timeout=timedelta(seconds=60)))
+    part = DeleteRecordsPartition(partition_index=0, offset=offset)
+    topic = DeleteRecordsTopic(name=name, partitions=(part,))
+    connection.call(DeleteRecordsRequest(topics=(topic,), timeout=timedelta(seconds=60)))

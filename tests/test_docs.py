@@ -5,11 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from stablelog.broker.disk_reserve import REFUSED_WHILE_FULL, SERVED_FROM_HALF
 from stablelog.broker.metrics import METRICS
 from stablelog.broker.partition_state import CODES
 from stablelog.broker.settings import SETTINGS
+from stablelog.cli.main import app
 from stablelog.spark.option_table import OPTIONS
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.extension.joint import AbortJointRequest, JointChild, JointOffset
@@ -268,3 +270,32 @@ def test_each_file_that_adding_an_api_needs_is_there():
     for name in re.findall(r"`([\w/]+(?:\.py)?)`", steps):
         if "/" in name:
             assert any((root / name).exists() for root in (ROOT, ROOT / "src" / "stablelog")), name
+
+
+def _commands(command, path=()):
+    """Each command of the command line: its words, and how it is declared."""
+    names = command.list_commands(None) if hasattr(command, "list_commands") else []
+    if not names:
+        yield " ".join(path), command
+    for name in names:
+        yield from _commands(command.get_command(None, name), (*path, name))
+
+
+COMMANDS = dict(_commands(get_command(app)))
+COMMANDS_TABLE = OPERATING.partition("## Use the commands")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_command_has_its_row_that_begins_with_its_help(words):
+    rows = re.findall(rf"^\| `stablelog {words}(?: [A-Z][^|]*)?` \| (.*) \|$", COMMANDS_TABLE, re.M)
+    assert len(rows) == 1
+    # Options may stand in parentheses where a sentence of the help ends.
+    text = " ".join(COMMANDS[words].help.split())
+    assert re.sub(r" \([^)]*\)", "", rows[0]).startswith(text)
+    options = {name for parameter in COMMANDS[words].params for name in parameter.opts}
+    assert set(re.findall(r"--[a-z-]+", rows[0])) <= options
+
+
+def test_no_row_is_of_a_command_that_is_gone():
+    rows = re.findall(r"^\| `stablelog ([a-z -]+?)(?: [A-Z].*)?` \|", COMMANDS_TABLE, re.M)
+    assert sorted(rows) == sorted(COMMANDS)

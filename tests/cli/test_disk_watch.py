@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from stablelog.cli import admin, disk_watch, records
+from stablelog.cli import admin, consume, disk_watch, produce
 from stablelog.errors import DiskError, Unavailable
 from tests.full_disk import served
 from tests.waiting import until
@@ -34,15 +34,18 @@ class Told:
         monkeypatch.setattr(disk_watch, "say", self.lines.append)
 
 
+def write(broker, lines, transactional_id=None):
+    produce.produce("t", lines, transactional_id=transactional_id, bootstrap=broker.bootstrap)
+
+
 @pytest.mark.parametrize("transactional_id", [None, "me"])
 def test_produce_says_that_the_disk_is_full_and_goes_on_when_it_has_room(
     broker, lines, monkeypatch, capsys, transactional_id
 ):
     told = Told(monkeypatch)
-    monkeypatch.setattr(records, "TIMEOUT_S", 60.0)
+    monkeypatch.setattr(produce, "TIMEOUT_S", 60.0)
     broker.fill()
-    arguments = (broker.bootstrap, "t", lines, None, transactional_id)
-    producing = threading.Thread(target=records.run_produce, args=arguments, kwargs={"as_json": False})
+    producing = threading.Thread(target=write, args=(broker, lines, transactional_id))
     producing.start()
     until(lambda: told.lines, "the command says what it waits for")
     assert told.lines == [
@@ -57,14 +60,14 @@ def test_produce_says_that_the_disk_is_full_and_goes_on_when_it_has_room(
 
 def test_a_command_that_gives_up_on_a_full_disk_says_so(broker, lines, monkeypatch):
     Told(monkeypatch)
-    monkeypatch.setattr(records, "DELIVERY_TIMEOUT_MS", 1500)
-    monkeypatch.setattr(records, "FLUSH_MARGIN_S", 1)
-    monkeypatch.setattr(records, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(produce, "DELIVERY_TIMEOUT_MS", 1500)
+    monkeypatch.setattr(produce, "FLUSH_MARGIN_S", 1)
+    monkeypatch.setattr(produce, "TIMEOUT_S", 1.0)
     monkeypatch.setattr(admin, "TIMEOUT_S", 1.0)
     broker.fill()
     for transactional_id in (None, "me"):
         with pytest.raises(Unavailable, match=f"the disk of {broker.bootstrap} is full"):
-            records.run_produce(broker.bootstrap, "t", lines, None, transactional_id, as_json=False)
+            write(broker, lines, transactional_id)
 
 
 def test_nothing_is_said_of_a_disk_with_room_or_a_broker_that_does_not_answer(broker, monkeypatch):
@@ -73,7 +76,7 @@ def test_nothing_is_said_of_a_disk_with_room_or_a_broker_that_does_not_answer(br
     assert disk_watch.full_disk("127.0.0.1:1") is None
     asked = []
     monkeypatch.setattr(disk_watch, "full_disk", asked.append)
-    with disk_watch.DiskWatch(broker.bootstrap, lambda: True):
+    with disk_watch.disk_watch(broker.bootstrap, lambda: True):
         until(lambda: len(asked) > 1, "the broker is asked")
     assert told.lines == []
 
@@ -91,19 +94,17 @@ def below_half(broker):
     broker.call(release)
 
 
-def consume(broker, group="g"):
-    records.run_consume(
-        broker.bootstrap, "t", "read_committed", "earliest", None, group, follow=False, as_json=False
-    )
+def read(broker, group="g"):
+    consume.consume("t", group=group, bootstrap=broker.bootstrap)
 
 
 def test_consume_says_that_its_group_takes_no_members_and_goes_on_when_it_does(
     broker, lines, monkeypatch, capsys
 ):
     told, text = Told(monkeypatch), "group g may take no members until there is room"
-    records.run_produce(broker.bootstrap, "t", lines, None, None, as_json=False)
+    write(broker, lines)
     below_half(broker)
-    consuming = threading.Thread(target=consume, args=(broker,))
+    consuming = threading.Thread(target=read, args=(broker,))
     consuming.start()
     until(lambda: told.lines, "the command says what it waits for")
     assert told.lines == [f"waiting: the disk of {broker.bootstrap} is full (data directory /data); {text}"]
@@ -116,18 +117,18 @@ def test_consume_says_that_its_group_takes_no_members_and_goes_on_when_it_does(
 
 def test_offsets_that_a_full_disk_does_not_take_end_consume_with_a_sentence(broker, lines, monkeypatch):
     Told(monkeypatch)
-    monkeypatch.setattr(records, "TIMEOUT_S", 1.0)
-    records.run_produce(broker.bootstrap, "t", lines, None, None, as_json=False)
-    print_record = records._print_record
+    monkeypatch.setattr(consume, "TIMEOUT_S", 1.0)
+    write(broker, lines)
+    print_record = consume.print_record
 
     def fill(message, *, as_json):
         print_record(message, as_json=as_json)
         if message.offset() == 0:
             below_half(broker)
 
-    monkeypatch.setattr(records, "_print_record", fill)
+    monkeypatch.setattr(consume, "print_record", fill)
     with pytest.raises(Unavailable, match=f"offsets of group g, .*: the disk of {broker.bootstrap} is full"):
-        consume(broker)
+        read(broker)
 
 
 def test_a_command_that_fails_does_not_wait_for_what_the_broker_says_of_its_disk(monkeypatch):
@@ -139,16 +140,16 @@ def test_a_command_that_fails_does_not_wait_for_what_the_broker_says_of_its_disk
         answer.wait(60)
 
     monkeypatch.setattr(disk_watch, "full_disk", full_disk)
-    with pytest.raises(KeyboardInterrupt), disk_watch.DiskWatch("nowhere:1", lambda: True) as watch:
+    with pytest.raises(KeyboardInterrupt), disk_watch.disk_watch("nowhere:1", lambda: True):
         assert asked.wait(60)
         raise KeyboardInterrupt
-    assert watch._thread.is_alive()
+    (thread,) = (thread for thread in threading.enumerate() if thread.name == "watch")
     answer.set()
-    watch._thread.join()
+    thread.join()
 
 
 def test_an_interrupt_inside_a_call_of_the_client_library_is_an_interrupt():
-    with pytest.raises(KeyboardInterrupt), records._interrupts():
+    with pytest.raises(KeyboardInterrupt), admin.interrupts():
         raise SystemError("poll returned a result with an exception set") from KeyboardInterrupt()
-    with pytest.raises(SystemError), records._interrupts():
+    with pytest.raises(SystemError), admin.interrupts():
         raise SystemError("another fault")

@@ -75,7 +75,7 @@ def test_repair_shows_what_a_cut_loses_and_changes_nothing_without_consent(data)
     assert "answer on a terminal, or agree with --yes" in str(result.exception)
     assert f"t-0: {LOG} is damaged at byte {positions(path)[2]}" in result.output
     assert "A cut ends the log at offset 2" in result.output
-    assert "3, with 3 records and 0 transaction markers, up to offset 5" in result.output
+    assert "3 whole batches, with 3 records and 0 transaction markers, up to offset 5" in result.output
     assert path.read_bytes() == before
     assert sorted(found.name for found in (data / "t-0").glob("*.cut")) == []
 
@@ -292,13 +292,13 @@ def test_after_a_commit_log_was_cut_no_commit_sequence_is_given_out_twice(commit
     flip(path, found[len(found) // 2] + 30)
     result = run("repair", commits if at_once else commits / "__transaction_state-0", "--yes")
     assert result.exit_code == 0, result.output
-    assert "Decisions are lost of 1 transactional ids; commits among them: #" in result.output
+    assert "loses decisions of 1 transactional ids; commits among them: #" in result.output
     assert "and #10 was given out" in result.output
     with stablelog.serve(commits) as broker:
         commit(broker, 2)
     assert commit_sequences(commits) == list(range(1, 13))
     assert run("verify", commits).exit_code == 0
-    assert "commits up to" not in run("repair", commits, "--yes").output
+    assert "contains commits up to" not in run("repair", commits, "--yes").output
 
 
 def test_a_crash_between_the_cut_and_the_record_leaves_a_commit_log_that_can_be_repaired(
@@ -311,7 +311,7 @@ def test_a_crash_between_the_cut_and_the_record_leaves_a_commit_log_that_can_be_
     with monkeypatch.context() as patch:
         patch.setattr(repair_cli, "append_given", lambda *_words, **_options: None)
         run("repair", commits, "--yes")
-    assert "behind #10" in run("repair", commits, "--yes").output
+    assert "after #10" in run("repair", commits, "--yes").output
     with stablelog.serve(commits) as broker:
         commit(broker, 1)
     assert commit_sequences(commits) == list(range(1, 12))
@@ -358,7 +358,7 @@ def test_repair_refuses_a_partition_without_a_data_directory_around_it(data, tmp
     shutil.copytree(data / "t-0", tmp_path / "alone" / "t-0")
     result = run("repair", tmp_path / "alone" / "t-0", "--yes")
     assert isinstance(result.exception, Unavailable)
-    assert "it is no data directory" in str(result.exception)
+    assert "is not a data directory" in str(result.exception)
     assert "Name the data directory" in str(result.exception)
 
 
@@ -410,7 +410,7 @@ def test_a_data_directory_without_partitions_is_whole(data, tmp_path, command):
 
 @pytest.mark.parametrize(
     ("damage", "said"),
-    [(lose, "is gone, and"), (lambda path: flip(path, 40), "is not a list of topics")],
+    [(lose, "is missing, although"), (lambda path: flip(path, 40), "is not a list of topics")],
     ids=["lost", "damaged"],
 )
 def test_without_the_list_of_topics_nothing_is_cut(data, damage, said):
@@ -419,7 +419,7 @@ def test_without_the_list_of_topics_nothing_is_cut(data, damage, said):
     before = everything(data)
     result = run("repair", data, "--yes")
     assert isinstance(result.exception, Unavailable)
-    for words in ("cluster.json", said, "Nothing was changed", "an older copy will do"):
+    for words in ("cluster.json", said, "Nothing was changed", "an older copy is sufficient"):
         assert words in str(result.exception)
     assert everything(data) == before
 
@@ -453,9 +453,9 @@ def test_what_a_start_serves_is_shown_and_not_cut(sealed, name):
     result = run("repair", sealed / name, "--yes")
     assert result.exit_code == 0, result.output
     assert "1 with a damaged log" in result.output
-    assert "A start passes over this damage" in result.output
-    assert "A cut there would end the log at offset 1" in result.output
-    assert "with 10 records and 0 transaction markers" in result.output
+    assert "A start accepts this damage" in result.output
+    assert "A cut at the damage would end the log at offset 1" in result.output
+    assert "10 records and 0 transaction markers" in result.output
     assert f"{sealed / 't-0'} --at-first-damage" in result.output
     assert everything(sealed) == before
     with stablelog.serve(sealed) as broker:
@@ -485,7 +485,7 @@ def test_only_what_a_start_refuses_is_cut(sealed):
     last.write_bytes(last.read_bytes()[:-1])
     result = run("repair", sealed, "--yes")
     assert result.exit_code == 0, result.output
-    assert "A start passes over this damage" in result.output
+    assert "A start accepts this damage" in result.output
     assert "A cut ends the log at offset 11" in result.output
     with stablelog.serve(sealed) as broker:
         until(lambda: watermarks(broker) == (0, 11), "t-0 is served")
@@ -497,7 +497,7 @@ def test_damage_in_a_coordinators_log_is_not_passed_over(commits):
     flip(path, found[len(found) // 2] + 65)
     result = run("repair", commits, "--yes")
     assert result.exit_code == 0, result.output
-    assert "passes over" not in result.output
+    assert "accepts this damage" not in result.output
     assert "This is the commit log of" in result.output
 
 
@@ -522,9 +522,7 @@ def test_a_whole_batch_that_is_refused_where_the_cut_begins_is_counted(data, dam
     damage(data / "t-0" / LOG)
     records = 3 if damage is without_a_batch else 4
     told = run("repair", data, "--yes").output
-    assert (
-        f"Whole batches are among them: {records}, with {records} records and 0 transaction markers" in told
-    )
+    assert f"removes {records} whole batches, with {records} records and 0 transaction markers" in told
 
 
 @pytest.mark.parametrize(
@@ -537,7 +535,7 @@ def test_what_a_start_refuses_verify_names_and_repair_mends(data, damage):
     assert run("verify", data).exit_code == 1
     result = run("repair", data, "--yes")
     assert result.exit_code == 0, result.output
-    assert "Lost are the offsets 2 to 5, which were durable." in result.output
+    assert "loses the offsets 2 to 5, which were durable." in result.output
     assert "t 0 2\n" in (data / RECOVERY_POINT_CHECKPOINT).read_text()
     assert "0 with a damaged log" in run("repair", data).output
     assert run("verify", data).exit_code == 0

@@ -101,7 +101,7 @@ def test_repair_raises_the_producer_ids_of_a_commit_log_from_an_older_backup(dat
     shutil.copytree(tmp_path / "older", data / COMMIT_LOG)
     (data / RECOVERY_POINT_CHECKPOINT).unlink()
     result = run("repair", data, "--yes")
-    assert "knows of producer ids below 0, and ids below 3 were given out" in result.output
+    assert "contains producer ids below 0, and ids below 3 were given out" in result.output
     producer_id, values = write_with_a_new_producer()
     assert producer_id not in given
     assert values == [b"old"] * 3 + [b"new"]

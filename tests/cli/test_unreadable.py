@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import stablelog
 from stablelog.batch.header import headers_in
-from stablelog.cli import disk_watch, records
+from stablelog.cli import consume, disk_watch
 from stablelog.cli.partition_watch import OPENING, PartitionWatch
 from stablelog.errors import Unavailable
 from tests.cli.test_cli import answer, run
@@ -66,21 +66,19 @@ def broker(tmp_path_factory):
 def told(monkeypatch):
     lines = []
     monkeypatch.setattr(disk_watch, "SILENCE_S", 0.2)
-    monkeypatch.setattr(records, "UNREADABLE_S", 1.0)
+    monkeypatch.setattr(consume, "UNREADABLE_S", 1.0)
     monkeypatch.setattr(disk_watch, "say", lines.append)
     return lines
 
 
-def consume(broker, topic, group=None, isolation="read_committed"):
-    records.run_consume(
-        broker.bootstrap, topic, isolation, "earliest", None, group, follow=False, as_json=False
-    )
+def read(broker, topic, group=None, isolation="read_committed"):
+    consume.consume(topic, isolation, group=group, bootstrap=broker.bootstrap)
 
 
 @pytest.mark.parametrize("group", [None, "new"])
 def test_consume_names_the_offline_partition_and_ends(broker, told, capsys, group):
     with pytest.raises(Unavailable, match=rf"half cannot be read to its end: half-1 is {OFFLINE}"):
-        consume(broker, "half", group and unique(group))
+        read(broker, "half", group and unique(group))
     assert told[0] == f"waiting: half-1 is {OFFLINE}"
     assert len(capsys.readouterr().out.splitlines()) == 60, "the other partition is read"
 
@@ -110,7 +108,7 @@ def test_consume_ends_with_one_line_and_exit_code_2(broker):
 def test_consume_prints_no_changed_record(broker, told, capsys, isolation):
     """The broker hands out what it has not read; the consumer checks the CRC."""
     with pytest.raises(Unavailable, match="changed"):
-        consume(broker, "changed", isolation=isolation)
+        read(broker, "changed", isolation=isolation)
     printed = capsys.readouterr().out.splitlines()
     assert printed == [f"{number:04d}" * 16 for number in range(len(printed))]
 
@@ -119,7 +117,7 @@ def test_consume_prints_no_changed_record(broker, told, capsys, isolation):
 def test_consume_names_the_partition_with_a_damaged_batch_and_ends(broker, told, capsys, group):
     why = "damaged-0 is damaged at offset [0-9]+ or behind it: the broker's log names the file"
     with pytest.raises(Unavailable, match=f"damaged cannot be read to its end: {why}"):
-        consume(broker, "damaged", group and unique(group))
+        read(broker, "damaged", group and unique(group))
     assert re.fullmatch(f"waiting: {why}", told[0])
     printed = capsys.readouterr().out.splitlines()
     assert printed == [f"{number:04d}" * 16 for number in range(len(printed))]
@@ -175,7 +173,5 @@ def test_hanging_transactions_are_found_beside_an_offline_partition(broker):
 
 def test_consume_from_an_offset_reads_beside_an_offline_partition(broker, told, capsys):
     with pytest.raises(Unavailable, match="half-1 is offline"):
-        records.run_consume(
-            broker.bootstrap, "half", "read_committed", "50", None, None, follow=False, as_json=False
-        )
+        consume.consume("half", start="50", bootstrap=broker.bootstrap)
     assert len(capsys.readouterr().out.splitlines()) == 10

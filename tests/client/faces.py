@@ -5,25 +5,31 @@ import contextlib
 import threading
 from concurrent.futures import Future
 
+import stablelog
 from stablelog.client.aio import AsyncClient
-from stablelog.client.native import Client
 
 TIMEOUT_S = 90
 
 
 class Threads:
-    """The client as it is."""
+    """The client as it is.
+
+    Attributes:
+        client: the client for threads, which is within each face.
+    """
 
     name = "threads"
 
     def __init__(self, client):
-        self._client = client
+        self.client = client
+        self.transaction, self.read = client.transaction, client.read
 
     def __enter__(self):
-        return self._client.__enter__()
+        self.client.__enter__()
+        return self
 
     def __exit__(self, *error):
-        self._client.__exit__(*error)
+        self.client.__exit__(*error)
 
 
 class Asyncio:
@@ -32,8 +38,8 @@ class Asyncio:
     name = "asyncio"
 
     def __init__(self, client):
-        self._client = AsyncClient(client._bootstrap)
-        self._client._client = client  # with whatever a test has made of it
+        self.client = client
+        self._client = AsyncClient(client)
         self._loop = asyncio.new_event_loop()
         self._loop.set_debug(False)
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -75,7 +81,7 @@ def _rows(face, reader):
 
 class _Transaction:
     def __init__(self, face, txn):
-        self._face, self._txn, self._writing = face, txn, txn._writing
+        self._face, self._txn, self.writing = face, txn, txn.writing
 
     def __enter__(self):
         self._face.run(self._txn.__aenter__())
@@ -113,5 +119,5 @@ FACES = (Threads, Asyncio)
 @contextlib.contextmanager
 def connected(face, bootstrap, deadline=60):
     """A client of this face."""
-    with face(Client(bootstrap, deadline_s=deadline)) as client:
+    with face(stablelog.connect(bootstrap, deadline=deadline)) as client:
         yield client

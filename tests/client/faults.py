@@ -63,7 +63,7 @@ class Proxy:
         """Requests one by one: the order of answers is that of requests."""
         try:
             while True:
-                request = _frame(client)
+                request = frame(client)
                 key = HEAD.unpack_from(request, 4)[0]
                 with self._lock:
                     self._counts[key] = count = self._counts.get(key, 0) + 1
@@ -71,7 +71,7 @@ class Proxy:
                 if fate == "request":
                     break
                 broker.sendall(request)
-                answer = _frame(broker)
+                answer = frame(broker)
                 if fate == "answer":
                     break
                 client.sendall(self._spoil(key, answer))
@@ -84,7 +84,7 @@ class Proxy:
                 each.close()
 
 
-def _frame(connected):
+def frame(connected):
     size = LENGTH.unpack(_exactly(connected, LENGTH.size))[0]
     return LENGTH.pack(size) + _exactly(connected, size)
 

@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 import stablelog
-from stablelog.client import writing
+from stablelog.client import record_buffer
 from stablelog.client.aio import AsyncClient
-from stablelog.client.native import Client
 from stablelog.errors import InvalidConfig, Refused, Unavailable
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
@@ -43,9 +42,9 @@ def run():
 @asynccontextmanager
 async def behind(proxy, broker, deadline=60):
     """A client whose every request goes through the proxy."""
-    client = AsyncClient(proxy.bootstrap)
-    client._client = through(proxy, broker, deadline)
-    async with client:
+    native = through(proxy, broker, deadline)
+    async with AsyncClient(native) as client:
+        client.clusters = native.clusters
         yield client
 
 
@@ -140,8 +139,8 @@ def test_tasks_write_into_one_transaction_in_the_order_in_which_they_came(
     stablelog_broker, run, topic, monkeypatch
 ):
     """With more than may be buffered, so that they wait for the broker in between."""
-    monkeypatch.setattr(writing, "BATCH_SIZE_MAX", 2000)
-    monkeypatch.setattr(writing, "BUFFERED_SIZE_MAX", 3000)
+    monkeypatch.setattr(record_buffer, "BATCH_SIZE_MAX", 2000)
+    monkeypatch.setattr(record_buffer, "BUFFERED_SIZE_MAX", 3000)
 
     async def conversation():
         async with stablelog.aio.connect(stablelog_broker.bootstrap) as client:
@@ -240,15 +239,15 @@ def test_what_is_cancelled_is_over(stablelog_broker, run, topic, moment, block):
                 await working
             assert {future.exception() is None for future in futures} <= {is_committed}
             assert all(future.done() for future in futures)
-            assert len(client._client._idle) == 1, "what was lent is given back"
-            assert not any(cluster.is_hurried for cluster in client._client._idle)
+            assert len(client.clusters.idle) == 1, "what was lent is given back"
+            assert not any(cluster.are_retries_cancelled for cluster in client.clusters.idle)
             if is_committed:
                 assert (await txn.commit()).first == futures[0].result()
             else:
-                with pytest.raises(Refused, match=r"called off|CancelledError"):
+                with pytest.raises(Refused, match=r"cancelled|CancelledError"):
                     await txn.commit()
-                if txn._writing._producer is not None:
-                    assert state_of(stablelog_broker.bootstrap, txn._writing._shown[0][0]) != "Ongoing"
+                if txn.writing.producer is not None:
+                    assert state_of(stablelog_broker.bootstrap, txn.writing.children[0][0]) != "Ongoing"
         assert len(visible(stablelog_broker.bootstrap, topic, ordinary)) == (2 if is_committed else 0)
 
     with Proxy((stablelog_broker.host, stablelog_broker.port), gate) as proxy:
@@ -261,8 +260,8 @@ def test_a_commit_that_is_cancelled_before_its_turn_aborts(stablelog_broker, run
     async def conversation(proxy):
         async with behind(proxy, stablelog_broker) as client:
             txn = client.transaction(timeout=TIMEOUT_S)
-            called_off, call_off = threading.Event(), txn._writing.call_off
-            txn._writing.call_off = lambda: (call_off(), called_off.set())
+            called_off, cancel = threading.Event(), txn.writing.cancel
+            txn.writing.cancel = lambda: (cancel(), called_off.set())
             write = asyncio.create_task(txn.write(topic, b"k", b"v"))
             await until(gate.reached)
             commit = asyncio.create_task(txn.commit())
@@ -272,9 +271,9 @@ def test_a_commit_that_is_cancelled_before_its_turn_aborts(stablelog_broker, run
             gate.opened.set()
             with pytest.raises(asyncio.CancelledError):
                 await commit
-            with pytest.raises(Refused, match="called off"):
+            with pytest.raises(Refused, match="cancelled"):
                 await write
-            with pytest.raises(Refused, match="called off"):
+            with pytest.raises(Refused, match="cancelled"):
                 await txn.commit()
 
     with Proxy((stablelog_broker.host, stablelog_broker.port), gate) as proxy:
@@ -294,7 +293,7 @@ def test_the_loop_goes_on_while_a_block_is_left_and_another_task_writes(stablelo
         async with behind(proxy, stablelog_broker) as client:
             txn = client.transaction(timeout=TIMEOUT_S)
             first = await txn.write(topic, b"k", b"v")
-            await asyncio.to_thread(txn._writing._send_all)  # so that there is something to abort
+            await asyncio.to_thread(txn.writing.flush)  # so that there is something to abort
             asking.key = ApiKey.METADATA
             write = asyncio.create_task(txn.write(another, b"k", b"v"))
             await until(asking.reached)
@@ -319,7 +318,7 @@ def test_the_loop_goes_on_while_a_block_is_left_and_another_task_writes(stablelo
 def test_a_write_that_waits_for_room_can_be_cancelled(stablelog_broker, run, topic, monkeypatch):
     """Nothing is acknowledged, so writes wait: that is the back-pressure. What is buffered stays bounded."""
     monkeypatch.setattr("stablelog.client.producer.QUEUE_SIZE_MAX", 50_000)
-    monkeypatch.setattr(writing, "BATCH_SIZE_MAX", 10_000)
+    monkeypatch.setattr(record_buffer, "BATCH_SIZE_MAX", 10_000)
     gate = Gate(PRODUCE)
     put = []
 
@@ -388,7 +387,7 @@ def test_a_broker_that_is_away_holds_nobody_who_is_cancelled(run, moment):
                 # The commit was asked for, and nobody is there to say what became of it: ask again.
                 assert not futures[0].done()
                 await asyncio.to_thread(broker.start)
-                assert not txn._writing.cluster.is_hurried
+                assert not txn.writing.cluster.are_retries_cancelled
                 with suppress(Refused):
                     await txn.commit()
                 assert futures[0].done()
@@ -401,10 +400,10 @@ def test_a_broker_that_is_away_holds_nobody_who_is_cancelled(run, moment):
 
 def test_a_reader_can_be_cancelled_and_left_at_any_moment(stablelog_broker, run, topic):
     async def conversation():
-        client = AsyncClient(stablelog_broker.bootstrap)
-        async with client, client.transaction() as txn:
+        async with stablelog.aio.connect(stablelog_broker.bootstrap) as writer, writer.transaction() as txn:
             await txn.write(topic, b"k", b"v")
-        sole = client._client = Client(stablelog_broker.bootstrap)
+        native = stablelog.connect(stablelog_broker.bootstrap)
+        client, sole = AsyncClient(native), native.clusters
         for patience in (0, 0.001, 0.005, 0.02, 0.1):
 
             async def read(patience=patience):
@@ -414,13 +413,13 @@ def test_a_reader_can_be_cancelled_and_left_at_any_moment(stablelog_broker, run,
 
             with pytest.raises(TimeoutError):
                 await read()
-            assert len(sole._idle) == 1
-            assert not sole._idle[0].is_hurried
+            assert len(sole.idle) == 1
+            assert not sole.idle[0].are_retries_cancelled
         reader = client.read(topic)
         await anext(reader)
-        assert sole._idle == []
+        assert sole.idle == []
         await reader.aclose()
-        assert len(sole._idle) == 1
+        assert len(sole.idle) == 1
         client.close()
 
     run(conversation())

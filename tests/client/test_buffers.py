@@ -26,8 +26,8 @@ def test_what_is_kept_is_bounded():
     buffers = Buffers(2 * SIZE)
     for size in range(SIZE, 20 * SIZE, SIZE):
         assert len(buffers.take(size)) == size
-    assert sum(map(len, buffers._kept)) <= 20 * SIZE
-    assert len(buffers._kept) == 1
+    assert sum(map(len, buffers.kept)) <= 20 * SIZE
+    assert len(buffers.kept) == 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(SIZE_MIN // 2, SIZE)), max_size=30))

@@ -140,7 +140,7 @@ def test_an_answer_that_is_cut_off_is_no_answer():
         serving = threading.Thread(target=serve)
         serving.start()
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        with Connection(address) as connection, pytest.raises(Unavailable, match="did not answer"):
+        with Connection(address) as connection, pytest.raises(Unavailable, match="did not respond"):
             assert connection.versions
         serving.join()
 

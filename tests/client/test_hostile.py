@@ -9,18 +9,18 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import stablelog
 from stablelog.batch.records import Record, encode_batch
 from stablelog.client.cluster import LATEST, Cluster
 from stablelog.client.commits import describe_commits
 from stablelog.client.connection import Connection
 from stablelog.client.cuts import describe_cut
-from stablelog.client.native import Client
 from stablelog.client.producer import Producer
 from stablelog.errors import StablelogError, Unavailable
 from stablelog.wire.api import APIS
 from stablelog.wire.fetch import read_fetch_response
 from stablelog.wire.messages import message_class
-from tests.client.faults import LENGTH, Proxy, _frame
+from tests.client.faults import LENGTH, Proxy, frame
 from tests.client.transactions import SILENCE_S, create
 from tests.scale import examples
 
@@ -34,7 +34,7 @@ def answering(answer):
     def serve(accepted):
         with accepted:
             try:
-                while (reply := answer(_frame(accepted))) is not None:
+                while (reply := answer(frame(accepted))) is not None:
                     accepted.sendall(reply)
             except OSError:
                 pass
@@ -65,7 +65,7 @@ def test_an_answer_of_an_impossible_size_is_not_waited_for(size):
         answering(lambda _request: LENGTH.pack(size) + bytes(64)) as address,
         Connection(address, timeout_s=SILENCE_S) as connection,
         pytest.raises(
-            Unavailable, match=f"did not answer api_versions: it announced an answer of {size} bytes"
+            Unavailable, match=f"did not respond to api_versions: it announced a response of {size} bytes"
         ),
     ):
         assert connection.versions
@@ -77,7 +77,7 @@ def test_a_claim_of_more_than_was_sent_takes_no_memory():
     with (
         answering(lambda request: framed(request, claim)) as address,
         Connection(address, timeout_s=SILENCE_S) as connection,
-        pytest.raises(Unavailable, match="answered api_versions with what cannot be read: 2147483647 items"),
+        pytest.raises(Unavailable, match="sent an invalid response to api_versions: 2147483647 items"),
     ):
         connection.call(message_class(API_VERSIONS_KEY, 0, "request")())
 
@@ -86,7 +86,7 @@ def test_an_api_without_a_name_is_named_by_its_number():
     with (
         answering(lambda request: framed(request, b"")) as address,
         Connection(address, timeout_s=SILENCE_S) as connection,
-        pytest.raises(Unavailable, match="answered API 33 with what cannot be read: too short"),
+        pytest.raises(Unavailable, match="sent an invalid response to API 33: too short"),
         connection.reading(33),
     ):
         raise ValueError("too short")
@@ -122,7 +122,7 @@ class Spoiling:
 def spoiled(stablelog_broker):
     """A proxy before the broker, and a topic that has a transaction."""
     topic = create(stablelog_broker.bootstrap)
-    with Client(stablelog_broker.bootstrap) as client, client.transaction() as txn:
+    with stablelog.connect(stablelog_broker.bootstrap) as client, client.transaction() as txn:
         for number in range(20):
             txn.write(topic, b"k", b"%d" % number)
     spoil = Spoiling()
@@ -180,6 +180,6 @@ def test_an_answer_about_something_else_is_no_answer(stablelog_broker):
     with (
         Proxy((stablelog_broker.host, stablelog_broker.port), lambda *_: None, emptied) as proxy,
         Cluster(proxy.bootstrap, deadline_s=0, timeout_s=SILENCE_S) as cluster,
-        pytest.raises(Unavailable, match=f"was asked for topic '{topic}', and says nothing of it"),
+        pytest.raises(Unavailable, match=f"does not contain the requested topic '{topic}'"),
     ):
         cluster.metadata([topic])

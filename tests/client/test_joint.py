@@ -9,12 +9,11 @@ import time
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from kio.schema.errors import ErrorCode
 
 import stablelog
-from stablelog.cli.transactions import _description_class
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
+from stablelog.client.transaction_state import describe_transaction
 from stablelog.errors import Refused
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.joint import JointChild
@@ -23,7 +22,6 @@ from tests.clients.drivers import Confluent, unique
 from tests.spark.reading import settled
 
 QUIET = {"log_level": 0, "error_cb": lambda _error: None, "linger.ms": 0}
-DESCRIBE_TRANSACTIONS = 65
 TIMEOUT_S = 60
 
 
@@ -66,9 +64,7 @@ class Child:
         """Its id, producer id and epoch. confluent-kafka does not tell, the coordinator does."""
         with Cluster(self.address, timeout_s=TIMEOUT_S) as cluster:
             connection = cluster.coordinator(self.id)
-            request = connection.request_class(DESCRIBE_TRANSACTIONS)(transactional_ids=(self.id,))
-            found = connection.call(request, _description_class()).transaction_states[0]
-        assert found.error_code is ErrorCode.none
+            found = describe_transaction(connection, self.id)
         return self.id, found.producer_id, found.producer_epoch
 
 

@@ -143,14 +143,14 @@ def run(client, broker, topics, group, chance, model):
                 )
                 model.values[name].append(value)
             elif step == "send":
-                txn._writing._send_all()
-            elif step == "fence" and txn._writing._producer is not None:
+                txn.writing.flush()
+            elif step == "fence" and txn.writing.producer is not None:
                 with Cluster(broker.bootstrap) as cluster:
-                    Producer(cluster, txn._writing._shown[0][0]).begin()
+                    Producer(cluster, txn.writing.children[0][0]).begin()
         except (Refused, Unavailable):
             with pytest.raises((Refused, Unavailable)):
                 txn.commit()
-            print(f"{name}: {txn._writing.failure}")
+            print(f"{name}: {txn.writing.failure}")
             model.end(name, None)
             del opened[name]
             continue

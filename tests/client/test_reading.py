@@ -149,7 +149,7 @@ def test_a_transaction_of_which_nothing_comes_is_not_read_without_its_records(
 
     with monkeypatch.context() as patched:
         patched.setattr(Cluster, "fetch", fetch_nothing)
-        with pytest.raises(Unavailable, match=r"hands out nothing at offset 3, .* that ends at 5"):
+        with pytest.raises(Unavailable, match=r"returns no records at offset 3, .* that ends at 5"):
             list(client.read(topics, cut=cut, wait=0))
     assert sum(len(txn.records) for txn in client.read(topics, cut=cut, wait=0)) == 8
 
@@ -160,11 +160,11 @@ def test_aborted_open_and_other_records_are_passed_over(stablelog_broker, client
     outside.produce(topics[0], [b"outside"])
     aborted = client.transaction()
     aborted.write(topics[0], None, b"aborted", partition=0)
-    aborted._writing._send_all()
+    aborted.writing.flush()
     aborted.abort()
     still_open = client.transaction()
     still_open.write(topics[0], None, b"open", partition=0)
-    still_open._writing._send_all()
+    still_open.writing.flush()
     second = write(client, topics, "second")
     for cut in (True, False):
         read = list(client.read(topics, cut=cut, wait=0))
@@ -212,7 +212,7 @@ def test_what_was_removed_before_it_was_read_is_told(stablelog_broker, client, t
     admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
     removed = admin.delete_records([TopicPartition(topic, 0, last)])
     removed[next(iter(removed))].result(30)
-    with pytest.raises(OffsetOutOfRange, match="was removed"):
+    with pytest.raises(OffsetOutOfRange, match="were removed|was removed"):
         next(reader)
     assert [one.records[0].key for one in client.read(topic, wait=0)].count(b"third") == 2
 
@@ -241,7 +241,7 @@ def test_a_transaction_that_was_torn_before_it_was_read_is_told(client, topics, 
         return dataclasses.replace(describe_cut(*args, **named), torn={(topics[0], 0): sequence})
 
     monkeypatch.setattr(reading, "describe_cut", torn)
-    with pytest.raises(OffsetOutOfRange, match=f"up to commit sequence {sequence} something was removed"):
+    with pytest.raises(OffsetOutOfRange, match=f"up to commit sequence {sequence} were removed"):
         next(reader)
 
 
@@ -252,7 +252,7 @@ def test_who_comes_back_is_told_of_what_was_removed_meanwhile(stablelog_broker, 
     admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
     removed = admin.delete_records([TopicPartition(topics[0], 1, parts[2].offset)])
     removed[next(iter(removed))].result(30)
-    with pytest.raises(OffsetOutOfRange, match=f"behind {sequences[1]} all are whole"):
+    with pytest.raises(OffsetOutOfRange, match=f"all transactions after {sequences[1]} are whole"):
         next(client.read(topics, cut=cut, after=sequences[0], wait=0))
     left = list(client.read(topics, cut=cut, after=sequences[1], wait=0))
     assert {one.commit_sequence for one in left} == set(sequences[2:])
@@ -266,7 +266,7 @@ def test_who_comes_back_is_told_of_segments_that_are_gone(client, topics, monkey
         return dataclasses.replace(describe_cut(*args, **named), removed={(topics[0], 0): sequences[1]})
 
     monkeypatch.setattr(reading, "describe_cut", gone)
-    with pytest.raises(OffsetOutOfRange, match=f"behind {sequences[1]} all are whole"):
+    with pytest.raises(OffsetOutOfRange, match=f"all transactions after {sequences[1]} are whole"):
         next(client.read(topics, cut=True, after=sequences[0], wait=0))
     assert [one.commit_sequence for one in client.read(topics, cut=True, wait=0)] == sequences[2:]
 

@@ -9,10 +9,11 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 import stablelog
-from stablelog.client import writing
+from stablelog.client import record_buffer
 from stablelog.client.cluster import Cluster
 from stablelog.client.producer import Producer
-from stablelog.client.writing import BATCH_SIZE_MAX, Committed
+from stablelog.client.record_buffer import BATCH_SIZE_MAX
+from stablelog.client.writing import Committed
 from stablelog.errors import InvalidConfig, Refused, Unavailable
 from stablelog.wire.api import ApiKey
 from tests.client.faults import Proxy
@@ -51,7 +52,7 @@ def test_on_commit_all_come_true_with_their_positions(stablelog_broker, client, 
                 (topic, ordinary)[number % 7 == 0], f"k{number}", value, **where
             )
             if number == 20:
-                txn._writing._send_all()
+                txn.writing.flush()
     assert not any(future.done() for future in futures.values())
     second = now.commit()
     first = before.commit()
@@ -94,7 +95,7 @@ def test_nothing_written_is_committed_without_asking(client):
 def test_on_abort_all_fail(stablelog_broker, client, topic, ordinary):
     with client.transaction() as txn:
         futures = [txn.write(name, b"k", b"v") for name in (topic, ordinary)]
-        txn._writing._send_all()
+        txn.writing.flush()
         futures += [txn.write(name, b"k", b"v") for name in (topic, ordinary)]
         txn.abort()
     assert_failed(futures, ErrorCode.transaction_abortable)
@@ -110,7 +111,7 @@ def test_an_exception_aborts(stablelog_broker, client, topic):
     futures = []
     with pytest.raises(KeyError), client.transaction() as txn:
         futures.append(txn.write(topic, b"k", b"v"))
-        txn._writing._send_all()
+        txn.writing.flush()
         raise KeyError("mine")
     assert_failed(futures, ErrorCode.transaction_abortable)
     assert isinstance(futures[0].exception().__cause__, KeyError)
@@ -134,7 +135,7 @@ def test_what_is_not_there_cannot_be_written(client, topic):
             txn.write(topic, b"k", b"v", partition=2)
     assert settled([future])
     for timeout in (0, -1, float("nan"), float("inf"), 1e9):
-        with pytest.raises(InvalidConfig, match="a timeout of"):
+        with pytest.raises(InvalidConfig, match="the timeout of"):
             client.transaction(timeout=timeout)
     with pytest.raises(InvalidConfig):
         stablelog.connect("nowhere")
@@ -168,8 +169,8 @@ def test_what_no_record_can_hold_is_refused_and_changes_nothing(
 def test_after_its_timeout_it_is_aborted(stablelog_broker, client, topic):
     txn = client.transaction(timeout=60)
     futures = [txn.write(topic, b"k", b"v") for _ in range(3)]
-    txn._writing._send_all()
-    txn._writing.deadline = 0  # whose passing nobody has noticed
+    txn.writing.flush()
+    txn.writing.deadline = 0  # whose passing nobody has noticed
     with pytest.raises(Refused, match=r"timeout of 60 s"):
         txn.commit()
     assert_failed(futures)
@@ -180,9 +181,9 @@ def test_after_its_timeout_its_futures_fail_though_nobody_asks(stablelog_broker,
     brief, long = client.transaction(timeout=60), client.transaction(timeout=60)
     futures = [brief.write(topic, b"k", b"v") for _ in range(3)]
     others = [long.write(topic, b"k", b"kept")]
-    brief._writing._send_all()
-    brief._writing.deadline = time.monotonic() + 0.01
-    brief._writing._release.__self__._deadlines.add(brief._writing)
+    brief.writing.flush()
+    brief.writing.deadline = time.monotonic() + 0.01
+    client.client.deadlines.add(brief.writing)
     assert not settled(futures, 30)
     assert_failed(futures, ErrorCode.transaction_abortable)
     for late in (brief.commit, lambda: brief.write(topic, b"k", b"v")):
@@ -202,12 +203,12 @@ def test_a_commit_that_comes_after_the_broker_s_timeout_is_refused(stablelog_bro
     address = (stablelog_broker.host, stablelog_broker.port)
     with Proxy(address, lose) as proxy, face(through(proxy, stablelog_broker)) as client:
         txn = client.transaction(timeout=600)
-        txn._writing._timeout_s = 1  # for the broker, whose clock counts here
+        txn.writing.timeout_s = 1  # for the broker, whose clock counts here
         futures = [txn.write(topic, b"k", b"v") for _ in range(3)]
         with ThreadPoolExecutor(1) as pool:
             committing = pool.submit(txn.commit)
             until(lambda: proxy.count(ApiKey.COMMIT_JOINT) or committing.done(), "nobody commits")
-            transactional_id = txn._writing._shown[0][0]
+            transactional_id = txn.writing.children[0][0]
             until(
                 lambda: state_of(stablelog_broker.bootstrap, transactional_id) != "Ongoing",
                 "the broker's clock does not count",
@@ -228,10 +229,9 @@ def test_a_commit_that_comes_after_the_broker_s_timeout_is_refused(stablelog_bro
 def test_a_fenced_one_fails_whole(stablelog_broker, client, topic, step):
     txn = client.transaction()
     futures = [txn.write(topic, b"k", b"v", partition=0)]
-    txn._writing._send_all()
-    txn._writing._producer.flush()
+    txn.writing.flush()
     with Cluster(stablelog_broker.bootstrap) as cluster:
-        Producer(cluster, txn._writing._shown[0][0]).begin()
+        Producer(cluster, txn.writing.children[0][0]).begin()
     with pytest.raises(Refused):
         if step == "write":
             futures.append(txn.write(topic, b"k", b"v", partition=1))
@@ -256,7 +256,7 @@ def test_lost_requests_and_answers_neither_lose_nor_repeat(stablelog_broker, top
             for number in range(20):
                 value = b"%d" % number
                 futures[txn.write((topic, ordinary)[number % 2], None, value)] = value
-                txn._writing._send_all()
+                txn.writing.flush()
         assert proxy.count(ApiKey.COMMIT_JOINT) == 3
     assert settled(list(futures))
     assert visible(stablelog_broker.bootstrap, topic, ordinary) == {
@@ -306,12 +306,11 @@ def test_a_commit_in_doubt_is_asked_again_after_a_restart(decided, then, face):
             face(through(proxy, broker)) as client,
         ):
             txn, futures = write_everywhere(client, *topics)
-            txn._writing._send_all()
-            txn._writing._producer.flush()
-            txn._writing.cluster.deadline_s = 0  # nobody asks again by itself
+            txn.writing.flush()
+            txn.writing.cluster.deadline_s = 0  # nobody asks again by itself
             with pytest.raises(Unavailable):
                 txn.commit()
-            txn._writing.cluster.deadline_s = 60
+            txn.writing.cluster.deadline_s = 60
             assert not any(future.done() for future in futures), "nothing is known yet"
             if decided:
                 broker.kill()
@@ -361,7 +360,7 @@ def test_several_threads_share_a_client(stablelog_broker, client, topic):
 
 
 def test_several_threads_write_into_one_transaction(stablelog_broker, client, topic, monkeypatch):
-    monkeypatch.setattr(writing, "BATCH_SIZE_MAX", 200)
+    monkeypatch.setattr(record_buffer, "BATCH_SIZE_MAX", 200)
     txn = client.transaction(timeout=120)
 
     def write(number):
@@ -380,6 +379,6 @@ def test_several_threads_write_into_one_transaction(stablelog_broker, client, to
 
 def test_the_commit_is_asked_of_a_broker_that_knows_joint_commits(client, topic, monkeypatch):
     monkeypatch.setattr("stablelog.client.connection.Connection.speaks", lambda *_: False)
-    with pytest.raises(Refused, match="no stablelog broker"), client.transaction() as txn:
+    with pytest.raises(Refused, match="only a stablelog broker does"), client.transaction() as txn:
         future = txn.write(topic, b"k", b"v")
     assert_failed([future])

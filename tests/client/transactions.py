@@ -3,18 +3,18 @@
 from concurrent.futures import wait
 
 from confluent_kafka.admin import AdminClient, NewTopic
-from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
-from stablelog.cli.transactions import _description_class
-from stablelog.client.cluster import EARLIEST, LATEST, Again, Cluster
+from stablelog.client.cluster import EARLIEST, LATEST, Cluster
+from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.native import Client
-from stablelog.client.writing import Position
+from stablelog.client.positions import Position
+from stablelog.client.responses import RetriableError
+from stablelog.client.transaction_state import describe_transaction
 from stablelog.errors import Refused
 from tests.clients.drivers import unique
 
-DESCRIBE_TRANSACTIONS = 65
 SILENCE_S = 60  # for which a broker may be silent here: what fails is what a test wants to fail
 
 
@@ -58,7 +58,7 @@ def stable(cluster, target):
     """Nothing of an ordinary topic is held back: a commit is answered before its marker need be visible."""
     end = cluster.list_offsets({target: LATEST}, "read_uncommitted")[target].offset
     if cluster.list_offsets({target: LATEST})[target].offset < end and not target[0].startswith("commit"):
-        raise Again("not yet")
+        raise RetriableError("not yet")
 
 
 def settled(futures, timeout=0):
@@ -80,34 +80,32 @@ def assert_failed(futures, code=None):
 def state_of(bootstrap, transactional_id):
     with Cluster(bootstrap, timeout_s=SILENCE_S) as cluster:
         connection = cluster.coordinator(transactional_id)
-        request = connection.request_class(DESCRIBE_TRANSACTIONS)(transactional_ids=(transactional_id,))
-        found = connection.call(request, _description_class()).transaction_states[0]
-        return found.transaction_state if found.error_code is ErrorCode.none else "Gone"
+        try:
+            return describe_transaction(connection, transactional_id).transaction_state
+        except Refused:
+            return "Gone"
 
 
-class Directed(Client):
-    """A client of a proxy, whose broker tells its own address."""
+class Directed(Cluster):
+    """A cluster behind a proxy, whose broker tells its own address."""
 
-    def __init__(self, proxy, broker, deadline_s=60):
-        super().__init__(proxy.bootstrap, deadline_s=deadline_s)
+    def __init__(self, proxy, broker, deadline_s):
+        super().__init__(proxy.bootstrap, deadline_s=deadline_s, timeout_s=SILENCE_S)
         self._proxy, self._broker = proxy, broker
-        for cluster in self._idle:
-            self._direct(cluster)
 
-    def _lend(self):
-        return self._direct(super()._lend())
-
-    def _direct(self, cluster):
-        original = type(cluster).open_connection
-        cluster._timeout_s = SILENCE_S
-        cluster.open_connection = lambda address: original(
-            cluster, self._proxy.bootstrap if address == self._broker.bootstrap else address
-        )
-        return cluster
+    def open_connection(self, address):
+        is_broker = address == self._broker.bootstrap
+        return super().open_connection(self._proxy.bootstrap if is_broker else address)
 
 
 def through(proxy, broker, deadline_s=60):
-    return Directed(proxy, broker, deadline_s)
+    """A client of a proxy."""
+
+    class Clusters(ClusterPool):
+        def make(self):
+            return Directed(proxy, broker, self.deadline_s)
+
+    return Client(Clusters(proxy.bootstrap, deadline_s))
 
 
 def write_everywhere(client, *topics, group=""):

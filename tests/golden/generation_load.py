@@ -14,12 +14,17 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from kio.schema.errors import ErrorCode
+from kio.schema.offset_commit.v4.request import (  # the last version in which a client says when an offset expires
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 
 import stablelog
 from stablelog.batch.header import Codec
 from stablelog.batch.records import Record, encode_batch
 from stablelog.client import joint
-from stablelog.client.cluster import Cluster, module_of
+from stablelog.client.cluster import Cluster
 from stablelog.errors import StablelogError
 from tests.clients.drivers import TIMEOUT_S, Aiokafka, KafkaPython
 from tests.golden.generation_look import identity_of
@@ -27,7 +32,6 @@ from tests.golden.generation_writers import LONG_MS, NOW_MS, Aio, Confluent, Our
 from tests.java.load import CODECS, commit_offsets, create_topic, producer, settings
 from tests.waiting import until
 
-OFFSET_COMMIT, WITH_EXPIRY = 8, 4  # the last version in which a client says when an offset expires
 SMALL = {"segment.bytes": "2500", "index.interval.bytes": "300", "retention.ms": "-1"}
 ORDERED = {**SMALL, "stablelog.order": "commit"}
 COMPACTED = {
@@ -310,20 +314,18 @@ class Load:
         """An offset whose expiry the client has chosen, as old clients do."""
         with Cluster(self.bootstrap, timeout_s=TIMEOUT_S) as cluster:
             connection = cluster.any_connection()
-            request_class = connection.request_class(OFFSET_COMMIT, newest=WITH_EXPIRY)
-            module = module_of(request_class)
-            partition = module.OffsetCommitRequestPartition(
+            partition = OffsetCommitRequestPartition(
                 partition_index=1, committed_offset=6, committed_metadata=None
             )
-            topic = module.OffsetCommitRequestTopic(name="ordinary", partitions=(partition,))
-            request = request_class(
+            topic = OffsetCommitRequestTopic(name="ordinary", partitions=(partition,))
+            request = OffsetCommitRequest(
                 group_id="expiring",
                 generation_id_or_member_epoch=-1,
                 member_id="",
                 retention_time=timedelta(days=7_000),
                 topics=(topic,),
             )
-            answer = cluster.ask(connection, request)
+            answer = connection.call(request)
             assert answer.topics[0].partitions[0].error_code is ErrorCode.none, answer
 
     def _more_offsets(self):

@@ -10,21 +10,22 @@ from datetime import timedelta
 
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient, ConfigResource, ConfigSource, ResourceType
+from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
 from kio.schema.errors import ErrorCode
+from kio.schema.list_transactions.v1.request import ListTransactionsRequest
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import decode_records
-from stablelog.cli.transactions import _description_class
 from stablelog.client import joint
-from stablelog.client.cluster import EARLIEST, LATEST, Cluster, module_of
+from stablelog.client.cluster import EARLIEST, LATEST, Cluster
 from stablelog.client.commits import describe_commits
 from stablelog.client.connection import Connection
 from stablelog.client.cuts import describe_cut
+from stablelog.client.transaction_state import describe_transaction
 from tests.clients.reading import read_to_end
 from tests.java.load import TIMEOUT_S, settings
 
-DESCRIBE_PRODUCERS, DESCRIBE_TRANSACTIONS, LIST_TRANSACTIONS = 61, 65, 66
 ROWS_KEPT_MAX = 1_000  # of a partition; of more only a digest is kept
 SHOWN_SIZE_MAX = 100  # of a longer value only a digest is kept
 ISOLATIONS = {"committed": "read_committed", "all": "read_uncommitted"}
@@ -221,9 +222,8 @@ def producers(cluster, topic, index):
 
     def ask():
         connection = cluster.connection_to(cluster.leader(topic, index))
-        request_class = connection.request_class(DESCRIBE_PRODUCERS)
-        wanted = module_of(request_class).TopicRequest(name=topic, partition_indexes=(index,))
-        return cluster.ask(connection, request_class(topics=(wanted,)))
+        wanted = TopicRequest(name=topic, partition_indexes=(index,))
+        return connection.ask(DescribeProducersRequest(topics=(wanted,)))
 
     found = cluster.retrying("describing producers", ask).topics[0].partitions[0]
     assert found.error_code is ErrorCode.none, found
@@ -265,17 +265,13 @@ def transactions(bootstrap):
 
 def transaction_states(connection):
     """The state of each transactional id."""
-    request_class = connection.request_class(LIST_TRANSACTIONS, newest=1)
-    more = {"duration_filter": -1} if request_class.__version__ else {}
-    listed = connection.call(request_class(state_filters=(), producer_id_filters=(), **more))
+    listed = connection.ask(ListTransactionsRequest(state_filters=(), producer_id_filters=()))
     return {one.transactional_id: one.transaction_state for one in listed.transaction_states}
 
 
 def described(connection, transactional_id):
     """The state of one id."""
-    request = connection.request_class(DESCRIBE_TRANSACTIONS)(transactional_ids=(transactional_id,))
-    found = connection.call(request, _description_class()).transaction_states[0]
-    assert found.error_code is ErrorCode.none, found
+    found = describe_transaction(connection, transactional_id)
     return {
         "state": found.transaction_state,
         "producer": [found.producer_id, found.producer_epoch],

@@ -14,6 +14,7 @@ from datetime import timedelta
 from aiokafka import AIOKafkaProducer
 from confluent_kafka import Consumer, TopicPartition
 from kio.schema.errors import ErrorCode
+from kio.schema.init_producer_id.v6.request import InitProducerIdRequest
 
 from stablelog.batch.header import Codec
 from stablelog.batch.records import Record, encode_batch
@@ -22,7 +23,6 @@ from stablelog.client.producer import Producer
 from tests.clients.drivers import TIMEOUT_S
 from tests.java.load import producer, settings
 
-INIT_PRODUCER_ID, TWO_PHASE = 22, 6
 LONG_MS = (
     20 * 86_400_000
 )  # of transactions that are to stay open: the clock of a copy begins where the original's ended
@@ -178,13 +178,13 @@ def init_two_phase(cluster, who, *, keep=False):
 
     def ask():
         coordinator = cluster.coordinator(who)
-        request = coordinator.request_class(INIT_PRODUCER_ID, newest=TWO_PHASE)(
+        request = InitProducerIdRequest(
             transactional_id=who,
             transaction_timeout=timedelta(milliseconds=LONG_MS),
             enable2_pc=True,
             keep_prepared_txn=keep,
         )
-        answer = cluster.ask(coordinator, request)
+        answer = coordinator.ask(request)
         assert answer.error_code is ErrorCode.none, answer
         return answer
 

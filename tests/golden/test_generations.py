@@ -10,12 +10,13 @@ from confluent_kafka import Consumer
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.records import Record, encode_batch
-from stablelog.cli.inspect import run_verify
+from stablelog.cli import verify as verify_command
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
 from stablelog.client.connection import Connection
 from stablelog.client.producer import Producer
 from stablelog.errors import OffsetOutOfRange
+from stablelog.wire.messages import message_class
 from tests.golden.generation import NAMES, each_generation, generations, versions_in
 from tests.golden.generation_load import BUSY
 from tests.golden.generation_look import (
@@ -72,7 +73,7 @@ def verified(capsys):
 
     def verify(data):
         try:
-            run_verify(data, as_json=True)
+            verify_command.verify(data, as_json=True)
         except SystemExit:
             pytest.fail(f"stablelog verify: {capsys.readouterr().out}")
         assert json.loads(capsys.readouterr().out) == []
@@ -324,10 +325,10 @@ def end_transaction(cluster, who, producer, *, commit, version):
 
     def ask():
         coordinator = cluster.coordinator(who)
-        request = coordinator.request_class(END_TXN, newest=version)(
+        request = message_class(END_TXN, version, "request")(
             transactional_id=who, producer_id=producer[0], producer_epoch=producer[1], committed=commit
         )
-        answer = cluster.ask(coordinator, request)
+        answer = coordinator.ask(request)
         assert answer.error_code is ErrorCode.none, (who, answer)
 
     cluster.retrying(f"ending {who}", ask)

@@ -10,8 +10,9 @@ from crc32c import crc32c
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.dynamic_settings import decode_settings, encode_settings
-from stablelog.cli.inspect import run_inspect, run_verify
-from stablelog.cli.repair import run_repair
+from stablelog.cli.inspect import inspect
+from stablelog.cli.repair import repair
+from stablelog.cli.verify import verify
 from stablelog.client.cluster import Cluster
 from stablelog.coordinators.consumer_groups.records import encode_group_key, encode_offset_key
 from stablelog.coordinators.transactions.records import group_key, joint_key, string, transaction_key
@@ -181,7 +182,7 @@ def test_the_broker_does_not_start_on_it_and_verify_names_it(tmp_path, name, kin
     assert told in message
     capsys.readouterr()
     with pytest.raises(SystemExit):
-        run_verify(data, as_json=False)
+        verify(data, as_json=False)
     (named,) = [line for line in capsys.readouterr().out.splitlines() if told in line]
     assert named.replace(": offset", ", offset").startswith(str(place))
     assert files_in(data) == before
@@ -234,7 +235,7 @@ def test_repair_writes_nothing_to_such_a_directory(tmp_path, kind):
     damage_log(data / "ordinary-0")
     before = files_in(data)
     with pytest.raises(NewerFormat) as refused:
-        run_repair(data, yes=True)
+        repair(data, yes=True)
     assert (refused.value.place, refused.value.found) == (str(place), version)
     assert files_in(data) == before
 
@@ -246,7 +247,7 @@ def test_repair_refuses_a_commit_log_with_such_a_record_behind_damage(tmp_path, 
     place, version = OF_THE_BROKER[kind](data)
     before = files_in(data)
     with pytest.raises(NewerFormat) as refused:
-        run_repair(data, yes=True)
+        repair(data, yes=True)
     assert (refused.value.place, refused.value.found) == (str(place), version)
     assert files_in(data) == before
 
@@ -261,7 +262,7 @@ def test_repair_writes_nothing_to_such_a_partition_and_repairs_the_others(tmp_pa
         damage_log(data / name)
     before = files_in(directory)
     with pytest.raises(SystemExit) as ended:
-        run_repair(data, yes=True)
+        repair(data, yes=True)
     assert ended.value.code == 1
     assert files_in(directory) == before
     told = capsys.readouterr().out
@@ -275,11 +276,11 @@ def check_tools(directory, path, version, capsys):
     """What looks into a directory without a broker names the file, too."""
     if path.name not in ("partition.metadata", "view-start-offset"):
         with pytest.raises(SystemExit):
-            run_verify(directory, as_json=True)
+            verify(directory, as_json=True)
         findings = json.loads(capsys.readouterr().out)
         assert f"of version {version};" in {one["file"]: one["problem"] for one in findings}[str(path)]
     if path.suffix in (".summary", ".snapshot", ".producers"):
-        run_inspect(path, records=False, as_json=True)
+        inspect(path, records=False, as_json=True)
         assert f"of version {version};" in json.loads(capsys.readouterr().out)["problem"]
 
 

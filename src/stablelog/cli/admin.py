@@ -1,7 +1,7 @@
 """Requests to a broker through confluent-kafka that several commands share."""
 
-import difflib
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from stablelog.cli.output import fail
+from stablelog.errors import did_you_mean
 
 TIMEOUT_S = 10.0
 
@@ -37,22 +38,27 @@ def ask(bootstrap: str, call: Callable[[], Any], what: str, messages: Mapping[in
     except KafkaException as error:
         kafka_error = error.args[0]
         if kafka_error.name() in ("_TRANSPORT", "_TIMED_OUT", "_ALL_BROKERS_DOWN"):
-            fail(f"{what}: no broker answers at {bootstrap}")
+            fail(f"{what}: no broker responds at {bootstrap}")
         if messages is not None and kafka_error.code() in messages:
             fail(messages[kafka_error.code()])
         fail(f"{what}: {kafka_error.str().removeprefix('Broker: ')}")
     except TimeoutError:
-        fail(f"{what}: {bootstrap} did not answer within {TIMEOUT_S:g} s")
+        fail(f"{what}: {bootstrap} did not respond within {TIMEOUT_S:g} s")
 
 
-def admin_client(bootstrap: str) -> AdminClient:
-    """Make an AdminClient."""
-    return AdminClient(quiet(bootstrap))
+def administer(
+    bootstrap: str,
+    call: Callable[[AdminClient], Any],
+    what: str,
+    messages: Mapping[int, str] | None = None,
+) -> Any:
+    """Call `ask` with a new AdminClient, which `call` takes."""
+    return ask(bootstrap, partial(call, AdminClient(quiet(bootstrap))), what, messages)
 
 
 def cluster(bootstrap: str) -> Any:
     """Return the cluster's metadata."""
-    return ask(bootstrap, lambda: admin_client(bootstrap).list_topics(timeout=TIMEOUT_S), "listing topics")
+    return administer(bootstrap, lambda admin: admin.list_topics(timeout=TIMEOUT_S), "listing topics")
 
 
 def known_topic(bootstrap: str, name: str) -> Any:
@@ -63,8 +69,7 @@ def known_topic(bootstrap: str, name: str) -> Any:
     """
     topics = cluster(bootstrap).topics
     if name not in topics:
-        near = difflib.get_close_matches(name, topics, n=3)
-        fail(f"there is no topic {name!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""))
+        fail(f"there is no topic {name!r}{did_you_mean(name, topics, count_max=3)}")
     return topics[name]
 
 
@@ -81,3 +86,14 @@ def end_offsets(
         return found
     finally:
         consumer.close()
+
+
+@contextlib.contextmanager
+def interrupts() -> Iterator[None]:
+    """Restore KeyboardInterrupt: if it occurs in a librdkafka call, Python raises a SystemError instead."""
+    try:
+        yield
+    except SystemError as error:
+        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise

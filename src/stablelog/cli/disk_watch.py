@@ -13,6 +13,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
+from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
+
+from stablelog.cli.output import fail
 from stablelog.client.connection import Connection
 from stablelog.errors import Refused, Unavailable
 from stablelog.wire.api import ApiKey
@@ -30,34 +33,47 @@ def full_disk(bootstrap: str) -> str | None:
         with Connection(bootstrap) as connection:
             if not connection.speaks(ApiKey.DESCRIBE_LOG_DIRS, USABLE_SINCE):
                 return None
-            answer = connection.call(connection.request_class(ApiKey.DESCRIBE_LOG_DIRS)(topics=()))
+            answer = connection.ask(DescribeLogDirsRequest(topics=()))
     except (Unavailable, Refused):
         return None
-    full: list[str] = [result.log_dir for result in answer.results if result.usable_bytes == 0]
-    return full[0] if full else None
+    return next((result.log_dir for result in answer.results if result.usable_bytes == 0), None)
+
+
+def fail_if_full(bootstrap: str, what: str) -> None:
+    """End the command if the broker's disk is full.
+
+    Args:
+        bootstrap: the broker's address.
+        what: what the command could not do, for the message.
+
+    Raises:
+        Unavailable: the disk is full.
+    """
+    full = full_disk(bootstrap)
+    if full is not None:
+        fail(f"{what}: the disk of {bootstrap} is full ({full})")
 
 
 class Watch:
     """Reports on stderr what a command waits for, and when it continues. A thread checks after a time without progress.
 
-    A subclass implements `state`, which describes what the command waits for. The thread calls it.
-
     Args:
+        state: describes what the command waits for; None if it does not wait. The thread calls it.
         pending: whether the command has work that waits.
         going_on: the text of the message when the command continues.
+
+    Attributes:
+        told: the state that was reported last.
     """
 
-    def __init__(self, pending: Callable[[], bool], going_on: str) -> None:
+    def __init__(self, state: Callable[[], str | None], pending: Callable[[], bool], going_on: str) -> None:
+        self._state = state
         self._pending = pending
         self._going_on = going_on
         self._progress_s = time.monotonic()
-        self._told: str | None = None
+        self.told: str | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
-
-    def state(self) -> str | None:
-        """Describe what the command waits for; None if it does not wait."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -76,7 +92,10 @@ class Watch:
 
     def _watch(self) -> None:
         while not self._ended.wait(SILENCE_S / 4):
-            self._look()
+            if not self._is_silent:
+                self._tell(None)
+            elif self._pending():
+                self._tell(self._state())
         if not self._is_silent:
             self._tell(None)
 
@@ -84,22 +103,21 @@ class Watch:
     def _is_silent(self) -> bool:
         return time.monotonic() - self._progress_s >= SILENCE_S
 
-    def _look(self) -> None:
-        if not self._is_silent:
-            self._tell(None)
-        elif self._pending():
-            self._tell(self.state())
-
     def _tell(self, state: str | None) -> None:
         """Report once what the command waits for, and once that it continues."""
-        if state == self._told:
+        if state == self.told:
             return
-        self._told = state
+        self.told = state
         say(f"waiting: {state}" if state is not None else f"going on: {self._going_on}")
 
 
-class DiskWatch(Watch):
-    """Reports on stderr that the broker's disk is full while a command waits for space, and when the command continues.
+def disk_watch(
+    bootstrap: str,
+    pending: Callable[[], bool],
+    what: str = "records are sent when there is room",
+    going_on: str | None = None,
+) -> Watch:
+    """Make a watch that reports on stderr that the broker's disk is full while a command waits for space.
 
     Args:
         bootstrap: the broker's address.
@@ -108,23 +126,11 @@ class DiskWatch(Watch):
         going_on: the text of the message when the command continues; None says that the disk has space.
     """
 
-    def __init__(
-        self,
-        bootstrap: str,
-        pending: Callable[[], bool],
-        what: str = "records are sent when there is room",
-        going_on: str | None = None,
-    ) -> None:
-        super().__init__(pending, going_on or f"the disk of {bootstrap} has room")
-        self._bootstrap = bootstrap
-        self._what = what
+    def state() -> str | None:
+        full = full_disk(bootstrap)
+        return full and f"the disk of {bootstrap} is full (data directory {full}); {what}"
 
-    def state(self) -> str | None:
-        """Describe the full disk; None if it is not full."""
-        full = full_disk(self._bootstrap)
-        if full is None:
-            return None
-        return f"the disk of {self._bootstrap} is full (data directory {full}); {self._what}"
+    return Watch(state, pending, going_on or f"the disk of {bootstrap} has room")
 
 
 def say(line: str) -> None:

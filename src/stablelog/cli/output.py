@@ -107,12 +107,16 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def as_objects(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> list[dict[str, object]]:
+    """Return rows as JSON objects whose keys are the columns."""
+    keys = [column.replace(" ", "_") for column in columns]
+    return [dict(zip(keys, row, strict=True)) for row in rows]
+
+
 def show(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool) -> None:
-    """Print rows, as a table or as a list of JSON objects whose keys are the columns."""
+    """Print rows, as a table or as a list of JSON objects."""
     if as_json:
-        print_json(
-            [dict(zip((column.replace(" ", "_") for column in columns), row, strict=True)) for row in rows]
-        )
+        print_json(as_objects(columns, rows))
     else:
         print_table(title, columns, rows)
 

@@ -100,7 +100,7 @@ class PartitionWatch(disk_watch.Watch):
         places: Mapping[int, int],
         isolation: str,
     ) -> None:
-        super().__init__(lambda: True, f"{topic} can be read")
+        super().__init__(self.state, lambda: True, f"{topic} can be read")
         self._bootstrap = bootstrap
         self._topic = topic
         self.partitions = frozenset(partitions)
@@ -142,7 +142,7 @@ class PartitionWatch(disk_watch.Watch):
     def state(self) -> str | None:
         """Ask the broker which partitions cannot be read now, and describe them."""
         if time.monotonic() - self._asked_s < disk_watch.SILENCE_S:
-            return self._told
+            return self.told
         faults = self._ask()
         self._asked_s = now_s = time.monotonic()
         self._faults = faults

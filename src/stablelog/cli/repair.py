@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -13,6 +14,7 @@ from stablelog.broker.checkpoints import (
 )
 from stablelog.broker.formats import check_formats, check_partition_formats
 from stablelog.cli.inspect import partitions_of, progress_of
+from stablelog.cli.options import command_app
 from stablelog.cli.output import fail
 from stablelog.coordinators.transactions.records import GroupState
 from stablelog.env.disk import Disk
@@ -36,22 +38,24 @@ from stablelog.ops.commit_numbers import (
 from stablelog.ops.verify import expectations, last_leader_epoch, partition_directories
 from stablelog.wire.extension.transaction_groups import group_in_words
 
+app = command_app()
 
-def run_repair(directory: Path, *, yes: bool, at_first_damage: bool = False) -> None:
-    """Examine each partition, show what a cut would lose, ask, and cut.
 
-    The command cuts a log where a start would refuse it. Damage that a start accepts is shown and left as it is. If a
-    directory cannot be examined, the command names it, repairs the others, and ends with exit code 1.
-
-    Args:
-        directory: a partition's directory or a data directory. Links are resolved first.
-        yes: whether to cut without a question.
-        at_first_damage: whether to cut also where a start accepts the damage; `directory` is a partition's directory.
-
-    Raises:
-        NewerFormat: a later release has written to the data directory or to a coordinator's log; nothing was changed.
-        Unavailable: it is not a data directory, or a broker has it open; nothing was changed.
-    """
+@app.command()
+def repair(
+    directory: Annotated[Path, typer.Argument(help="A partition's directory, or a data directory.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Cut without a question.")] = False,
+    at_first_damage: Annotated[
+        bool,
+        typer.Option(
+            "--at-first-damage",
+            help="Cut the log of one partition at its first damage, even if a start accepts this damage.",
+        ),
+    ] = False,
+) -> None:
+    """Cut damaged logs that a start refuses. Shows what a cut loses, and asks. Keeps what is cut in files."""
+    # Damage that a start accepts is shown and left as it is. A directory that cannot be examined is named, and the
+    # others are repaired; the exit code is then 1. Errors before the first question have changed nothing.
     disk = LocalDisk()
     partitions = partitions_of(disk, directory.resolve())
     data = _data_directory(disk, directory.resolve(), partitions)
@@ -94,9 +98,9 @@ def _data_directory(disk: Disk, named: Path, partitions: list[Path]) -> Path:
     data = named.parent if partitions == [named] else named
     if not any(disk.exists(data / name) for name in (CATALOG_FILE, META_FILE, LOCK_FILE)):
         fail(
-            f"{data}, in which {named} lies, holds no {CATALOG_FILE}, {META_FILE} or {LOCK_FILE}: it is no data directory, and "
-            "whether a broker has the partition open is not known. Name the data directory, or the partition's directory "
-            "in it; a copy of one partition can be put into the data directory first"
+            f"{data} is not a data directory: it contains no {CATALOG_FILE}, {META_FILE} or {LOCK_FILE}. So it is unknown "
+            f"whether a broker has {named} open. Name the data directory, or a partition's directory in it; copy a single "
+            "partition into the data directory first"
         )
     return data
 
@@ -108,14 +112,18 @@ def _check_list(disk: Disk, data: Path) -> None:
         if read_catalog(disk, data) is None:
             ours = [one / LOG_START_FILE for one in partition_directories(disk, data)]
             found = next((one for one in ours if disk.exists(one)), None)
-            why = None if found is None else f"{path} is gone, and {found} says that stablelog has written it"
+            why = (
+                None
+                if found is None
+                else f"{path} is missing, although {found} shows that stablelog has written the directory"
+            )
     except Corrupt as error:
         why = str(error)
     if why is not None:
         fail(
-            f"{why}. Nothing was changed: without the list it is not known in which logs compaction leaves gaps and which "
-            "files must be there, and a cut could take too much or not mend the log. Restore the list first; an older copy "
-            "will do. Then run `stablelog repair` again"
+            f"{why}. Nothing was changed: without the list of topics it is unknown in which logs compaction leaves gaps and "
+            "which files must exist, and a cut could remove too much or leave the log damaged. Restore the list first; an "
+            "older copy is sufficient. Then run `stablelog repair` again"
         )
 
 
@@ -222,16 +230,16 @@ def _describe_numbers(name: str, group: str, given: Given, said: dict[str, Given
     log = f"{name}: the commit log of {group_in_words(group)}"
     lines = []
     if last > known:
-        lines.append(f"{log} knows of commits up to #{known}, and #{last} was given out.")
+        lines.append(f"{log} contains commits up to #{known}, and #{last} was given out.")
     if given.producer_ids_end > reserved_end:
         lines.append(
-            f"{log} knows of producer ids below {reserved_end}, and ids below {given.producer_ids_end} were given out."
+            f"{log} contains producer ids below {reserved_end}, and ids below {given.producer_ids_end} were given out."
         )
     if not lines:
         lines.append(f"{log} was cut. It may have reserved producer ids that no partition shows.")
     lines.append(
-        f"  A record is added, so that new commits go on behind #{state.commit_sequence_next - 1}, and new producer ids "
-        f"begin at {state.producer_ids_end}."
+        f"  A record is added: new commits continue after #{state.commit_sequence_next - 1}, and new producer ids begin at "
+        f"{state.producer_ids_end}."
     )
     return "\n".join(lines) + "\n"
 
@@ -240,11 +248,11 @@ def describe_passed(partition: Path, damage: Damage) -> str:
     """Return a text for the user: what a start does with damage that it accepts, and what a cut there would lose."""
     return (
         f"{partition.name}: {damage.path.name} is damaged at byte {damage.position}: {damage.why}\n"
-        "  A start passes over this damage: the broker answers reads of it KAFKA_STORAGE_ERROR, and serves the rest. "
-        "It is not cut.\n"
-        f"  A cut there would end the log at offset {damage.end_offset} and take {damage.size} bytes; whole batches among "
-        f"them: {damage.batch_count}, with {damage.record_count} records and {damage.marker_count} transaction markers.\n"
-        f"  To cut there: stablelog repair {partition} --at-first-damage\n"
+        "  A start accepts this damage: the broker answers reads of the damaged batches with KAFKA_STORAGE_ERROR, and "
+        "serves all others. The log is not cut.\n"
+        f"  A cut at the damage would end the log at offset {damage.end_offset} and remove {damage.size} bytes with "
+        f"{damage.batch_count} whole batches, {damage.record_count} records and {damage.marker_count} transaction markers.\n"
+        f"  To cut it: stablelog repair {partition} --at-first-damage\n"
     )
 
 
@@ -252,29 +260,29 @@ def describe(disk: Disk, partition: Path, damage: Damage) -> str:
     """Return a text for the user: what a cut would lose."""
     lines = [
         f"{partition.name}: {damage.path.name} is damaged at byte {damage.position}: {damage.why}",
-        f"  A cut ends the log at offset {damage.end_offset} and takes {damage.size} bytes.",
+        f"  A cut ends the log at offset {damage.end_offset} and removes {damage.size} bytes.",
     ]
     if damage.durable_end > damage.end_offset:
         lines.append(
-            f"  Lost are the offsets {damage.end_offset} to {damage.durable_end - 1}, which were durable."
+            f"  It loses the offsets {damage.end_offset} to {damage.durable_end - 1}, which were durable."
         )
     if damage.batch_count:
         lines.append(
-            f"  Whole batches are among them: {damage.batch_count}, with {damage.record_count} records and "
-            f"{damage.marker_count} transaction markers, up to offset {damage.last_offset}."
+            f"  It removes {damage.batch_count} whole batches, with {damage.record_count} records and {damage.marker_count} "
+            f"transaction markers, up to offset {damage.last_offset}."
         )
     else:
-        lines.append("  No whole batch is among them.")
+        lines.append("  It removes no whole batch.")
     if damage.later:
-        lines.append(f"  Segments behind it are cut as a whole: {len(damage.later)}.")
+        lines.append(f"  It removes all later segments: {len(damage.later)}.")
     if damage.marker_count:
-        lines.append("  Transactions whose marker is cut are open again, or lost with their records.")
+        lines.append("  Transactions whose marker is removed are open again, or lost with their records.")
     group = group_of_directory(partition)
     if group is not None:
         lines += _describe_commit_log(disk, group, damage)
     if partition.name.startswith("__consumer_offsets"):
-        lines.append("  This is the offsets log: groups go back to older offsets and read records again.")
-    lines.append("  What is cut is kept beside the log, as .cut files.")
+        lines.append("  This is the offsets log: groups continue at older offsets and read records again.")
+    lines.append("  The removed bytes are kept beside the log, in .cut files.")
     return "\n".join(lines) + "\n"
 
 
@@ -283,16 +291,16 @@ def _describe_commit_log(disk: Disk, group: str, damage: Damage) -> list[str]:
     commits = f"#{lost.first_commit} to #{lost.last_commit}" if lost.last_commit else "none that can be read"
     return [
         (
-            f"  This is the commit log of {group_in_words(group)}. Decisions are lost of {len(lost.transactional_ids)} "
-            f"transactional ids; commits among them: {commits}."
+            f"  This is the commit log of {group_in_words(group)}. The cut loses decisions of "
+            f"{len(lost.transactional_ids)} transactional ids; commits among them: {commits}."
         ),
         (
-            "  Markers that stand in the partitions stay. A transaction whose marker is missing there is aborted at the next "
-            "start, also if it was committed."
+            "  The markers in the partitions stay. A transaction whose marker is missing in a partition is aborted there at "
+            "the next start, even if it was committed."
         ),
         (
-            "  New commits go on behind the greatest commit sequence that any partition has. New producer ids begin behind "
-            "those that any partition has, and behind spare blocks, which clients may have ids of."
+            "  New commits continue after the greatest commit sequence of all partitions. New producer ids begin after those "
+            "of all partitions, and after spare blocks, whose ids clients may have."
         ),
     ]
 

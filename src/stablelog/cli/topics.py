@@ -1,7 +1,8 @@
 """`stablelog topics`: create, list, describe, alter and delete topics."""
 
-from collections.abc import Sequence
+from typing import Annotated
 
+import typer
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
@@ -11,34 +12,59 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from stablelog.cli.admin import admin_client, ask, cluster, end_offsets, known_topic
-from stablelog.cli.output import counted, done, fail, print_json, print_table, show
+from stablelog.cli.admin import administer, cluster, end_offsets, known_topic
+from stablelog.cli.options import BOOTSTRAP, PAIR, AsJson, Bootstrap, command_app
+from stablelog.cli.output import as_objects, counted, done, fail, print_json, print_table, show
 from stablelog.cli.partition_watch import unavailable_partitions
 from stablelog.cli.serve import pair
 from stablelog.cli.transactions import open_in_topic
 from stablelog.client.connection import Connection
 
+PARTITIONS_MAX = 100_000  # the limit of librdkafka
+SET_FOR_THE_TOPIC = 1  # the source of a setting in DescribeConfigs
 
-def create(bootstrap: str, name: str, partitions: int, configs: Sequence[str], *, as_json: bool) -> None:
+app = command_app("Create, list, describe, alter and delete topics.")
+
+
+@app.command()
+def create(
+    name: str,
+    partitions: Annotated[
+        int,
+        typer.Option(
+            min=-1, max=PARTITIONS_MAX, help="The number of partitions; -1 for the default of the broker."
+        ),
+    ] = -1,
+    configs: Annotated[
+        list[str] | None,
+        typer.Option("--config", metavar=PAIR, help="A setting, name=value. The option may be repeated."),
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
     """Create a topic."""
-    topic = NewTopic(
-        name, partitions, 1 if partitions > 0 else -1, config=dict(pair(config) for config in configs)
-    )
-    admin = admin_client(bootstrap)
-    ask(bootstrap, lambda: admin.create_topics([topic])[name], f"creating {name}")
+    replica_count = 1 if partitions > 0 else -1
+    topic = NewTopic(name, partitions, replica_count, config=dict(map(pair, configs or ())))
+    administer(bootstrap, lambda admin: admin.create_topics([topic])[name], f"creating {name}")
     count = len(known_topic(bootstrap, name).partitions)
     done(f"created {name} with {counted(count, 'partition')}", as_json=as_json, topic=name, partitions=count)
 
 
-def list_topics(bootstrap: str, *, internal: bool, as_json: bool) -> None:
+@app.command("list")
+def list_topics(
+    internal: Annotated[bool, typer.Option(help="List the internal topics of the broker, too.")] = False,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
     """List the topics."""
     topics = cluster(bootstrap).topics.values()
     rows = [(t.topic, len(t.partitions)) for t in topics if internal or not t.topic.startswith("__")]
     show("topics", ("topic", "partitions"), sorted(rows), as_json=as_json)
 
 
-def describe(bootstrap: str, name: str, *, as_json: bool) -> None:
-    """Show a topic's settings and partitions."""
+@app.command()
+def describe(name: str, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
+    """Show the settings and the partitions of a topic: offsets, and the transaction that holds back the LSO."""
     partitions = [(name, index) for index in sorted(known_topic(bootstrap, name).partitions)]
     unavailable = unavailable_partitions(bootstrap, [name])
     served = [target for target in partitions if target not in unavailable]
@@ -46,72 +72,72 @@ def describe(bootstrap: str, name: str, *, as_json: bool) -> None:
     stable = end_offsets(bootstrap, served, "read_committed")
     with Connection(bootstrap) as client:
         open_txns = open_in_topic(client, name, [index for _, index in served])
-    oldest = {index: next(iter(open_txns.get(index, ())), None) for _, index in partitions}
     rows: list[tuple[object, ...]] = []
     for target in partitions:
         if target in unavailable:
             rows.append((target[1], None, None, None, None, None, unavailable[target]))
             continue
-        txn = oldest[target[1]]
+        held_by = ""
+        if target[1] in open_txns:
+            oldest = open_txns[target[1]][0]
+            who = oldest.transactional_id or f"producer {oldest.producer_id}"
+            held_by = f"{who} since offset {oldest.start_offset}"
         start, high_watermark = marks[target]
-        waits = stable[target][1]
-        held_by = (
-            ""
-            if txn is None
-            else f"{txn.transactional_id or f'producer {txn.producer_id}'} since offset {txn.start_offset}"
-        )
-        rows.append((target[1], start, waits, high_watermark, high_watermark - waits, held_by, None))
-    configs = _configs(bootstrap, name)
+        last_stable = stable[target][1]
+        held_back = high_watermark - last_stable
+        rows.append((target[1], start, last_stable, high_watermark, held_back, held_by, None))
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    entries = administer(
+        bootstrap, lambda admin: admin.describe_configs([resource])[resource], f"settings of {name}"
+    )
+    configs = {entry.name: entry.value for entry in entries.values() if entry.source == SET_FOR_THE_TOPIC}
     columns = ("partition", "start", "last stable", "high watermark", "held back", "held by", "unavailable")
     if as_json:
-        keys = [column.replace(" ", "_") for column in columns]
-        print_json(
-            {
-                "topic": name,
-                "configs": configs,
-                "partitions": [dict(zip(keys, row, strict=True)) for row in rows],
-            }
-        )
+        print_json({"topic": name, "configs": configs, "partitions": as_objects(columns, rows)})
         return
     print_table(f"topic {name}", columns, rows)
     print_table("settings of its own", ("setting", "value"), sorted(configs.items()))
 
 
-def _configs(bootstrap: str, name: str) -> dict[str, str]:
-    """Return the settings that were set for the topic itself, without the broker's defaults."""
-    resource = ConfigResource(ResourceType.TOPIC, name)
-    admin = admin_client(bootstrap)
-    entries = ask(bootstrap, lambda: admin.describe_configs([resource])[resource], f"settings of {name}")
-    return {entry.name: entry.value for entry in entries.values() if entry.source == 1}
-
-
+@app.command()
 def alter(
-    bootstrap: str, name: str, configs: Sequence[str], partitions: int | None, *, as_json: bool
+    name: str,
+    configs: Annotated[
+        list[str] | None,
+        typer.Option("--config", metavar=PAIR, help="A setting, name=value; name= removes the setting."),
+    ] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=PARTITIONS_MAX, help="The new number of partitions, greater than the old one."
+        ),
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
 ) -> None:
-    """Change settings and the number of partitions."""
+    """Change the settings of a topic, or add partitions."""
     if not configs and partitions is None:
-        fail(f"say what of {name} to change: --config name=value or --partitions")
+        fail(f"nothing to change of {name}: give --config name=value or --partitions")
     known_topic(bootstrap, name)
-    admin = admin_client(bootstrap)
     if configs:
         resource = ConfigResource(ResourceType.TOPIC, name)
-        for config in configs:
-            key, value = pair(config)
+        for key, value in map(pair, configs):
             operation = AlterConfigOpType.SET if value else AlterConfigOpType.DELETE
             resource.add_incremental_config(ConfigEntry(key, value or None, incremental_operation=operation))
-        ask(bootstrap, lambda: admin.incremental_alter_configs([resource])[resource], f"settings of {name}")
-    if partitions is not None:
-        ask(
+        administer(
             bootstrap,
-            lambda: admin.create_partitions([NewPartitions(name, partitions)])[name],
-            f"partitions of {name}",
+            lambda admin: admin.incremental_alter_configs([resource])[resource],
+            f"settings of {name}",
         )
+    if partitions is not None:
+        new = NewPartitions(name, partitions)
+        administer(bootstrap, lambda admin: admin.create_partitions([new])[name], f"partitions of {name}")
     done(f"altered {name}", as_json=as_json, topic=name)
 
 
-def delete(bootstrap: str, name: str, *, as_json: bool) -> None:
-    """Delete a topic."""
+@app.command()
+def delete(name: str, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
+    """Delete a topic and all its records."""
     known_topic(bootstrap, name)
-    admin = admin_client(bootstrap)
-    ask(bootstrap, lambda: admin.delete_topics([name])[name], f"deleting {name}")
+    administer(bootstrap, lambda admin: admin.delete_topics([name])[name], f"deleting {name}")
     done(f"deleted {name}", as_json=as_json, topic=name)

@@ -3,64 +3,74 @@
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, make_dataclass
 from datetime import timedelta
-from functools import cache
-from types import GenericAlias
-from typing import Any, get_args
+from typing import Annotated, Any, NamedTuple
 
+import typer
+from kio.schema.describe_producers.v0.request import DescribeProducersRequest, TopicRequest
 from kio.schema.errors import ErrorCode
-from kio.static.primitive import i64
+from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
+from kio.schema.list_transactions.v1.request import ListTransactionsRequest
+from kio.schema.write_txn_markers.v2.request import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 
 from stablelog.cli.admin import cluster, known_topic
 from stablelog.cli.disk_watch import say
+from stablelog.cli.options import BOOTSTRAP, AsJson, Bootstrap, command_app
 from stablelog.cli.output import done, fail, show
 from stablelog.cli.partition_watch import unavailable_partitions
-from stablelog.client.connection import Connection, check
-from stablelog.wire.api import ApiKey
+from stablelog.client.connection import Connection
+from stablelog.client.responses import check
+from stablelog.client.transaction_state import describe_transaction
 from stablelog.wire.extension.children import child_of
 from stablelog.wire.extension.transaction_groups import group_of
-from stablelog.wire.messages import message_class
+
+app = command_app("List, describe, find and abort transactions.")
 
 OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
-@dataclass(frozen=True, slots=True)
-class OpenInPartition:
+class OpenInPartition(NamedTuple):
     """A transaction that is open in a partition."""
 
     topic: str
     partition: int
     producer_id: int
     producer_epoch: int
-    coordinator_epoch: int
     start_offset: int
     open_ms: int
+    coordinator_epoch: int
     transactional_id: str | None
 
 
-def _module_of(client: Connection, api_key: int) -> Any:
-    import sys
-
-    return sys.modules[client.request_class(api_key).__module__]
-
-
 def _listed(client: Connection, states: Iterable[str] = (), longer_than_ms: int = -1) -> list[Any]:
-    fields: dict[str, Any] = {"state_filters": tuple(states), "producer_id_filters": ()}
-    request_class = client.request_class(ApiKey.LIST_TRANSACTIONS)
-    if request_class.__version__ >= 1:
-        fields["duration_filter"] = longer_than_ms
-    response = client.call(request_class(**fields))
+    response = client.ask(
+        ListTransactionsRequest(state_filters=tuple(states), duration_filter=longer_than_ms)
+    )
     check(response.error_code, "listing transactions")
     if response.unknown_state_filters:
         fail(
-            f"there is no state {', '.join(response.unknown_state_filters)}: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort"
+            f"there is no state {', '.join(response.unknown_state_filters)}: the states are Empty, Ongoing, PrepareCommit, "
+            "PrepareAbort, CompleteCommit and CompleteAbort"
         )
     return list(response.transaction_states)
 
 
-def list_transactions(bootstrap: str, state: str | None, longer_than_ms: int, *, as_json: bool) -> None:
-    """List transactional ids."""
+@app.command("list")
+def list_transactions(
+    state: Annotated[
+        str | None, typer.Option(help="List only transactions in this state, such as Ongoing.")
+    ] = None,
+    longer_than_ms: Annotated[
+        int, typer.Option(help="List only transactions that are open for longer than this; -1 for all.")
+    ] = -1,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """List transactional ids and the states of their transactions."""
     with Connection(bootstrap) as client:
         found = _listed(client, (state,) if state else (), longer_than_ms)
     rows = [
@@ -82,85 +92,41 @@ def _part_of(transactional_id: str) -> str | None:
     child = child_of(transactional_id)
     if child is None:
         return None
-    return f"version {child.version} of joint commit {child.name.key!r}" + (
-        f", run {child.run}" if child.run else ""
-    )
+    run = f", run {child.run}" if child.run else ""
+    return f"version {child.version} of joint commit {child.name.key!r}{run}"
 
 
-@cache
-def _description_class() -> Any:
-    """Return kio's response class with the start time as a number, because kio refuses the -1 for no transaction."""
-    plain = message_class(ApiKey.DESCRIBE_TRANSACTIONS, 0, "response")
-    state_class = get_args(next(f.type for f in fields(plain) if f.name == "transaction_states"))[0]
-    state = _with_field(state_class, "transaction_start_time", i64, "int64")
-    return _with_field(plain, "transaction_states", GenericAlias(tuple, (state, ...)), None)
-
-
-def _with_field(kio_class: Any, name: str, annotation: Any, kafka_type: str | None) -> Any:
-    metadata = {"kafka_type": kafka_type} if kafka_type else {}
-    changed = [
-        (f.name, annotation, field(metadata=metadata))
-        if f.name == name
-        else (f.name, f.type, field(metadata=f.metadata))
-        for f in fields(kio_class)
-    ]
-    constants = {key: value for key, value in vars(kio_class).items() if key in _KIO_CONSTANTS}
-    return make_dataclass(kio_class.__name__, changed, namespace=constants, kw_only=True, frozen=True)
-
-
-_KIO_CONSTANTS = ("__type__", "__version__", "__flexible__", "__api_key__", "__header_schema__")
-
-
-def _described(client: Connection, transactional_id: str) -> Any:
-    request = client.request_class(ApiKey.DESCRIBE_TRANSACTIONS)(transactional_ids=(transactional_id,))
-    found = client.call(request, _description_class()).transaction_states[0]
-    check(found.error_code, f"transactional id {transactional_id!r}")
-    return found
-
-
-def describe(bootstrap: str, transactional_id: str, *, as_json: bool) -> None:
-    """Show a transactional id."""
+@app.command()
+def describe(transactional_id: str, bootstrap: Bootstrap = BOOTSTRAP, as_json: AsJson = False) -> None:
+    """Show the transaction of a transactional id: its state, for how long it is open, and its partitions."""
     with Connection(bootstrap) as client:
-        found = _described(client, transactional_id)
+        found = describe_transaction(client, transactional_id)
     started_ms = found.transaction_start_time
     partitions = [f"{topic.topic}-{index}" for topic in found.topics for index in topic.partitions]
-    row = (
-        found.transactional_id,
-        group_of(found.transactional_id),
-        found.transaction_state,
-        found.producer_id,
-        found.producer_epoch,
-        found.transaction_timeout // timedelta(milliseconds=1),
-        int(time.time() * 1000) - started_ms
-        if found.transaction_state in OPEN_STATES and started_ms > 0
-        else None,
-        ", ".join(partitions),
-        _part_of(found.transactional_id),
-    )
-    columns = (
-        "transactional id",
-        "group",
-        "state",
-        "producer id",
-        "epoch",
-        "timeout ms",
-        "open ms",
-        "partitions",
-        "part of",
-    )
-    show("transaction", columns, [row], as_json=as_json)
+    is_open = found.transaction_state in OPEN_STATES and started_ms > 0
+    row = {
+        "transactional id": found.transactional_id,
+        "group": group_of(found.transactional_id),
+        "state": found.transaction_state,
+        "producer id": found.producer_id,
+        "epoch": found.producer_epoch,
+        "timeout ms": found.transaction_timeout // timedelta(milliseconds=1),
+        "open ms": int(time.time() * 1000) - started_ms if is_open else None,
+        "partitions": ", ".join(partitions),
+        "part of": _part_of(found.transactional_id),
+    }
+    show("transaction", list(row), [list(row.values())], as_json=as_json)
 
 
 def open_in_topic(client: Connection, topic: str, partitions: list[int]) -> dict[int, list[OpenInPartition]]:
     """Return the transactions that are open in a topic's partitions, by partition, the oldest first."""
     names = {txn.producer_id: txn.transactional_id for txn in _listed(client)}
-    module = _module_of(client, ApiKey.DESCRIBE_PRODUCERS)
-    request = module.DescribeProducersRequest(
-        topics=(module.TopicRequest(name=topic, partition_indexes=tuple(partitions)),)
+    request = DescribeProducersRequest(
+        topics=(TopicRequest(name=topic, partition_indexes=tuple(partitions)),)
     )
     now_ms = int(time.time() * 1000)
     found: dict[int, list[OpenInPartition]] = defaultdict(list)
-    for partition in client.call(request).topics[0].partitions:
+    for partition in client.ask(request).topics[0].partitions:
         check(partition.error_code, f"{topic}-{partition.partition_index}")
         for producer in partition.active_producers:
             if producer.current_txn_start_offset >= 0:
@@ -170,9 +136,9 @@ def open_in_topic(client: Connection, topic: str, partitions: list[int]) -> dict
                         partition.partition_index,
                         producer.producer_id,
                         producer.producer_epoch,
-                        producer.coordinator_epoch,
                         producer.current_txn_start_offset,
                         now_ms - producer.last_timestamp,
+                        producer.coordinator_epoch,
                         names.get(producer.producer_id),
                     )
                 )
@@ -181,82 +147,80 @@ def open_in_topic(client: Connection, topic: str, partitions: list[int]) -> dict
     return dict(found)
 
 
-def find_hanging(bootstrap: str, topic: str | None, older_than_ms: int, *, as_json: bool) -> None:
-    """Find transactions that are open in a partition although their coordinator does not have them open there."""
+@app.command("find-hanging")
+def find_hanging(
+    topic: Annotated[str | None, typer.Option(help="Search only this topic.")] = None,
+    older_than_ms: Annotated[
+        int, typer.Option(help="Find only transactions without a record for longer than this.")
+    ] = 900_000,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
+) -> None:
+    """Find hanging transactions: open in a partition, and not known to a coordinator."""
     topics = cluster(bootstrap).topics if topic is None else {topic: known_topic(bootstrap, topic)}
     unavailable = unavailable_partitions(bootstrap, topics)
     for (name, index), why in unavailable.items():
         say(f"{name}-{index} is left out: it is {why}")
-    rows = []
+    columns = ("topic", "partition", "producer id", "epoch", "start offset", "idle ms")
+    rows: list[tuple[object, ...]] = []
     with Connection(bootstrap) as client:
         for name, metadata in topics.items():
             served = [index for index in metadata.partitions if (name, index) not in unavailable]
             for transactions in open_in_topic(client, name, served).values():
                 rows += [
-                    (
-                        txn.topic,
-                        txn.partition,
-                        txn.producer_id,
-                        txn.producer_epoch,
-                        txn.start_offset,
-                        txn.open_ms,
-                    )
+                    txn[: len(columns)]
                     for txn in transactions
                     if txn.open_ms >= older_than_ms and not _is_coordinated(client, txn)
                 ]
-    columns = ("topic", "partition", "producer id", "epoch", "start offset", "idle ms")
     show("hanging transactions", columns, rows, as_json=as_json)
 
 
 def _is_coordinated(client: Connection, txn: OpenInPartition) -> bool:
     if txn.transactional_id is None:
         return False
-    known = _described(client, txn.transactional_id)
+    known = describe_transaction(client, txn.transactional_id)
     return any(topic.topic == txn.topic and txn.partition in topic.partitions for topic in known.topics)
 
 
+@app.command()
 def abort(
-    bootstrap: str,
-    transactional_id: str | None,
-    topic: str | None,
-    partition: int | None,
-    start_offset: int | None,
-    *,
-    as_json: bool,
+    transactional_id: Annotated[
+        str | None, typer.Argument(help="The transactional id whose open transaction to abort.")
+    ] = None,
+    topic: Annotated[str | None, typer.Option(help="The topic of a hanging transaction.")] = None,
+    partition: Annotated[int | None, typer.Option(help="The partition of the hanging transaction.")] = None,
+    start_offset: Annotated[
+        int | None, typer.Option(help="The first offset of the hanging transaction.")
+    ] = None,
+    bootstrap: Bootstrap = BOOTSTRAP,
+    as_json: AsJson = False,
 ) -> None:
-    """End a transaction: by its id if a coordinator has it open, by topic, partition and offset if it is hanging."""
+    """Abort an open transaction, and fence its producer; or abort a hanging transaction by its place."""
     with Connection(bootstrap) as client:
         if transactional_id is not None:
             _abort_by_id(client, transactional_id)
-            done(
-                f"aborted the transaction of {transactional_id}",
-                as_json=as_json,
-                transactional_id=transactional_id,
-            )
+            message = f"aborted the transaction of {transactional_id}"
+            done(message, as_json=as_json, transactional_id=transactional_id)
         elif topic is not None and partition is not None and start_offset is not None:
             known_topic(bootstrap, topic)
             _abort_by_place(client, topic, partition, start_offset)
-            done(
-                f"aborted the transaction at {topic}-{partition}@{start_offset}",
-                as_json=as_json,
-                topic=topic,
-                partition=partition,
-            )
+            message = f"aborted the transaction at {topic}-{partition}@{start_offset}"
+            done(message, as_json=as_json, topic=topic, partition=partition)
         else:
             fail(
-                "say which: a transactional id, or --topic, --partition and --start-offset of a hanging transaction"
+                "nothing to abort: give a transactional id, or --topic, --partition and --start-offset of a hanging transaction"
             )
 
 
 def _abort_by_id(client: Connection, transactional_id: str) -> None:
     """Abort by InitProducerId: a new producer with the same id aborts and fences its predecessor."""
-    known = _described(client, transactional_id)
+    known = describe_transaction(client, transactional_id)
     if known.transaction_state != "Ongoing":
         fail(f"{transactional_id} has no open transaction: it is in state {known.transaction_state}")
     timeout = min(known.transaction_timeout, timedelta(minutes=1))
-    request_class = message_class(ApiKey.INIT_PRODUCER_ID, 5, "request")
+    request = InitProducerIdRequest(transactional_id=transactional_id, transaction_timeout=timeout)
     for _ in range(50):
-        answer = client.call(request_class(transactional_id=transactional_id, transaction_timeout=timeout))
+        answer = client.ask(request)
         if answer.error_code is not ErrorCode.concurrent_transactions:
             check(answer.error_code, f"ending the transaction of {transactional_id}")
             return
@@ -272,15 +236,14 @@ def _abort_by_place(client: Connection, topic: str, partition: int, start_offset
         fail(
             f"no transaction is open in {topic}-{partition} from offset {start_offset}; open ones begin at: {starts}"
         )
-    module = _module_of(client, ApiKey.WRITE_TXN_MARKERS)
-    marker = module.WritableTxnMarker(
+    marker = WritableTxnMarker(
         producer_id=hanging.producer_id,
         producer_epoch=hanging.producer_epoch,
         transaction_result=False,
-        topics=(module.WritableTxnMarkerTopic(name=topic, partition_indexes=(partition,)),),
+        topics=(WritableTxnMarkerTopic(name=topic, partition_indexes=(partition,)),),
         coordinator_epoch=max(hanging.coordinator_epoch, 0),
     )
-    response = client.call(module.WriteTxnMarkersRequest(markers=(marker,)))
+    response = client.ask(WriteTxnMarkersRequest(markers=(marker,)))
     check(
         response.markers[0].topics[0].partitions[0].error_code,
         f"ending the transaction at {topic}-{partition}@{start_offset}",

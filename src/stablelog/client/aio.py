@@ -15,10 +15,14 @@ from contextlib import closing, suppress
 from types import TracebackType
 from typing import Final, Literal, ParamSpec, Self, TypeVar
 
+from stablelog.client import native
 from stablelog.client.cluster import DEADLINE_S
 from stablelog.client.native import TIMEOUT_S, Client, Reading
+from stablelog.client.positions import Position
 from stablelog.client.reading import CommittedTransaction, Pause
-from stablelog.client.writing import Committed, Headers, Outcome, Position, Writing
+from stablelog.client.record_buffer import Headers
+from stablelog.client.transaction import settle
+from stablelog.client.writing import Committed, Outcome, Writing
 
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -28,12 +32,12 @@ THREADS_MAX: Final = 32  # calls that wait for a broker at the same time; furthe
 
 async def _wait(
     pool: ThreadPoolExecutor,
-    call_off: Callable[[], None],
+    cancel: Callable[[], None],
     call: Callable[P, Result],
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> Result:
-    """Run a call in a thread and wait for its end. If this task is cancelled, run `call_off`, which shortens the call.
+    """Run a call in a thread and wait for its end. If this task is cancelled, run `cancel`, which shortens the call.
 
     Raises:
         asyncio.CancelledError: the task was cancelled. The call has ended, with a result or an error.
@@ -45,7 +49,7 @@ async def _wait(
             await asyncio.wait((working,))
         except asyncio.CancelledError as error:
             cancelled = error
-            call_off()
+            cancel()
     if cancelled is not None:
         working.exception()  # marks the exception as retrieved, so that asyncio does not log it
         raise cancelled
@@ -60,6 +64,9 @@ class AsyncTransaction:
     Args:
         begin: makes the transaction; its argument is called with the outcome.
         pool: the client's threads.
+
+    Attributes:
+        writing: the transaction without futures.
     """
 
     def __init__(
@@ -70,7 +77,7 @@ class AsyncTransaction:
         self._turn = asyncio.Lock()  # held by the task that writes; first come, first served
         self._futures: list[asyncio.Future[Position]] = []
         self._is_ending = False
-        self._writing = begin(self._tell)
+        self.writing = begin(self._tell)
 
     async def __aenter__(self) -> Self:
         return self
@@ -80,7 +87,7 @@ class AsyncTransaction:
     ) -> None:
         if error is None:
             try:
-                await self._end(self._writing.leave, None)
+                await self._end(self.writing.leave, None)
             except asyncio.CancelledError as cancelled:
                 await self._leave(cancelled)
                 raise
@@ -120,13 +127,13 @@ class AsyncTransaction:
         async with self._turn:
             # Check again after each wait: while this task waited, another task may have begun to end the transaction
             # with a call in a thread, and `put` would block the loop for that call.
-            while self._is_ending or not self._writing.is_ready(topic):
-                await self._wait(self._writing.make_ready, topic)
-            self._writing.put(topic, key, value, headers, partition, timestamp_ms)
+            while self._is_ending or not self.writing.is_ready(topic):
+                await self._wait(self.writing.make_ready, topic)
+            self.writing.put(topic, key, value, headers, partition, timestamp_ms)
             future = self._loop.create_future()
             self._futures.append(future)
-            if self._writing.is_due:
-                await self._wait(self._writing.send_due)
+            if self.writing.records.is_due:
+                await self._wait(self.writing.send_due)
             return future
 
     async def commit(self) -> Committed:
@@ -145,7 +152,7 @@ class AsyncTransaction:
             OffsetOutOfRange: the transaction is committed, but its records were removed before their positions were
                 known.
         """
-        return await self._end(self._writing.commit)
+        return await self._end(self.writing.commit)
 
     async def abort(self) -> None:
         """Abort what was written: all futures fail. No effect on a transaction that is aborted already.
@@ -154,7 +161,7 @@ class AsyncTransaction:
             Refused: the transaction is committed.
             Unavailable: its commit was requested, and it is unknown whether it is committed.
         """
-        await self._end(self._writing.abort)
+        await self._end(self.writing.abort)
 
     async def _end(self, call: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
         """Run `call` after all earlier writes. If it is cancelled, even while it waits for these writes, it aborts."""
@@ -173,13 +180,13 @@ class AsyncTransaction:
         """Abort, even while another task is writing."""
         self._is_ending = True
         if isinstance(error, asyncio.CancelledError):
-            self._writing.call_off()
-        await _wait(self._pool, self._writing.call_off, self._writing.leave, error)
+            self.writing.cancel()
+        await _wait(self._pool, self.writing.cancel, self.writing.leave, error)
 
     async def _wait(self, call: Callable[P, Result], *args: P.args, **kwargs: P.kwargs) -> Result:
         """Run a call in a thread. If it is cancelled, abort the transaction, unless its commit has been requested."""
         try:
-            return await _wait(self._pool, self._writing.call_off, call, *args, **kwargs)
+            return await _wait(self._pool, self.writing.cancel, call, *args, **kwargs)
         except asyncio.CancelledError as cancelled:
             await self._leave(cancelled)
             raise
@@ -191,27 +198,18 @@ class AsyncTransaction:
 
     def _settle(self, outcome: Outcome) -> None:
         futures, self._futures = self._futures, []
-        if isinstance(outcome, list):
-            for future, position in zip(futures, outcome, strict=True):
-                if not future.cancelled():
-                    future.set_result(position)
-        else:
-            for future in futures:
-                if not future.cancelled():
-                    future.set_exception(outcome)
-                    future.exception()  # marks it as retrieved: the caller that ends the transaction gets the error
+        settle(futures, outcome)
 
 
 class AsyncClient:
     """A client of a stablelog broker. Made by `connect`.
 
     Args:
-        bootstrap: "host:port,host:port"; one reachable address is enough.
-        deadline_s: for how many seconds a request is retried before the call fails.
+        client: the client that makes the transactions and readers.
     """
 
-    def __init__(self, bootstrap: str, *, deadline_s: float = DEADLINE_S) -> None:
-        self._client = Client(bootstrap, deadline_s=deadline_s)
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._pool = ThreadPoolExecutor(THREADS_MAX, "stablelog-client")
 
     async def __aenter__(self) -> Self:
@@ -272,7 +270,7 @@ class AsyncClient:
     async def _read(self, reading: Reading) -> AsyncGenerator[CommittedTransaction, None]:
         with closing(reading.steps()) as steps:
             while True:
-                step = await _wait(self._pool, reading.call_off, next, steps, None)
+                step = await _wait(self._pool, reading.cancel, next, steps, None)
                 if step is None:
                     return
                 if isinstance(step, Pause):
@@ -291,4 +289,4 @@ def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> AsyncClient:
     Raises:
         InvalidConfig: an address is invalid.
     """
-    return AsyncClient(bootstrap, deadline_s=deadline)
+    return AsyncClient(native.connect(bootstrap, deadline=deadline))

@@ -22,20 +22,23 @@ class Buffers:
 
     Args:
         size_max: bytes of all buffers in the pool.
+
+    Attributes:
+        kept: the buffers in the pool, in use or not.
     """
 
     def __init__(self, size_max: int) -> None:
         self._size_max = size_max
-        self._kept: list[bytearray] = []
+        self.kept: list[bytearray] = []
 
     def take(self, size: int) -> bytearray:
         """Return a buffer of exactly this size with arbitrary content."""
         if size < SIZE_MIN:
             return bytearray(size)
-        for place in range(len(self._kept)):
-            length = len(self._kept[place])
-            if length <= 2 * size <= 4 * length and _references(self._kept, place) == UNUSED:
-                buffer = self._kept[place]
+        for place in range(len(self.kept)):
+            length = len(self.kept[place])
+            if length <= 2 * size <= 4 * length and _references(self.kept, place) == UNUSED:
+                buffer = self.kept[place]
                 if length > size:
                     del buffer[size:]
                 else:
@@ -47,6 +50,6 @@ class Buffers:
 
     def _keep(self, made: bytearray) -> None:
         """Add a buffer to the pool; drop the oldest ones to make space. A dropped buffer lives until its last use."""
-        self._kept.append(made)
-        while len(self._kept) > 1 and sum(map(len, self._kept)) > self._size_max:
-            del self._kept[0]
+        self.kept.append(made)
+        while len(self.kept) > 1 and sum(map(len, self.kept)) > self._size_max:
+            del self.kept[0]

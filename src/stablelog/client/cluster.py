@@ -1,94 +1,49 @@
-"""The brokers of a cluster as a client sees them: bootstrap, metadata, leaders, coordinators, offsets, and retries.
+"""The brokers of a cluster as a client sees them: connections, retries, leaders, coordinators, offsets and fetches.
 
 A `Cluster` is pickled as its constructor's arguments: in another process it opens new connections.
 """
 
 import itertools
 import re
-import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
+from kio.schema.describe_log_dirs.v4.request import DescribableLogDirTopic, DescribeLogDirsRequest
 from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest as FindOneCoordinatorRequest
+from kio.schema.find_coordinator.v5.request import FindCoordinatorRequest
 
-from stablelog.client.connection import CLIENT_ID, TIMEOUT_S, Connection, check
-from stablelog.errors import InvalidConfig, OffsetOutOfRange, Refused, Unavailable
+from stablelog.client.connection import CLIENT_ID, TIMEOUT_S, Connection
+from stablelog.client.responses import Missing, RetriableError, check, is_retriable
+from stablelog.client.topics import (
+    ISOLATIONS,
+    Listed,
+    Topic,
+    by_topic,
+    metadata_request,
+    offsets_request,
+    read_offsets,
+    read_topics,
+)
+from stablelog.errors import InvalidConfig, OffsetOutOfRange, Unavailable
 from stablelog.types import TopicPartition
 from stablelog.wire.api import ApiKey
-from stablelog.wire.fetch import Fetched, encode_fetch_request, read_fetch_response
+from stablelog.wire.fetch import VERSION_FLEXIBLE, Fetched, encode_fetch_request, read_fetch_response
 
 Result = TypeVar("Result")
 
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3  # values of list_offsets that are not timestamps
-ISOLATIONS = {"read_uncommitted": 0, "read_committed": 1}
-DEADLINE_S = 30.0
-CREATION_TRIES = 6  # about half a second, until a topic that the metadata request created is visible
-IDLE_MAX = 4  # idle connections to one broker that are kept for reuse
+DEADLINE_S: Final = 30.0
+CREATION_TRIES: Final = 6  # about half a second, until a topic that the metadata request created is visible
+IDLE_MAX: Final = 4  # idle connections to one broker that are kept for reuse
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 0.02, 1.0
-
-# Error codes that go away when the cluster has settled: the request is retried with new metadata.
-PASSING = frozenset(
-    {
-        ErrorCode.leader_not_available,
-        ErrorCode.not_leader_or_follower,
-        ErrorCode.replica_not_available,
-        ErrorCode.fenced_leader_epoch,
-        ErrorCode.unknown_leader_epoch,
-        ErrorCode.request_timed_out,
-        ErrorCode.network_exception,
-        ErrorCode.coordinator_load_in_progress,
-        ErrorCode.coordinator_not_available,
-        ErrorCode.not_coordinator,
-        ErrorCode.not_enough_replicas,
-        ErrorCode.not_enough_replicas_after_append,
-        ErrorCode.offset_not_available,
-        ErrorCode.kafka_storage_error,
-        ErrorCode.concurrent_transactions,
-        ErrorCode.unknown_topic_or_partition,
-        ErrorCode.unknown_topic_id,
-    }
-)
-
-
-class Again(Exception):
-    """Raised within `Cluster.retrying` for an error that a retry can resolve."""
-
-
-@dataclass(frozen=True, slots=True)
-class Partition:
-    """One partition of a topic.
-
-    Attributes:
-        leader_id: the leader's node id; -1 if there is none.
-        leader_epoch: the leader's epoch; -1 if the broker does not send it.
-        is_offline: whether it has no leader and one of its replicas is offline.
-    """
-
-    leader_id: int
-    leader_epoch: int
-    is_offline: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """One topic: its id (None if the broker does not send it) and its partitions by index."""
-
-    name: str
-    topic_id: uuid.UUID | None
-    partitions: Mapping[int, Partition]
-    is_internal: bool
-
-
-class Listed(NamedTuple):
-    """A result of `list_offsets`: the offset, and the timestamp of its record in ms; -1 if there is none."""
-
-    offset: int
-    timestamp_ms: int
+SEVERAL_COORDINATORS: Final = 4  # the version of FindCoordinator that looks for several coordinators
+TRANSACTION_COORDINATOR: Final = 1
+TOPIC_NAMES_MAX: Final = 12  # the last version of Fetch in which topics have names; then they have ids
 
 
 class Cluster:
@@ -116,15 +71,19 @@ class Cluster:
         self._addresses = [address.strip() for address in bootstrap.split(",") if address.strip()]
         for address in self._addresses:
             if not re.fullmatch(r"\[?[^\s\[\]]+\]?:\d+", address):
-                raise InvalidConfig(f"bootstrap address {address!r}: host:port, several parted by commas")
+                raise InvalidConfig(
+                    f"the bootstrap address {address!r} is not valid: write host:port, and commas between addresses"
+                )
         if not self._addresses:
-            raise InvalidConfig("no bootstrap address: host:port, several parted by commas")
+            raise InvalidConfig(
+                "there is no bootstrap address: write host:port, and commas between addresses"
+            )
         self._nodes: dict[int, str] = {}  # node id -> "host:port"
         self._connections: dict[str, Connection] = {}  # by address
         self._idle: dict[str, list[Connection]] = {}  # idle connections, by address
-        self._sole_node_id: int | None = None  # of a cluster of one, which then is every coordinator
+        self._sole_node_id: int | None = None  # of a cluster of one broker, which is every coordinator
         self._topics: dict[str, Topic] = {}
-        self._hurry = threading.Event()
+        self._retries_are_cancelled = threading.Event()
 
     def __reduce__(self) -> Any:
         return _restore, (self.bootstrap, self._client_id, self._timeout_s, self.deadline_s)
@@ -139,7 +98,7 @@ class Cluster:
 
     def close(self) -> None:
         """Close all connections. A later call opens them again."""
-        for connection in [*self._connections.values(), *(c for idle in self._idle.values() for c in idle)]:
+        for connection in itertools.chain(self._connections.values(), *self._idle.values()):
             connection.close()
         self._connections.clear()
         self._idle.clear()
@@ -151,7 +110,7 @@ class Cluster:
 
         Args:
             what: names the work in messages: "listing offsets".
-            attempt: is called again if it raises Again, Unavailable or a Refused with a code in PASSING.
+            attempt: is called again if it raises an error that `responses.is_retriable` names.
             deadline_s: replaces the cluster's deadline.
 
         Raises:
@@ -164,10 +123,8 @@ class Cluster:
         while True:
             try:
                 return attempt()
-            except (Again, Unavailable) as failure:
-                last: Exception = failure
-            except Refused as failure:
-                if failure.code not in PASSING:
+            except Exception as failure:
+                if not is_retriable(failure):
                     raise
                 last = failure
             if isinstance(last, Unavailable):
@@ -175,35 +132,43 @@ class Cluster:
             self.forget_metadata()
             if time.monotonic() + backoff > deadline:
                 raise Unavailable(f"{what}: gave up after {deadline_s:g} s: {last}") from last
-            if self._hurry.wait(backoff):
-                raise Unavailable(f"{what}: called off: {last}") from last
+            if self._retries_are_cancelled.wait(backoff):
+                raise Unavailable(f"{what}: cancelled: {last}") from last
             backoff = min(2 * backoff, BACKOFF_MAX_S)
 
-    def hurry(self) -> None:
-        """Stop retries: until `calm`, every call fails at its next failure. May be called from any thread."""
-        self._hurry.set()
+    def cancel_retries(self) -> None:
+        """Let every call fail at its next failure, until `allow_retries`. May be called from any thread."""
+        self._retries_are_cancelled.set()
 
-    def calm(self) -> None:
+    def allow_retries(self) -> None:
         """Allow retries until the deadline again."""
-        self._hurry.clear()
+        self._retries_are_cancelled.clear()
 
     @property
-    def is_hurried(self) -> bool:
-        """Whether retries are stopped."""
-        return self._hurry.is_set()
+    def are_retries_cancelled(self) -> bool:
+        """Whether `cancel_retries` was called, and `allow_retries` was not called since."""
+        return self._retries_are_cancelled.is_set()
 
     # --- connections ---
+
+    def address_of(self, node_id: int) -> str:
+        """Return the "host:port" of a broker that metadata has named.
+
+        Raises:
+            RetriableError: metadata names no broker with this id now.
+        """
+        if node_id not in self._nodes:
+            raise RetriableError(f"metadata names no broker with id {node_id}")
+        return self._nodes[node_id]
 
     def connection_to(self, node_id: int) -> Connection:
         """Return the connection to a broker that metadata has named. It stays the same until it breaks.
 
         Raises:
-            Again: metadata names no broker with this id now.
+            RetriableError: metadata names no broker with this id now.
             Unavailable: the broker does not respond.
         """
-        if node_id not in self._nodes:
-            raise Again(f"broker {node_id} is not there")
-        return self._connection(self._nodes[node_id])
+        return self._connection(self.address_of(node_id))
 
     def any_connection(self) -> Connection:
         """Return a connection to any broker.
@@ -211,14 +176,19 @@ class Cluster:
         Raises:
             Unavailable: no broker responds.
         """
-        failures = []
+        failures: dict[str, None] = {}  # in order, and each once
         for address in [*self._connections, *self._addresses, *self._nodes.values()]:
             try:
                 return self._connection(address)
             except Unavailable as failure:
-                if str(failure) not in failures:
-                    failures.append(str(failure))
+                failures[str(failure)] = None
         raise Unavailable("; ".join(failures))
+
+    def _connection(self, address: str) -> Connection:
+        known = self._connections.get(address)
+        if known is None or known.is_closed:
+            known = self._connections[address] = self.open_connection(address)
+        return known
 
     def open_connection(self, address: str) -> Connection:
         """Open a connection for the caller alone. The caller closes it."""
@@ -239,75 +209,12 @@ class Cluster:
         if len(idle) > IDLE_MAX:
             idle.pop(0).close()  # the connection that was idle for longest
 
-    def address_of(self, node_id: int) -> str:
-        """Return the "host:port" of a broker that metadata has named.
-
-        Raises:
-            Again: metadata names no broker with this id now.
-        """
-        if node_id not in self._nodes:
-            raise Again(f"broker {node_id} is not there")
-        return self._nodes[node_id]
-
-    def _connection(self, address: str) -> Connection:
-        known = self._connections.get(address)
-        if known is None or known.is_closed:
-            known = self._connections[address] = self.open_connection(address)
-        return known
+    # --- metadata ---
 
     def forget_metadata(self) -> None:
         """Drop the cached leaders and coordinators; the next call requests them again."""
         self._topics.clear()
         self._sole_node_id = None
-
-    def ask(self, connection: Connection, request: Any, response_class: Any = None) -> Any:
-        """Run `Connection.call` on a connection of this cluster; forget the connection if it breaks.
-
-        Raises:
-            Unavailable: no response. The broker may have carried out the request.
-        """
-        try:
-            return connection.call(request, response_class)
-        except Unavailable:
-            self.forget(connection)
-            raise
-
-    def ask_extension(self, connection: Connection, request: Any, what: str) -> Any:
-        """Send a request of one of stablelog's own APIs, which other brokers do not know. For use in `retrying`.
-
-        Args:
-            connection: the broker's connection.
-            request: its API key tells the class of the response.
-            what: what other brokers do not know, for the message: "cuts".
-
-        Raises:
-            Again: a retry can resolve the error.
-            Missing: a topic does not exist.
-            Refused: the broker does not know the API, or refuses the request; the message says why.
-            Unavailable: no response.
-        """
-        if not connection.speaks(request.__api_key__):
-            raise Refused(
-                ErrorCode.unsupported_version,
-                f"{self.bootstrap} knows no {what}: that needs a stablelog broker",
-            )
-        answer = self.ask(connection, request)
-        # This response comes from the broker that has the topic. If it does not know the topic, waiting will not help.
-        if answer.error_code is ErrorCode.unknown_topic_or_partition:
-            raise Missing(answer.error_message or answer.error_code.name)
-        if answer.error_code in PASSING:
-            raise Again(answer.error_message or answer.error_code.name)
-        if answer.error_code is not ErrorCode.none:
-            raise Refused(answer.error_code, answer.error_message or answer.error_code.name)
-        return answer
-
-    def forget(self, connection: Connection) -> None:
-        """Close a connection that broke, so that the next call opens a new one."""
-        connection.close()
-        if self._connections.get(connection.address) is connection:
-            del self._connections[connection.address]
-
-    # --- metadata ---
 
     def metadata(self, topics: Iterable[str] | re.Pattern[str] | None = None) -> dict[str, Topic]:
         """Return the topics by name, by a new Metadata request.
@@ -319,62 +226,27 @@ class Cluster:
             Refused: a topic that was named does not exist.
             Unavailable: no broker responds.
         """
-        names = None if topics is None or isinstance(topics, re.Pattern) else tuple(topics)
-        found = self.retrying("asking for metadata", lambda: self._metadata(names))
-        if isinstance(topics, re.Pattern):
-            return {
-                name: topic
-                for name, topic in found.items()
-                if not topic.is_internal and topics.fullmatch(name)
-            }
-        return found
+        if not isinstance(topics, re.Pattern):
+            names = None if topics is None else tuple(topics)
+            return self.retrying("asking for metadata", lambda: self._metadata(names))
+        return {
+            name: topic
+            for name, topic in self.metadata().items()
+            if not topic.is_internal and topics.fullmatch(name)
+        }
 
     def _metadata(self, names: tuple[str, ...] | None, *, create: bool = False) -> dict[str, Topic]:
         connection = self.any_connection()
-        try:
-            request_class = connection.request_class(ApiKey.METADATA)
-        except Unavailable:
-            self.forget(connection)
-            raise
-        version = request_class.__version__
-        module = module_of(request_class)
-        fields: dict[str, Any] = {"topics": None}
-        if names is not None:
-            extra = {"topic_id": None} if version >= 10 else {}
-            fields["topics"] = tuple(module.MetadataRequestTopic(name=name, **extra) for name in names)
-        if version >= 4:
-            fields["allow_auto_topic_creation"] = create
-        if version >= 8:
-            fields["include_topic_authorized_operations"] = False
-            if version <= 10:
-                fields["include_cluster_authorized_operations"] = False
-        answer = self.ask(connection, request_class(**fields))
-        check(getattr(answer, "error_code", ErrorCode.none), "asking for metadata")
-        self._nodes = {broker.node_id: f"{broker.host}:{broker.port}" for broker in answer.brokers}
+        response = connection.ask(metadata_request(names, create=create))
+        check(response.error_code, "asking for metadata")
+        self._nodes = {broker.node_id: f"{broker.host}:{broker.port}" for broker in response.brokers}
         self._sole_node_id = next(iter(self._nodes)) if len(self._nodes) == 1 else None
-        found = {}
-        for topic in answer.topics:
-            if topic.error_code is ErrorCode.unknown_topic_or_partition:
-                raise Missing(f"there is no topic {topic.name!r} at {self.bootstrap}")
-            if topic.error_code is ErrorCode.leader_not_available:
-                raise Again(f"topic {topic.name!r} has no leader yet")
-            check(topic.error_code, f"topic {topic.name!r}")
-            found[topic.name] = Topic(
-                topic.name,
-                getattr(topic, "topic_id", None),
-                {
-                    p.partition_index: Partition(
-                        p.leader_id,
-                        getattr(p, "leader_epoch", -1),
-                        p.leader_id < 0 and bool(getattr(p, "offline_replicas", ())),
-                    )
-                    for p in sorted(topic.partitions, key=lambda p: p.partition_index)
-                },
-                topic.is_internal,
-            )
+        found = read_topics(response, self.bootstrap)
         for name in names or ():
             if name not in found:
-                raise Again(f"{connection.address} was asked for topic {name!r}, and says nothing of it")
+                raise RetriableError(
+                    f"the metadata of {connection.address} does not contain the requested topic {name!r}"
+                )
         self._topics.update(found)
         return found
 
@@ -384,27 +256,19 @@ class Cluster:
         Args:
             targets: the partitions of interest: Kafka leaves out a directory that holds none of them.
         """
-        by_topic: dict[str, list[int]] = {}
-        for topic, partition in targets:
-            by_topic.setdefault(topic, []).append(partition)
+        topics = tuple(
+            DescribableLogDirTopic(topic=topic, partitions=tuple(partitions))
+            for topic, partitions in by_topic(targets).items()
+        )
         found = {}
         if not self._nodes:
             self.metadata(())
         for node_id in self._nodes:
-            try:
-                connection = self.connection_to(node_id)
-                request_class = connection.request_class(ApiKey.DESCRIBE_LOG_DIRS)
-                module = module_of(request_class)
-                topics = tuple(
-                    module.DescribableLogDirTopic(topic=topic, partitions=tuple(partitions))
-                    for topic, partitions in by_topic.items()
-                )
-                answer = self.ask(connection, request_class(topics=topics or None))
-            except (Unavailable, Again):
-                continue
-            found[node_id] = [
-                result.log_dir for result in answer.results if result.error_code is ErrorCode.none
-            ]
+            with suppress(Unavailable, RetriableError):
+                response = self.connection_to(node_id).ask(DescribeLogDirsRequest(topics=topics or None))
+                found[node_id] = [
+                    result.log_dir for result in response.results if result.error_code is ErrorCode.none
+                ]
         return found
 
     def partition_counts(self, topics: Iterable[str]) -> dict[str, int]:
@@ -417,16 +281,16 @@ class Cluster:
         names = tuple(topics)
         tries = itertools.count(1)
 
-        def ask() -> dict[str, Topic]:
+        def attempt() -> dict[str, Topic]:
             try:
                 return self._metadata(names, create=True)
             except Missing as missing:
                 # Apache Kafka responds to the request that creates a topic as if the topic did not exist.
                 if next(tries) < CREATION_TRIES:
-                    raise Again(str(missing)) from missing
+                    raise RetriableError(str(missing)) from missing
                 raise
 
-        found = self.retrying("asking for the topics to be written", ask)
+        found = self.retrying("asking for the topics to be written", attempt)
         return {name: len(topic.partitions) for name, topic in found.items()}
 
     def topic(self, name: str) -> Topic:
@@ -434,7 +298,7 @@ class Cluster:
 
         Raises:
             Refused: the topic does not exist.
-            Again: the topic has no leader yet.
+            RetriableError: the topic has no leader yet.
         """
         if name not in self._topics:
             self._metadata((name,))
@@ -445,45 +309,39 @@ class Cluster:
 
         Raises:
             Refused: the topic or partition does not exist.
-            Again: the partition has no leader now.
+            RetriableError: the partition has no leader now.
         """
-        known = self.topic(topic).partitions.get(partition)
-        if known is None:
-            raise Missing(
-                f"topic {topic!r} has no partition {partition}: 0 to {len(self._topics[topic].partitions) - 1}"
-            )
-        if known.leader_id < 0:
-            raise Again(f"{topic}-{partition} has no leader")
-        return known.leader_id
+        partitions = self.topic(topic).partitions
+        if partition not in partitions:
+            raise Missing(f"topic {topic!r} has no partition {partition}, only 0 to {len(partitions) - 1}")
+        leader_id = partitions[partition].leader_id
+        if leader_id < 0:
+            raise RetriableError(f"{topic}-{partition} has no leader")
+        return leader_id
 
-    def coordinator(self, key: str, kind: int = 1) -> Connection:
-        """Return a connection to the coordinator of a transactional id (kind 1) or a group (kind 0). For `retrying`.
+    def coordinator(self, transactional_id: str) -> Connection:
+        """Return a connection to the coordinator of a transactional id. For `retrying`.
 
         Raises:
-            Again: no coordinator is available yet.
+            RetriableError: no coordinator is available yet.
             Refused: the broker refuses to name a coordinator.
             Unavailable: no broker responds.
         """
         if self._sole_node_id is not None:
             return self.connection_to(self._sole_node_id)
         connection = self.any_connection()
-        try:
-            request_class = connection.request_class(ApiKey.FIND_COORDINATOR)
-        except Unavailable:
-            self.forget(connection)
-            raise
-        if request_class.__version__ >= 4:
-            found = self.ask(connection, request_class(key_type=kind, coordinator_keys=(key,))).coordinators
+        kind = TRANSACTION_COORDINATOR
+        if connection.speaks(ApiKey.FIND_COORDINATOR, SEVERAL_COORDINATORS):
+            request = FindCoordinatorRequest(key_type=kind, coordinator_keys=(transactional_id,))
+            found = connection.ask(request).coordinators
             if not found:
-                raise Again(f"{connection.address} was asked for a coordinator, and names none")
-            answer = found[0]
+                raise RetriableError(f"{connection.address} names no coordinator of {transactional_id!r}")
+            coordinator = found[0]
         else:
-            answer = self.ask(connection, request_class(key=key, key_type=kind))
-        if answer.error_code in PASSING:
-            raise Again(f"the coordinator of {key!r}: {answer.error_code.name}")
-        check(answer.error_code, f"the coordinator of {key!r}")
-        self._nodes[answer.node_id] = f"{answer.host}:{answer.port}"
-        return self.connection_to(answer.node_id)
+            coordinator = connection.ask(FindOneCoordinatorRequest(key=transactional_id, key_type=kind))
+        check(coordinator.error_code, f"the coordinator of {transactional_id!r}")
+        self._nodes[coordinator.node_id] = f"{coordinator.host}:{coordinator.port}"
+        return self.connection_to(coordinator.node_id)
 
     # --- reading ---
 
@@ -507,61 +365,23 @@ class Cluster:
         found: dict[TopicPartition, Listed] = {}
 
         def attempt() -> dict[TopicPartition, Listed]:
-            by_leader: dict[int, list[TopicPartition]] = {}
-            for target in specs:
+            by_leader: dict[int, dict[TopicPartition, int]] = {}
+            for target, spec in specs.items():
                 if target not in found:
-                    by_leader.setdefault(self.leader(*target), []).append(target)
-            for leader_id, targets in by_leader.items():
-                self._list_offsets_of(
-                    leader_id, {target: specs[target] for target in targets}, isolation, found
-                )
+                    by_leader.setdefault(self.leader(*target), {})[target] = spec
+            for leader_id, wanted in by_leader.items():
+                connection = self.connection_to(leader_id)
+                listed, refused = read_offsets(connection.ask(offsets_request(wanted, isolation)))
+                found.update(listed)  # kept, even if the leader refuses another partition
+                for (name, index), code in refused.items():
+                    check(code, f"the offsets of {name}-{index}")
+                for name, index in wanted.keys() - found.keys():
+                    raise RetriableError(
+                        f"the response of {connection.address} does not contain the offset of {name}-{index}"
+                    )
             return found
 
         return self.retrying("listing offsets", attempt)
-
-    def _list_offsets_of(
-        self,
-        leader_id: int,
-        specs: Mapping[TopicPartition, int],
-        isolation: str,
-        found: dict[TopicPartition, Listed],
-    ) -> None:
-        """Ask one leader. Results go into `found`, even if the leader refuses another partition."""
-        connection = self.connection_to(leader_id)
-        try:
-            request_class = connection.request_class(ApiKey.LIST_OFFSETS, newest=7)
-        except Unavailable:
-            self.forget(connection)
-            raise
-        module = module_of(request_class)
-        topics: dict[str, list[Any]] = {}
-        for (topic, partition), spec in specs.items():
-            topics.setdefault(topic, []).append(
-                module.ListOffsetsPartition(partition_index=partition, timestamp=spec)
-            )
-        fields: dict[str, Any] = {
-            "replica_id": -1,
-            "topics": tuple(
-                module.ListOffsetsTopic(name=name, partitions=tuple(partitions))
-                for name, partitions in topics.items()
-            ),
-        }
-        if request_class.__version__ >= 2:
-            fields["isolation_level"] = ISOLATIONS[isolation]
-        answer = self.ask(connection, request_class(**fields))
-        refused = []
-        for topic in answer.topics:
-            for partition in topic.partitions:
-                if partition.error_code is ErrorCode.none:
-                    found[topic.name, partition.partition_index] = Listed(
-                        partition.offset, partition.timestamp
-                    )
-                else:
-                    refused.append((topic.name, partition))
-        for name, partition in refused:
-            check(partition.error_code, f"the offsets of {name}-{partition.partition_index}")
-        for name, index in specs.keys() - found.keys():
-            raise Again(f"{connection.address} was asked for the offsets of {name}-{index}, and tells none")
 
     def fetch(
         self,
@@ -591,18 +411,14 @@ class Cluster:
 
         def attempt() -> Fetched:
             connection = self.connection_to(self.leader(topic, partition))
-            try:
-                version = connection.version(ApiKey.FETCH, newest=12)
-                body = encode_fetch_request(
-                    version, topic, partition, offset, size_max, ISOLATIONS[isolation], wait_ms=wait_ms
-                )
-                connection.send(ApiKey.FETCH, version, [body], flexible=version >= 12)
-                answer = connection.receive(flexible=version >= 12)
-                with connection.reading(ApiKey.FETCH):
-                    fetched = read_fetch_response(version, answer)
-            except Unavailable:
-                self.forget(connection)
-                raise
+            version = connection.version(ApiKey.FETCH, newest=TOPIC_NAMES_MAX)
+            body = encode_fetch_request(
+                version, topic, partition, offset, size_max, ISOLATIONS[isolation], wait_ms=wait_ms
+            )
+            connection.send(ApiKey.FETCH, version, [body], flexible=version >= VERSION_FLEXIBLE)
+            response = connection.receive(flexible=version >= VERSION_FLEXIBLE)
+            with connection.reading(ApiKey.FETCH):
+                fetched = read_fetch_response(version, response)
             if fetched.error is ErrorCode.offset_out_of_range:
                 raise OffsetOutOfRange(f"{topic}-{partition} has no offset {offset}")
             check(fetched.error, f"fetching {topic}-{partition} from {offset}")
@@ -611,17 +427,5 @@ class Cluster:
         return self.retrying(f"fetching {topic}-{partition}", attempt)
 
 
-class Missing(Refused):
-    """The topic or partition does not exist."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(ErrorCode.invalid_topic_exception, message)
-
-
 def _restore(bootstrap: str, client_id: str, timeout_s: float, deadline_s: float) -> Cluster:
     return Cluster(bootstrap, client_id=client_id, timeout_s=timeout_s, deadline_s=deadline_s)
-
-
-def module_of(message: Any) -> Any:
-    """Return the module of a request's class, which also has the classes of its nested structures."""
-    return sys.modules[message.__module__]

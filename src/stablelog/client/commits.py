@@ -7,6 +7,7 @@ from typing import NamedTuple
 from kio.static.primitive import i32, i64
 
 from stablelog.client.cluster import Cluster
+from stablelog.client.extension import call_extension
 from stablelog.wire.extension.commits import COUNT_MAX, DescribeCommitsRequest
 
 
@@ -72,18 +73,18 @@ def describe_commits(
         count_max=i32(count_max),
         with_outside=with_outside,
     )
-
-    def ask() -> Commits:
-        connection = cluster.connection_to(cluster.leader(topic, partition))
-        answer = cluster.ask_extension(connection, request, "bounds of transactions")
-        return Commits(
-            answer.topic_id,
-            answer.log_start_offset,
-            answer.end_offset,
-            tuple(
-                Commit(one.start_offset, one.end_offset, one.commit_sequence, one.time_ms)
-                for one in answer.commits
-            ),
-        )
-
-    return cluster.retrying(f"asking for the transactions of {topic}-{partition}", ask)
+    answer = call_extension(
+        cluster,
+        lambda: cluster.connection_to(cluster.leader(topic, partition)),
+        request,
+        f"asking for the transactions of {topic}-{partition}",
+    )
+    return Commits(
+        answer.topic_id,
+        answer.log_start_offset,
+        answer.end_offset,
+        tuple(
+            Commit(one.start_offset, one.end_offset, one.commit_sequence, one.time_ms)
+            for one in answer.commits
+        ),
+    )

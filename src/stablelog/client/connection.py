@@ -1,14 +1,15 @@
 """One socket to one broker, which sends requests and receives responses in the newest version that both sides support.
 
-It works with Apache Kafka, too. `call` sends and receives messages. `send` and `receive` are for requests that are
-encoded by hand; several may be in flight, and their responses come in the order of the requests.
+It works with Apache Kafka, too. `ask` and `call` send a message and return the response. `send` and `receive` are for
+requests that are encoded by hand; several may be in flight, and their responses come in the order of the requests.
 """
 
 import io
 import socket
 import struct
+from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,14 +18,15 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from stablelog.client.buffers import Buffers
-from stablelog.errors import Refused, Unavailable
+from stablelog.errors import Unavailable
 from stablelog.wire.api import APIS, ApiKey
 from stablelog.wire.guard import checked
-from stablelog.wire.messages import PREFIX, Buffer, message_class
+from stablelog.wire.messages import CLIENT_ID_SIZE, PREFIX, Buffer, message_class
+from stablelog.wire.versions import adapt
 
 TIMEOUT_S = 10.0
-ANSWER_SIZE_MAX = 1 << 30
-ANSWER_ITEMS_MAX = 5_000_000  # topics, partitions and other list entries of a response, all together
+RESPONSE_SIZE_MAX = 1 << 30
+RESPONSE_ITEMS_MAX = 5_000_000  # topics, partitions and other list entries of a response, all together
 BUFFERS_SIZE_MAX = 24 << 20  # bytes of receive buffers that are kept for reuse
 CLIENT_ID = "stablelog"
 LENGTH = struct.Struct(">i")
@@ -53,14 +55,14 @@ class Connection:
             self._socket = socket.create_connection((host.strip("[]"), int(port)), timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except (ValueError, OverflowError) as error:
-            raise Unavailable(f"no broker answers at {address!r}: an address is host:port") from error
+            raise Unavailable(f"no broker responds at {address!r}: write an address as host:port") from error
         except OSError as error:
-            raise Unavailable(f"no broker answers at {address}: {error}") from error
+            raise Unavailable(f"no broker responds at {address}: {error}") from error
         self.address = address
         self._client_id = client_id.encode()
         self._correlation_id = 0
         self._buffers = Buffers(BUFFERS_SIZE_MAX)
-        self._awaited: list[tuple[int, int]] = []  # (correlation id, api key) of requests in flight
+        self._awaited: deque[tuple[int, int]] = deque()  # (correlation id, api key) of requests in flight
         self._versions: dict[int, tuple[int, int]] | None = None
         self._features: dict[str, int] = {}
 
@@ -121,24 +123,34 @@ class Connection:
             Unavailable: the broker does not support the API, or only in versions that this client does not know.
         """
         if api_key not in self.versions:
-            raise Unavailable(f"{self.address} does not speak {ApiKey(api_key).snake_name}")
+            raise Unavailable(f"{self.address} does not support {_name(api_key)}")
         first, last = self.versions[api_key]
         version = min(last, APIS[api_key].last_version if newest is None else newest)
         if version < first:
             raise Unavailable(
-                f"{self.address} speaks {ApiKey(api_key).snake_name} from version {first} on, not {version}"
+                f"{self.address} supports {_name(api_key)} from version {first} on, and this client up to version {version}"
             )
         return version
 
-    def request_class(self, api_key: int, newest: int | None = None) -> Any:
-        """Return the request class of the version in use; its module has the classes of the nested structures."""
-        return message_class(api_key, self.version(api_key, newest), "request")
-
     # --- requests ---
 
+    def ask(self, request: Any) -> Any:
+        """Send a request in the newest version that both sides support, but at most in the version of `request`.
+
+        Returns:
+            The response, in the version of `request`. A field that the broker does not send has its default.
+
+        Raises:
+            Unavailable: the broker does not support the API, or did not respond. It may have carried out the request.
+        """
+        api_key, newest = request.__api_key__, request.__version__
+        version = self.version(api_key, newest)
+        response = self.call(adapt(request, message_class(api_key, version, "request")))
+        return adapt(response, message_class(api_key, newest, "response"))
+
     def call(self, request: Any, response_class: Any = None) -> Any:
-        """Send a request and return the response. `response_class` replaces kio's class if that cannot hold the
-        response.
+        """Send a request in its own version, and return the response. `response_class` replaces kio's class if that
+        cannot hold the response.
 
         Raises:
             Unavailable: the broker did not respond. It may have carried out the request.
@@ -165,24 +177,35 @@ class Connection:
             Unavailable: the bytes are not a response of this class.
         """
         with self.reading(response_class.__api_key__):
-            body = checked(response_class, data, 0, count_max=ANSWER_ITEMS_MAX)
+            body = checked(response_class, data, 0, count_max=RESPONSE_ITEMS_MAX)
             return entity_reader(response_class)(bytes(body), 0)[0]
 
-    @contextmanager
-    def reading(self, api_key: int) -> Iterator[None]:
+    def reading(self, api_key: int) -> AbstractContextManager[None]:
         """Context for decoding a response: a decoding error closes the connection, because the broker's bytes are
         invalid.
 
         Raises:
             Unavailable: decoding failed; the connection is closed.
         """
+        errors = (SerialError, struct.error, ValueError, LookupError, OverflowError)
+        return self._closing_on_error(errors, f"sent an invalid response to {_name(api_key)}")
+
+    @contextmanager
+    def _closing_on_error(self, errors: tuple[type[Exception], ...], what: str) -> Iterator[None]:
+        """Close the connection on any error, also on Ctrl-C: half a request may be sent, or half a response read.
+
+        Args:
+            errors: converted to Unavailable.
+            what: says what the broker did, for the message.
+        """
         try:
             yield
-        except (SerialError, struct.error, ValueError, LookupError, OverflowError) as error:
+        except errors as error:
             self.close()
-            raise Unavailable(
-                f"{self.address} answered {_name(api_key)} with what cannot be read: {error}"
-            ) from error
+            raise Unavailable(f"{self.address} {what}: {error}") from error
+        except BaseException:
+            self.close()
+            raise
 
     def send(self, api_key: int, version: int, pieces: Sequence[Buffer], *, flexible: bool) -> None:
         """Send a request whose body is in pieces, without waiting for the response.
@@ -193,19 +216,13 @@ class Connection:
         self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         header = (
             PREFIX.pack(api_key, version, self._correlation_id)
-            + struct.pack(">h", len(self._client_id))
+            + CLIENT_ID_SIZE.pack(len(self._client_id))
             + self._client_id
             + (b"\0" if flexible else b"")
         )
         size = len(header) + sum(len(piece) for piece in pieces)
-        try:
+        with self._closing_on_error((OSError,), f"did not accept {_name(api_key)}"):
             self._send_all([LENGTH.pack(size) + header, *pieces])
-        except OSError as error:
-            self.close()
-            raise Unavailable(f"{self.address} did not take {_name(api_key)}: {error}") from error
-        except BaseException:  # also after Ctrl-C, so that the next request does not follow half a request
-            self.close()
-            raise
         self._awaited.append((self._correlation_id, api_key))
 
     def _send_all(self, pieces: list[Buffer]) -> None:
@@ -227,21 +244,15 @@ class Connection:
         Raises:
             Unavailable: the broker did not respond. It may have carried out the request.
         """
-        assert self._awaited, "no answer is due"
-        correlation_id, api_key = self._awaited.pop(0)
-        try:
+        assert self._awaited, "no response is due"
+        correlation_id, api_key = self._awaited.popleft()
+        with self._closing_on_error((OSError,), f"did not respond to {_name(api_key)}"):
             size = LENGTH.unpack(self._receive_exactly(LENGTH.size))[0]
-            if not CORRELATION_ID.size <= size <= ANSWER_SIZE_MAX:
-                raise OSError(f"it announced an answer of {size} bytes")
+            if not CORRELATION_ID.size <= size <= RESPONSE_SIZE_MAX:
+                raise OSError(f"it announced a response of {size} bytes")
             frame = self._receive_exactly(size)
             if CORRELATION_ID.unpack_from(frame)[0] != correlation_id:
-                raise OSError("it answered another request")
-        except OSError as error:
-            self.close()
-            raise Unavailable(f"{self.address} did not answer {_name(api_key)}: {error}") from error
-        except BaseException:  # also after Ctrl-C, so that no half-read response stays
-            self.close()
-            raise
+                raise OSError("it responded to another request")
         return frame[CORRELATION_ID.size + (1 if flexible and api_key != ApiKey.API_VERSIONS else 0) :]
 
     def _receive_exactly(self, size: int) -> memoryview:
@@ -260,13 +271,3 @@ def _name(api_key: int) -> str:
         return ApiKey(api_key).snake_name
     except ValueError:
         return f"API {api_key}"
-
-
-def check(error: ErrorCode, what: str) -> None:
-    """Raise if a response has an error code.
-
-    Raises:
-        Refused: the message has the error's name.
-    """
-    if error is not ErrorCode.none:
-        raise Refused(error, f"{what}: {error.name.replace('_', ' ')}")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from kio.static.primitive import i64
 
 from stablelog.client.cluster import Cluster
+from stablelog.client.extension import call_extension
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.cut import NOT_KNOWN, RESOLVED, DescribeCutRequest
 
@@ -66,29 +67,17 @@ def describe_cut(
         Unavailable: no response within the deadline.
     """
     request = DescribeCutRequest(group=group, commit_sequence=i64(commit_sequence), topics=tuple(topics))
-
-    def ask() -> Cut:
-        connection = cluster.any_connection()
-        answer = cluster.ask_extension(connection, request, "cuts")
-        return Cut(
-            answer.group,
-            answer.commit_sequence,
-            {(topic.name, p.partition_index): p.offset for topic in answer.topics for p in topic.partitions},
-            answer.last_commit_sequence,
-            tuple(
-                Holder(one.commit_sequence, one.transactional_id, one.topic, one.partition_index)
-                for one in answer.holders
-            ),
-            {
-                (topic.name, p.partition_index): p.removed_commit_sequence
-                for topic in answer.topics
-                for p in topic.partitions
-            },
-            {
-                (topic.name, p.partition_index): p.torn_commit_sequence
-                for topic in answer.topics
-                for p in topic.partitions
-            },
-        )
-
-    return cluster.retrying("asking for a cut", ask)
+    answer = call_extension(cluster, cluster.any_connection, request, "asking for a cut")
+    partitions = {(topic.name, p.partition_index): p for topic in answer.topics for p in topic.partitions}
+    return Cut(
+        answer.group,
+        answer.commit_sequence,
+        {target: p.offset for target, p in partitions.items()},
+        answer.last_commit_sequence,
+        tuple(
+            Holder(one.commit_sequence, one.transactional_id, one.topic, one.partition_index)
+            for one in answer.holders
+        ),
+        {target: p.removed_commit_sequence for target, p in partitions.items()},
+        {target: p.torn_commit_sequence for target, p in partitions.items()},
+    )

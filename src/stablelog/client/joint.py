@@ -14,10 +14,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
+from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.static.primitive import i16, i32, i64
 
-from stablelog.client.cluster import Again, Cluster
-from stablelog.errors import Refused
+from stablelog.client.cluster import Cluster
+from stablelog.client.extension import call_extension
+from stablelog.client.responses import RetriableError
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.children import VERSION_MAX, Child, child_id, child_of
 from stablelog.wire.extension.joint import (
@@ -45,7 +47,7 @@ __all__ = [
 
 FOR_EVER: Final = -1
 NO_ORDER: Final = -1
-_COORDINATOR_AWAY: Final = frozenset(
+_RETRIABLE: Final = frozenset(
     {
         ErrorCode.coordinator_load_in_progress,
         ErrorCode.coordinator_not_available,
@@ -117,12 +119,11 @@ def next_order(cluster: Cluster) -> int:
 
     def attempt() -> int:
         connection = cluster.any_connection()
-        request_class = connection.request_class(ApiKey.INIT_PRODUCER_ID, newest=5)
-        answer = cluster.ask(
-            connection, request_class(transactional_id=None, transaction_timeout=timedelta(minutes=1))
+        answer = connection.ask(
+            InitProducerIdRequest(transactional_id=None, transaction_timeout=timedelta(minutes=1))
         )
         if answer.error_code is not ErrorCode.none:
-            raise Again(answer.error_code.name)
+            raise RetriableError(answer.error_code.name)
         return int(answer.producer_id)
 
     return cluster.retrying("asking for a run's order", attempt)
@@ -154,7 +155,7 @@ def begin(
         Unavailable: no response within the deadline.
     """
     request = BeginJointRequest(group=group, key=key, version=i64(version), run=run, order=i64(order))
-    answer = _ask(cluster, ApiKey.BEGIN_JOINT, request, f"beginning version {version} of {key!r}")
+    answer = _ask(cluster, request, "beginning")
     return Begun(
         answer.committed,
         answer.commit_sequence,
@@ -210,7 +211,7 @@ def commit(
             _offset(target, value) for target, value in sorted((group_offsets or {}).items())
         ),
     )
-    answer = _ask(cluster, ApiKey.COMMIT_JOINT, request, f"committing version {version} of {key!r}")
+    answer = _ask(cluster, request, "committing")
     return Committed(answer.commit_sequence, answer.already, answer.committed_run or "", answer.digest or "")
 
 
@@ -247,9 +248,7 @@ def abort(
         run=run,
         children=_children(children),
     )
-    return bool(
-        _ask(cluster, request.__api_key__, request, f"aborting version {version} of {key!r}").committed
-    )
+    return bool(_ask(cluster, request, "aborting").committed)
 
 
 def _children(children: Iterable[Shown]) -> tuple[JointChild, ...]:
@@ -270,23 +269,8 @@ def _offset(target: GroupTarget, value: int | tuple[int, str | None]) -> JointOf
     )
 
 
-def _ask(cluster: Cluster, api_key: int, request: Any, what: str) -> Any:
+def _ask(cluster: Cluster, request: Any, what: str) -> Any:
     # A joint commit has the same coordinator as its children's transactional ids: that of the transaction group.
-    found_by = child_id(request.key, request.version, "", "-", "-", group=request.group)
-
-    def attempt() -> Any:
-        connection = cluster.coordinator(found_by)
-        if not connection.speaks(api_key):
-            raise Refused(
-                ErrorCode.unsupported_version,
-                f"{what}: {cluster.bootstrap} knows no joint commits; it is no stablelog broker",
-            )
-        answer = cluster.ask(connection, request)
-        if answer.error_code in _COORDINATOR_AWAY:
-            raise Again(answer.error_message or answer.error_code.name)
-        return answer
-
-    answer = cluster.retrying(what, attempt)
-    if answer.error_code is not ErrorCode.none:
-        raise Refused(answer.error_code, f"{what}: {answer.error_message}")
-    return answer
+    child = child_id(request.key, request.version, "", "-", "-", group=request.group)
+    what = f"{what} version {request.version} of {request.key!r}"
+    return call_extension(cluster, lambda: cluster.coordinator(child), request, what, _RETRIABLE)

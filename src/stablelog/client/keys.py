@@ -40,11 +40,6 @@ LOST: Final = frozenset(  # error codes that mean that another client may use th
 RUN: Final = "1"
 
 
-def _current_process_id() -> int:
-    """Return the process id. Called for each new key, because a key may be made after a fork."""
-    return os.getpid()
-
-
 @dataclass(slots=True)
 class WriterKey:
     """The key of a joint commit, and the version that its next commit gets.
@@ -61,7 +56,7 @@ class WriterKey:
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
     version: int = 0
     may_be_ending: bool = False
-    process_id: int = field(default_factory=_current_process_id)
+    process_id: int = field(default_factory=lambda: os.getpid())  # noqa: PLW0108 - looked up after a fork
 
     @property
     def transactional_id(self) -> str:
@@ -74,23 +69,18 @@ class WriterKeys:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._idle: dict[str, list[WriterKey]] = {}
-        self._count = 0
+        self._idle: list[WriterKey] = []
         self._process_id = os.getpid()
 
     def take(self, group: str) -> WriterKey:
-        """A key of a transaction group that no other transaction uses."""
+        """Take a key of a transaction group that no other transaction uses."""
         with self._lock:
             if os.getpid() != self._process_id:
-                self._idle, self._count, self._process_id = {}, 0, os.getpid()
-            idle = self._idle.get(group)
-            if not idle:
-                return WriterKey(group)
-            key = idle.pop()
-            if not idle:
-                del self._idle[group]
-            self._count -= 1
-            return key
+                self._idle, self._process_id = [], os.getpid()
+            for place in reversed(range(len(self._idle))):
+                if self._idle[place].group == group:
+                    return self._idle.pop(place)
+        return WriterKey(group)
 
     def give_back(self, key: WriterKey) -> None:
         """Keep a key for the next transaction. The outcome of its last transaction must be known.
@@ -99,6 +89,5 @@ class WriterKeys:
         process has made is dropped, too: that process may use it.
         """
         with self._lock:
-            if self._count < IDLE_MAX and key.process_id == _current_process_id() == self._process_id:
-                self._idle.setdefault(key.group, []).append(key)
-                self._count += 1
+            if len(self._idle) < IDLE_MAX and key.process_id == os.getpid() == self._process_id:
+                self._idle.append(key)

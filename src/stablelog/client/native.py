@@ -8,23 +8,22 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
+from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Literal, Self
-
-from kio.schema.errors import ErrorCode
+from typing import Literal, Self
 
 from stablelog.client.cluster import DEADLINE_S, Cluster
+from stablelog.client.cluster_pool import ClusterPool
 from stablelog.client.cuts import describe_cut
 from stablelog.client.deadlines import Deadlines
 from stablelog.client.keys import WriterKeys
 from stablelog.client.reading import CommittedTransaction, Pause, read_cuts, read_partitions
 from stablelog.client.transaction import Transaction
 from stablelog.client.writing import Outcome, Writing
-from stablelog.errors import InvalidConfig, Refused
+from stablelog.errors import InvalidConfig
 from stablelog.wire.extension.transaction_groups import NAME_RULE, is_group_name
 
 TIMEOUT_S = 30.0
-IDLE_MAX: Final = 32  # clusters with open connections that are kept for reuse
 TIMEOUT_MAX_S = 2**31 // 1000  # the protocol has 32 bits of milliseconds
 
 
@@ -32,18 +31,18 @@ class Client:
     """A client of a stablelog broker. Made by `connect`; may be used by several threads.
 
     Args:
-        bootstrap: "host:port,host:port"; one reachable address is enough.
-        deadline_s: for how many seconds a request is retried before the call fails.
+        clusters: the brokers.
+
+    Attributes:
+        clusters: as given.
+        keys: the keys of joint commits that no transaction uses now.
+        deadlines: aborts the open transactions at their deadlines.
     """
 
-    def __init__(self, bootstrap: str, *, deadline_s: float = DEADLINE_S) -> None:
-        self._bootstrap = bootstrap
-        self._deadline_s = deadline_s
-        self._lock = threading.Lock()
-        self._idle = [Cluster(bootstrap, deadline_s=deadline_s)]
-        self._keys = WriterKeys()
-        self._is_closed = False
-        self._deadlines = Deadlines()
+    def __init__(self, clusters: ClusterPool) -> None:
+        self.clusters = clusters
+        self.keys = WriterKeys()
+        self.deadlines = Deadlines()
 
     def __enter__(self) -> Self:
         return self
@@ -55,38 +54,8 @@ class Client:
 
     def close(self) -> None:
         """Close the connections; those of open transactions and readers when these end. New ones are refused."""
-        with self._lock:
-            self._is_closed = True
-            idle, self._idle = self._idle, []
-        for cluster in idle:
-            cluster.close()
-        self._deadlines.wake()
-
-    def _lend(self) -> Cluster:
-        """Lend a cluster to one transaction or reader.
-
-        Raises:
-            Refused: the client is closed.
-        """
-        with self._lock:
-            if self._is_closed:
-                raise Refused(
-                    ErrorCode.invalid_request,
-                    f"the client of {self._bootstrap} is closed: make another one with stablelog.connect",
-                )
-            if self._idle:
-                return self._idle.pop()
-        return Cluster(self._bootstrap, deadline_s=self._deadline_s)
-
-    def _give_back(self, cluster: Cluster) -> None:
-        """Keep a cluster with its connections for reuse. If too many are idle, close the one idle for longest."""
-        with self._lock:
-            if not self._is_closed:
-                self._idle.append(cluster)
-                if len(self._idle) <= IDLE_MAX:
-                    return
-                cluster = self._idle.pop(0)
-        cluster.close()
+        self.clusters.close()
+        self.deadlines.wake()
 
     def transaction(self, group: str = "", timeout: float = TIMEOUT_S) -> Transaction:
         """Begin a transaction.
@@ -115,24 +84,24 @@ class Client:
         """
         if not 0 < timeout_s <= TIMEOUT_MAX_S:
             raise InvalidConfig(
-                f"a timeout of {timeout_s} s: it must be greater than 0, and at most {TIMEOUT_MAX_S}"
+                f"the timeout of {timeout_s} s is out of range: greater than 0, and at most {TIMEOUT_MAX_S}"
             )
         _check_group(group)
         writing = Writing(
-            self._lend(),
-            key=self._keys.take(group),
+            self.clusters.lend(),
+            key=self.keys.take(group),
             timeout_s=timeout_s,
             on_end=on_end,
             release=self._release,
         )
-        self._deadlines.add(writing)
+        self.deadlines.add(writing)
         return writing
 
     def _release(self, writing: Writing) -> None:
-        self._deadlines.remove(writing)
+        self.deadlines.remove(writing)
         if writing.is_key_free:
-            self._keys.give_back(writing.key)
-        self._give_back(writing.cluster)
+            self.keys.give_back(writing.key)
+        self.clusters.give_back(writing.cluster)
 
     def read(
         self,
@@ -182,63 +151,47 @@ class Client:
         names = (topics,) if isinstance(topics, str) else tuple(dict.fromkeys(topics))
         if order != "commit":
             raise InvalidConfig(
-                f"order {order!r}: transactions are whole in the order of commits, 'commit', only"
+                f"the order {order!r} is not valid: transactions are whole only in the order of commits, 'commit'"
             )
         if not names:
-            raise InvalidConfig("no topic to read")
+            raise InvalidConfig("there is no topic to read: name one or several")
         _check_group(group)
-        return Reading(self._lend, self._give_back, names, cut=cut, after=after, wait_s=wait_s, group=group)
+        return Reading(self.clusters, names, cut=cut, after=after, wait_s=wait_s, group=group)
 
 
+@dataclass
 class Reading:
-    """One reader, which runs step by step.
+    """One reader, which runs step by step. The arguments are those of `Client.read`.
 
-    Args:
-        lend: returns a cluster; called when the first step runs.
-        give_back: takes the cluster back when the reader ends.
-        topics: as in `Client.read`, like the other arguments.
+    The reader borrows a cluster when its first step runs, and gives it back at its end.
     """
 
-    def __init__(
-        self,
-        lend: Callable[[], Cluster],
-        give_back: Callable[[Cluster], None],
-        topics: tuple[str, ...],
-        *,
-        cut: bool,
-        after: int | None,
-        wait_s: float | None,
-        group: str | None,
-    ) -> None:
-        self._lend = lend
-        self._give_back = give_back
-        self._topics = topics
-        self._cut = cut
-        self._after = after
-        self._wait_s = wait_s
-        self._group = group
-        self._cluster: Cluster | None = None
-        self._owning = threading.Lock()
+    clusters: ClusterPool
+    topics: tuple[str, ...]
+    cut: bool
+    after: int | None
+    wait_s: float | None
+    group: str | None
+    _cluster: Cluster | None = None
+    _owning: threading.Lock = field(default_factory=threading.Lock)
 
     def steps(self) -> Generator[CommittedTransaction | Pause, None, None]:
         """Yield transactions, and a pause if there is none yet. May wait for a broker, but not for new transactions."""
-        cluster = self._cluster = self._lend()
+        cluster = self._cluster = self.clusters.lend()
         try:
-            after = self._after
-            if after is None or (self._group is not None and not self._cut):
-                cut = describe_cut(
-                    cluster, self._topics, group=self._group
-                )  # and refuses a topic of another group
+            after = self.after
+            if after is None or (self.group is not None and not self.cut):
+                cut = describe_cut(cluster, self.topics, group=self.group)  # refuses a topic of another group
                 after = cut.commit_sequence if after is None else after
-            if self._cut:
-                yield from read_cuts(cluster, self._topics, after, self._wait_s, self._group)
+            if self.cut:
+                yield from read_cuts(cluster, self.topics, after, self.wait_s, self.group)
             else:
-                yield from read_partitions(cluster, self._topics, after, self._wait_s)
+                yield from read_partitions(cluster, self.topics, after, self.wait_s)
         finally:
             with self._owning:
                 self._cluster = None
-                cluster.calm()
-            self._give_back(cluster)
+                cluster.allow_retries()
+            self.clusters.give_back(cluster)
 
     def whole(self) -> Generator[CommittedTransaction, None, None]:
         """Yield the transactions. Waits for new ones."""
@@ -249,16 +202,18 @@ class Reading:
                 else:
                     yield step
 
-    def call_off(self) -> None:
+    def cancel(self) -> None:
         """Cancel retries, so that a call in progress ends soon. May be called from any thread."""
         with self._owning:
             if self._cluster is not None:
-                self._cluster.hurry()
+                self._cluster.cancel_retries()
 
 
 def _check_group(group: str | None) -> None:
     if group is not None and not is_group_name(group):
-        raise InvalidConfig(f"a transaction group {group!r}: {NAME_RULE}, or empty for the default one")
+        raise InvalidConfig(
+            f"the transaction group {group!r} is not valid: {NAME_RULE}, or empty for the default group"
+        )
 
 
 def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> Client:
@@ -271,4 +226,4 @@ def connect(bootstrap: str, *, deadline: float = DEADLINE_S) -> Client:
     Raises:
         InvalidConfig: an address is invalid.
     """
-    return Client(bootstrap, deadline_s=deadline)
+    return Client(ClusterPool(bootstrap, deadline))

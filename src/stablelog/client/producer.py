@@ -3,25 +3,30 @@
 A batch keeps its sequence number when it is sent again. The broker remembers a producer's last five batches in each
 partition and responds to a repeated batch as it did the first time. So at most five requests are in flight per leader.
 
-The code calls transaction version 1 the first dialect, and transaction version 2 (KIP-890) the second dialect. In
-version 2, the first batch adds its partition to the transaction, and each end of a transaction raises the epoch. In
-version 1, a separate request adds partitions. Source: KIP-98, KIP-890.
+In transaction version 2 (TV2), the first batch adds its partition to the transaction, and each end of a transaction
+raises the epoch. In transaction version 1 (TV1), a separate request adds partitions. Source: KIP-98, KIP-890.
 """
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
+from kio.schema.add_partitions_to_txn.v3.request import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from kio.schema.end_txn.v4.request import EndTxnRequest as Tv1EndTxnRequest
+from kio.schema.end_txn.v5.request import EndTxnRequest as Tv2EndTxnRequest
 from kio.schema.errors import ErrorCode
+from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 
 from stablelog.batch.header import SEQUENCE_MAX
 from stablelog.batch.stamping import stamp
 from stablelog.client.batch_queue import BatchQueue, Pending
-from stablelog.client.cluster import PASSING, Again, Cluster, module_of
+from stablelog.client.cluster import Cluster
 from stablelog.client.connection import Connection
+from stablelog.client.responses import RETRIABLE_CODES, RetriableError, in_text, is_retriable
+from stablelog.client.topics import by_topic
 from stablelog.errors import Refused, Unavailable
 from stablelog.types import TopicPartition
 from stablelog.wire.api import ApiKey
@@ -33,7 +38,8 @@ REQUEST_SIZE_MAX = 4 << 20
 QUEUE_SIZE_MAX = 8 << 20
 TIMEOUT_MS = 60_000
 BACKOFF_S = 0.05
-SECOND_DIALECT = 12  # the version of Produce that adds partitions to the transaction (transaction version 2)
+TV2_PRODUCE = 12  # the version of Produce that adds partitions to the transaction
+TV1_PRODUCE = TV2_PRODUCE - 1
 
 _ENDED = frozenset(
     {
@@ -74,8 +80,6 @@ class Producer:
         producer_id: set by `begin`.
         producer_epoch: set by `begin`; `end` changes it in transaction version 2.
         record_count: records acknowledged since `begin`.
-        first_offsets: for each partition, the offset of the transaction's first record.
-        next_offsets: for each partition, the offset after its last acknowledged record.
     """
 
     def __init__(
@@ -94,14 +98,12 @@ class Producer:
         self._on_acknowledged = on_acknowledged
         self.producer_id = -1
         self.producer_epoch = -1
-        self._second_dialect = False
+        self._is_tv2 = False
         self._leaders: dict[int, _Leader] = {}
         self._reset()
 
     def _reset(self) -> None:
         self.record_count = 0
-        self.first_offsets: dict[TopicPartition, int] = {}
-        self.next_offsets: dict[TopicPartition, int] = {}
         self._queue = BatchQueue()
         self._sequences: dict[TopicPartition, int] = {}  # the base sequence of each partition's next batch
         self._added: set[TopicPartition] = set()
@@ -125,32 +127,36 @@ class Producer:
             Refused: the coordinator refuses the transactional id or the timeout; the message says why.
             Unavailable: the coordinator does not respond within the deadline.
         """
-
-        def attempt() -> Any:
-            coordinator = self._cluster.coordinator(self._transactional_id)
-            self._second_dialect = _speaks_second_dialect(coordinator)
-            request_class = coordinator.request_class(ApiKey.INIT_PRODUCER_ID, newest=5)
-            answer = self._cluster.ask(
-                coordinator,
-                request_class(
-                    transactional_id=self._transactional_id,
-                    transaction_timeout=timedelta(milliseconds=self._transaction_timeout_ms),
-                ),
-            )
-            if answer.error_code is ErrorCode.invalid_transaction_timeout:
-                raise Refused(
-                    answer.error_code,
-                    f"a transaction timeout of {self._transaction_timeout_ms} ms is more than the broker's transaction.max.timeout.ms",
-                )
-            self._check(answer.error_code, "a producer id")
-            if answer.producer_id < 0 or answer.producer_epoch < 0:
-                raise Again(f"{coordinator.address} gives no producer id")
-            return answer
-
-        answer = self._cluster.retrying(f"beginning {self._transactional_id}", attempt, deadline_s)
-        self._close_leaders()
+        answer = self._cluster.retrying(
+            f"beginning {self._transactional_id}", self._ask_for_producer_id, deadline_s
+        )
+        self.close()
         self._reset()
         self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
+
+    def _ask_for_producer_id(self) -> Any:
+        coordinator = self._coordinator()
+        timeout = timedelta(milliseconds=self._transaction_timeout_ms)
+        answer = coordinator.ask(
+            InitProducerIdRequest(transactional_id=self._transactional_id, transaction_timeout=timeout)
+        )
+        if answer.error_code is ErrorCode.invalid_transaction_timeout:
+            raise Refused(
+                answer.error_code,
+                f"the transaction timeout of {self._transaction_timeout_ms} ms is greater than transaction.max.timeout.ms "
+                "of the broker",
+            )
+        self._check(answer.error_code, "InitProducerId")
+        if answer.producer_id < 0 or answer.producer_epoch < 0:
+            raise RetriableError(f"the response of {coordinator.address} has no producer id")
+        return answer
+
+    def _coordinator(self) -> Connection:
+        """Return the connection to the coordinator, and note which transaction version it uses."""
+        coordinator = self._cluster.coordinator(self._transactional_id)
+        level = coordinator.features.get("transaction.version", 0)
+        self._is_tv2 = level >= 2 and coordinator.speaks(ApiKey.PRODUCE, TV2_PRODUCE)
+        return coordinator
 
     def resume(self, producer_id: int, producer_epoch: int) -> None:
         """Take over an open transaction in order to end it, for example from another process. All must be flushed."""
@@ -169,14 +175,14 @@ class Producer:
             Unavailable: no response within the deadline; the transaction may or may not have ended.
         """
         assert not (commit and self._unacknowledged()), "flush before the commit"
-        self._close_leaders()
+        self.close()
         if self.has_begun:
             answer = self._cluster.retrying(
                 f"ending the transaction of {self._transactional_id}",
                 lambda: self._end(commit=commit),
                 deadline_s,
             )
-            if self._second_dialect and answer.producer_id >= 0:
+            if self._is_tv2 and answer.producer_id >= 0:
                 self.producer_id, self.producer_epoch = answer.producer_id, answer.producer_epoch
                 self._sequences.clear()
         sequences = self._sequences
@@ -187,24 +193,23 @@ class Producer:
             self.producer_id = -1  # it is unknown which batches arrived and which sequence comes next
 
     def _end(self, *, commit: bool) -> Any:
-        coordinator = self._cluster.coordinator(self._transactional_id)
-        self._second_dialect = _speaks_second_dialect(coordinator)
-        request_class = coordinator.request_class(ApiKey.END_TXN, newest=5 if self._second_dialect else 4)
-        answer = self._cluster.ask(
-            coordinator,
-            request_class(
+        coordinator = self._coordinator()
+        answer = coordinator.ask(
+            (Tv2EndTxnRequest if self._is_tv2 else Tv1EndTxnRequest)(
                 transactional_id=self._transactional_id,
                 producer_id=self.producer_id,
                 producer_epoch=self.producer_epoch,
                 committed=commit,
-            ),
+            )
         )
-        self._check(answer.error_code, "ending it")
+        self._check(answer.error_code, "EndTxn")
         return answer
 
     def close(self) -> None:
-        """Close the connections. An open transaction stays open until a joint commit or its timeout ends it."""
-        self._close_leaders()
+        """Give back the connections. An open transaction stays open until a joint commit or its timeout ends it."""
+        for leader in self._leaders.values():
+            self._cluster.give_back(leader.connection)
+        self._leaders.clear()
 
     # --- appending ---
 
@@ -255,51 +260,46 @@ class Producer:
             if wait and busy is not None:
                 self._take_answer(busy)
             self._send_what_may_be()
-        except (Again, Unavailable) as failure:
-            self._start_over(failure)
-        except Refused as refused:
-            if refused.code not in PASSING:
+        except (RetriableError, Refused, Unavailable) as failure:
+            if not is_retriable(failure):
                 raise
-            self._start_over(refused)
+            self._start_over(failure)
 
     def _send_what_may_be(self) -> None:
         """Send requests to leaders with fewer than the maximum in flight: the oldest batch of each partition."""
         if not self._queue:
             return
-        if not self._second_dialect:
+        if not self._is_tv2:
             self._add_partitions()
         requests: dict[int, list[Pending]] = {}
-        sizes: dict[int, int] = {}
+        sizes: dict[int, int] = defaultdict(int)
         for pending in self._queue.oldest():
             leader_id = self._cluster.leader(pending.topic, pending.partition)
             leader = self._leaders.get(leader_id)
-            if leader is not None and len(leader.requests) >= IN_FLIGHT_MAX:
-                continue
-            size = sizes.get(leader_id, 0)
-            if size and size + len(pending.batch) > REQUEST_SIZE_MAX:
+            size = sizes[leader_id] + len(pending.batch)
+            is_too_large = leader_id in requests and size > REQUEST_SIZE_MAX
+            if is_too_large or (leader is not None and len(leader.requests) >= IN_FLIGHT_MAX):
                 continue
             requests.setdefault(leader_id, []).append(pending)
-            sizes[leader_id] = size + len(pending.batch)
+            sizes[leader_id] = size
         for batches in requests.values():
             for pending in batches:
                 self._queue.take(pending)
-        waiting = list(requests.items())
-        while waiting:
-            leader_id, batches = waiting.pop(0)
-            try:
-                self._send_request(leader_id, batches)
-            except BaseException:
-                self._queue.put_back([p for _, left in [(leader_id, batches), *waiting] for p in left])
-                raise
+        try:
+            while requests:
+                leader_id = next(iter(requests))
+                self._send_request(leader_id, requests[leader_id])
+                del requests[leader_id]
+        finally:  # after an error
+            for batches in requests.values():
+                self._queue.put_back(batches)
 
     def _send_request(self, leader_id: int, batches: list[Pending]) -> None:
         leader = self._leaders.get(leader_id)
         if leader is None:
             connection = self._cluster.lend_connection(self._cluster.address_of(leader_id))
-            version = connection.version(
-                ApiKey.PRODUCE, newest=None if self._second_dialect else SECOND_DIALECT - 1
-            )
-            leader = self._leaders[leader_id] = _Leader(connection, min(version, SECOND_DIALECT))
+            version = connection.version(ApiKey.PRODUCE, newest=TV2_PRODUCE if self._is_tv2 else TV1_PRODUCE)
+            leader = self._leaders[leader_id] = _Leader(connection, version)
         body = encode_produce_request(
             leader.version,
             self._transactional_id,
@@ -311,40 +311,32 @@ class Producer:
         leader.requests.append(batches)
 
     def _add_partitions(self) -> None:
-        """In transaction version 1: add partitions to the transaction at the coordinator before their first batch."""
+        """In TV1: add partitions to the transaction at the coordinator before their first batch."""
         new = self._queue.targets - self._added
         if not new:
             return
-        coordinator = self._cluster.coordinator(self._transactional_id)
-        request_class = coordinator.request_class(ApiKey.ADD_PARTITIONS_TO_TXN, newest=3)
-        module = module_of(request_class)
-        topics: dict[str, list[int]] = {}
-        for topic, partition in sorted(new):
-            topics.setdefault(topic, []).append(partition)
-        answer = self._cluster.ask(
-            coordinator,
-            request_class(
+        answer = self._cluster.coordinator(self._transactional_id).ask(
+            AddPartitionsToTxnRequest(
                 v3_and_below_transactional_id=self._transactional_id,
                 v3_and_below_producer_id=self.producer_id,
                 v3_and_below_producer_epoch=self.producer_epoch,
                 v3_and_below_topics=tuple(
-                    module.AddPartitionsToTxnTopic(name=topic, partitions=tuple(partitions))
-                    for topic, partitions in topics.items()
+                    AddPartitionsToTxnTopic(name=topic, partitions=tuple(partitions))
+                    for topic, partitions in by_topic(sorted(new)).items()
                 ),
-            ),
+            )
         )
         for topic in answer.results_by_topic_v3_and_below:
             for result in topic.results_by_partition:
                 if result.partition_error_code is not ErrorCode.operation_not_attempted:
-                    self._check(
-                        result.partition_error_code, f"adding {topic.name}-{result.partition_index} to it"
-                    )
+                    what = f"adding {topic.name}-{result.partition_index} to it"
+                    self._check(result.partition_error_code, what)
         self._added |= new
 
     # --- responses ---
 
     def _take_answer(self, leader: _Leader) -> None:
-        """Read the response to the oldest request. If a retry can resolve its error, queue the batches, raise Again."""
+        """Read the response to the oldest request. If a retry can resolve its error, queue the batches, raise RetriableError."""
         response_class = message_class(ApiKey.PRODUCE, leader.version, "response")
         data = leader.connection.receive(flexible=response_class.__flexible__)
         answer = leader.connection.read(response_class, data)
@@ -354,63 +346,62 @@ class Producer:
             for result in topic.partition_responses:
                 pending = batches.pop((topic.name, result.index), None)
                 if pending is None:
-                    failed.append(f"an answer for {topic.name}-{result.index}, which was not sent")
+                    failed.append(
+                        f"the response names {topic.name}-{result.index}, which the request does not"
+                    )
                     continue
                 if result.error_code in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
                     self._acknowledge(pending, result.base_offset)
-                elif result.error_code in PASSING:
+                elif result.error_code in RETRIABLE_CODES:
                     failed.append(f"{topic.name}-{result.index}: {result.error_code.name}")
                     self._queue.put_back([pending])
                 else:
                     failed.append(self._refuse(pending, result))
         if batches:
-            failed.append("an answer that names not every partition")
+            failed.append("the response does not name every partition of the request")
             self._queue.put_back(list(batches.values()))
         if failed:
-            raise Again("; ".join(failed))
+            raise RetriableError("; ".join(failed))
 
     def _acknowledge(self, pending: Pending, base_offset: int) -> None:
-        target = (pending.topic, pending.partition)
         self._progress_at = time.monotonic()
         self.record_count += pending.record_count
         if self._on_acknowledged is not None:
             self._on_acknowledged(pending.index, base_offset)
-        if base_offset >= 0:
-            self.first_offsets.setdefault(target, base_offset)
-            self.next_offsets[target] = base_offset + pending.record_count
 
     def _refuse(self, pending: Pending, result: Any) -> str:
         """Raise the error of a refused batch. If an earlier batch waits again, queue it and return the error's name."""
-        where = f"{pending.topic}-{pending.partition}"
         code = result.error_code
         if code in _LOST and self._queue.has_before(pending):
             self._queue.put_back([pending])
             return str(code.name)
+        what = f"appending to {pending.topic}-{pending.partition}"
         if code in (ErrorCode.message_too_large, ErrorCode.record_list_too_large):
             raise Refused(
                 code,
-                f"appending to {where} was refused: a batch of {len(pending.batch)} bytes (records: {pending.record_count}) "
-                f"is more than max.message.bytes of {pending.topic} allows. Make batches smaller, or that setting larger",
+                f"{what} was refused: a batch of {len(pending.batch)} bytes (records: {pending.record_count}) is more than "
+                f"max.message.bytes of {pending.topic} allows. Make the batches smaller or the setting larger",
             )
         why = getattr(result, "error_message", None)
-        self._check(code, f"appending to {where}" + (f" ({why})" if why else ""))
+        self._check(code, what + (f" ({why})" if why else ""))
         raise AssertionError(code)
 
     def _check(self, code: ErrorCode, what: str) -> None:
         if code is ErrorCode.none:
             return
-        name = code.name.replace("_", " ")
+        transaction = f"the transaction of {self._transactional_id!r}"
         if code in _ENDED:
             raise Refused(
                 code,
-                f"the transaction of {self._transactional_id!r} is over: {what} was refused ({name}). It was aborted after its timeout of {self._transaction_timeout_ms} ms, fenced by a successor, or decided without this part",
+                f"{transaction} is over: {what} was refused ({in_text(code)}). It was aborted after its timeout of "
+                f"{self._transaction_timeout_ms} ms, fenced by a successor, or decided without this part",
             )
         if code in _LOST:
             raise Refused(
                 code,
-                f"the transaction of {self._transactional_id!r} has lost a part: {what} was refused ({name}). Abort it and write it again",
+                f"{transaction} has lost a part: {what} was refused ({in_text(code)}). Abort it and write it again",
             )
-        raise Refused(code, f"{what} for {self._transactional_id!r}: {name}")
+        raise Refused(code, f"{what} for {self._transactional_id!r}: {in_text(code)}")
 
     def _start_over(self, failure: Exception) -> None:
         """Receive all outstanding responses, queue the unacknowledged batches again in order, and wait a little.
@@ -423,7 +414,7 @@ class Producer:
             while leader.requests and not leader.connection.is_closed:
                 try:
                     self._take_answer(leader)
-                except Again:
+                except RetriableError:
                     continue
                 except Unavailable:
                     break
@@ -431,22 +422,11 @@ class Producer:
                 self._queue.put_back(batches)
             leader.connection.close()
         self._leaders.clear()
-        if self._cluster.is_hurried:
-            raise Unavailable(f"{self._transactional_id}: called off: {failure}") from failure
+        if self._cluster.are_retries_cancelled:
+            raise Unavailable(f"{self._transactional_id}: cancelled: {failure}") from failure
         if time.monotonic() - self._progress_at > self._deadline_s:
             raise Unavailable(
-                f"{self._transactional_id}: nothing was taken for {self._deadline_s:g} s: {failure}"
+                f"{self._transactional_id}: no batch was acknowledged for {self._deadline_s:g} s: {failure}"
             ) from failure
         time.sleep(BACKOFF_S)
         self._cluster.forget_metadata()  # the leaders may have changed
-
-    def _close_leaders(self) -> None:
-        for leader in self._leaders.values():
-            self._cluster.give_back(leader.connection)
-        self._leaders.clear()
-
-
-def _speaks_second_dialect(coordinator: Connection) -> bool:
-    return coordinator.features.get("transaction.version", 0) >= 2 and coordinator.speaks(
-        ApiKey.PRODUCE, SECOND_DIALECT
-    )

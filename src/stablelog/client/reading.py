@@ -11,7 +11,7 @@ import itertools
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -105,14 +105,14 @@ class _Stream:
         )
         if self._topic_id not in (None, found.topic_id):
             raise OffsetOutOfRange(
-                f"{self._target[0]} was deleted and created again, and {self._target[0]}-{self._target[1]} of the one "
-                f"before was read up to {self._position}"
+                f"{self._target[0]} was deleted and created again: {self._target[0]}-{self._target[1]} of the deleted "
+                f"topic was read up to {self._position}"
             )
         self._topic_id = found.topic_id
         if 0 <= self._position < found.start_offset:
             raise OffsetOutOfRange(
-                f"{self._target[0]}-{self._target[1]} begins at {found.start_offset}, and was read up to "
-                f"{self._position}: what stood between was removed"
+                f"{self._target[0]}-{self._target[1]} begins at {found.start_offset} and was read up to "
+                f"{self._position}: the part between was removed"
             )
         self._listed.extend(found.commits)
         self._list_is_full = len(found.commits) == LISTED_MAX
@@ -170,31 +170,26 @@ class _Stream:
                 self._fetched_end = header.next_offset
         if self._fetched_end == before:
             raise Unavailable(
-                f"{self._target[0]}-{self._target[1]}: the broker hands out nothing at offset {before}, where a committed "
-                f"transaction stands that ends at {end}"
+                f"{self._target[0]}-{self._target[1]}: the broker returns no records at offset {before}, although it has "
+                f"listed a transaction there that ends at {end}"
             )
 
 
-class _Patience:
-    """Computes how long to wait for the next transaction."""
-
-    def __init__(self, wait_s: float | None) -> None:
-        self._wait_s = wait_s
-        self.renew()
-
-    def renew(self) -> None:
-        """Start again with the shortest pause and the full wait, because a transaction was found."""
-        self._pause_s = PAUSE_FIRST_S
-        self._until = None if self._wait_s is None else time.monotonic() + self._wait_s
-
-    def pause(self) -> Pause | None:
-        """Return how long to pause because no transaction was found; None if the whole wait has passed."""
-        left = PAUSE_MAX_S if self._until is None else self._until - time.monotonic()
-        if left <= 0:
-            return None
-        pause_s = min(self._pause_s, left)
-        self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
-        return Pause(pause_s)
+def _with_pauses(
+    found: Iterable[CommittedTransaction | None], wait_s: float | None
+) -> Iterator[CommittedTransaction | Pause]:
+    """Replace each None, for no transaction, by a pause. End when `wait_s` has passed since the last transaction."""
+    pause_s, waited_from = PAUSE_FIRST_S, time.monotonic()
+    for transaction in found:
+        if transaction is not None:
+            yield transaction
+            pause_s, waited_from = PAUSE_FIRST_S, time.monotonic()
+            continue
+        left_s = PAUSE_MAX_S if wait_s is None else waited_from + wait_s - time.monotonic()
+        if left_s <= 0:
+            return
+        yield Pause(min(pause_s, left_s))
+        pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
 
 def read_partitions(
@@ -213,6 +208,13 @@ def read_partitions(
         OffsetOutOfRange: transactions were removed before they were read.
         Unavailable: no response within the deadline.
     """
+    return _with_pauses(_in_partitions(cluster, topics, after), wait_s)
+
+
+def _in_partitions(
+    cluster: Cluster, topics: Sequence[str], after: int
+) -> Iterator[CommittedTransaction | None]:
+    """Yield the transactions of each partition, and None after a round in which no partition had one."""
     found = cluster.metadata(topics)
     if after > 0:
         for topic in topics:  # topics may belong to different groups
@@ -222,7 +224,6 @@ def read_partitions(
         for topic in topics
         for partition in found[topic].partitions
     ]
-    patience = _Patience(wait_s)
     while True:
         is_idle = True
         for stream in streams:
@@ -231,12 +232,8 @@ def read_partitions(
                 is_idle = False
                 records = tuple(stream.take())
                 yield CommittedTransaction(commit.commit_sequence, commit.time_ms, records)
-                patience.renew()
         if is_idle:
-            pause = patience.pause()
-            if pause is None:
-                return
-            yield pause
+            yield None
 
 
 def _check_nothing_removed(cut: Cut, after: int) -> None:
@@ -249,8 +246,8 @@ def _check_nothing_removed(cut: Cut, after: int) -> None:
     whole_after = min(cut.whole_after(), cut.commit_sequence)
     if whole_after > after:
         raise OffsetOutOfRange(
-            f"of transactions after commit sequence {after} something may have been removed: behind {whole_after} all "
-            "are whole"
+            f"records of transactions after commit sequence {after} may have been removed: all transactions after "
+            f"{whole_after} are whole"
         )
 
 
@@ -271,8 +268,14 @@ def read_cuts(
         OffsetOutOfRange: as in `read_partitions`.
         Unavailable: as in `read_partitions`.
     """
+    return _with_pauses(_at_cuts(cluster, topics, after, group), wait_s)
+
+
+def _at_cuts(
+    cluster: Cluster, topics: Sequence[str], after: int, group: str | None
+) -> Iterator[CommittedTransaction | None]:
+    """Yield the transactions over all partitions, and None if no later cut exists yet."""
     streams: dict[TopicPartition, _Stream] = {}
-    patience = _Patience(wait_s)
     while True:
         cut = describe_cut(cluster, topics, group=group)
         if not streams:
@@ -281,23 +284,18 @@ def read_cuts(
             _check_nothing_removed(cut, after)
         elif max(cut.torn.values(), default=-1) > after:
             raise OffsetOutOfRange(
-                f"of transactions up to commit sequence {max(cut.torn.values())} something was removed, and they were read "
-                f"up to {after}"
+                f"records of transactions up to commit sequence {max(cut.torn.values())} were removed, and the reader has "
+                f"read up to {after}"
             )
         added = cut.offsets.keys() - streams.keys()
         if added:
             cluster.forget_metadata()  # cached metadata may be older than the new partitions
             streams |= {target: _Stream(cluster, target, after) for target in added}
         if cut.commit_sequence > after:
-            for transaction in _between(streams, cut.commit_sequence):
-                yield transaction
-                patience.renew()
+            yield from _between(streams, cut.commit_sequence)
             after = cut.commit_sequence
         else:
-            pause = patience.pause()
-            if pause is None:
-                return
-            yield pause
+            yield None
 
 
 def _between(streams: dict[TopicPartition, _Stream], commit_sequence: int) -> Iterator[CommittedTransaction]:

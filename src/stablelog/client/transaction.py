@@ -1,11 +1,16 @@
 """A transaction for programs with threads. Each record has a future; all futures succeed or fail together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from stablelog.client.writing import Committed, Headers, Outcome, Position, Writing
+from stablelog.client.positions import Position
+from stablelog.client.record_buffer import Headers
+from stablelog.client.writing import Committed, Outcome, Writing
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Transaction:
@@ -15,11 +20,14 @@ class Transaction:
 
     Args:
         begin: makes the transaction; its argument is called with the outcome.
+
+    Attributes:
+        writing: the transaction without futures.
     """
 
     def __init__(self, begin: Callable[[Callable[[Outcome], None]], Writing]) -> None:
         self._futures: list[Future[Position]] = []
-        self._writing = begin(self._tell)
+        self.writing = begin(self._tell)
 
     def __enter__(self) -> Self:
         return self
@@ -27,7 +35,7 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._writing.leave(error)
+        self.writing.leave(error)
 
     def write(
         self,
@@ -59,15 +67,14 @@ class Transaction:
                 exist.
             Unavailable: no broker responds to the request for the topic's metadata. Nothing was written.
         """
-        with self._writing.turn:
-            if not self._writing.is_ready(topic):
-                self._writing.make_ready(topic)
-            self._writing.put(topic, key, value, headers, partition, timestamp_ms)
+        with self.writing.turn:
+            self.writing.make_ready(topic)
+            self.writing.put(topic, key, value, headers, partition, timestamp_ms)
             future: Future[Position] = Future()
             future.set_running_or_notify_cancel()  # a caller cannot cancel one record of a transaction
             self._futures.append(future)
-            if self._writing.is_due:
-                self._writing.send_due()
+            if self.writing.records.is_due:
+                self.writing.send_due()
         return future
 
     def commit(self) -> Committed:
@@ -83,7 +90,7 @@ class Transaction:
             OffsetOutOfRange: the transaction is committed, but its records were removed before their positions were
                 known.
         """
-        return self._writing.commit()
+        return self.writing.commit()
 
     def abort(self) -> None:
         """Abort what was written: all futures fail. No effect on a transaction that is aborted already.
@@ -92,13 +99,21 @@ class Transaction:
             Refused: the transaction is committed.
             Unavailable: its commit was requested, and it is unknown whether it is committed.
         """
-        self._writing.abort()
+        self.writing.abort()
 
     def _tell(self, outcome: Outcome) -> None:
         futures, self._futures = self._futures, []
-        if isinstance(outcome, list):
-            for future, position in zip(futures, outcome, strict=True):
+        settle(futures, outcome)
+
+
+def settle(futures: "Sequence[Future[Position] | asyncio.Future[Position]]", outcome: Outcome) -> None:
+    """Give the futures of a transaction its outcome. A future that the program has cancelled stays cancelled."""
+    if isinstance(outcome, list):
+        for future, position in zip(futures, outcome, strict=True):
+            if not future.cancelled():
                 future.set_result(position)
-        else:
-            for future in futures:
-                future.set_exception(outcome)
+        return
+    for future in futures:
+        if not future.cancelled():
+            future.set_exception(outcome)
+            future.exception()  # marks it as retrieved: the caller that ends the transaction gets the error

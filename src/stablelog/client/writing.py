@@ -2,7 +2,7 @@
 positions.
 
 `client.transaction` and `client.aio` make futures of its outcome. A method whose docstring says "May wait" may wait for
-a broker; no other method does. Only one call runs at a time, except for `call_off` and `expire`.
+a broker; no other method does. Only one call runs at a time, except for `cancel` and `expire`.
 
 The records are sent in batches while the transaction is open. The commit is a joint commit of this one transaction,
 under the next version of a key that no other open transaction has (`client.keys`). The commit log remembers the last
@@ -14,42 +14,26 @@ other topics, a record stays at the offset at which it was appended.
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.batch.records import Record, encode_batch
+from stablelog.batch.records import encode_batch
 from stablelog.client import joint
 from stablelog.client.cluster import Cluster
-from stablelog.client.commits import describe_commits
 from stablelog.client.keys import ENDING_WAIT_S, LOST, WriterKey
-from stablelog.client.partitioning import partition_for
+from stablelog.client.positions import Position, offsets_after_commit
 from stablelog.client.producer import Producer
+from stablelog.client.record_buffer import Headers, RecordBuffer
 from stablelog.errors import OffsetOutOfRange, Refused, Unavailable
 from stablelog.types import TopicPartition
 
-BATCH_SIZE_MAX: Final = 256 << 10  # bytes of keys, values and headers; one record may have more
-BUFFERED_SIZE_MAX: Final = 8 << 20  # bytes of records that are not in a batch yet, in all partitions together
-TIMESTAMP_MAX: Final = (1 << 62) - 1  # the difference of any two fits into the timestamp delta of a record
 RETENTION_S: Final = 86_400  # how long the broker remembers the commit
-POLL_FIRST_S, POLL_MAX_S = 0.0005, 0.02
-
-Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
-
-
-class Position(NamedTuple):
-    """Where a record is: its position in commit order in a commit-ordered topic, otherwise its offset.
-
-    The offset is -1 if the broker recognised a repeated batch but no longer knew its offset.
-    """
-
-    topic: str
-    partition: int
-    offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +61,6 @@ class _State(Enum):
     ABORTED = auto()
 
 
-@dataclass(slots=True)
-class _Part:
-    """The transaction's part in one partition."""
-
-    count: int = 0  # of all records
-    buffered: list[Record] = field(default_factory=list)
-    size: int = 0  # bytes that are buffered
-    batches: list[tuple[int, int]] = field(default_factory=list)  # number given by the producer, record count
-
-
 class Writing:
     """A transaction of one writer.
 
@@ -99,7 +73,7 @@ class Writing:
         release: called once when no more requests will be sent.
 
     Attributes:
-        turn: the lock for every call but `call_off` and `expire`; held while a call waits for a broker.
+        turn: the lock for every call but `cancel` and `expire`; held while a call waits for a broker.
         cluster: as given.
         key: as given, or a new one if the broker refused to begin the transaction under the given key. After the
             commit, its version is above that of the transaction.
@@ -107,6 +81,9 @@ class Writing:
             outcome is known and no other user of the key was seen.
         deadline: `time.monotonic` at which the timeout has passed.
         failure: why it is aborted, or why the positions of a committed transaction are unknown.
+        producer: sends the batches; None before the first one.
+        records: the records. If `records.is_due`, call `send_due` before the next `put`.
+        timeout_s: as given.
     """
 
     def __init__(
@@ -124,27 +101,22 @@ class Writing:
         self.is_key_free = True
         self.deadline = time.monotonic() + timeout_s
         self.failure: Refused | None = None
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._on_end = on_end
         self._release = release
         self._token = uuid.uuid4().hex  # identifies this transaction in the key's record
         self._state = _State.OPEN
-        self._parts: dict[TopicPartition, _Part] = {}
-        self._order: list[TopicPartition] = []  # of each record, in the order of the `put` calls
-        self._buffered_size = 0
-        # Partition of the next record without a key: round-robin from a random start.
-        self._next_partition = uuid.uuid4().int
-        self._partition_counts: dict[str, int] = {}
-        self._producer: Producer | None = None
+        self.records = RecordBuffer()
+        # By partition, of each batch the number given by the producer, and how many records it has.
+        self._batches: dict[TopicPartition, list[tuple[int, int]]] = defaultdict(list)
+        self.producer: Producer | None = None
         self._base_offsets: dict[int, int] = {}  # of batches, by the number given by the producer
         self._asked_at = 0.0
         self._commit_sequence: int | None = None
         self._committed: Committed | None = None
         self._is_to_abort = False  # a caller has requested the abort
-        self._is_called_off = False
-        self._due: set[TopicPartition] = set()
+        self._is_cancelled = False
         self._owning = threading.Lock()
-        self._is_released = False
 
     # --- writing ---
 
@@ -152,8 +124,8 @@ class Writing:
         """Whether `put` accepts a record of this topic."""
         return (
             self._state is _State.OPEN
-            and topic in self._partition_counts
-            and not self._is_called_off
+            and topic in self.records.partition_counts
+            and not self._is_cancelled
             and time.monotonic() <= self.deadline
         )
 
@@ -166,8 +138,8 @@ class Writing:
         """
         with self.turn:
             self._check_open()
-            if topic not in self._partition_counts:
-                self._partition_counts.update(self.cluster.partition_counts((topic,)))
+            if topic not in self.records.partition_counts:
+                self.records.partition_counts.update(self.cluster.partition_counts((topic,)))
                 self._check_open()
 
     def put(
@@ -188,29 +160,7 @@ class Writing:
         """
         with self.turn:
             self._check_state()
-            named = headers.items() if isinstance(headers, Mapping) else headers
-            record = Record(
-                0,
-                time.time_ns() // 1_000_000 if timestamp_ms is None else _as_timestamp(timestamp_ms),
-                _as_bytes(key),
-                _as_bytes(value),
-                tuple((_as_name(name), _as_bytes(content)) for name, content in named),
-            )
-            size = _size(record)
-            target = (topic, self._partition(topic, record.key, partition))
-            part = self._parts.setdefault(target, _Part())
-            part.count += 1
-            part.buffered.append(record)
-            part.size += size
-            self._buffered_size += size
-            self._order.append(target)
-            if part.size >= BATCH_SIZE_MAX:
-                self._due.add(target)
-
-    @property
-    def is_due(self) -> bool:
-        """Whether batches are due, so that `send_due` should be called before the next `put`."""
-        return bool(self._due) or self._buffered_size >= BUFFERED_SIZE_MAX
+            self.records.add(topic, key, value, headers, partition, timestamp_ms)
 
     def send_due(self) -> None:
         """Send the batches that are due. May wait while too many bytes are in flight.
@@ -222,41 +172,31 @@ class Writing:
         with self.turn:
             self._check_open()
             with self._or_abort():
-                for target in self._parts if self._buffered_size >= BUFFERED_SIZE_MAX else tuple(self._due):
-                    self._send(target, self._parts[target])
+                self._send(self.records.due())
             self._check_open()
 
-    def _partition(self, topic: str, key: bytes | None, partition: int | None) -> int:
-        count = self._partition_counts[topic]
-        if partition is not None:
-            if not 0 <= partition < count:
-                raise Refused(
-                    ErrorCode.unknown_topic_or_partition,
-                    f"{topic} has partitions 0 to {count - 1}, not {partition}",
-                )
-            return partition
-        if key is not None:
-            return partition_for(key, count)
-        self._next_partition += 1
-        return self._next_partition % count
+    def flush(self) -> None:
+        """Send all records, and wait until the broker has acknowledged them. May wait.
 
-    def _send_all(self) -> None:
-        for target, part in self._parts.items():
-            self._send(target, part)
+        Raises:
+            Refused: as in `send_due`.
+        """
+        with self.turn:
+            self._check_open()
+            with self._or_abort():
+                self._send(self.records.unsent())
+                if self.producer is not None:
+                    self.producer.flush()
 
-    def _send(self, target: TopicPartition, part: _Part) -> None:
-        """Send the buffered records of a partition."""
-        if not part.buffered:
-            return
-        if self._producer is None:
+    def _send(self, targets: Sequence[TopicPartition]) -> None:
+        """Send the unsent records of these partitions in batches."""
+        if targets and self.producer is None:
             self._begin()
-            assert self._producer is not None
-        batch = bytearray(encode_batch(part.buffered))
-        part.batches.append((self._producer.append(*target, batch), len(part.buffered)))
-        self._buffered_size -= part.size
-        part.size = 0
-        part.buffered.clear()
-        self._due.discard(target)
+        for target in targets:
+            assert self.producer is not None
+            records = self.records.take(target)
+            number = self.producer.append(*target, bytearray(encode_batch(records)))
+            self._batches[target].append((number, len(records)))
 
     def _begin(self) -> None:
         """Begin the transaction at the broker under the key, or under a new key if this one cannot be used.
@@ -273,7 +213,7 @@ class Writing:
             if refused.code not in LOST:
                 raise
         except Unavailable:
-            if not self.key.may_be_ending or self.cluster.is_hurried:
+            if not self.key.may_be_ending or self.cluster.are_retries_cancelled:
                 raise
         else:
             return
@@ -281,14 +221,14 @@ class Writing:
         self._begin_under_key(deadline_s)
 
     def _begin_under_key(self, deadline_s: float) -> None:
-        self._producer = Producer(
+        self.producer = Producer(
             self.cluster,
             self.key.transactional_id,
-            transaction_timeout_ms=max(1, int(self._timeout_s * 1000)),
+            transaction_timeout_ms=max(1, int(self.timeout_s * 1000)),
             deadline_s=self.cluster.deadline_s,
             on_acknowledged=self._base_offsets.__setitem__,
         )
-        self._producer.begin(deadline_s=deadline_s)
+        self.producer.begin(deadline_s=deadline_s)
 
     def _free_key(self, *, may_be_ending: bool) -> None:
         """Let another transaction use the key after this one has ended."""
@@ -312,13 +252,9 @@ class Writing:
             if self._committed is not None:
                 return self._committed
             if self._state is _State.OPEN:
-                self._check_open()
-                with self._or_abort():
-                    self._send_all()
-                    if self._producer is not None:
-                        self._producer.flush()
-                self._check_called_off()
-                if self._producer is None:
+                self.flush()
+                self._check_cancelled()
+                if self.producer is None:
                     return self._settle(-1, {})
                 self._state, self._asked_at = _State.IN_DOUBT, time.monotonic()
                 self.is_key_free = False
@@ -327,11 +263,16 @@ class Writing:
             if self._commit_sequence is None:
                 self._commit_sequence = self._ask_to_commit()
             try:
-                offsets = {target: self._offsets(target, part) for target, part in self._parts.items()}
+                offsets = {target: self._offsets(target) for target in self._batches}
             except OffsetOutOfRange as removed:
                 self._fail(removed, _State.COMMITTED)
                 raise
             return self._settle(self._commit_sequence, offsets)
+
+    def _offsets(self, target: TopicPartition) -> Sequence[int]:
+        assert self._commit_sequence is not None
+        batches = [(self._base_offsets[number], count) for number, count in self._batches[target]]
+        return offsets_after_commit(self.cluster, target, self._commit_sequence, batches)
 
     def abort(self) -> None:
         """Abort what was written. No effect on a transaction that is aborted already. May wait.
@@ -348,7 +289,7 @@ class Writing:
                 if self._commit_sequence is not None or not self._ask_to_abort():
                     self.commit()
                 else:
-                    self._fail(_aborted("it was called off"))
+                    self._fail(_aborted("it was cancelled"))
             if self._state is _State.COMMITTED:
                 raise Refused(ErrorCode.invalid_txn_state, "the transaction is committed")
 
@@ -366,23 +307,23 @@ class Writing:
                     self.commit()  # it raises the error of a write that has failed
             elif self._state is _State.OPEN:
                 self._abandon(error)
-            elif self._state is _State.IN_DOUBT and self._is_called_off:
-                self.call_off()
+            elif self._state is _State.IN_DOUBT and self._is_cancelled:
+                self.cancel()
                 with suppress(Refused, Unavailable):
                     self.abort()  # one attempt: without a response, the transaction stays in doubt
                 with self._owning:
-                    if not self._is_released:
-                        self.cluster.calm()
+                    if not self._has_ended:
+                        self.cluster.allow_retries()
 
-    def call_off(self) -> None:
+    def cancel(self) -> None:
         """Cancel retries, so that a call in progress ends soon. From any thread; never waits.
 
         If the commit was not requested yet, it will not be. The caller has to call `leave` next.
         """
         with self._owning:
-            self._is_called_off = True
-            if not self._is_released:
-                self.cluster.hurry()
+            self._is_cancelled = True
+            if not self._has_ended:
+                self.cluster.cancel_retries()
 
     def expire(self) -> bool:
         """Abort the transaction at its deadline if it is open. The broker does the same by its own clock.
@@ -393,7 +334,7 @@ class Writing:
             return False
         try:
             if self._state is _State.OPEN:
-                if self._producer is not None:
+                if self.producer is not None:
                     # The next transaction under the key aborts this one by its InitProducerId.
                     self._free_key(may_be_ending=True)
                 self._fail(self._overdue())
@@ -402,9 +343,15 @@ class Writing:
             self.turn.release()
 
     @property
-    def _shown(self) -> list[joint.Shown]:
-        assert self._producer is not None
-        return [(self.key.transactional_id, self._producer.producer_id, self._producer.producer_epoch)]
+    def _has_ended(self) -> bool:
+        """Whether the outcome is known. Then another transaction may use the cluster."""
+        return self._state in (_State.COMMITTED, _State.ABORTED)
+
+    @property
+    def children(self) -> list[joint.Shown]:
+        """The child that the commit names. Only after a batch was sent."""
+        assert self.producer is not None
+        return [(self.key.transactional_id, self.producer.producer_id, self.producer.producer_epoch)]
 
     def _ask_to_commit(self) -> int:
         """Request the commit, or learn that it was committed before. Return the commit sequence.
@@ -418,7 +365,7 @@ class Writing:
                 self.cluster,
                 self.key.name,
                 self.key.version,
-                self._shown,
+                self.children,
                 retention_ms=RETENTION_S * 1000,
                 digest=self._token,
                 group=self.key.group,
@@ -426,7 +373,7 @@ class Writing:
         except Refused as refused:
             if time.monotonic() - self._asked_at > RETENTION_S / 2:
                 raise Unavailable(
-                    f"what became of the transaction is not known any more: {refused}"
+                    f"it is unknown whether the transaction is committed: the broker has forgotten it: {refused}"
                 ) from refused
             self._abandon(refused)
             raise
@@ -441,9 +388,7 @@ class Writing:
         who = f"another writer uses the key {self.key.name!r} of this transaction, and has committed"
         if found.commit_sequence < 0:
             return Unavailable(f"it is not known whether the transaction is committed: {who} a later version")
-        failure = _aborted(f"{who} version {self.key.version}")
-        self._fail(failure)
-        return failure
+        return self._fail(_aborted(f"{who} version {self.key.version}"))
 
     def _ask_to_abort(self) -> bool:
         """Request the abort. Return whether the transaction is aborted; if not, it was committed before.
@@ -453,7 +398,7 @@ class Writing:
             Unavailable: no response within the deadline.
         """
         is_committed = joint.abort(
-            self.cluster, self.key.name, self.key.version, self._shown, group=self.key.group
+            self.cluster, self.key.name, self.key.version, self.children, group=self.key.group
         )
         if not is_committed:
             self._free_key(may_be_ending=True)  # the response does not wait for the markers
@@ -467,22 +412,18 @@ class Writing:
             raise Refused(ErrorCode.invalid_txn_state, "the transaction has ended: begin another one")
 
     def _check_open(self) -> None:
-        """Raise if the transaction is not open. First abort it if its timeout has passed or `call_off` was called."""
+        """Raise if the transaction is not open. First abort it if its timeout has passed or `cancel` was called."""
         self._check_state()
-        self._check_called_off()
+        self._check_cancelled()
         if time.monotonic() > self.deadline:
-            overdue = self._overdue()
-            self._abandon(overdue)
-            raise overdue
+            raise self._abandon(self._overdue())
 
-    def _check_called_off(self) -> None:
-        if self._is_called_off:
-            self._abandon(None)
-            assert self.failure is not None
-            raise self.failure
+    def _check_cancelled(self) -> None:
+        if self._is_cancelled:
+            raise self._abandon(None)
 
     def _overdue(self) -> Refused:
-        return _aborted(f"it was open for longer than its timeout of {self._timeout_s:g} s")
+        return _aborted(f"it was open for longer than its timeout of {self.timeout_s:g} s")
 
     @contextmanager
     def _or_abort(self) -> Iterator[None]:
@@ -490,45 +431,47 @@ class Writing:
         try:
             yield
         except Unavailable as failure:
-            self._abandon(failure)
-            assert self.failure is not None
-            raise self.failure from failure
+            raise self._abandon(failure) from failure
         except Refused as refused:
             if refused.code is not ErrorCode.topic_authorization_failed:
                 self._abandon(refused)
                 raise
-            crossing = Refused(
-                refused.code, f"the transaction was begun with group={self.key.group!r}: {refused}"
-            )
-            self._abandon(crossing)
-            raise crossing from refused
+            message = f"the transaction was begun with group={self.key.group!r}: {refused}"
+            raise self._abandon(Refused(refused.code, message)) from refused
         except BaseException as failure:
             self._abandon(failure)
             raise
 
-    def _abandon(self, cause: BaseException | None) -> None:
-        """Abort a transaction that is not committed. If the request fails, the broker aborts it after its timeout."""
-        if self._producer is not None and self._producer.producer_id >= 0:
-            self._producer.close()
+    def _abandon(self, cause: BaseException | None) -> Refused:
+        """Abort a transaction that is not committed. If the request fails, the broker aborts it after its timeout.
+
+        Args:
+            cause: the error that makes the abort necessary; None if the caller has asked for the abort.
+
+        Returns:
+            The failure of the transaction.
+        """
+        if self.producer is not None and self.producer.producer_id >= 0:
+            self.producer.close()
             if not isinstance(cause, Unavailable):
                 with suppress(Refused, Unavailable):
                     self._ask_to_abort()
-        if isinstance(cause, Refused):
-            if cause.code in LOST:
-                self.is_key_free = False
-            self._fail(cause)
-            return
-        failure = _aborted("it was called off" if cause is None else f"{type(cause).__name__}: {cause}")
-        failure.__cause__ = cause
-        self._fail(failure)
+        if not isinstance(cause, Refused):
+            failure = _aborted("it was cancelled" if cause is None else f"{type(cause).__name__}: {cause}")
+            failure.__cause__ = cause
+            return self._fail(failure)
+        if cause.code in LOST:
+            self.is_key_free = False
+        return self._fail(cause)
 
-    def _fail(self, failure: Refused, state: _State = _State.ABORTED) -> None:
+    def _fail(self, failure: Refused, state: _State = _State.ABORTED) -> Refused:
         self._state, self.failure = state, failure
         self._end(failure)
+        return failure
 
     def _settle(self, commit_sequence: int, offsets: dict[TopicPartition, Sequence[int]]) -> Committed:
         nexts = {target: iter(found) for target, found in offsets.items()}
-        positions = [Position(*target, next(nexts[target])) for target in self._order]
+        positions = [Position(*target, next(nexts[target])) for target in self.records.order]
         first, last = (positions[0], positions[-1]) if positions else (None, None)
         self._committed = Committed(commit_sequence, first, last)
         self._state = _State.COMMITTED
@@ -537,89 +480,15 @@ class Writing:
 
     def _end(self, outcome: Outcome) -> None:
         """Release the cluster and report the outcome. No more requests follow."""
-        if self._producer is not None:
-            self._producer.close()
+        if self.producer is not None:
+            self.producer.close()
         with self._owning:
-            self._is_released = True
-            self.cluster.calm()
+            self.cluster.allow_retries()
         self._release(self)
-        self._parts, self._order, self._buffered_size = {}, [], 0
-        self._due.clear()
+        self.records = RecordBuffer()
+        self._batches.clear()
         self._on_end(outcome)
-
-    # --- positions ---
-
-    def _offsets(self, target: TopicPartition, part: _Part) -> Sequence[int]:
-        """Return the positions of a partition's records in the order in which they were written."""
-        try:
-            start = self._start_in_commit_order(target)
-        except Refused as refused:
-            if refused.code is not ErrorCode.invalid_request:
-                raise
-            return [
-                base + place if base >= 0 else -1
-                for number, count in part.batches
-                for base in (self._base_offsets[number],)
-                for place in range(count)
-            ]
-        return range(start, start + part.count)
-
-    def _start_in_commit_order(self, target: TopicPartition) -> int:
-        """Return the position of the transaction's first record in a partition, once its commit marker is durable.
-
-        Raises:
-            OffsetOutOfRange: the transaction has been removed.
-            Refused: with the code invalid_request, the topic is not commit-ordered.
-            Unavailable: the transaction was not listed within the deadline.
-        """
-        assert self._commit_sequence is not None
-        deadline = time.monotonic() + self.cluster.deadline_s
-        pause = POLL_FIRST_S
-        while True:
-            found = describe_commits(
-                self.cluster, *target, commit_sequence=self._commit_sequence, count_max=1
-            )
-            if found.commits and found.commits[0].commit_sequence == self._commit_sequence:
-                return found.commits[0].start_offset
-            name = f"{target[0]}-{target[1]}"
-            if found.commits:
-                raise OffsetOutOfRange(
-                    f"commit {self._commit_sequence} is not in {name} any more: its records were removed"
-                )
-            if time.monotonic() > deadline:
-                raise Unavailable(
-                    f"commit {self._commit_sequence} is decided, and not to be seen in {name} yet"
-                )
-            time.sleep(pause)
-            pause = min(2 * pause, POLL_MAX_S)
 
 
 def _aborted(why: str) -> Refused:
     return Refused(ErrorCode.transaction_abortable, f"the transaction was aborted: {why}")
-
-
-def _as_bytes(content: bytes | str | None) -> bytes | None:
-    if content is None or isinstance(content, bytes):
-        return content
-    if isinstance(content, str):
-        return content.encode()
-    raise TypeError(f"keys and values are bytes or text, not {type(content).__name__}")
-
-
-def _as_name(name: str) -> str:
-    if isinstance(name, str):
-        name.encode()  # fails for an unpaired surrogate
-        return name
-    raise TypeError(f"names of headers are text, not {type(name).__name__}")
-
-
-def _as_timestamp(timestamp_ms: int) -> int:
-    if 0 <= timestamp_ms <= TIMESTAMP_MAX:
-        return int(timestamp_ms)
-    raise ValueError(f"a timestamp of {timestamp_ms} ms: 0 to {TIMESTAMP_MAX}")
-
-
-def _size(record: Record) -> int:
-    """Return about how many bytes the record takes in a batch."""
-    named = sum(len(name) + len(value or b"") + 4 for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + named + 16

@@ -11,7 +11,8 @@ from typing import Any
 
 from stablelog.batch.header import BatchHeader, headers_in
 from stablelog.client import joint
-from stablelog.client.cluster import EARLIEST, LATEST, Cluster, Missing
+from stablelog.client.cluster import EARLIEST, LATEST, Cluster
+from stablelog.client.responses import Missing
 from stablelog.errors import Corrupt, InvalidConfig, OffsetOutOfRange, Unavailable
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import FetchSpan, Piece, Span, shares

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from stablelog.client.cluster import Missing
+from stablelog.client.responses import Missing
 from stablelog.errors import InvalidConfig
 from stablelog.spark.offsets import StreamOffsets
 from stablelog.spark.options import ReadOptions

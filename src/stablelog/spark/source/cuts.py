@@ -15,9 +15,10 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.client.cluster import Cluster, Missing
+from stablelog.client.cluster import Cluster
 from stablelog.client.commits import Commit, Commits, describe_commits
 from stablelog.client.cuts import Cut, describe_cut
+from stablelog.client.responses import Missing
 from stablelog.errors import InvalidConfig, Refused, Unavailable
 from stablelog.spark.offsets import Bound, CutPoint, StreamOffsets
 from stablelog.spark.options import ReadOptions

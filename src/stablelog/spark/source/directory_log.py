@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from stablelog.client.cluster import LATEST, Missing
+from stablelog.client.cluster import LATEST
+from stablelog.client.responses import Missing
 from stablelog.errors import InvalidConfig, Unavailable
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Span

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from stablelog.client.cluster import Missing
+from stablelog.client.responses import Missing
 from stablelog.errors import InvalidConfig
 from stablelog.spark.offsets import StreamOffsets
 from stablelog.spark.options import ReadOptions

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from stablelog.client.cluster import Missing
+from stablelog.client.responses import Missing
 from stablelog.errors import InvalidConfig, Unavailable
 from stablelog.spark.offsets import EARLIEST, LATEST, Bound, StreamOffsets
 from stablelog.spark.options import ReadOptions

@@ -7,8 +7,9 @@ import pytest
 
 import stablelog
 from stablelog.client import cluster as cluster_module
-from stablelog.client import native
+from stablelog.client import cluster_pool
 from stablelog.client.cluster import Cluster
+from stablelog.client.cluster_pool import ClusterPool
 from stablelog.errors import Refused
 
 NOWHERE = "127.0.0.1:1"  # nothing is asked of it
@@ -27,14 +28,14 @@ def closed(monkeypatch):
 
 
 def test_of_many_idle_clusters_the_longest_idle_are_closed(closed):
-    client = stablelog.connect(NOWHERE)
-    lent = [client._lend() for _ in range(3 * native.IDLE_MAX)]
+    pool = ClusterPool(NOWHERE, 60)
+    lent = [pool.lend() for _ in range(3 * cluster_pool.IDLE_MAX)]
     assert len(set(map(id, lent))) == len(lent)
     for cluster in lent:
-        client._give_back(cluster)
-    assert closed == lent[: 2 * native.IDLE_MAX]
-    assert client._idle == lent[2 * native.IDLE_MAX :]
-    assert client._lend() is lent[-1]
+        pool.give_back(cluster)
+    assert closed == lent[: 2 * cluster_pool.IDLE_MAX]
+    assert pool.idle == lent[2 * cluster_pool.IDLE_MAX :]
+    assert pool.lend() is lent[-1]
 
 
 def test_of_many_idle_connections_the_longest_idle_are_closed():
@@ -52,7 +53,6 @@ def test_of_many_idle_connections_the_longest_idle_are_closed():
         for number in range(20):
             cluster.give_back(connection(number))
         assert closed == list(range(20 - 2 * cluster_module.IDLE_MAX))
-        assert {len(idle) for idle in cluster._idle.values()} == {cluster_module.IDLE_MAX}
     assert sorted(closed) == list(range(20))
 
 
@@ -81,4 +81,4 @@ def test_what_was_begun_before_ends_after_the_close(stablelog_broker):
     txn = client.transaction()
     client.close()
     txn.abort()
-    assert client._idle == []
+    assert client.clusters.idle == []

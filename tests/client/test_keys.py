@@ -25,17 +25,17 @@ from tests.client.transactions import (
 )
 
 MARKERS_FAIL = """
-from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.errors import Unavailable
+from stablelog.log.partition import Partition
 
-write = TransactionGroup._write
+append_markers = Partition.append_markers
 
-def write_or_fail(self, partition, orders):
-    if orders and partition.topic == "failing" and partition.failure is None:
-        self._tasks.partition(partition).fail(Unavailable("input/output error"))
-    return write(self, partition, orders)
+def append_or_fail(self, writes, **more):
+    if self.topic == "failing":
+        raise Unavailable("input/output error")
+    return append_markers(self, writes, **more)
 
-TransactionGroup._write = write_or_fail
+Partition.append_markers = append_or_fail
 """
 
 
@@ -62,7 +62,7 @@ def test_transactions_one_after_the_other_leave_one_key_and_no_transactional_id(
             for number in range(12):
                 txn, _ = write_everywhere(client, *topics)
                 if number % 3 == 2:
-                    txn._writing._send_all()
+                    txn.writing.flush()
                     txn.abort()
                 else:
                     sequences.append(txn.commit().commit_sequence)
@@ -76,16 +76,16 @@ def test_transactions_one_after_the_other_leave_one_key_and_no_transactional_id(
 def test_writers_at_the_same_time_have_keys_of_their_own(client, stablelog_broker):
     topic = create(stablelog_broker.bootstrap)
     first, second = client.transaction(), client.transaction()
-    names = {txn._writing.key.name for txn in (first, second)}
+    names = {txn.writing.key.name for txn in (first, second)}
     assert len(names) == 2
     for txn in (first, second):
         txn.write(topic, b"k", b"v")
         txn.commit()
     again = [client.transaction() for _ in range(3)]
-    found = [txn._writing.key.name for txn in again]
+    found = [txn.writing.key.name for txn in again]
     assert len(set(found)) == 3
     assert names < set(found)
-    assert all(txn._writing.key.version == (txn._writing.key.name in names) for txn in again)
+    assert all(txn.writing.key.version == (txn.writing.key.name in names) for txn in again)
     for txn in again:
         txn.abort()
 
@@ -95,8 +95,8 @@ def test_a_key_is_of_its_transaction_group(client):
     first.abort()
     second = client.transaction(group="two")
     third = client.transaction(group="one")
-    assert third._writing.key is first._writing.key
-    assert second._writing.key is not first._writing.key
+    assert third.writing.key is first.writing.key
+    assert second.writing.key is not first.writing.key
     for txn in (second, third):
         txn.abort()
 
@@ -114,20 +114,19 @@ def test_a_commit_in_doubt_keeps_its_key_until_its_outcome_is_known(then):
             for _ in range(2):
                 write_everywhere(client, topic)[0].commit()
             txn, futures = write_everywhere(client, topic)
-            key, version = txn._writing.key, txn._writing.key.version
+            key, version = txn.writing.key, txn.writing.key.version
             assert version == 2
-            txn._writing._send_all()
-            txn._writing._producer.flush()
-            txn._writing.cluster.deadline_s = 0
+            txn.writing.flush()
+            txn.writing.cluster.deadline_s = 0
             with pytest.raises(Unavailable):
                 txn.commit()
             others = [write_everywhere(client, topic) for _ in range(2)]
-            assert all(other._writing.key is not key for other, _ in others)
+            assert all(other.writing.key is not key for other, _ in others)
             for other, _ in others:
                 other.commit()
             broker.kill()
             broker.start()
-            txn._writing.cluster.deadline_s = 60
+            txn.writing.cluster.deadline_s = 60
             if then == "commit":
                 done = txn.commit()
                 assert txn.commit() == done
@@ -138,7 +137,7 @@ def test_a_commit_in_doubt_keeps_its_key_until_its_outcome_is_known(then):
             assert settled(list(futures))
             assert key.version == version + 1
             following = [client.transaction() for _ in range(3)]
-            assert any(one._writing.key is key for one in following)
+            assert any(one.writing.key is key for one in following)
             for one in following:
                 one.abort()
 
@@ -155,10 +154,9 @@ def test_a_key_whose_transaction_was_refused_in_doubt_is_not_used_again():
 
         with Proxy((broker.host, broker.port), lose) as proxy, through(proxy, broker) as client:
             txn, futures = write_everywhere(client, topic)
-            txn._writing._send_all()
-            txn._writing._producer.flush()
-            txn._writing._producer.producer_epoch += 1  # which the broker never gave
-            txn._writing.cluster.deadline_s = 1
+            txn.writing.flush()
+            txn.writing.producer.producer_epoch += 1  # which the broker never gave
+            txn.writing.cluster.deadline_s = 1
             with pytest.raises((Refused, Unavailable)):
                 txn.commit()
             if not all(future.done() for future in futures):
@@ -166,7 +164,7 @@ def test_a_key_whose_transaction_was_refused_in_doubt_is_not_used_again():
                     txn.commit()
             assert_failed(list(futures))
             following = client.transaction()
-            assert following._writing.key is not txn._writing.key
+            assert following.writing.key is not txn.writing.key
             following.abort()
 
 
@@ -179,8 +177,8 @@ def test_an_abort_leaves_version_and_transactional_id_to_the_next_transaction(
     for _ in range(3):
         txn = client.transaction()
         txn.write(topic, b"k", b"aborted")
-        txn._writing._send_all()
-        ((transactional_id, _, epoch),) = txn._writing._shown
+        txn.writing.flush()
+        ((transactional_id, _, epoch),) = txn.writing.children
         ids.append(transactional_id)
         epochs.append(epoch)
         txn.abort()
@@ -197,10 +195,9 @@ def test_what_another_writer_has_committed_under_the_key_is_not_taken_for_the_ow
     """As it may be with a copy of a virtual machine."""
     topic = create(stablelog_broker.bootstrap)
     txn, copy = client.transaction(), client.transaction()
-    copy._writing.key = keys.WriterKey("", txn._writing.key.name, txn._writing.key.version)
+    copy.writing.key = keys.WriterKey("", txn.writing.key.name, txn.writing.key.version)
     lost = [txn.write(topic, b"k", b"first")]
-    txn._writing._send_all()
-    txn._writing._producer.flush()
+    txn.writing.flush()
     with copy:  # which fences it
         copy.write(topic, b"k", b"copy")
     with pytest.raises(Refused, match="another writer uses the key"):
@@ -215,14 +212,14 @@ def test_a_copied_client_takes_new_keys_where_the_broker_refuses_its_own(client,
         future = txn.write(topic, b"k", b"before")
     written = {future: b"before"}
     with stablelog.connect(stablelog_broker.bootstrap) as copy:
-        name, version = txn._writing.key.name, txn._writing.key.version
-        copy._keys.take("")
-        copy._keys.give_back(keys.WriterKey("", name, version))
+        name, version = txn.writing.key.name, txn.writing.key.version
+        copy.keys.take("")
+        copy.keys.give_back(keys.WriterKey("", name, version))
         for number in range(4):
             one = (client, copy)[number % 2]
             with one.transaction() as txn:
                 written[txn.write(topic, b"k", b"%d" % number)] = b"%d" % number
-            assert (txn._writing.key.name == name) == (one is client)
+            assert (txn.writing.key.name == name) == (one is client)
     assert visible(stablelog_broker.bootstrap, topic) == {
         future.result(): value for future, value in written.items()
     }
@@ -231,18 +228,17 @@ def test_a_copied_client_takes_new_keys_where_the_broker_refuses_its_own(client,
 def test_a_key_whose_transaction_was_fenced_is_left_to_the_other_writer(client, stablelog_broker):
     topic = create(stablelog_broker.bootstrap)
     txn, copy = client.transaction(), client.transaction()
-    copy._writing.key = keys.WriterKey("", txn._writing.key.name, txn._writing.key.version)
+    copy.writing.key = keys.WriterKey("", txn.writing.key.name, txn.writing.key.version)
     futures = []
     for one in (txn, copy):
         futures.append(one.write(topic, b"k", b"first"))
-        one._writing._send_all()
-        one._writing._producer.flush()
+        one.writing.flush()
     txn.write(topic, b"k", b"second")
     with pytest.raises(Refused):
         txn.commit()
     assert_failed(futures[:1])
     with client.transaction() as following:
-        assert following._writing.key.name != copy._writing.key.name
+        assert following.writing.key.name != copy.writing.key.name
         following.write(topic, b"k", b"following")
     copy.commit()
     assert sorted(visible(stablelog_broker.bootstrap, topic).values()) == [b"first", b"following"]
@@ -257,9 +253,8 @@ def test_a_failed_partition_does_not_stop_transactions_to_other_topics(monkeypat
         with stablelog.connect(broker.bootstrap, deadline=5) as client:
             txn = client.transaction()
             txn.write(failing, b"k", b"v")
-            txn._writing._send_all()
-            txn._writing._producer.flush()
-            transactional_id = txn._writing.key.transactional_id
+            txn.writing.flush()
+            transactional_id = txn.writing.key.transactional_id
             txn.abort()
             found = {}
             for number in range(3):
@@ -282,13 +277,12 @@ def test_a_key_whose_abort_was_not_answered_is_not_used_again(stablelog_broker):
         through(proxy, stablelog_broker) as client,
     ):
         txn, futures = write_everywhere(client, topic)
-        txn._writing._send_all()
-        txn._writing._producer.flush()
-        txn._writing.cluster.deadline_s = 0
+        txn.writing.flush()
+        txn.writing.cluster.deadline_s = 0
         txn.abort()
         assert_failed(list(futures))
         following = client.transaction()
-        assert following._writing.key is not txn._writing.key
+        assert following.writing.key is not txn.writing.key
         following.abort()
 
 
@@ -296,13 +290,12 @@ def test_an_expired_transaction_leaves_its_key_to_the_next_one(client, stablelog
     topic = create(stablelog_broker.bootstrap)
     txn = client.transaction()
     futures = [txn.write(topic, b"k", b"expired")]
-    txn._writing._send_all()
-    txn._writing._producer.flush()
-    assert txn._writing.expire()
+    txn.writing.flush()
+    assert txn.writing.expire()
     assert not settled(futures, 60)
     with client.transaction() as following:
         future = following.write(topic, b"k", b"following")
-    assert following._writing.key is txn._writing.key
+    assert following.writing.key is txn.writing.key
     assert visible(stablelog_broker.bootstrap, topic) == {future.result(): b"following"}
 
 
@@ -344,7 +337,7 @@ def test_keys_are_never_shared_between_threads(client, stablelog_broker):
     def write(number):
         txn = client.transaction()
         txn.write(topic, None, b"%d" % number)
-        used.append((txn._writing.key.name, txn._writing.key.version))
+        used.append((txn.writing.key.name, txn.writing.key.version))
         txn.commit()
 
     with ThreadPoolExecutor(4) as pool:

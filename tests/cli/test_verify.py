@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from stablelog.broker.catalog import ListedTopic, encode_catalog
-from stablelog.cli import inspect
+from stablelog.cli import verify
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DiskError
 from stablelog.log.partition import LogConfig, Partition
@@ -33,7 +33,7 @@ def data(tmp_path):
 
 
 def verified(data, capsys):
-    inspect.run_verify(data, as_json=False)
+    verify.verify(data)
     return capsys.readouterr().out
 
 
@@ -55,7 +55,7 @@ def test_a_partition_that_is_deleted_meanwhile_is_passed_over(data, capsys, monk
             found = [Finding(directory / LOG, "a half of it is gone")]
         return found
 
-    monkeypatch.setattr(inspect, "verify_directory", meanwhile)
+    monkeypatch.setattr(verify, "verify_directory", meanwhile)
     assert "0 findings" in verified(data, capsys)
 
 
@@ -68,7 +68,7 @@ def test_a_partition_of_which_a_file_goes_meanwhile_is_looked_at_again(data, cap
             raise FileNotFoundError(directory / LOG)
         return verify_directory(disk, directory, **more)
 
-    monkeypatch.setattr(inspect, "verify_directory", meanwhile)
+    monkeypatch.setattr(verify, "verify_directory", meanwhile)
     (data / "b-0" / LOG).write_bytes(bytes(100))
     with pytest.raises(SystemExit):
         verified(data, capsys)
@@ -80,9 +80,9 @@ def test_a_file_that_is_never_there_is_no_reason_to_go_on_for_ever(data, monkeyp
     def missing(disk, directory, **_):
         raise FileNotFoundError(directory)
 
-    monkeypatch.setattr(inspect, "verify_directory", missing)
+    monkeypatch.setattr(verify, "verify_directory", missing)
     with pytest.raises(FileNotFoundError):
-        inspect.run_verify(data, as_json=False)
+        verify.verify(data)
 
 
 class BarredDisk(LocalDisk):
@@ -111,7 +111,7 @@ class BarredDisk(LocalDisk):
 def test_verify_goes_on_behind_a_file_that_cannot_be_read(data, capsys, monkeypatch, barred):
     (data / "b-0" / LOG).write_bytes(bytes(100))
     monkeypatch.setattr(BarredDisk, "barred", barred)
-    monkeypatch.setattr(inspect, "LocalDisk", BarredDisk)
+    monkeypatch.setattr(verify, "LocalDisk", BarredDisk)
     with pytest.raises(SystemExit) as ended:
         verified(data, capsys)
     assert ended.value.code == 1

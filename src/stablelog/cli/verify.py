@@ -1,0 +1,83 @@
+"""`stablelog verify`: check the files of a directory without a broker."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from stablelog.cli.inspect import partitions_of, progress_of
+from stablelog.cli.options import AsJson, command_app
+from stablelog.cli.output import counted, done, print_json
+from stablelog.env.local_disk import LocalDisk
+from stablelog.errors import DiskError
+from stablelog.log.recovery.examine import Expected
+from stablelog.log.verify import Finding, verify_directory
+from stablelog.ops.verify import expectations, until_unreadable, verify_data_directory
+from stablelog.views.verify import verify_view
+
+TRIES: Final = 5
+
+app = command_app()
+
+
+@app.command()
+def verify(
+    directory: Annotated[Path, typer.Argument(help="A partition's directory, or a data directory.")],
+    as_json: AsJson = False,
+) -> None:
+    """Check every index against its log. Exit code 1 if something does not agree. Writes nothing."""
+    disk = LocalDisk(read_only=True)
+    directory = directory.absolute()
+    partitions = partitions_of(disk, directory)
+    is_partition = partitions == [directory]
+    findings = [] if is_partition else list(verify_data_directory(disk, directory))
+    # Read the expectations before the logs. A running broker only adds to the logs, so they then hold at least as much.
+    expected = {}
+    try:
+        expected = expectations(disk, directory.parent if is_partition else directory)
+    except DiskError as error:
+        findings.append(Finding(directory, f"cannot be verified against what it says of its logs: {error}"))
+    with progress_of(len(partitions), as_json=as_json) as advance:
+        for partition in partitions:
+            findings += _findings(disk, partition, expected.get(partition, Expected()))
+            advance()
+    findings = list(dict.fromkeys(findings))  # the directory and its partition may report the same file
+    if as_json:
+        print_json([{"file": str(finding.path), "problem": finding.message} for finding in findings])
+    else:
+        for finding in findings:
+            sys.stdout.write(f"{finding.path}: {finding.message}\n")
+        done(f"{counted(len(partitions), 'partition')}, {counted(len(findings), 'finding')}", as_json=False)
+    if findings:
+        sys.exit(1)
+
+
+def _findings(disk: LocalDisk, partition: Path, expected: Expected) -> list[Finding]:
+    """Return the findings of a partition; none if a running broker has deleted the partition meanwhile.
+
+    A running broker may also delete a segment during the check. Then the check starts again.
+    """
+    tries = 0
+    while True:
+        try:
+            found = [
+                *until_unreadable(
+                    partition,
+                    verify_directory(
+                        disk,
+                        partition,
+                        recovery_point=expected.recovery_point,
+                        gapless_epoch=expected.gapless_epoch,
+                    ),
+                ),
+                *until_unreadable(partition, verify_view(disk, partition)),
+            ]
+        except FileNotFoundError:
+            tries += 1
+            if partition.exists() and tries == TRIES:
+                raise
+        else:
+            return found if partition.exists() else []
+        if not partition.exists():
+            return []

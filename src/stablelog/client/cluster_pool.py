@@ -1,0 +1,71 @@
+"""Pool of a client's clusters. Each transaction and each reader uses one of them alone."""
+
+import threading
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.client.cluster import Cluster
+from stablelog.errors import Refused
+
+IDLE_MAX: Final = 32  # clusters with open connections that are kept for reuse
+
+
+class ClusterPool:
+    """Clusters that nobody uses now. May be used by several threads.
+
+    Args:
+        bootstrap: the addresses of the brokers.
+        deadline_s: the deadline of each cluster.
+
+    Attributes:
+        idle: the clusters in the pool; the last one is lent next.
+
+    Raises:
+        InvalidConfig: an address is invalid.
+    """
+
+    def __init__(self, bootstrap: str, deadline_s: float) -> None:
+        self.bootstrap = bootstrap
+        self.deadline_s = deadline_s
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self.idle = [self.make()]
+
+    def make(self) -> Cluster:
+        """Make a cluster, which has no connection yet."""
+        return Cluster(self.bootstrap, deadline_s=self.deadline_s)
+
+    def lend(self) -> Cluster:
+        """Lend a cluster to one transaction or reader.
+
+        Raises:
+            Refused: the pool is closed.
+        """
+        with self._lock:
+            if self._is_closed:
+                raise Refused(
+                    ErrorCode.invalid_request,
+                    f"the client of {self.bootstrap} is closed: make another one with stablelog.connect",
+                )
+            if self.idle:
+                return self.idle.pop()
+        return self.make()
+
+    def give_back(self, cluster: Cluster) -> None:
+        """Keep a cluster with its connections for reuse. If too many are idle, close the one idle for longest."""
+        with self._lock:
+            if not self._is_closed:
+                self.idle.append(cluster)
+                if len(self.idle) <= IDLE_MAX:
+                    return
+                cluster = self.idle.pop(0)
+        cluster.close()
+
+    def close(self) -> None:
+        """Close the idle clusters. Lent ones are closed when they are given back."""
+        with self._lock:
+            self._is_closed = True
+            idle, self.idle = self.idle, []
+        for cluster in idle:
+            cluster.close()

@@ -1,0 +1,57 @@
+"""Requests of stablelog's own APIs, which other brokers do not know."""
+
+from collections.abc import Callable
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.client.cluster import Cluster
+from stablelog.client.connection import Connection
+from stablelog.client.responses import RETRIABLE_CODES, Missing, RetriableError
+from stablelog.errors import Refused
+
+# The response comes from the broker that has the topic. If it does not know the topic, waiting does not help.
+RETRIABLE_OF_A_TOPIC = RETRIABLE_CODES - {ErrorCode.unknown_topic_or_partition}
+
+
+def call_extension(
+    cluster: Cluster,
+    connect: Callable[[], Connection],
+    request: Any,
+    what: str,
+    retriable: frozenset[ErrorCode] = RETRIABLE_OF_A_TOPIC,
+) -> Any:
+    """Send a request until the broker responds without a retriable error. Return the response.
+
+    Args:
+        cluster: the brokers.
+        connect: returns a connection to the broker that serves the request; called for each attempt.
+        request: its API key tells the class of the response.
+        what: names the work in messages: "asking for a cut".
+        retriable: the error codes that a retry can resolve.
+
+    Raises:
+        Missing: a topic does not exist.
+        Refused: the broker does not know the API, or refuses the request; the message says why.
+        Unavailable: no response within the deadline. The broker may have carried out the request.
+    """
+
+    def attempt() -> Any:
+        connection = connect()
+        if not connection.speaks(request.__api_key__):
+            raise Refused(
+                ErrorCode.unsupported_version,
+                f"{what}: the broker at {cluster.bootstrap} does not know this request; only a stablelog broker does",
+            )
+        response = connection.ask(request)
+        if response.error_code in retriable:
+            raise RetriableError(response.error_message or response.error_code.name)
+        return response
+
+    response = cluster.retrying(what, attempt)
+    message = f"{what}: {response.error_message or response.error_code.name}"
+    if response.error_code is ErrorCode.unknown_topic_or_partition:
+        raise Missing(message)
+    if response.error_code is not ErrorCode.none:
+        raise Refused(response.error_code, message)
+    return response

@@ -1,0 +1,73 @@
+"""The positions that a commit has given to the records of a transaction."""
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.client.cluster import Cluster
+from stablelog.client.commits import describe_commits
+from stablelog.errors import OffsetOutOfRange, Refused, Unavailable
+from stablelog.types import TopicPartition
+
+POLL_FIRST_S, POLL_MAX_S = 0.0005, 0.02
+
+
+class Position(NamedTuple):
+    """Where a record is: its position in commit order in a commit-ordered topic, otherwise its offset.
+
+    The offset is -1 if the broker recognised a repeated batch but no longer knew its offset.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+
+
+def offsets_after_commit(
+    cluster: Cluster, target: TopicPartition, commit_sequence: int, batches: Iterable[tuple[int, int]]
+) -> Sequence[int]:
+    """Return the positions of a transaction's records in a partition, in the order in which they were written.
+
+    Args:
+        cluster: the brokers.
+        target: the partition.
+        commit_sequence: of the transaction.
+        batches: the base offset of each batch, -1 if unknown, and how many records it has.
+
+    Raises:
+        OffsetOutOfRange: the transaction has been removed.
+        Unavailable: the transaction was not listed within the deadline.
+    """
+    try:
+        start = _start_in_commit_order(cluster, target, commit_sequence)
+    except Refused as refused:
+        if refused.code is not ErrorCode.invalid_request:
+            raise
+        # The topic is not commit-ordered: the records stay at the offsets at which they were appended.
+        return [base + place if base >= 0 else -1 for base, count in batches for place in range(count)]
+    return range(start, start + sum(count for _, count in batches))
+
+
+def _start_in_commit_order(cluster: Cluster, target: TopicPartition, commit_sequence: int) -> int:
+    """Return the position of the transaction's first record in a partition, once its commit marker is durable.
+
+    Raises:
+        OffsetOutOfRange: the transaction has been removed.
+        Refused: with the code invalid_request, the topic is not commit-ordered.
+        Unavailable: the transaction was not listed within the deadline.
+    """
+    what = f"commit {commit_sequence} in {target[0]}-{target[1]}"
+    deadline = time.monotonic() + cluster.deadline_s
+    pause = POLL_FIRST_S
+    while True:
+        found = describe_commits(cluster, *target, commit_sequence=commit_sequence, count_max=1).commits
+        if found and found[0].commit_sequence == commit_sequence:
+            return found[0].start_offset
+        if found:
+            raise OffsetOutOfRange(f"{what}: its records were removed before their positions were read")
+        if time.monotonic() > deadline:
+            raise Unavailable(f"{what}: it is decided, and readers cannot see it yet")
+        time.sleep(pause)
+        pause = min(2 * pause, POLL_MAX_S)

@@ -1,0 +1,145 @@
+"""The records of a transaction in the client: the partition of each, and those that are not in a batch yet.
+
+Nothing here sends or waits. `client.writing` sends the batches.
+"""
+
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.records import Record
+from stablelog.client.partitioning import partition_for
+from stablelog.errors import Refused
+from stablelog.types import TopicPartition
+
+BATCH_SIZE_MAX: Final = 256 << 10  # bytes of keys, values and headers; one record may have more
+BUFFERED_SIZE_MAX: Final = 8 << 20  # bytes of records that are not in a batch yet, in all partitions together
+TIMESTAMP_MAX: Final = (1 << 62) - 1  # the difference of any two fits into the timestamp delta of a record
+
+Headers = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
+
+
+@dataclass(slots=True)
+class _Unsent:
+    """The records of one partition that are not in a batch yet."""
+
+    records: list[Record] = field(default_factory=list)
+    size: int = 0  # bytes
+
+
+class RecordBuffer:
+    """The records of one transaction, in the order of the `add` calls.
+
+    Attributes:
+        partition_counts: the number of partitions of each topic that `add` accepts.
+        order: the partition of each record.
+    """
+
+    def __init__(self) -> None:
+        self.partition_counts: dict[str, int] = {}
+        self.order: list[TopicPartition] = []
+        self._unsent: dict[TopicPartition, _Unsent] = defaultdict(_Unsent)
+        self._size = 0  # bytes of all unsent records
+        self._full: set[TopicPartition] = set()  # partitions with enough unsent records for a batch
+        # Partition of the next record without a key: round-robin from a random start.
+        self._next_partition = uuid.uuid4().int
+
+    def add(
+        self,
+        topic: str,
+        key: bytes | str | None,
+        value: bytes | str | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> None:
+        """Add a record. After an error, nothing was added.
+
+        Raises:
+            Refused: the partition does not exist.
+            TypeError: a key, value or header is neither bytes nor text.
+            ValueError: the timestamp is out of range.
+        """
+        named = headers.items() if isinstance(headers, Mapping) else headers
+        record = Record(
+            0,
+            time.time_ns() // 1_000_000 if timestamp_ms is None else _as_timestamp(timestamp_ms),
+            _as_bytes(key),
+            _as_bytes(value),
+            tuple((_as_name(name), _as_bytes(content)) for name, content in named),
+        )
+        size = _size(record)
+        target = (topic, self._partition(topic, record.key, partition))
+        unsent = self._unsent[target]
+        unsent.records.append(record)
+        unsent.size += size
+        self._size += size
+        self.order.append(target)
+        if unsent.size >= BATCH_SIZE_MAX:
+            self._full.add(target)
+
+    def _partition(self, topic: str, key: bytes | None, partition: int | None) -> int:
+        count = self.partition_counts[topic]
+        if partition is not None:
+            if not 0 <= partition < count:
+                raise Refused(
+                    ErrorCode.unknown_topic_or_partition,
+                    f"{topic} has partitions 0 to {count - 1}, not {partition}",
+                )
+            return partition
+        if key is not None:
+            return partition_for(key, count)
+        self._next_partition += 1
+        return self._next_partition % count
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the records of some partitions should be sent before the next `add`."""
+        return bool(self._full) or self._size >= BUFFERED_SIZE_MAX
+
+    def due(self) -> list[TopicPartition]:
+        """Return the partitions whose records should be sent: the full ones, or all if there are too many records."""
+        return list(self._unsent if self._size >= BUFFERED_SIZE_MAX else self._full)
+
+    def unsent(self) -> list[TopicPartition]:
+        """Return the partitions that have unsent records."""
+        return list(self._unsent)
+
+    def take(self, target: TopicPartition) -> list[Record]:
+        """Remove the unsent records of a partition, and return them for one batch."""
+        unsent = self._unsent.pop(target)
+        self._size -= unsent.size
+        self._full.discard(target)
+        return unsent.records
+
+
+def _as_bytes(content: bytes | str | None) -> bytes | None:
+    if content is None or isinstance(content, bytes):
+        return content
+    if isinstance(content, str):
+        return content.encode()
+    raise TypeError(f"keys and values are bytes or text, not {type(content).__name__}")
+
+
+def _as_name(name: str) -> str:
+    if isinstance(name, str):
+        name.encode()  # fails for an unpaired surrogate
+        return name
+    raise TypeError(f"names of headers are text, not {type(name).__name__}")
+
+
+def _as_timestamp(timestamp_ms: int) -> int:
+    if 0 <= timestamp_ms <= TIMESTAMP_MAX:
+        return int(timestamp_ms)
+    raise ValueError(f"the timestamp {timestamp_ms} ms is out of range: 0 to {TIMESTAMP_MAX}")
+
+
+def _size(record: Record) -> int:
+    """Return about how many bytes the record takes in a batch."""
+    named = sum(len(name) + len(value or b"") + 4 for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + named + 16

@@ -1,0 +1,63 @@
+"""What an error in a response means to the client: a retry can resolve it, or the call fails."""
+
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.errors import Refused, Unavailable
+
+# Error codes that disappear when the cluster has settled. The client requests metadata and retries.
+RETRIABLE_CODES: Final = frozenset(
+    {
+        ErrorCode.leader_not_available,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.replica_not_available,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.request_timed_out,
+        ErrorCode.network_exception,
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.not_enough_replicas,
+        ErrorCode.not_enough_replicas_after_append,
+        ErrorCode.offset_not_available,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.concurrent_transactions,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+    }
+)
+
+
+class RetriableError(Exception):
+    """A failure that a retry can resolve. It does not leave `Cluster.retrying`."""
+
+
+class Missing(Refused):
+    """The topic or partition does not exist."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.invalid_topic_exception, message)
+
+
+def is_retriable(error: Exception) -> bool:
+    """Whether a retry can resolve the error."""
+    if isinstance(error, Refused):
+        return error.code in RETRIABLE_CODES
+    return isinstance(error, RetriableError | Unavailable)
+
+
+def in_text(code: ErrorCode) -> str:
+    """Return the name of an error code as a message to the user has it: "unknown topic or partition"."""
+    return code.name.replace("_", " ")
+
+
+def check(code: ErrorCode, what: str) -> None:
+    """Raise if a response has an error code.
+
+    Raises:
+        Refused: the message has the error's name.
+    """
+    if code is not ErrorCode.none:
+        raise Refused(code, f"{what}: {in_text(code)}")

@@ -1,0 +1,123 @@
+"""Topics, their partitions and offsets: the requests that the client sends, and what the responses say."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+from kio.schema.list_offsets.v7.request import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
+
+from stablelog.client.responses import Missing, RetriableError, check
+from stablelog.types import TopicPartition
+
+ISOLATIONS: Final = {"read_uncommitted": 0, "read_committed": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition of a topic.
+
+    Attributes:
+        leader_id: the leader's node id; -1 if there is none.
+        is_offline: whether it has no leader and one of its replicas is offline.
+    """
+
+    leader_id: int
+    is_offline: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic: its id (None if the broker does not send it) and its partitions by index."""
+
+    name: str
+    topic_id: UUID | None
+    partitions: Mapping[int, Partition]
+    is_internal: bool
+
+
+class Listed(NamedTuple):
+    """A result of `Cluster.list_offsets`: the offset, and the timestamp of its record in ms; -1 if there is none."""
+
+    offset: int
+    timestamp_ms: int
+
+
+def by_topic(targets: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Group partitions by topic, as requests name them."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for topic, partition in targets:
+        found[topic].append(partition)
+    return found
+
+
+def metadata_request(names: Iterable[str] | None, *, create: bool) -> Any:
+    """Build the request for the metadata of these topics; None for all topics.
+
+    Args:
+        names: the names of the topics.
+        create: whether the broker may create the topics that do not exist.
+    """
+    topics = (
+        None if names is None else tuple(MetadataRequestTopic(topic_id=None, name=name) for name in names)
+    )
+    return MetadataRequest(
+        topics=topics, allow_auto_topic_creation=create, include_topic_authorized_operations=False
+    )
+
+
+def read_topics(response: Any, bootstrap: str) -> dict[str, Topic]:
+    """Return the topics of a Metadata response by name.
+
+    Raises:
+        Missing: a topic does not exist.
+        Refused: the response has another error for a topic.
+        RetriableError: a topic has no leader yet.
+    """
+    found = {}
+    for topic in response.topics:
+        if topic.error_code is ErrorCode.unknown_topic_or_partition:
+            raise Missing(f"there is no topic {topic.name!r} at {bootstrap}")
+        if topic.error_code is ErrorCode.leader_not_available:
+            raise RetriableError(f"topic {topic.name!r} has no leader yet")
+        check(topic.error_code, f"topic {topic.name!r}")
+        partitions = {
+            p.partition_index: Partition(p.leader_id, p.leader_id < 0 and bool(p.offline_replicas))
+            for p in sorted(topic.partitions, key=lambda p: p.partition_index)
+        }
+        found[topic.name] = Topic(topic.name, topic.topic_id, partitions, topic.is_internal)
+    return found
+
+
+def offsets_request(specs: Mapping[TopicPartition, int], isolation: str) -> Any:
+    """Build the ListOffsets request for partitions of one leader. The arguments are those of `list_offsets`."""
+    return ListOffsetsRequest(
+        replica_id=-1,
+        isolation_level=ISOLATIONS[isolation],
+        topics=tuple(
+            ListOffsetsTopic(
+                name=topic,
+                partitions=tuple(
+                    ListOffsetsPartition(partition_index=index, timestamp=specs[topic, index])
+                    for index in indexes
+                ),
+            )
+            for topic, indexes in by_topic(specs).items()
+        ),
+    )
+
+
+def read_offsets(response: Any) -> tuple[dict[TopicPartition, Listed], dict[TopicPartition, ErrorCode]]:
+    """Return the offsets of a ListOffsets response, and the error codes of the other partitions."""
+    found, refused = {}, {}
+    for topic in response.topics:
+        for partition in topic.partitions:
+            target = (topic.name, partition.partition_index)
+            if partition.error_code is ErrorCode.none:
+                found[target] = Listed(partition.offset, partition.timestamp)
+            else:
+                refused[target] = partition.error_code
+    return found, refused
