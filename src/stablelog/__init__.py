@@ -22,7 +22,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when a program first uses it, so that `import stablelog` takes next to no time."""
+    """Import a public name when a program first uses it, so that `import stablelog` is fast."""
     if name == "__version__":
         from importlib.metadata import version
 

@@ -29,13 +29,13 @@ _SHORT_VARINTS = [_encode(2 * value) for value in range(SHORT_COUNT)]
 
 
 def encode_uvarint(value: int) -> bytes:
-    """An unsigned varint."""
+    """Encode an unsigned varint."""
     assert value >= 0
     return _SHORT_UVARINTS[value] if value < SHORT_COUNT else _encode(value)
 
 
 def read_uvarint(data: Buffer, at: int) -> tuple[int, int]:
-    """Read an unsigned varint of up to 32 bits. Returns (value, where the next thing begins).
+    """Read an unsigned varint of up to 32 bits. Returns (value, position after it).
 
     Raises:
         ValueError: it does not end, or is longer.
@@ -54,12 +54,12 @@ def read_uvarint(data: Buffer, at: int) -> tuple[int, int]:
 
 
 def encode_varint(value: int) -> bytes:
-    """A zig-zag varint of up to 64 bits."""
+    """Encode a zig-zag varint of up to 64 bits."""
     return _SHORT_VARINTS[value] if 0 <= value < SHORT_COUNT else _encode((value << 1) ^ (value >> 63))
 
 
 def read_varint(data: Buffer, at: int) -> tuple[int, int]:
-    """Read a zig-zag varint of up to 64 bits. Returns (value, where the next thing begins).
+    """Read a zig-zag varint of up to 64 bits. Returns (value, position after it).
 
     Raises:
         Corrupt: it does not end, or is longer.

@@ -251,7 +251,7 @@ def test_the_coordinators_logs_can_be_read(stablelog_broker):
         (("inspect", "/nowhere"), "there is no"),
         (("verify", __file__), "is a file"),
         (("serve", "--data", f"{__file__}/below", "--port", "0"), "cannot be used"),
-        (("serve", "--data", "x", "--config", sys.executable), "is no text"),
+        (("serve", "--data", "x", "--config", sys.executable), "is not a text file"),
         (("topics", "alter", "x"), "--config name=value or --partitions"),
         (("produce", "x", "--bootstrap", "127.0.0.1:1"), "no broker responds"),
         (("produce", "x", "--transactional-id", ""), "one character or more"),

@@ -26,5 +26,5 @@ def test_a_reader_whose_broker_goes_away_ends(monkeypatch, group):
     monkeypatch.setattr(consume, "TIMEOUT_S", 0.0)
     with pytest.raises(Unavailable, match="no broker responds at here:1"):
         watch = PartitionWatch("here:1", "t", [0], {}, "read_committed")
-        reader = consume.Reader(GoneConsumer(), "here:1", "t", group, watch, follow=False, as_json=False)
+        reader = consume.Reader(GoneConsumer(), group, watch, follow=False, as_json=False)
         reader.print_records(1, None)

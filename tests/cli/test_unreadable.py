@@ -84,7 +84,7 @@ def test_consume_names_the_offline_partition_and_ends(broker, told, capsys, grou
 
 
 @pytest.mark.parametrize(
-    ("why", "is_lasting"), [(OFFLINE, True), ("damaged at offset 7 or behind it", True), (OPENING, False)]
+    ("why", "is_lasting"), [(OFFLINE, True), ("damaged at offset 7 or after it", True), (OPENING, False)]
 )
 def test_only_an_offline_or_damaged_partition_is_given_up(monkeypatch, why, is_lasting):
     """A recovery, and the proof of large segments, may take longer than a reader waits."""
@@ -115,7 +115,7 @@ def test_consume_prints_no_changed_record(broker, told, capsys, isolation):
 
 @pytest.mark.parametrize("group", [None, "new"])
 def test_consume_names_the_partition_with_a_damaged_batch_and_ends(broker, told, capsys, group):
-    why = "damaged-0 is damaged at offset [0-9]+ or behind it: the broker's log names the file"
+    why = "damaged-0 is damaged at offset [0-9]+ or after it: the broker's log names the file"
     with pytest.raises(Unavailable, match=f"damaged cannot be read to its end: {why}"):
         read(broker, "damaged", group and unique(group))
     assert re.fullmatch(f"waiting: {why}", told[0])

@@ -73,6 +73,32 @@ def test_every_version_of_fetch_reads_the_same(cluster, stablelog_broker, versio
     assert got.last_stable_offset == wanted.last_stable_offset
 
 
+def test_a_broker_that_knows_only_the_first_version_of_each_api_is_understood(
+    cluster, stablelog_broker, monkeypatch
+):
+    topic = unique("client")
+    Confluent(stablelog_broker.bootstrap).produce(topic, [b"a"])
+
+    def asked():
+        target = (topic, 0)
+        return (
+            cluster.coordinator("id").address,
+            cluster.metadata([topic])[topic].partitions,
+            cluster.metadata()[topic].partitions,
+            cluster.log_directories([target]),
+            cluster.list_offsets({target: EARLIEST})[target].offset,
+            cluster.list_offsets({target: LATEST})[target].offset,
+        )
+
+    wanted = asked()
+    cluster.close()
+    cluster.forget_metadata()
+    versions = Connection.versions.fget
+    first = property(lambda self: {key: (first, first) for key, (first, _) in versions(self).items()})
+    monkeypatch.setattr(Connection, "versions", first)
+    assert asked() == wanted
+
+
 def test_what_is_not_there_is_named_at_once(cluster):
     with pytest.raises(Refused, match="there is no topic 'nowhere'"):
         cluster.metadata(["nowhere"])

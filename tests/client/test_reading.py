@@ -212,7 +212,7 @@ def test_what_was_removed_before_it_was_read_is_told(stablelog_broker, client, t
     admin = AdminClient({"bootstrap.servers": stablelog_broker.bootstrap, "log_level": 0})
     removed = admin.delete_records([TopicPartition(topic, 0, last)])
     removed[next(iter(removed))].result(30)
-    with pytest.raises(OffsetOutOfRange, match="were removed|was removed"):
+    with pytest.raises(OffsetOutOfRange, match=r"were removed|was removed"):
         next(reader)
     assert [one.records[0].key for one in client.read(topic, wait=0)].count(b"third") == 2
 

@@ -62,7 +62,7 @@ def consume(
     else:
         membership = _joined(bootstrap, consumer, topic, group, follow=follow)
         watch = PartitionWatch(bootstrap, topic, (), {}, isolation)
-    reader = Reader(consumer, bootstrap, topic, group, watch, follow=follow, as_json=as_json)
+    reader = Reader(consumer, group, watch, follow=follow, as_json=as_json)
     try:
         with interrupts(), membership, watch:
             reader.print_records(len(partitions), count_max)
@@ -140,10 +140,8 @@ class Reader:
 
     Args:
         consumer: assigned, or a member of the group.
-        bootstrap: the broker's address.
-        topic: the topic that is read.
         group: the consumer group; None if there is none.
-        watch: gets the progress of each partition.
+        watch: has the broker's address and the topic, and gets the progress of each partition.
         follow: whether to wait for new records at the end.
         as_json: whether to print JSON.
     """
@@ -151,8 +149,6 @@ class Reader:
     def __init__(
         self,
         consumer: Consumer,
-        bootstrap: str,
-        topic: str,
         group: str | None,
         watch: PartitionWatch,
         *,
@@ -160,8 +156,6 @@ class Reader:
         as_json: bool,
     ) -> None:
         self._consumer = consumer
-        self._bootstrap = bootstrap
-        self._topic = topic
         self._group = group
         self._watch = watch
         self._follow = follow
@@ -190,10 +184,12 @@ class Reader:
                 break  # other members of the group read the other partitions
             if (why := self._watch.given_up(UNREADABLE_S)) is not None:
                 self._commit()
-                fail(f"{self._topic} cannot be read to its end: {why}. With --follow, consume waits for it")
+                fail(
+                    f"{self._watch.topic} cannot be read to its end: {why}. With --follow, consume waits for it"
+                )
             if time.monotonic() > heard_s + TIMEOUT_S:
-                what = f"reading {self._topic}"
-                ask(self._bootstrap, lambda: self._consumer.list_topics(timeout=TIMEOUT_S), what)
+                what = f"reading {self._watch.topic}"
+                ask(self._watch.bootstrap, lambda: self._consumer.list_topics(timeout=TIMEOUT_S), what)
                 heard_s = time.monotonic()
         self._commit()
 
@@ -215,8 +211,8 @@ class Reader:
             self._ended.add(partition)
             self._watch.ended(partition)
         else:
-            where = f"{self._topic}-{partition}" if partition >= 0 else self._topic
-            fail(f"reading {where} from {self._bootstrap}: {error.str()}")
+            where = f"{self._watch.topic}-{partition}" if partition >= 0 else self._watch.topic
+            fail(f"reading {where} from {self._watch.bootstrap}: {error.str()}")
 
     def _assigned(self) -> set[int]:
         """Return the partitions of a group member. Tell the watch about new ones and their start offsets."""
@@ -248,7 +244,7 @@ class Reader:
                 return  # no offset is uncommitted
             if reason.code() not in COMMIT_LATER or time.monotonic() >= deadline_s:
                 what = f"committing the offsets of group {self._group}, which reads the last records again"
-                fail_if_full(self._bootstrap, what)
+                fail_if_full(self._watch.bootstrap, what)
                 fail(f"{what}: {reason.str()}")
             time.sleep(POLL_S)
 

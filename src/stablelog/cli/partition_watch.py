@@ -73,7 +73,7 @@ def read_fault(cluster: Cluster, target: TopicPartition, position: int, isolatio
         if not isinstance(reason, Refused):
             return None  # the broker does not respond; the caller notices that by itself
         if reason.code is ErrorCode.kafka_storage_error:
-            return f"{DAMAGED} at offset {position} or behind it: the broker's log names the file"
+            return f"{DAMAGED} at offset {position} or after it: the broker's log names the file"
         return f"not readable at offset {position} now: {reason.code.name.upper()}"
     return None
 
@@ -89,6 +89,8 @@ class PartitionWatch(disk_watch.Watch):
         isolation: read_committed or read_uncommitted.
 
     Attributes:
+        bootstrap: as given.
+        topic: as given.
         partitions: the partitions assigned to the reader.
     """
 
@@ -101,8 +103,8 @@ class PartitionWatch(disk_watch.Watch):
         isolation: str,
     ) -> None:
         super().__init__(self.state, lambda: True, f"{topic} can be read")
-        self._bootstrap = bootstrap
-        self._topic = topic
+        self.bootstrap = bootstrap
+        self.topic = topic
         self.partitions = frozenset(partitions)
         self._positions = dict(places)
         self._isolation = isolation
@@ -156,12 +158,12 @@ class PartitionWatch(disk_watch.Watch):
     def _ask(self) -> dict[int, str]:
         faults: dict[int, str] = {}
         try:
-            with Cluster(self._bootstrap, deadline_s=0) as cluster:
-                leaderless = without_leader(cluster, [self._topic])
+            with Cluster(self.bootstrap, deadline_s=0) as cluster:
+                leaderless = without_leader(cluster, [self.topic])
                 for index in sorted(self.partitions):
-                    fault = leaderless.get((self._topic, index))
+                    fault = leaderless.get((self.topic, index))
                     if fault is None and self._is_due(index):
-                        target = (self._topic, index)
+                        target = (self.topic, index)
                         fault = read_fault(cluster, target, self._positions[index], self._isolation)
                     if fault is not None:
                         faults[index] = fault
@@ -179,4 +181,4 @@ class PartitionWatch(disk_watch.Watch):
         )
 
     def _text(self, faults: Mapping[int, str]) -> str:
-        return "; ".join(f"{self._topic}-{index} is {why}" for index, why in sorted(faults.items()))
+        return "; ".join(f"{self.topic}-{index} is {why}" for index, why in sorted(faults.items()))

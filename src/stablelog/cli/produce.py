@@ -171,7 +171,7 @@ class Lines:
         return left
 
     def _reason(self) -> str:
-        """Return why a record was not written. If the transaction has failed, librdkafka tells why only at commit."""
+        """Return why a record was not written. If the transaction has failed, librdkafka reports why only at the commit."""
         failure = self._failures[0]
         if failure.code() == KafkaError._PURGE_QUEUE:  # noqa: SLF001 - its public name
             try:

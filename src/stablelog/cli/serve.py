@@ -37,14 +37,16 @@ def read_properties(path: Path) -> dict[str, str]:
     except OSError as error:
         raise InvalidConfig(f"{path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise InvalidConfig(f"{path} is no text: a file of settings has name=value on each line") from error
+        raise InvalidConfig(
+            f"{path} is not a text file: a file of settings has name=value on each line"
+        ) from error
     return dict(pair(line) for line in lines if line.strip() and not line.lstrip().startswith(("#", "!")))
 
 
 def run_serve(
     data: Path, host: str | None, port: int | None, config: Path | None, settings: Sequence[str]
 ) -> None:
-    """Run a broker until it is told to stop.
+    """Run a broker until SIGINT or SIGTERM stops it.
 
     Raises:
         InvalidConfig: a setting is unknown or out of range.
@@ -97,7 +99,7 @@ def stop_with_parent(fd: int, stop_timeout_s: float) -> None:
 
 
 def run_process(arguments: Sequence[str]) -> None:
-    """Run the process that `stablelog.serve()` starts, until it is told to stop or its parent has ended.
+    """Run the process that `stablelog.serve()` starts, until a signal stops it or its parent has ended.
 
     Args:
         arguments: data directory, host, port and settings, in this order.

@@ -104,7 +104,7 @@ class AsyncTransaction:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> "asyncio.Future[Position]":
-        """Write a record. Waits only while too many bytes are in flight; the future tells the record's outcome.
+        """Write a record. Waits only while too many bytes are in flight; the future gets the outcome of the record.
 
         Args:
             topic: as in `Transaction.write`, like the other arguments.

@@ -12,7 +12,7 @@ IDLE_MAX: Final = 32  # clusters with open connections that are kept for reuse
 
 
 class ClusterPool:
-    """Clusters that nobody uses now. May be used by several threads.
+    """Clusters that no transaction and no reader uses now. May be used by several threads.
 
     Args:
         bootstrap: the addresses of the brokers.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kio.static.primitive import i32, i64
 
 from stablelog.client.cluster import Cluster
-from stablelog.client.extension import call_extension
+from stablelog.client.extension import ask_of_topics
 from stablelog.wire.extension.commits import COUNT_MAX, DescribeCommitsRequest
 
 
@@ -73,7 +73,7 @@ def describe_commits(
         count_max=i32(count_max),
         with_outside=with_outside,
     )
-    answer = call_extension(
+    answer = ask_of_topics(
         cluster,
         lambda: cluster.connection_to(cluster.leader(topic, partition)),
         request,

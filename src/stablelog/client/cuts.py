@@ -7,7 +7,7 @@ from typing import NamedTuple
 from kio.static.primitive import i64
 
 from stablelog.client.cluster import Cluster
-from stablelog.client.extension import call_extension
+from stablelog.client.extension import ask_of_topics
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.cut import NOT_KNOWN, RESOLVED, DescribeCutRequest
 
@@ -67,7 +67,7 @@ def describe_cut(
         Unavailable: no response within the deadline.
     """
     request = DescribeCutRequest(group=group, commit_sequence=i64(commit_sequence), topics=tuple(topics))
-    answer = call_extension(cluster, cluster.any_connection, request, "asking for a cut")
+    answer = ask_of_topics(cluster, cluster.any_connection, request, "asking for a cut")
     partitions = {(topic.name, p.partition_index): p for topic in answer.topics for p in topic.partitions}
     return Cut(
         answer.group,

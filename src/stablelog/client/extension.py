@@ -19,7 +19,7 @@ def call_extension(
     connect: Callable[[], Connection],
     request: Any,
     what: str,
-    retriable: frozenset[ErrorCode] = RETRIABLE_OF_A_TOPIC,
+    retriable: frozenset[ErrorCode],
 ) -> Any:
     """Send a request until the broker responds without a retriable error. Return the response.
 
@@ -28,11 +28,10 @@ def call_extension(
         connect: returns a connection to the broker that serves the request; called for each attempt.
         request: its API key tells the class of the response.
         what: names the work in messages: "asking for a cut".
-        retriable: the error codes that a retry can resolve.
+        retriable: the error codes that a retry can resolve. The caller handles the others.
 
     Raises:
-        Missing: a topic does not exist.
-        Refused: the broker does not know the API, or refuses the request; the message says why.
+        Refused: the broker does not know the API.
         Unavailable: no response within the deadline. The broker may have carried out the request.
     """
 
@@ -48,8 +47,19 @@ def call_extension(
             raise RetriableError(response.error_message or response.error_code.name)
         return response
 
-    response = cluster.retrying(what, attempt)
-    message = f"{what}: {response.error_message or response.error_code.name}"
+    return cluster.retrying(what, attempt)
+
+
+def ask_of_topics(cluster: Cluster, connect: Callable[[], Connection], request: Any, what: str) -> Any:
+    """Call `call_extension` for a request about topics, and check the response.
+
+    Raises:
+        Missing: a topic does not exist.
+        Refused: the broker does not know the API, or refuses the request; the message says why.
+        Unavailable: no response within the deadline.
+    """
+    response = call_extension(cluster, connect, request, what, RETRIABLE_OF_A_TOPIC)
+    message = response.error_message or response.error_code.name
     if response.error_code is ErrorCode.unknown_topic_or_partition:
         raise Missing(message)
     if response.error_code is not ErrorCode.none:

@@ -6,7 +6,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.errors import Refused, Unavailable
 
-# Error codes that disappear when the cluster has settled. The client requests metadata and retries.
+# Errors of a cluster that is changing, such as a leader that moves. The client requests metadata and retries.
 RETRIABLE_CODES: Final = frozenset(
     {
         ErrorCode.leader_not_available,

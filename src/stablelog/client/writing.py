@@ -385,10 +385,12 @@ class Writing:
 
     def _key_shared(self, found: joint.Committed) -> Exception:
         """Return the error for a key that another client has committed under, such as the copy of a virtual machine."""
-        who = f"another writer uses the key {self.key.name!r} of this transaction, and has committed"
+        sharing = f"another writer uses the key {self.key.name!r} of this transaction, and has committed"
         if found.commit_sequence < 0:
-            return Unavailable(f"it is not known whether the transaction is committed: {who} a later version")
-        return self._fail(_aborted(f"{who} version {self.key.version}"))
+            return Unavailable(
+                f"it is not known whether the transaction is committed: {sharing} a later version"
+            )
+        return self._fail(_aborted(f"{sharing} version {self.key.version}"))
 
     def _ask_to_abort(self) -> bool:
         """Request the abort. Return whether the transaction is aborted; if not, it was committed before.
