@@ -5,7 +5,7 @@ import contextlib
 import threading
 
 from stablelog.broker import maintenance
-from stablelog.broker.config import load_settings
+from stablelog.broker.config import BrokerConfig
 from stablelog.broker.server import Server
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import DATA
@@ -70,7 +70,7 @@ def served(**settings):
     found = {}
 
     async def serve():
-        server = Server(load_settings(given), DATA, disk=disk)
+        server = Server(BrokerConfig(given), DATA, disk=disk)
         _, port = await server.start()
         found.update(broker=ThreadedBroker(disk, server, asyncio.get_running_loop(), port), server=server)
         ready.set()

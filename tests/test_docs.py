@@ -47,7 +47,7 @@ def _without_links(text):
 @pytest.mark.parametrize("setting", SETTINGS, ids=lambda setting: setting.name)
 def test_every_setting_has_its_row(setting):
     default = setting.default or "(empty)"
-    row = f"| `{setting.name}` | `{setting.topic_name or ''}` | {default} | {setting.valid} | {setting.doc} |"
+    row = f"| `{setting.name}` | `{setting.topic or ''}` | {default} | {setting.kind.valid} | {setting.doc} |"
     assert row.replace("| `` |", "| |") in _without_links(OPERATING)
 
 

@@ -190,12 +190,12 @@ def serve(
             end of its log.
         InvalidConfig: a setting is unknown or out of range.
     """
-    from stablelog.broker.config import load_settings
+    from stablelog.broker.config import BrokerConfig
     from stablelog.broker.settings import SETTINGS
 
     names = {setting.name.replace(".", "_"): setting.name for setting in SETTINGS}
     given = {names.get(name, name): _text(value) for name, value in settings.items()}
-    load_settings(given)
+    BrokerConfig(given)
     temporary = None if data is not None else tempfile.mkdtemp(prefix="stablelog-")
     directory = Path(data).absolute() if data is not None else Path(str(temporary)) / "data"
     try:

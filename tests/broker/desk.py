@@ -20,7 +20,7 @@ from kio.serial import entity_reader, entity_writer
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.broker import Broker
-from stablelog.broker.config import load_settings
+from stablelog.broker.config import BrokerConfig
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.long_messages import Decoding
 from stablelog.broker.partition_state import PartitionState
@@ -303,7 +303,7 @@ async def opened(disk=None, *, topics=("t",), partitions=2, gate=None, now_ms=No
     failures = []
     clock = SimClock() if now_ms is None else SimClock(now_ms)
     broker = Broker(
-        load_settings(given), DATA, disk=disk or SimDisk(), clock=clock, on_failure=failures.append
+        BrokerConfig(given), DATA, disk=disk or SimDisk(), clock=clock, on_failure=failures.append
     )
     # A simulated disk takes no time, however long the machine stands still in a sync: each is made in place, and what
     # happens in so many turns of the loop does so every time.

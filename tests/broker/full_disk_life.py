@@ -18,7 +18,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker import journal, maintenance
 from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE, Broker
-from stablelog.broker.config import load_settings
+from stablelog.broker.config import BrokerConfig
 from stablelog.errors import Refused, StablelogError, Unavailable
 from stablelog.log.partition import Isolation
 from stablelog.log.verify import verify_directory
@@ -356,7 +356,7 @@ class Life:
 async def broker_on(disk, clock, reserve_size):
     failures = []
     given = SETTINGS | {"stablelog.disk.reserve.bytes": str(reserve_size)}
-    broker = Broker(load_settings(given), DATA, disk=disk, clock=clock, on_failure=failures.append)
+    broker = Broker(BrokerConfig(given), DATA, disk=disk, clock=clock, on_failure=failures.append)
     broker.flush._sync_s, broker.flush._note_duration = 0.0, lambda _seconds: None
     try:
         await broker.start()

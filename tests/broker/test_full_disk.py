@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker import journal, maintenance
 from stablelog.broker.apis import describe_log_dirs
 from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE, Broker
-from stablelog.broker.config import load_settings
+from stablelog.broker.config import BrokerConfig
 from stablelog.broker.disk_reserve import REFUSED_WHILE_FULL, RESERVE_FILE, DiskReserve
 from stablelog.errors import DiskError, Refused, Unavailable
 from stablelog.log.partition import Isolation, Partition
@@ -73,7 +73,7 @@ def run(disk, conversation, *, clock=None, size=0, **settings):
     async def life():
         failures = []
         broker = Broker(
-            load_settings(given), DATA, disk=disk, clock=clock or SimClock(), on_failure=failures.append
+            BrokerConfig(given), DATA, disk=disk, clock=clock or SimClock(), on_failure=failures.append
         )
         await broker.start()
         await next(task for task in asyncio.all_tasks() if task.get_name() == "recovery")

@@ -7,7 +7,7 @@ import pytest
 
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.catalog import read_catalog
-from stablelog.broker.config import load_settings
+from stablelog.broker.config import BrokerConfig
 from stablelog.broker.kafka_import import find_topics
 from stablelog.broker.partition_state import PartitionState
 from stablelog.broker.topics import Topics
@@ -90,7 +90,7 @@ def test_a_partition_that_the_controllers_know_and_that_is_gone_is_offline_and_n
 
 def started(directory):
     """What a broker does when it starts."""
-    topics = Topics(DISK, directory, load_settings({}), lambda: 0)
+    topics = Topics(DISK, directory, BrokerConfig({}), lambda: 0)
     topics.load(clean=True)
     for topic in topics:
         for index in range(topic.partition_count):

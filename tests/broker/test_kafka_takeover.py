@@ -10,7 +10,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.markers import Marker, MarkerType, encode_marker, read_marker
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.broker import Broker
-from stablelog.broker.config import load_settings
+from stablelog.broker.config import BrokerConfig
 from stablelog.coordinators.transactions.log_ends import LogEnd
 from stablelog.coordinators.transactions.records import decode_transaction, transaction_key
 from stablelog.coordinators.transactions.states import State
@@ -222,9 +222,7 @@ def test_what_a_takeover_adds_is_durable_before_anyone_can_write(seed):
     directory.state(State.PREPARE_COMMIT, "t-0", "t-1")
 
     async def take_over():
-        broker = Broker(
-            load_settings({}), DATA, disk=directory.disk, clock=SimClock(), on_failure=pytest.fail
-        )
+        broker = Broker(BrokerConfig({}), DATA, disk=directory.disk, clock=SimClock(), on_failure=pytest.fail)
         broker.open_directory()
         disk = directory.disk.crash(random.Random(seed))
         await broker.stop()

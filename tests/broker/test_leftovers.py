@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from stablelog.batch.records import Record, encode_batch
-from stablelog.broker.config import load_settings
+from stablelog.broker.config import BrokerConfig
 from stablelog.broker.topics import Topics
 from stablelog.env.local_disk import LocalDisk
 
@@ -26,7 +26,7 @@ def data(tmp_path):
 
 
 def started(directory):
-    topics = Topics(LocalDisk(), directory, load_settings({}), lambda: 0)
+    topics = Topics(LocalDisk(), directory, BrokerConfig({}), lambda: 0)
     topics.load(clean=True)
     for topic in topics:
         topics.open_partition(topic, 0)

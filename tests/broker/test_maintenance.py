@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker import journal, maintenance
 from stablelog.broker.broker import Broker
-from stablelog.broker.config import load_settings
+from stablelog.broker.config import BrokerConfig
 from stablelog.errors import Unavailable
 from stablelog.log.partition import Partition
 from stablelog.testing.sim_clock import SimClock
@@ -32,7 +32,7 @@ async def working(disk=None, partitions=2, **settings):
     given = OFTEN | {name.replace("_", "."): str(value) for name, value in settings.items()}
     clock = SimClock()
     broker = Broker(
-        load_settings(given), DATA, disk=disk or SimDisk(), clock=clock, on_failure=failures.append
+        BrokerConfig(given), DATA, disk=disk or SimDisk(), clock=clock, on_failure=failures.append
     )
     await broker.start()
     broker.topics.create("t", partitions, {})

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.config import check_topic_configs, load_settings
+from stablelog.broker.config import BrokerConfig, check_topic_configs
 from stablelog.broker.fetch_sessions import FetchSessions, Wanted
 from stablelog.broker.flush import GroupFlush
 from stablelog.broker.tasks import Tasks
@@ -32,7 +32,7 @@ DATA = Path("/data")
 )
 def test_a_bad_setting_is_refused_by_name_with_the_valid_range(given, message):
     with pytest.raises(InvalidConfig, match=message):
-        load_settings(given)
+        BrokerConfig(given)
 
 
 def test_a_topic_setting_that_cannot_be_had_is_refused():
@@ -63,7 +63,7 @@ def test_a_fetch_session_remembers_and_is_in_step():
 
 
 def topics(disk, *, clean=True):
-    made = Topics(disk, DATA, load_settings({}), SimClock().now_ms)
+    made = Topics(disk, DATA, BrokerConfig({}), SimClock().now_ms)
     made.load(clean=clean)
     return made
 

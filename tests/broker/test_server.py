@@ -10,7 +10,7 @@ import pytest
 
 from stablelog.broker import server as server_module
 from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE
-from stablelog.broker.config import load_settings
+from stablelog.broker.config import BrokerConfig
 from stablelog.broker.server import Server
 from stablelog.errors import Unavailable
 from tests.broker.desk import batch, frame, part, read_answer
@@ -41,7 +41,7 @@ def run(conversation, new_loop):
 @contextlib.asynccontextmanager
 async def started(directory):
     """A server with a topic that holds one record of 8 MiB."""
-    server = Server(load_settings({"listeners": "PLAINTEXT://127.0.0.1:0"}), directory)
+    server = Server(BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0"}), directory)
     _, port = await server.start()
     topic = server.broker.topics.create("t", 1, {"max.message.bytes": str(16 << 20)})
     log = topic.partitions[0]
@@ -141,7 +141,7 @@ def test_an_address_that_is_lost_while_the_directory_is_opened_stops_the_broker_
         def lost(*_arguments, **_named):
             raise OSError(errno.EADDRINUSE, "Address already in use")
 
-        server = Server(load_settings({"listeners": "PLAINTEXT://127.0.0.1:0"}), tmp_path)
+        server = Server(BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0"}), tmp_path)
         owner = asyncio.get_running_loop() if fails == "create_server" else server.broker.metrics
         monkeypatch.setattr(owner, fails, lost)
         with pytest.raises(Unavailable, match="Address already in use"):

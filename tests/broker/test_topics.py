@@ -10,7 +10,7 @@ import pytest
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker import side_by_side
 from stablelog.broker.checkpoints import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
-from stablelog.broker.config import load_settings
+from stablelog.broker.config import BrokerConfig
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.topics import Topics
 from stablelog.errors import Corrupt, DiskError, Refused
@@ -26,7 +26,7 @@ def adopt(files):
     for name, content in files.items():
         disk.make_dir((HERE / name).parent)
         disk.write_atomic(HERE / name, content)
-    topics = Topics(disk, HERE, load_settings({}), lambda: 0)
+    topics = Topics(disk, HERE, BrokerConfig({}), lambda: 0)
     topics.load(clean=True)
     return topics
 
@@ -101,7 +101,7 @@ def config_record(topic, setting, value):
 
 def open_all(disk, *, clean):
     """What a broker does when it starts: (topics, those that could not be opened)."""
-    topics = Topics(disk, HERE, load_settings({}), lambda: 0)
+    topics = Topics(disk, HERE, BrokerConfig({}), lambda: 0)
     topics.load(clean=clean)
     refused = []
     for topic in topics:
@@ -160,7 +160,7 @@ def written(disk, count):
     """Topics of one partition each, with one synced record of a producer each."""
     disk.make_dir(HERE)
     reserve = CountedReserve(disk)
-    topics = Topics(disk, HERE, load_settings({}), lambda: 0, reserve)
+    topics = Topics(disk, HERE, BrokerConfig({}), lambda: 0, reserve)
     topics.load(clean=True)
     for number in range(count):
         partition = topics.create(f"t{number}", 1, {}).partitions[0]
@@ -179,7 +179,7 @@ def test_many_partitions_are_made_by_threads_and_none_is_left_open_where_one_can
     monkeypatch.setattr(side_by_side, "IN_TURN_MAX", 2)
     disk = SimDisk()
     disk.make_dir(HERE)
-    topics = Topics(disk, HERE, load_settings({}), lambda: 0)
+    topics = Topics(disk, HERE, BrokerConfig({}), lambda: 0)
     topics.load(clean=True)
     makers, number = set(), errno.ENOSPC
 
@@ -196,7 +196,7 @@ def test_many_partitions_are_made_by_threads_and_none_is_left_open_where_one_can
     disk.fault = None
     wide = topics.create("wide", 20, {})
     assert sorted(wide.partitions) == list(range(20))
-    after = Topics(disk.crash(random.Random(1)), HERE, load_settings({}), lambda: 0)
+    after = Topics(disk.crash(random.Random(1)), HERE, BrokerConfig({}), lambda: 0)
     after.load(clean=False)
     for index in range(20):
         after.open_partition(after.get("wide"), index)

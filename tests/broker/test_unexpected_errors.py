@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.broker import journal, maintenance
 from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE, Broker
-from stablelog.broker.config import load_settings
+from stablelog.broker.config import BrokerConfig
 from stablelog.broker.connection import Connection
 from stablelog.broker.journal import Journal
 from stablelog.broker.router import Router
@@ -98,7 +98,7 @@ def fails_once(monkeypatch, owner, name, exception=RuntimeError):
 @contextlib.asynccontextmanager
 async def serving():
     """A broker with a socket, on a simulated disk. Gives the server and its port."""
-    config = load_settings(SIMULATED | {"listeners": "PLAINTEXT://127.0.0.1:0"})
+    config = BrokerConfig(SIMULATED | {"listeners": "PLAINTEXT://127.0.0.1:0"})
     server = Server(config, DATA, disk=SimDisk(), clock=SimClock())
     _, port = await server.start()
     try:
@@ -209,7 +209,7 @@ async def two_partitions(disk=None, **settings):
     failures = []
     given = SIMULATED | {name.replace("_", "."): str(value) for name, value in settings.items()}
     broker = Broker(
-        load_settings(given), DATA, disk=disk or SimDisk(), clock=SimClock(), on_failure=failures.append
+        BrokerConfig(given), DATA, disk=disk or SimDisk(), clock=SimClock(), on_failure=failures.append
     )
     await broker.start()
     await next(task for task in asyncio.all_tasks() if task.get_name() == "recovery")

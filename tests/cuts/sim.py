@@ -8,12 +8,12 @@ import asyncio
 from pathlib import Path
 
 from stablelog.broker.broker import Broker
-from stablelog.broker.config import load_settings
+from stablelog.broker.config import BrokerConfig
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 
 DATA = Path("/data")
 EPOCH_MS = 1_700_000_000_000
-CONFIG = load_settings({"stablelog.snapshot.bytes": "4096", "stablelog.disk.reserve.bytes": "0"})
+CONFIG = BrokerConfig({"stablelog.snapshot.bytes": "4096", "stablelog.disk.reserve.bytes": "0"})
 
 
 class SimLoop(asyncio.BaseEventLoop):

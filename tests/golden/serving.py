@@ -10,7 +10,7 @@ import queue
 import threading
 import time
 
-from stablelog.broker.config import load_settings
+from stablelog.broker.config import BrokerConfig
 from stablelog.broker.server import Server
 
 LONG_MAX = 2**63 - 1
@@ -79,7 +79,7 @@ class BrokerAt:
         self.bootstrap, self._loop, self._server = answer
 
     async def _serve(self, answers):
-        server = Server(load_settings(self._settings), self._data, clock=self._clock)
+        server = Server(BrokerConfig(self._settings), self._data, clock=self._clock)
         try:
             host, port = await server.start()
         except Exception as error:

@@ -4,10 +4,11 @@ import struct
 
 import pytest
 from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader
 
 from stablelog.errors import Refused
-from stablelog.wire.guard import ITEMS_MAX
-from stablelog.wire.messages import PREFIX, decode_request
+from stablelog.wire.guard import ITEMS_MAX, checked
+from stablelog.wire.messages import PREFIX, decode_request, message_class
 
 HEADER = b"\0\2me"
 
@@ -79,10 +80,12 @@ def test_known_tagged_fields_stay_where_unknown_ones_go():
     )
     body = struct.pack(">iiiibii", -1, 0, 1, 100, 0, 0, -1) + b"\2" + topic + b"\1" + b"\1"
     tags = tagged((0, b"\5mine"), (1, b"whatever that is"), (44, b""))
-    data = PREFIX.pack(1, 12, 1) + HEADER + b"\0" + body + tags
-    request = decode_request(1, 12, data)[1]
+    message = message_class(1, 12, "request")
+    request, _ = entity_reader(message)(checked(message, body + tags, 0), 0)
     assert request.cluster_id == "mine"
     assert request.topics[0].partitions[0].partition_max_bytes == 100
+    by_hand = decode_request(1, 12, PREFIX.pack(1, 12, 1) + HEADER + b"\0" + body + tags)[1]
+    assert by_hand.topics[0].partitions[0].size_max == 100
 
 
 def test_tagged_fields_that_are_cut_short_are_refused():

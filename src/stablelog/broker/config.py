@@ -1,14 +1,12 @@
-"""The settings of the broker: names, types, ranges and defaults.
+"""The settings of a running broker, and the checks of a topic's settings.
 
-Kafka's settings keep Kafka's names and meanings. The names of all other settings begin with `stablelog.`. The broker
-refuses a setting that is unknown or out of range and names it. docs/operating.md lists all settings, and a test holds
-that list to this table.
+The broker refuses a setting that is unknown or out of range and names it. `broker.settings` has the table.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from stablelog.broker.settings import SETTINGS, TOPIC_SETTINGS, Setting
+from stablelog.broker.settings import FIXED_TOPIC_SETTINGS, SETTINGS, TOPIC_SETTINGS, Setting
 from stablelog.errors import InvalidConfig, did_you_mean
 from stablelog.log.partition import LogConfig
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
@@ -16,17 +14,10 @@ from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 
 
-def _refuse_unknown(name: str, known: Mapping[str, Setting], whose: str) -> InvalidConfig:
-    return InvalidConfig(f"there is no {whose} setting {name!r}{did_you_mean(name, known)}")
-
-
-def _parse(setting: Setting, name: str, text: str) -> Any:
-    try:
-        return setting.parse(text)
-    except (ValueError, KeyError, ArithmeticError):
-        raise InvalidConfig(
-            f"{name}={text!r} is not valid: {setting.valid} (default {setting.default})"
-        ) from None
+def _find(name: str, known: Mapping[str, Setting], whose: str) -> Setting:
+    if name not in known:
+        raise InvalidConfig(f"there is no {whose} setting {name!r}{did_you_mean(name, known)}")
+    return known[name]
 
 
 def dynamic_setting(name: str) -> Setting:
@@ -35,9 +26,7 @@ def dynamic_setting(name: str) -> Setting:
     Raises:
         InvalidConfig: the setting is unknown or not dynamic.
     """
-    setting = _BY_NAME.get(name)
-    if setting is None:
-        raise _refuse_unknown(name, _BY_NAME, "broker")
+    setting = _find(name, _BY_NAME, "broker")
     if not setting.dynamic:
         raise InvalidConfig(f"{name} can only be set when the broker starts")
     return setting
@@ -49,19 +38,21 @@ class BrokerConfig:
     Attributes:
         given: the settings with which the broker was started, as text.
         dynamic: the settings that were changed while the broker ran, as text.
+
+    Raises:
+        InvalidConfig: names the setting and its valid range, or the nearest valid name.
     """
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self.given = dict(given)
         self.dynamic: dict[str, str] = {}
-        self._given_values: dict[str, Any] = {}
+        self._given_values: dict[str, Any] = {s.name: s.kind.parse(s.default) for s in SETTINGS}
         for name, text in given.items():
-            if name not in _BY_NAME:
-                raise _refuse_unknown(name, _BY_NAME, "broker")
-            self._given_values[name] = _parse(_BY_NAME[name], name, text)
-        for setting in SETTINGS:
-            self._given_values.setdefault(setting.name, setting.parse(setting.default))
-        self._values = dict(self._given_values)
+            setting = _find(name, _BY_NAME, "broker")
+            self._given_values[name] = setting.kind.read(name, text, setting.default)
+        self._values = self._given_values
+        if self["group.min.session.timeout.ms"] > self["group.max.session.timeout.ms"]:
+            raise InvalidConfig("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
 
     def __getitem__(self, name: str) -> Any:
         """The value of a setting, in the type of its range."""
@@ -77,7 +68,8 @@ class BrokerConfig:
         Raises:
             InvalidConfig: a setting is unknown, not dynamic, or out of range.
         """
-        return {name: _parse(dynamic_setting(name), name, text) for name, text in settings.items()}
+        found = {name: dynamic_setting(name) for name in settings}
+        return {name: one.kind.read(name, settings[name], one.default) for name, one in found.items()}
 
     def set_dynamic(self, settings: Mapping[str, str]) -> None:
         """Replace all dynamic settings.
@@ -89,15 +81,22 @@ class BrokerConfig:
         self.dynamic = dict(settings)
         self._values = self._given_values | values
 
+    def creation_configs(self) -> dict[str, str]:
+        """The settings that a new topic gets from the broker and keeps, where they differ from the default."""
+        settled = [setting for setting in SETTINGS if setting.is_settled]
+        return {one.name: self.text(one.name) for one in settled if self.text(one.name) != one.default}
+
     def log_config(self, topic_configs: Mapping[str, str]) -> LogConfig:
         """The log settings of a topic: its own values, and the broker's for the rest."""
 
         def value(topic_name: str) -> Any:
             setting = TOPIC_SETTINGS[topic_name]
             if topic_name in topic_configs:
-                return _parse(setting, topic_name, topic_configs[topic_name])
+                return setting.kind.read(topic_name, topic_configs[topic_name])
             return self[setting.name]
 
+        # Not the broker's default: that may change, but a topic's order cannot.
+        order = order_of(topic_configs)
         return LogConfig(
             segment_bytes=value("segment.bytes"),
             segment_ms=value("segment.ms"),
@@ -107,9 +106,7 @@ class BrokerConfig:
             retention_bytes=value("retention.bytes"),
             # Commit-ordered topics are not compacted: compaction would keep the record of a key that was written last,
             # but readers expect the one that was committed last.
-            cleanup_policy=value("cleanup.policy")
-            if order_of(topic_configs) == "offset"
-            else frozenset({"delete"}),
+            cleanup_policy=frozenset({"delete"}) if order == "commit" else value("cleanup.policy"),
             max_message_bytes=value("max.message.bytes"),
             message_timestamp_type=value("message.timestamp.type"),
             message_timestamp_before_ms_max=value("message.timestamp.before.max.ms"),
@@ -120,9 +117,7 @@ class BrokerConfig:
             file_delete_delay_ms=value("file.delete.delay.ms"),
             producer_id_expiration_ms=self["producer.id.expiration.ms"],
             snapshot_bytes=self["stablelog.snapshot.bytes"],
-            order=order_of(
-                topic_configs
-            ),  # Not the broker's default: that may change, but a topic's order cannot.
+            order=order,
         )
 
 
@@ -131,44 +126,9 @@ def order_of(topic_configs: Mapping[str, str]) -> str:
     return topic_configs.get("stablelog.order", "offset")
 
 
-# Topic settings that are given when a topic is created and never change; the broker's value is for new topics.
-SETTLED_AT_CREATION = ("stablelog.order", "stablelog.group")
-
-
-def default_of(name: str) -> str:
-    """The default value of a broker setting."""
-    return _BY_NAME[name].default
-
-
 def group_of_topic(topic_configs: Mapping[str, str]) -> str:
     """The transaction group that a topic belongs to; empty for the default one."""
     return topic_configs.get("stablelog.group", DEFAULT_GROUP)
-
-
-def load_settings(given: Mapping[str, str]) -> BrokerConfig:
-    """Check the given settings and fill in the defaults.
-
-    Raises:
-        InvalidConfig: names the setting and its valid range, or the nearest valid name.
-    """
-    config = BrokerConfig(given)
-    if config["group.min.session.timeout.ms"] > config["group.max.session.timeout.ms"]:
-        raise InvalidConfig("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
-    return config
-
-
-# Topic settings that Kafka has and this log does not let the user choose: the only accepted value, or None if any value
-# is accepted because the setting is a hint.
-FIXED_TOPIC_SETTINGS: dict[str, str | None] = {
-    "min.insync.replicas": "1",
-    "unclean.leader.election.enable": "false",
-    "compression.type": "producer",
-    "flush.messages": None,
-    "flush.ms": None,
-    "preallocate": None,
-    "max.compaction.lag.ms": None,
-    "segment.jitter.ms": None,
-}
 
 
 def check_topic_configs(configs: Mapping[str, str]) -> None:
@@ -182,10 +142,9 @@ def check_topic_configs(configs: Mapping[str, str]) -> None:
             fixed = FIXED_TOPIC_SETTINGS[name]
             if fixed is not None and text != fixed:
                 raise InvalidConfig(f"{name}={text!r} cannot be had here: it is always {fixed}")
-        elif name not in TOPIC_SETTINGS:
-            raise _refuse_unknown(name, TOPIC_SETTINGS, "topic")
         else:
-            _parse(TOPIC_SETTINGS[name], name, text)
+            setting = _find(name, TOPIC_SETTINGS, "topic")
+            setting.kind.read(name, text, setting.default)
     if order_of(configs) == "commit" and "compact" in configs.get("cleanup.policy", ""):
         raise InvalidConfig(
             "cleanup.policy=compact keeps the last record of a key in the order of the writes, and stablelog.order=commit "

@@ -6,6 +6,7 @@ partitions is limited, for one session and for all.
 """
 
 import random
+import uuid
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
@@ -35,8 +36,7 @@ class Wanted:
     fetch_offset: int
     size_max: int
     current_leader_epoch: int = -1
-    last_fetched_epoch: int = -1
-    topic_id: object = None
+    topic_id: uuid.UUID | None = None
     told: tuple[int, int, int] | None = None
 
 

@@ -4,16 +4,15 @@ A frame of any version is decoded into the newest version of its request. The ha
 response, which is encoded in the version of the request.
 """
 
-import asyncio
 import importlib
 import logging
 import struct
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import Broker, Context
 from stablelog.broker.connection import Connection
 from stablelog.broker.long_messages import encoded
 from stablelog.env.disk import Buffer
@@ -25,18 +24,7 @@ log = logging.getLogger(__name__)
 
 API_AND_VERSION = struct.Struct(">hhi")
 
-Handler = Callable[[Broker, Any, "Context"], Awaitable[Any]]
-
-
-class Context(NamedTuple):
-    """The client that sent a request, and the version of the request."""
-
-    api_key: int
-    api_version: int
-    correlation_id: int
-    client_id: str | None
-    client_host: str
-    appending: asyncio.Lock  # Lock of the connection: see `Connection.appending`.
+Handler = Callable[[Broker, Any, Context], Awaitable[Any]]
 
 
 class Router:
@@ -73,7 +61,7 @@ class Router:
             # client can find out the versions to use.
             from stablelog.broker.apis.api_versions import answer as what_is_spoken
 
-            refusal = what_is_spoken(self._broker, ErrorCode.unsupported_version)
+            refusal = what_is_spoken(ErrorCode.unsupported_version)
             self._broker.metrics.count_request(api_key)
             return encode_response(api_key, 0, correlation_id, refusal)
         if not is_known:
@@ -88,9 +76,7 @@ class Router:
             client_id, request = await connection.decoding.request(
                 self._broker.message_threads, api_key, api_version, frame, self.prepare
             )
-        context = Context(
-            api_key, api_version, correlation_id, client_id, connection.host, connection.appending
-        )
+        context = Context(api_version, correlation_id, client_id, connection.host, connection.appending)
         if not api.is_appending:
             async with (
                 connection.appending

@@ -43,6 +43,16 @@ def check_not_internal(name: str) -> None:
         raise Refused(ErrorCode.invalid_topic_exception, f"{name!r} is a name for the broker's own topics")
 
 
+def check_not_own(name: str) -> None:
+    """Refuse a client's change of a topic in which the broker keeps its own state.
+
+    Raises:
+        Refused: invalid_topic_exception.
+    """
+    if is_internal(name):
+        raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own")
+
+
 def check_topic_name(name: str) -> None:
     """Refuse a name that Kafka would refuse.
 

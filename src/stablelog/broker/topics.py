@@ -14,13 +14,7 @@ from pathlib import Path
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.catalog import CATALOG_FILE, ListedTopic, encode_catalog, read_catalog
-from stablelog.broker.config import (
-    SETTLED_AT_CREATION,
-    BrokerConfig,
-    check_change,
-    check_topic_configs,
-    default_of,
-)
+from stablelog.broker.config import BrokerConfig, check_change, check_topic_configs
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.kafka_import import find_topics
 from stablelog.broker.leftovers import Leftovers
@@ -208,6 +202,17 @@ class Topics:
         """The topic of this name."""
         return self._topics.get(name)
 
+    def named(self, name: str) -> Topic:
+        """The topic of this name.
+
+        Raises:
+            Refused: there is none.
+        """
+        topic = self._topics.get(name)
+        if topic is None:
+            raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
+        return topic
+
     def name_of(self, topic_id: uuid.UUID | None) -> str | None:
         """The name of the topic with this id; None if there is none."""
         return self._names.get(topic_id) if topic_id is not None else None
@@ -228,9 +233,7 @@ class Topics:
         Raises:
             Refused: the partition is in one of these states.
         """
-        topic = self._topics.get(name)
-        if topic is None:
-            raise codes.refusal(PartitionState.UNKNOWN, f"there is no topic {name!r}")
+        topic = self.named(name)
         partition = topic.partitions.get(index)
         if partition is not None and partition.failure is None:
             return partition
@@ -285,8 +288,7 @@ class Topics:
             Refused: as `create` would.
         """
         if not is_internal(name):
-            given = {s: self._config[s] for s in SETTLED_AT_CREATION if self._config[s] != default_of(s)}
-            configs = {**given, **configs}
+            configs = {**self._config.creation_configs(), **configs}
         self.check_new(name, partition_count, configs, own=own)
         self._reserved[without_dots(name)] = partition_count
         return Topic(name, uuid.uuid4(), partition_count, dict(configs))
@@ -388,9 +390,7 @@ class Topics:
             Refused: the topic does not exist, has that many partitions already, or is being given more; nothing
                 changed.
         """
-        topic = self._topics.get(name)
-        if topic is None:
-            raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
+        topic = self.named(name)
         if partition_count <= topic.partition_count:
             raise Refused(
                 ErrorCode.invalid_partitions,
@@ -456,9 +456,7 @@ class Topics:
         Raises:
             Refused: as `delete` would.
         """
-        topic = self._topics.get(name)
-        if topic is None:
-            raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
+        topic = self.named(name)
         if topic.is_internal:
             raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own and stays")
         if without_dots(name) in self._reserved:

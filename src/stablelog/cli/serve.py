@@ -56,21 +56,18 @@ def run_serve(
     # The imports make tens of thousands of permanent objects. The garbage collector would visit them several times
     # during the imports, which takes a tenth of the start time.
     gc.disable()
-    from stablelog.broker.config import load_settings
+    from stablelog.broker.config import BrokerConfig
     from stablelog.broker.server import run_server
-    from stablelog.broker.settings import parse_listener
 
     gc.freeze()
     gc.enable()
     given = read_properties(config) if config is not None else {}
     given |= dict(pair(setting) for setting in settings)
-    loaded = load_settings(given)
+    loaded = BrokerConfig(given)
     if host is not None or port is not None:
-        known_host, known_port = (
-            parse_listener(given["listeners"]) if "listeners" in given else ("127.0.0.1", 9092)
-        )
+        known_host, known_port = loaded["listeners"]
         given["listeners"] = f"PLAINTEXT://{host or known_host}:{known_port if port is None else port}"
-        loaded = load_settings(given)
+        loaded = BrokerConfig(given)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def ready(at_host: str, at_port: int) -> None:

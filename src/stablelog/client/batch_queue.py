@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from stablelog.types import TopicPartition
-from stablelog.wire.messages import Buffer
+from stablelog.wire.guard import Buffer
 
 _index = attrgetter("index")
 

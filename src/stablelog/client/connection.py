@@ -20,8 +20,8 @@ from kio.serial.errors import SerialError
 from stablelog.client.buffers import Buffers
 from stablelog.errors import Unavailable
 from stablelog.wire.api import APIS, ApiKey
-from stablelog.wire.guard import checked
-from stablelog.wire.messages import CLIENT_ID_SIZE, PREFIX, Buffer, message_class
+from stablelog.wire.guard import Buffer, checked
+from stablelog.wire.messages import CLIENT_ID_SIZE, PREFIX, message_class
 from stablelog.wire.versions import adapt
 
 TIMEOUT_S = 10.0

@@ -4,12 +4,27 @@ Names are those of Spark's Kafka connector where the meaning is the same, so tha
 format; `txnAppId` and `txnVersion` are Delta's.
 """
 
+import re
 from dataclasses import dataclass
 
-_TEXT, _COUNT, _BOOLEAN, _MILLIS = "text", "1 and more", "true, false", "milliseconds since 1970"
+from stablelog.settings import Kind, boolean, choice
+from stablelog.spark.offsets import (
+    NUMBER_MAX,
+    Bound,
+    parse_assign,
+    parse_indexes,
+    parse_offsets,
+    parse_timestamps,
+)
+
 BATCH, STREAM, WRITE = "batch", "stream", "write"
 READ = f"{BATCH}, {STREAM}"
 ANY = f"{READ}, {WRITE}"
+BATCH_SIZE_MAX = 100 << 20  # Kafka's default of socket.request.max.bytes
+DURATION_MS_MAX = 2**31 - 1  # Kafka's messages have 32 bits for a timeout
+_DURATION = re.compile(r"(\d+)(ms|s|m|h|)")
+_UNITS_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,213 +32,320 @@ class Option:
     """One option: a row of the table in docs/spark.md.
 
     Attributes:
-        default: the value if it is not given, as text for people; empty if there is none.
-        valid: the valid values, for people.
+        default: the value if it is not given, as text; empty if there is none.
+        kind: the values that it accepts.
         where: the reads and writes that accept it.
         meaning: what it does.
+        otherwise: what applies if the option is not given and has no default, for people.
     """
 
     default: str
-    valid: str
+    kind: Kind
     where: str
     meaning: str
+    otherwise: str = ""
 
 
-_SIZE = "bytes; with k, m or g"
-_SEQUENCE = "a commit sequence; 0 for the beginning"
+# -- the kinds of values -------------------------------------------------------------------------------------------
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(str(error)) from error
+    return text
+
+
+def _natural(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError("less than 0")
+    if number > NUMBER_MAX:
+        raise ValueError("more than 64 bits")
+    return number
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError("less than 1")
+    return number
+
+
+def _size(text: str) -> int:
+    lowered = text.lower().removesuffix("b")
+    unit = _SIZES.get(lowered[-1:], 1)
+    return _count(lowered[:-1].strip() if unit > 1 else lowered) * unit
+
+
+def _batch_size(text: str) -> int:
+    size = _size(text)
+    if size > BATCH_SIZE_MAX:
+        raise ValueError("more than a request can hold, which is 100m")
+    return size
+
+
+def _duration(text: str) -> int:
+    """Parse a duration in milliseconds."""
+    found = _DURATION.fullmatch(text.lower().replace(" ", ""))
+    if found is None:
+        raise ValueError
+    duration_ms = _count(found[1]) * _UNITS_MS[found[2]]
+    if duration_ms > DURATION_MS_MAX:
+        raise ValueError("more than 24 days")
+    return duration_ms
+
+
+def _starting(text: str) -> Bound:
+    lowered = text.lower()
+    return Bound(lowered) if lowered in ("earliest", "latest") else Bound("offsets", parse_offsets(text))
+
+
+def _ending(text: str) -> Bound:
+    bound = _starting(text)
+    if bound.kind == "earliest" or any(-2 in offsets.values() for offsets in bound.by_partition.values()):
+        raise ValueError("earliest would read nothing")
+    return bound
+
+
+def _cut(text: str) -> Bound:
+    return Bound("cut", commit_sequence=_natural(text))
+
+
+def _time(text: str) -> Bound:
+    return Bound("timestamp", timestamp_ms=_natural(text))
+
+
+def _times(text: str) -> Bound:
+    return Bound("timestamps", by_partition=parse_timestamps(text))
+
+
+def _word(*words: str) -> Kind:
+    """One of these words, in upper or lower case."""
+    exact = choice(*words)
+    return Kind(lambda text: exact.parse(text.lower()), exact.valid)
+
+
+TEXT = Kind(str, "text")
+COUNT = Kind(_count, "1 and more")
+SIZE = Kind(_size, "bytes; with k, m or g")
+DURATION = Kind(_duration, "a duration: 500ms, 10s, 15m, 1h")
+ISOLATION = _word("read_committed", "read_uncommitted")
+CODEC = _word("none", "gzip", "snappy", "lz4", "zstd")
+TIME = Kind(_time, "milliseconds since 1970")
+CUT = Kind(_cut, "a commit sequence; 0 for the beginning")
 _JSON_OFFSETS = '`{"topic": {"0": 23}}`; -2 earliest, -1 latest'
-_JSON_TIMES = '`{"topic": {"0": 1700000000000}}`'
+TIMES = Kind(_times, '`{"topic": {"0": 1700000000000}}`')
+
 OPTIONS: dict[str, Option] = {
     # -- where and what ----------------------------------------------------------------------------------------
-    "kafka.bootstrap.servers": Option("", "host:port, ...", ANY, "The addresses of the brokers."),
-    "bootstrap": Option("", "host:port, ...", ANY, "The same as `kafka.bootstrap.servers`."),
+    "kafka.bootstrap.servers": Option("", Kind(str, "host:port, ..."), ANY, "The addresses of the brokers."),
+    "bootstrap": Option("", Kind(str, "host:port, ..."), ANY, "The same as `kafka.bootstrap.servers`."),
     "path": Option(
         "",
-        "a directory",
+        Kind(str, "a directory"),
         READ,
         "The data directory to read without a broker; `load(path)` gives it, too. With brokers: where their data directory is mounted.",
     ),
-    "subscribe": Option("", "topic, ...", READ, "The topics to read."),
+    "subscribe": Option("", Kind(str, "topic, ..."), READ, "The topics to read."),
     "subscribePattern": Option(
-        "", "a regular expression", READ, "The read takes every topic whose whole name matches."
+        "",
+        Kind(_pattern, "a regular expression"),
+        READ,
+        "The read takes every topic whose whole name matches.",
     ),
-    "assign": Option("", '`{"topic": [0, 1]}`', READ, "The read takes these partitions."),
+    "assign": Option("", Kind(parse_assign, '`{"topic": [0, 1]}`'), READ, "The read takes these partitions."),
     "partitions": Option(
-        "all", "0,3,5-7", READ, "The read takes only these partition numbers of every topic."
+        "",
+        Kind(parse_indexes, "0,3,5-7"),
+        READ,
+        "The read takes only these partition numbers of every topic.",
+        "all",
     ),
     # -- from where to where -----------------------------------------------------------------------------------
     "startingOffsets": Option(
-        "earliest (batch), latest (stream)",
-        f"earliest, latest, or {_JSON_OFFSETS}",
+        "",
+        Kind(_starting, f"earliest, latest, or {_JSON_OFFSETS}"),
         READ,
         "Where the read begins. A stream with a checkpoint continues from the checkpoint. A stream reads a partition that it finds later from its beginning.",
+        "earliest (batch), latest (stream)",
     ),
     "startingOffsetsByTimestamp": Option(
-        "", _JSON_TIMES, READ, "Each partition begins at the first record of this time or later."
+        "", TIMES, READ, "Each partition begins at the first record of this time or later."
     ),
     "startingTimestamp": Option(
-        "", _MILLIS, READ, "Every partition begins at the first record of this time or later."
+        "", TIME, READ, "Every partition begins at the first record of this time or later."
     ),
     "startingOffsetsByTimestampStrategy": Option(
         "error",
-        "error, latest",
+        _word("error", "latest"),
         READ,
         "What happens if a partition has no record of that time or later: the query fails, or the partition begins at its end.",
     ),
     "endingOffsets": Option(
-        "latest", f"latest, or {_JSON_OFFSETS}", BATCH, "Where the read ends, exclusive."
+        "latest", Kind(_ending, f"latest, or {_JSON_OFFSETS}"), BATCH, "Where the read ends, exclusive."
     ),
     "endingOffsetsByTimestamp": Option(
         "",
-        _JSON_TIMES,
+        TIMES,
         BATCH,
         "Each partition ends before the first record of this time or later. Without such a record it ends at its end.",
     ),
     "endingTimestamp": Option(
-        "", _MILLIS, BATCH, "Every partition ends before the first record of this time or later."
+        "", TIME, BATCH, "Every partition ends before the first record of this time or later."
     ),
     # -- whole transactions ------------------------------------------------------------------------------------
     "cut": Option(
         "false",
-        _BOOLEAN,
+        boolean(),
         READ,
         "Whether a batch, and each micro-batch, holds only whole transactions. The topics must be commit-ordered and of one transaction group.",
     ),
     "startingCut": Option(
-        "", _SEQUENCE, READ, "With `cut`: the read begins after the transaction with this commit sequence."
+        "", CUT, READ, "With `cut`: the read begins after the transaction with this commit sequence."
     ),
     "endingCut": Option(
-        "", _SEQUENCE, BATCH, "With `cut`: the read ends after the transaction with this commit sequence."
+        "", CUT, BATCH, "With `cut`: the read ends after the transaction with this commit sequence."
     ),
     "includeCommits": Option(
         "false",
-        _BOOLEAN,
+        boolean(),
         READ,
         "Whether the rows have the columns `commitSequence`, `commitTimestamp` and `transactionGroup`. The topics must be commit-ordered.",
     ),
     # -- how ---------------------------------------------------------------------------------------------------
     "isolation": Option(
         "read_committed",
-        "read_committed, read_uncommitted",
+        ISOLATION,
         READ,
         "Whether the read leaves out records of open and aborted transactions.",
     ),
-    "kafka.isolation.level": Option(
-        "read_committed", "read_committed, read_uncommitted", READ, "The same as `isolation`."
-    ),
+    "kafka.isolation.level": Option("read_committed", ISOLATION, READ, "The same as `isolation`."),
     "includeHeaders": Option(
         "false",
-        _BOOLEAN,
+        boolean(),
         ANY,
         "Whether the rows of a read have the column `headers`. A sink writes the column whenever the rows have it.",
     ),
     "failOnDataLoss": Option(
         "true",
-        _BOOLEAN,
+        boolean(),
         READ,
         "Whether the query fails if records that it has to read are gone. If not, a warning names what is missing.",
     ),
     "scan": Option(
         "auto",
-        "auto, fetch, files",
+        _word("auto", "fetch", "files"),
         READ,
         "`fetch` reads from the brokers, `files` reads the segment files. `auto` reads the files if the process can see them.",
     ),
-    "checkCrc": Option("true", _BOOLEAN, READ, "Whether the read checks the CRC of each record batch."),
+    "checkCrc": Option("true", boolean(), READ, "Whether the read checks the CRC of each record batch."),
     "targetBytesPerTask": Option(
-        "up to 128m",
-        _SIZE,
+        "",
+        SIZE,
         READ,
         "How many bytes a task reads. By default tasks read less than 128m if cores would be idle otherwise.",
+        "up to 128m",
     ),
     "filterPushdown": Option(
         "false",
-        _BOOLEAN,
+        boolean(),
         BATCH,
         "Whether filters on topic, partition, offset and time reduce what is read. Switch it on only if every query loads a frame of its own.",
     ),
     "minPartitions": Option(
-        "", _COUNT, READ, "The least number of tasks. There are fewer if there are fewer records."
+        "", COUNT, READ, "The least number of tasks. There are fewer if there are fewer records."
     ),
-    "maxRecordsPerPartition": Option("", _COUNT, READ, "The greatest number of offsets that one task reads."),
+    "maxRecordsPerPartition": Option("", COUNT, READ, "The greatest number of offsets that one task reads."),
     # -- a stream's pace ---------------------------------------------------------------------------------------
     "maxOffsetsPerTrigger": Option(
         "",
-        _COUNT,
+        COUNT,
         STREAM,
         "The greatest number of records in a micro-batch. Where the process does not see the files, offsets are counted instead.",
     ),
     "maxBytesPerTrigger": Option(
         "",
-        _SIZE,
+        SIZE,
         STREAM,
         "The greatest number of stored bytes in a micro-batch. A micro-batch has at least one record batch.",
     ),
     "minOffsetsPerTrigger": Option(
         "",
-        _COUNT,
+        COUNT,
         STREAM,
         "A micro-batch waits until this number of new offsets is there, and at most for `maxTriggerDelay`.",
     ),
     "maxTriggerDelay": Option(
         "15m",
-        "a duration: 500ms, 10s, 15m, 1h",
+        DURATION,
         STREAM,
         "The longest time that a micro-batch waits for `minOffsetsPerTrigger`.",
     ),
     # -- the sink ----------------------------------------------------------------------------------------------
     "topic": Option(
-        "the column `topic`", _TEXT, WRITE, "The topic of every row. The column `topic` has no effect then."
+        "",
+        TEXT,
+        WRITE,
+        "The topic of every row. The column `topic` has no effect then.",
+        "the column `topic`",
     ),
     "guarantee": Option(
         "exactly-once",
-        "exactly-once, at-least-once",
+        _word("exactly-once", "at-least-once"),
         WRITE,
         "`exactly-once` needs a stablelog broker. `at-least-once` works with any broker.",
     ),
     "txnAppId": Option(
-        "the query, or one of this write",
-        _TEXT,
+        "",
+        TEXT,
         WRITE,
         "The name of the job. The broker remembers the last `txnVersion` of each name.",
+        "the query, or one of this write",
     ),
     "txnVersion": Option(
-        "the micro-batch",
-        "0 and more",
+        "",
+        Kind(_natural, "0 and more"),
         WRITE,
         "The number of this write. The sink skips a number that is already committed under this `txnAppId`.",
+        "the micro-batch",
     ),
     "transactionGroup": Option(
-        "the default group", _TEXT, WRITE, "The transaction group that gives the write its commit sequence."
+        "",
+        TEXT,
+        WRITE,
+        "The transaction group that gives the write its commit sequence.",
+        "the default group",
     ),
     "transactionTimeout": Option(
-        "10m", "a duration", WRITE, "How long a task may take before the broker aborts its transaction."
+        "10m", DURATION, WRITE, "How long a task may take before the broker aborts its transaction."
     ),
     "commitGroup": Option(
         "",
-        _TEXT,
+        TEXT,
         WRITE,
         "The consumer group in which the sink commits the offsets of the source, atomically with the rows.",
     ),
     "sourceOffsets": Option(
-        "from the checkpoint",
-        '`{"topic": {"0": 23}}`',
+        "",
+        Kind(parse_offsets, '`{"topic": {"0": 23}}`'),
         WRITE,
         "The offsets for `commitGroup` in batch writes and in `foreachBatch`, where the sink cannot find them.",
+        "from the checkpoint",
     ),
-    "compression": Option(
-        "none", "none, gzip, snappy, lz4, zstd", WRITE, "How the sink compresses record batches."
-    ),
-    "kafka.compression.type": Option(
-        "none", "none, gzip, snappy, lz4, zstd", WRITE, "The same as `compression`."
-    ),
+    "compression": Option("none", CODEC, WRITE, "How the sink compresses record batches."),
+    "kafka.compression.type": Option("none", CODEC, WRITE, "The same as `compression`."),
     "batchBytes": Option(
-        "1m", _SIZE, WRITE, "The greatest size of a record batch. A larger row is a batch of its own."
+        "1000000",
+        Kind(_batch_size, SIZE.valid),
+        WRITE,
+        "The greatest size of a record batch. A larger row is a batch of its own.",
     ),
     # -- the connection ----------------------------------------------------------------------------------------
-    "kafka.client.id": Option("stablelog-spark", _TEXT, ANY, "The client id that brokers see."),
+    "kafka.client.id": Option("stablelog-spark", TEXT, ANY, "The client id that brokers see."),
     "kafka.request.timeout.ms": Option(
-        "30000", _COUNT, ANY, "How long the client retries if a broker does not respond."
+        "30000", COUNT, ANY, "How long the client retries if a broker does not respond."
     ),
 }
 # Options of Spark's Kafka connector that would not change what is read or written: they are accepted and have no

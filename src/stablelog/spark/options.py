@@ -3,34 +3,16 @@
 Spark passes option names in lower case, and adds some of its own.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 from stablelog.errors import InvalidConfig, did_you_mean
-from stablelog.spark.offsets import (
-    NUMBER_MAX,
-    Bound,
-    parse_assign,
-    parse_indexes,
-    parse_offsets,
-    parse_timestamps,
-)
+from stablelog.spark.offsets import Bound
 from stablelog.spark.option_table import BATCH, OPTIONS, READ, SAME, SPARKS_OWN, STREAM, WITHOUT_EFFECT, WRITE
 from stablelog.types import TopicPartition
 
-_T = TypeVar("_T")
-_D = TypeVar("_D")
-
-ISOLATIONS = ("read_committed", "read_uncommitted")
-SCANS = ("auto", "fetch", "files")
-GUARANTEES = ("exactly-once", "at-least-once")
-CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-BATCH_SIZE_MAX = 100 << 20  # Kafka's default of socket.request.max.bytes
 TIMES = ("timestamp", "timestamps")  # kinds of a Bound
-DURATION_MS_MAX = 2**31 - 1  # Kafka's messages have 32 bits for a timeout
-_DURATIONS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
-_SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,33 +78,34 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
         InvalidConfig: one is unknown, missing, contradictory or out of range; names it and the nearest right one.
     """
     values = _Values(given, where)
-    path = values.text("path")
-    scan = values.choice("scan", SCANS)
-    isolation = values.choice("kafka.isolation.level", ISOLATIONS)
-    bootstrap = values.text("kafka.bootstrap.servers")
+    path = values["path"]
+    scan = values["scan"]
+    isolation = values["kafka.isolation.level"]
+    bootstrap = values["kafka.bootstrap.servers"]
     _check_place(bootstrap, path, scan, where)
     what = values.one_of("subscribe", "subscribePattern", "assign")
     if what is None and bootstrap is not None:
         raise InvalidConfig("say what to read: option subscribe, subscribePattern or assign")
-    assigned = values.parsed("assign", parse_assign, ())
-    partitions = values.parsed("partitions", parse_indexes, None)
+    assigned = values["assign"] or ()
+    partitions = values["partitions"]
     if assigned and partitions is not None:
         raise InvalidConfig("assign and partitions both say which partitions: give one of them")
-    topics = tuple(topic.strip() for topic in (values.text("subscribe") or "").split(",") if topic.strip())
+    topics = tuple(topic.strip() for topic in (values["subscribe"] or "").split(",") if topic.strip())
     if what == "subscribe" and not topics:
         raise InvalidConfig("subscribe names no topic")
-    cut, include_commits = values.boolean("cut", False), values.boolean("includeCommits", False)
+    cut, include_commits = values["cut"], values["includeCommits"]
     if include_commits:
         check_commit_order("includeCommits", isolation, bootstrap, scan)
     if cut:
         check_commit_order("cut=true", isolation, bootstrap, scan)
     _check_bounds(values, at_cuts=cut)
+    _check_trigger(values)
     starting = _bound(values, "starting", "latest" if where == STREAM else "earliest")
     return ReadOptions(
         bootstrap=bootstrap,
         path=path,
         topics=topics,
-        pattern=values.parsed("subscribePattern", _pattern, None),
+        pattern=values["subscribePattern"],
         assigned=assigned,
         partitions=partitions,
         starting=starting,
@@ -130,21 +113,21 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
         cut=cut,
         latest_if_late=_latest_if_late(values, starting),
         isolation=isolation,
-        include_headers=values.boolean("includeHeaders", False),
+        include_headers=values["includeHeaders"],
         include_commits=include_commits,
-        fail_on_data_loss=values.boolean("failOnDataLoss", True),
+        fail_on_data_loss=values["failOnDataLoss"],
         scan=scan,
-        check_crc=values.boolean("checkCrc", True),
-        filter_pushdown=values.boolean("filterPushdown", False),
-        target_size=values.parsed("targetBytesPerTask", _size, None),
-        task_count_min=values.parsed("minPartitions", _count, None),
-        task_offsets_max=values.parsed("maxRecordsPerPartition", _count, None),
-        trigger_offsets_max=values.parsed("maxOffsetsPerTrigger", _count, None),
-        trigger_size_max=values.parsed("maxBytesPerTrigger", _size, None),
-        trigger_offsets_min=_trigger_offsets_min(values),
-        trigger_delay_max_ms=_trigger_delay(values),
-        client_id=values.text("kafka.client.id") or "stablelog-spark",
-        timeout_ms=values.parsed("kafka.request.timeout.ms", _count, 30_000),
+        check_crc=values["checkCrc"],
+        filter_pushdown=values["filterPushdown"],
+        target_size=values["targetBytesPerTask"],
+        task_count_min=values["minPartitions"],
+        task_offsets_max=values["maxRecordsPerPartition"],
+        trigger_offsets_max=values["maxOffsetsPerTrigger"],
+        trigger_size_max=values["maxBytesPerTrigger"],
+        trigger_offsets_min=values["minOffsetsPerTrigger"],
+        trigger_delay_max_ms=values["maxTriggerDelay"],
+        client_id=values["kafka.client.id"],
+        timeout_ms=values["kafka.request.timeout.ms"],
     )
 
 
@@ -155,40 +138,40 @@ def write_options(given: Mapping[str, str]) -> WriteOptions:
         InvalidConfig: one is unknown, missing, contradictory or out of range; names it and the nearest right one.
     """
     values = _Values(given, WRITE)
-    bootstrap = values.text("kafka.bootstrap.servers")
+    bootstrap = values["kafka.bootstrap.servers"]
     if bootstrap is None:
         raise InvalidConfig("say where to write: option kafka.bootstrap.servers")
-    app_id, version = values.text("txnAppId"), values.parsed("txnVersion", _natural, None)
+    app_id, version = values["txnAppId"], values["txnVersion"]
     if (app_id is None) != (version is None):
         raise InvalidConfig("txnAppId and txnVersion go together: give both or none")
-    guarantee = values.choice("guarantee", GUARANTEES)
-    commit_group = values.text("commitGroup")
-    source_offsets = values.parsed("sourceOffsets", parse_offsets, None)
+    guarantee = values["guarantee"]
+    commit_group = values["commitGroup"]
+    source_offsets = values["sourceOffsets"]
     if source_offsets is not None and commit_group is None:
         raise InvalidConfig("sourceOffsets are committed to a group: option commitGroup says which")
     if guarantee == "at-least-once":
         for name in ("txnAppId", "commitGroup", "transactionGroup"):
-            if values.text(name) is not None:
+            if values.has(name):
                 raise InvalidConfig(
                     f"{name} is part of a joint commit, and guarantee=at-least-once does without one"
                 )
     return WriteOptions(
         bootstrap=bootstrap,
-        topic=values.text("topic"),
+        topic=values["topic"],
         guarantee=guarantee,
         app_id=app_id,
         version=version,
-        transaction_group=values.text("transactionGroup"),
-        transaction_timeout_ms=values.parsed("transactionTimeout", _duration, 600_000),
+        transaction_group=values["transactionGroup"],
+        transaction_timeout_ms=values["transactionTimeout"],
         commit_group=commit_group,
         source_offsets=source_offsets,
-        codec=values.choice("kafka.compression.type", CODECS),
-        batch_size_max=values.parsed("batchBytes", _batch_size, 1_000_000),
+        codec=values["kafka.compression.type"],
+        batch_size_max=values["batchBytes"],
         checkpoint=next(
             (value for name, value in given.items() if name.lower() == "checkpointlocation"), None
         ),
-        client_id=values.text("kafka.client.id") or "stablelog-spark",
-        timeout_ms=values.parsed("kafka.request.timeout.ms", _count, 30_000),
+        client_id=values["kafka.client.id"],
+        timeout_ms=values["kafka.request.timeout.ms"],
     )
 
 
@@ -197,10 +180,10 @@ class _Values:
 
     def __init__(self, given: Mapping[str, str], where: str) -> None:
         known = {name.lower(): name for name in (*OPTIONS, *WITHOUT_EFFECT)}
-        self._values: dict[str, str] = {}
+        self._texts: dict[str, str] = {}
         wanted = set(where.split(", "))
-        for lowered, value in sorted((name.lower(), value) for name, value in given.items()):
-            if lowered in SPARKS_OWN or (lowered == "path" and not value):
+        for lowered, text in sorted((name.lower(), text) for name, text in given.items()):
+            if lowered in SPARKS_OWN or (lowered == "path" and not text):
                 continue
             name = known.get(lowered)
             if name is None:
@@ -212,64 +195,45 @@ class _Values:
                     f"{name} is an option of {_places(OPTIONS[name].where)}, not of {_places(where)}"
                 )
             same = SAME.get(name, name)
-            if same in self._values and self._values[same] != value:
+            if self._texts.setdefault(same, text) != text:
                 other = next(one for one, known in SAME.items() if known == same)
                 raise InvalidConfig(f"{other} and {same} are the same option: give one of them")
-            self._values[same] = value
 
-    def text(self, name: str) -> str | None:
-        return (self._values.get(name) or "").strip() or None
+    def has(self, name: str) -> bool:
+        """Whether an option was given a text that is not empty."""
+        return bool(self._texts.get(name, "").strip())
 
-    def parsed(self, name: str, parse: Callable[[str], _T], default: _D) -> _T | _D:
-        value = self.text(name)
-        if value is None:
-            return default
-        try:
-            return parse(value)
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
-            raise InvalidConfig(
-                f"{name}={value!r} is not valid: {OPTIONS[name].valid}{_reason(error)}"
-            ) from error
+    def __getitem__(self, name: str) -> Any:
+        """The value of an option; that of its default if it was not given; None if it has no default.
 
-    def choice(self, name: str, choices: tuple[str, ...]) -> str:
-        value = (self.text(name) or choices[0]).lower()
-        if value not in choices:
-            raise InvalidConfig(f"{name}={value!r}: {' or '.join(choices)}")
-        return value
-
-    def boolean(self, name: str, default: bool) -> bool:
-        value = (self.text(name) or str(default)).lower()
-        if value not in ("true", "false"):
-            raise InvalidConfig(f"{name}={value!r}: true or false")
-        return value == "true"
+        Raises:
+            InvalidConfig: the value is not valid.
+        """
+        option = OPTIONS[name]
+        text = self._texts.get(name, "").strip() or option.default
+        return option.kind.read(name, text) if text else None
 
     def one_of(self, *names: str) -> str | None:
         """Which one of these options was given; None if none was."""
-        there = [name for name in names if name in self._values]
+        there = [name for name in names if name in self._texts]
         if len(there) > 1:
             raise InvalidConfig(f"{' and '.join(there)} say the same thing differently: give one of them")
         return there[0] if there else None
 
 
 def _unknown(name: str, known: Mapping[str, str]) -> str:
-    if hint := did_you_mean(name, known.values()):
-        return f"stablelog has no option {name!r}{hint}"
-    if name.startswith("kafka."):
+    hint = did_you_mean(name, known.values())
+    if not hint and name.startswith("kafka."):
         return (
             f"stablelog has no option {name!r}: of Kafka's client settings it has "
             f"{', '.join(sorted(option for option in OPTIONS if option.startswith('kafka.')))}"
         )
-    return f"stablelog has no option {name!r}; there are {', '.join(OPTIONS)}"
+    return f"stablelog has no option {name!r}{hint or '; there are ' + ', '.join(OPTIONS)}"
 
 
 def _places(where: str) -> str:
     names = {BATCH: "a batch read", STREAM: "a stream's read", WRITE: "a write"}
     return " or ".join(names[place] for place in where.split(", "))
-
-
-def _reason(error: Exception) -> str:
-    text = str(error)
-    return f" ({text})" if isinstance(error, ValueError) and text and "literal" not in text else ""
 
 
 def _check_place(bootstrap: str | None, path: str | None, scan: str, where: str) -> None:
@@ -288,7 +252,7 @@ def _check_place(bootstrap: str | None, path: str | None, scan: str, where: str)
 def _check_bounds(values: _Values, *, at_cuts: bool) -> None:
     by_times = ("startingOffsetsByTimestamp", "endingOffsetsByTimestamp")
     for name in by_times if at_cuts else ("startingCut", "endingCut"):
-        if values.text(name) is None:
+        if not values.has(name):
             continue
         if not at_cuts:
             raise InvalidConfig(f"{name} is of a read at cuts: give cut=true, too")
@@ -315,98 +279,25 @@ def check_commit_order(what: str, isolation: str, bootstrap: str | None, scan: s
 
 
 def _latest_if_late(values: _Values, starting: Bound) -> bool:
-    strategy = values.choice("startingOffsetsByTimestampStrategy", ("error", "latest"))
-    if values.text("startingOffsetsByTimestampStrategy") is not None and starting.kind not in TIMES:
+    name = "startingOffsetsByTimestampStrategy"
+    if values.has(name) and starting.kind not in TIMES:
         raise InvalidConfig(
-            "startingOffsetsByTimestampStrategy is about a time to begin at, which is not given: startingTimestamp or startingOffsetsByTimestamp"
+            f"{name} is about a time to begin at, which is not given: startingTimestamp or startingOffsetsByTimestamp"
         )
-    return strategy == "latest"
+    return bool(values[name] == "latest")
 
 
 def _bound(values: _Values, side: str, default: str) -> Bound:
     names = (f"{side}Offsets", f"{side}OffsetsByTimestamp", f"{side}Timestamp", f"{side}Cut")
-    name = values.one_of(*names)
-    if name == f"{side}Cut":
-        return Bound("cut", commit_sequence=values.parsed(name, _natural, 0))
-    if name == f"{side}Timestamp":
-        return Bound("timestamp", timestamp_ms=values.parsed(name, _natural, 0))
-    if name == f"{side}OffsetsByTimestamp":
-        return Bound("timestamps", by_partition=values.parsed(name, parse_timestamps, {}))
-    text = (values.text(f"{side}Offsets") or default).lower()
-    if text == "latest" or (text == "earliest" and side == "starting"):
-        return Bound(text)
-    if text == "earliest":
-        raise InvalidConfig("endingOffsets=earliest would read nothing: latest, or offsets")
-    found = values.parsed(f"{side}Offsets", parse_offsets, {})
-    if side == "ending" and any(offset == -2 for places in found.values() for offset in places.values()):
-        raise InvalidConfig("endingOffsets has -2 (earliest), which would read nothing")
-    return Bound("offsets", by_partition=found)
+    bound: Bound | None = values[values.one_of(*names) or names[0]]
+    return Bound(default) if bound is None else bound
 
 
-def _trigger_delay(values: _Values) -> int:
-    if values.text("maxTriggerDelay") is not None and values.text("minOffsetsPerTrigger") is None:
+def _check_trigger(values: _Values) -> None:
+    least, most = values["minOffsetsPerTrigger"], values["maxOffsetsPerTrigger"]
+    if least is None and values.has("maxTriggerDelay"):
         raise InvalidConfig("maxTriggerDelay says how long minOffsetsPerTrigger waits, which is not given")
-    return values.parsed("maxTriggerDelay", _duration, 15 * 60_000)
-
-
-def _trigger_offsets_min(values: _Values) -> int | None:
-    found = values.parsed("minOffsetsPerTrigger", _count, None)
-    most = values.parsed("maxOffsetsPerTrigger", _count, None)
-    if found is not None and most is not None and found > most:
+    if least is not None and most is not None and least > most:
         raise InvalidConfig(
-            f"minOffsetsPerTrigger={found} is more than maxOffsetsPerTrigger={most}: no micro-batch has as many"
+            f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}: no micro-batch has as many"
         )
-    return found
-
-
-def _pattern(text: str) -> str:
-    import re
-
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(str(error)) from error
-    return text
-
-
-def _natural(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError("less than 0")
-    if number > NUMBER_MAX:
-        raise ValueError("more than 64 bits")
-    return number
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError("less than 1")
-    return number
-
-
-def _size(text: str) -> int:
-    lowered = text.lower().removesuffix("b")
-    unit = _SIZES.get(lowered[-1:], 1)
-    return _count(lowered[:-1].strip() if unit > 1 else lowered) * unit
-
-
-def _batch_size(text: str) -> int:
-    size = _size(text)
-    if size > BATCH_SIZE_MAX:
-        raise ValueError("more than a request can hold, which is 100m")
-    return size
-
-
-def _duration(text: str) -> int:
-    lowered = text.lower().replace(" ", "")
-    for unit in ("ms", "s", "m", "h"):
-        if lowered.endswith(unit) and lowered.removesuffix(unit).isdigit():
-            return _within(_count(lowered.removesuffix(unit)) * _DURATIONS[unit])
-    return _within(_count(lowered))
-
-
-def _within(duration_ms: int) -> int:
-    if duration_ms > DURATION_MS_MAX:
-        raise ValueError("more than 24 days")
-    return duration_ms

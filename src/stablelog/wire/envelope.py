@@ -7,7 +7,7 @@ versions, sizes have two or four bytes.
 import struct
 
 from stablelog.varint import encode_uvarint, read_uvarint
-from stablelog.wire.guard import Buffer
+from stablelog.wire.guard import Buffer, Items
 
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
@@ -43,6 +43,20 @@ def read_size(data: Buffer, at: int, form: struct.Struct, *, flexible: bool) -> 
     if size > len(data) - at:
         raise ValueError(f"{size} bytes or items are claimed where {len(data) - at} bytes are left")
     return size, at
+
+
+def read_count(data: Buffer, at: int, what: str, items: Items, *, flexible: bool) -> tuple[int, int]:
+    """Read the size of an array that must not be null, and count its items. Return (size, position of the content).
+
+    Raises:
+        ValueError: the array is null, or has more items than bytes are left or than a message may have.
+        struct.error: the data ends inside the size.
+    """
+    count, at = read_size(data, at, INT32, flexible=flexible)
+    if count < 0:
+        raise ValueError(f"{what} is null")
+    items.take(count)
+    return count, at
 
 
 def read_text(data: Buffer, at: int, *, flexible: bool) -> tuple[str | None, int]:

@@ -1,22 +1,23 @@
 """Codec for Fetch, written by hand so that records are not copied.
 
 The records stay in the mapped segment (broker) or in the received frame (client). kio would copy them into and out of
-the message. The broker writes responses of versions 4 to 17: it builds the envelope and passes the records to the
-socket between the pieces of the envelope. The client writes a request for one partition, without a fetch session, and
+the message. The broker reads requests of versions 4 to 17 into one shape. It writes responses of the same versions: it
+builds the envelope and passes the records to the socket between the pieces of the envelope. The client writes a request for one partition, without a fetch session, and
 reads the response, both in versions 4 to 12; from version 13 on, topics have ids.
 
 What versions add: v5 log start; v7 error and session; v9 leader epoch; v11 rack and preferred replica; v12 flexible;
-v13 topic ids.
+v13 topic ids; v15 without the replica id.
 """
 
 import struct
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.wire.api import ApiKey
 from stablelog.wire.envelope import (
     INT32,
     INT64,
@@ -24,11 +25,11 @@ from stablelog.wire.envelope import (
     NULL_SIZE,
     encode_size,
     encode_text,
+    read_count,
     read_size,
     read_text,
 )
-from stablelog.wire.guard import skip_tagged_fields
-from stablelog.wire.messages import Buffer, response_header
+from stablelog.wire.guard import Buffer, Items, skip_tagged_fields
 
 VERSION_WITH_LOG_START = 5
 VERSION_WITH_SESSIONS = 7
@@ -36,15 +37,145 @@ VERSION_WITH_LEADER_EPOCH = 9
 VERSION_WITH_RACK = 11  # the version that adds the rack and the preferred replica
 VERSION_FLEXIBLE = 12
 VERSION_WITH_TOPIC_IDS = 13
+VERSION_WITHOUT_REPLICA = 15
 
 _PARTITION = struct.Struct(">ihqq")  # index, error, high watermark, last stable offset
 _ABORTED = struct.Struct(">qq")  # producer id, first offset
 _ERROR_AND_SESSION = struct.Struct(">hi")
 _REQUEST_HEAD = struct.Struct(">iiiib")  # replica, wait, minimum and maximum bytes, isolation level
+_LIMITS = struct.Struct(">iiib")  # wait, minimum and maximum bytes, isolation level
 _SESSION = struct.Struct(">ii")  # id, epoch
+UUID_SIZE = 16
 NO_REPLICA = INT32.pack(-1)
-NO_SESSION = _SESSION.pack(0, -1)
+NO_SESSION_ID, FINAL_EPOCH = 0, -1
+NO_SESSION = _SESSION.pack(NO_SESSION_ID, FINAL_EPOCH)
 NOT_SAID = -1  # leader epoch or log start that the client does not send
+
+
+class WantedPartition(NamedTuple):
+    """What a request asks of one partition.
+
+    Attributes:
+        size_max: bytes.
+        current_leader_epoch: -1 if the client does not say it.
+    """
+
+    partition: int
+    fetch_offset: int
+    size_max: int
+    current_leader_epoch: int
+
+
+class WantedTopic(NamedTuple):
+    """The partitions of one topic in a request. The topic has a name, or from version 13 on an id."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+    partitions: list[WantedPartition]
+
+
+class ForgottenTopic(NamedTuple):
+    """The partitions of one topic that a fetch session has to drop."""
+
+    name: str | None
+    topic_id: uuid.UUID | None
+    partitions: tuple[int, ...]
+
+
+class FetchRequest(NamedTuple):
+    """A Fetch request of any version.
+
+    Attributes:
+        is_committed: whether the isolation level is read_committed.
+        session_id: 0 without a session.
+        session_epoch: 0 for a full fetch that begins a session, -1 for one that does not.
+    """
+
+    wait_ms_max: int
+    size_min: int
+    size_max: int
+    is_committed: bool
+    session_id: int
+    session_epoch: int
+    topics: list[WantedTopic]
+    forgotten: list[ForgottenTopic]
+
+
+def decode_fetch_request(version: int, frame: Buffer, at: int) -> FetchRequest:
+    """Decode the body of a request that begins at `at`. Bytes behind the request are ignored.
+
+    Raises:
+        ValueError: a count or size cannot be true, a text is not UTF-8, or a field that must not be null is null.
+        struct.error: the frame ends too early.
+    """
+    data, items, flexible = memoryview(frame), Items(), version >= VERSION_FLEXIBLE
+    if version < VERSION_WITHOUT_REPLICA:
+        at += INT32.size
+    wait_ms_max, size_min, size_max, isolation = _LIMITS.unpack_from(data, at)
+    at += _LIMITS.size
+    session = NO_SESSION_ID, FINAL_EPOCH
+    if version >= VERSION_WITH_SESSIONS:
+        session = _SESSION.unpack_from(data, at)
+        at += _SESSION.size
+    topics: list[WantedTopic] = []
+    count, at = read_count(data, at, "topics", items, flexible=flexible)
+    for _ in range(count):
+        name, topic_id, at = _read_topic(version, data, at)
+        partitions, at = _read_partitions(version, data, at, items)
+        topics.append(WantedTopic(name, topic_id, partitions))
+    forgotten: list[ForgottenTopic] = []
+    if version >= VERSION_WITH_SESSIONS:
+        count, at = read_count(data, at, "forgotten topics", items, flexible=flexible)
+        for _ in range(count):
+            name, topic_id, at = _read_topic(version, data, at)
+            index_count, at = read_count(data, at, "partitions", items, flexible=flexible)
+            forgotten.append(ForgottenTopic(name, topic_id, struct.unpack_from(f">{index_count}i", data, at)))
+            at += index_count * INT32.size
+            if flexible:
+                at = skip_tagged_fields(data, at)
+    if version >= VERSION_WITH_RACK:
+        _, at = read_text(data, at, flexible=flexible)
+    if flexible:
+        skip_tagged_fields(data, at)
+    return FetchRequest(wait_ms_max, size_min, size_max, isolation == 1, *session, topics, forgotten)
+
+
+def _read_topic(version: int, data: memoryview, at: int) -> tuple[str | None, uuid.UUID | None, int]:
+    """Read the name or the id of a topic. Return also the position of the next field."""
+    if version >= VERSION_WITH_TOPIC_IDS:
+        content = bytes(data[at : at + UUID_SIZE])
+        topic_id = uuid.UUID(bytes=content)  # Raises ValueError if the data ends here.
+        return None, topic_id if any(content) else None, at + UUID_SIZE
+    name, at = read_text(data, at, flexible=version >= VERSION_FLEXIBLE)
+    if name is None:
+        raise ValueError("the name of a topic is null")
+    return name, None, at
+
+
+@cache
+def _partition_fields(version: int) -> tuple[struct.Struct, int, int]:
+    """The fields of a wanted partition: their format, and the places of leader epoch and fetch offset."""
+    has_epoch = version >= VERSION_WITH_LEADER_EPOCH
+    text = ">i" + "i" * has_epoch + "q" + "i" * (version >= VERSION_FLEXIBLE)
+    return struct.Struct(text + "q" * (version >= VERSION_WITH_LOG_START) + "i"), 1, 1 + has_epoch
+
+
+def _read_partitions(
+    version: int, data: memoryview, at: int, items: Items
+) -> tuple[list[WantedPartition], int]:
+    """Read the partitions of a topic, and the tagged fields of the topic."""
+    flexible = version >= VERSION_FLEXIBLE
+    form, epoch_at, offset_at = _partition_fields(version)
+    partitions = []
+    count, at = read_count(data, at, "partitions", items, flexible=flexible)
+    for _ in range(count):
+        fields = form.unpack_from(data, at)
+        at += form.size
+        epoch = fields[epoch_at] if offset_at > epoch_at else NOT_SAID
+        partitions.append(WantedPartition(fields[0], fields[offset_at], fields[-1], epoch))
+        if flexible:
+            at = skip_tagged_fields(data, at)
+    return partitions, skip_tagged_fields(data, at) if flexible else at
 
 
 @dataclass(slots=True)
@@ -87,8 +218,8 @@ def encode_fetch_response(
     flexible = version >= VERSION_FLEXIBLE
     topics = list(topics)
     out: list[Buffer] = []
-    envelope = bytearray(response_header(ApiKey.FETCH, version, correlation_id))
-    envelope += INT32.pack(0)  # throttle time
+    tags = NO_TAGS if flexible else b""
+    envelope = bytearray(INT32.pack(correlation_id) + tags + INT32.pack(0))  # The zero is the throttle time.
     if version >= VERSION_WITH_SESSIONS:
         envelope += _ERROR_AND_SESSION.pack(error.value, session_id)
     envelope += encode_size(len(topics), INT32, flexible=flexible)
@@ -104,13 +235,9 @@ def encode_fetch_response(
                 out.append(bytes(envelope))
                 out.extend(partition.records)
                 envelope = bytearray()
-            if flexible:
-                envelope += NO_TAGS
-        if flexible:
-            envelope += NO_TAGS
-    if flexible:
-        envelope += NO_TAGS
-    out.append(bytes(envelope))
+            envelope += tags
+        envelope += tags
+    out.append(bytes(envelope + tags))
     return out
 
 
@@ -126,10 +253,9 @@ def _write_partition(envelope: bytearray, version: int, partition: FetchedPartit
         envelope += encode_size(NULL_SIZE, INT32, flexible=flexible)
     else:
         envelope += encode_size(len(partition.aborted), INT32, flexible=flexible)
+        tags = NO_TAGS if flexible else b""
         for producer_id, first_offset in partition.aborted:
-            envelope += _ABORTED.pack(producer_id, first_offset)
-            if flexible:
-                envelope += NO_TAGS
+            envelope += _ABORTED.pack(producer_id, first_offset) + tags
     if version >= VERSION_WITH_RACK:
         envelope += NO_REPLICA
     envelope += encode_size(partition.size, INT32, flexible=flexible)

@@ -8,25 +8,29 @@ import importlib
 import io
 import struct
 import typing
+from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from stablelog.errors import Refused
+from stablelog.wire import fetch, produce
 from stablelog.wire.api import APIS, ApiKey
-from stablelog.wire.guard import checked, skip_tagged_fields
-from stablelog.wire.produce import VERSION_FLEXIBLE, decode_produce_request
+from stablelog.wire.guard import Buffer, checked, skip_tagged_fields
 from stablelog.wire.shapes import APIS_WITH_NEWER_ERRORS, error_for, reshape_request, reshape_response
 from stablelog.wire.versions import adapt, entity_in, refuse_nulls
-
-Buffer = bytes | bytearray | memoryview
 
 PREFIX = struct.Struct(">hhi")  # api key, api version, correlation id
 CLIENT_ID_SIZE = struct.Struct(">h")
 RESPONSE_HEADER = struct.Struct(">i")
+# The APIs whose messages are read and written without kio: the first flexible version, and the decoder of requests.
+BY_HAND: Final[dict[int, tuple[int, Callable[[int, Buffer, int], Any]]]] = {
+    ApiKey.PRODUCE: (produce.VERSION_FLEXIBLE, produce.decode_produce_request),
+    ApiKey.FETCH: (fetch.VERSION_FLEXIBLE, fetch.decode_fetch_request),
+}
 
 
 @cache
@@ -58,15 +62,11 @@ def import_messages(api_key: int, version: int) -> None:
 
     Without this call, the first request of the version imports it, which takes up to 25 ms of processor time.
     """
-    if version < APIS[api_key].served_from:
-        return  # the broker refuses requests of that version
-    if api_key == ApiKey.PRODUCE:
-        return  # decoded and encoded without kio's classes
+    if api_key in BY_HAND:
+        return
     newest = APIS[api_key].last_version
     _reader(api_key, version)
     message_class(api_key, newest, "request")
-    if api_key == ApiKey.FETCH:
-        return  # the response is encoded without kio's classes
     _writer(api_key, version)
     message_class(api_key, newest, "response")
 
@@ -80,8 +80,8 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
         frame: the request without its length prefix.
 
     Returns:
-        The client id and the request in its newest shape. Exceptions: a Fetch keeps the shape of its version, in which
-        topics have names or ids; a Produce has the one shape of `wire.produce`.
+        The client id and the request in its newest shape. A Produce and a Fetch have the shapes of `wire.produce` and
+        `wire.fetch`.
 
     Raises:
         Refused: the bytes are not a request of this API and version.
@@ -92,9 +92,10 @@ def decode_request(api_key: int, version: int, frame: Buffer) -> tuple[str | Non
             f"{ApiKey(api_key).snake_name} version {version} is older than record batches",
         )
     try:
-        if api_key == ApiKey.PRODUCE:
-            client_id, at = _read_header(frame, flexible=version >= VERSION_FLEXIBLE)
-            return client_id, decode_produce_request(version, frame, at)
+        if api_key in BY_HAND:
+            first_flexible, decode = BY_HAND[api_key]
+            client_id, at = _read_header(frame, flexible=version >= first_flexible)
+            return client_id, decode(version, frame, at)
         request_class = message_class(api_key, version, "request")
         client_id, at = _read_header(frame, flexible=request_class.__flexible__)
         if APIS[api_key].repeats_request and len(frame) - at <= _REPEATED_SIZE_MAX:
@@ -133,7 +134,7 @@ _decode_once = lru_cache(maxsize=1024)(_decode_body)
 
 def _newest_shape(api_key: int, version: int, request: Any) -> Any:
     newest = APIS[api_key].last_version
-    if api_key == ApiKey.FETCH or version == newest:
+    if version == newest:
         return request
     reshaped = reshape_request(api_key, version, request, _module(api_key, newest, "request"))
     return reshaped if reshaped is not None else adapt(request, message_class(api_key, newest, "request"))

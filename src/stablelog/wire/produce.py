@@ -23,6 +23,7 @@ from stablelog.wire.envelope import (
     NO_TAGS,
     encode_size,
     encode_text,
+    read_count,
     read_size,
     read_text,
 )
@@ -105,13 +106,13 @@ def decode_produce_request(version: int, frame: Buffer, at: int) -> ProduceReque
     transactional_id, at = read_text(data, at, flexible=flexible)
     acks, _timeout_ms = _ACKS_AND_TIMEOUT.unpack_from(data, at)
     topics = []
-    topic_count, at = _read_count(data, at + _ACKS_AND_TIMEOUT.size, "topics", items, flexible=flexible)
+    topic_count, at = read_count(data, at + _ACKS_AND_TIMEOUT.size, "topics", items, flexible=flexible)
     for _ in range(topic_count):
         name, at = read_text(data, at, flexible=flexible)
         if name is None:
             raise ValueError("the name of a topic is null")
         partitions = []
-        partition_count, at = _read_count(data, at, "partitions", items, flexible=flexible)
+        partition_count, at = read_count(data, at, "partitions", items, flexible=flexible)
         for _ in range(partition_count):
             (index,) = INT32.unpack_from(data, at)
             size, at = read_size(data, at + INT32.size, INT32, flexible=flexible)
@@ -127,35 +128,22 @@ def decode_produce_request(version: int, frame: Buffer, at: int) -> ProduceReque
     return ProduceRequest(transactional_id, acks, topics)
 
 
-def _read_count(data: memoryview, at: int, what: str, items: Items, *, flexible: bool) -> tuple[int, int]:
-    count, at = read_size(data, at, INT32, flexible=flexible)
-    if count < 0:
-        raise ValueError(f"{what} is null")
-    items.take(count)
-    return count, at
-
-
 def encode_produce_response(
     version: int, correlation_id: int, topics: Iterable[ProducedTopic]
 ) -> list[Buffer]:
     """Encode the response as a list of buffers, header first, without the length prefix."""
     flexible = version >= VERSION_FLEXIBLE
+    tags = NO_TAGS if flexible else b""
     topics = list(topics)
-    out = bytearray(INT32.pack(correlation_id))
-    if flexible:
-        out += NO_TAGS
+    out = bytearray(INT32.pack(correlation_id) + tags)
     out += encode_size(len(topics), INT32, flexible=flexible)
     for topic in topics:
         out += encode_text(topic.name, flexible=flexible)
         out += encode_size(len(topic.partitions), INT32, flexible=flexible)
         for partition in topic.partitions:
             _write_partition(out, version, partition)
-        if flexible:
-            out += NO_TAGS
-    out += INT32.pack(0)  # throttle time
-    if flexible:
-        out += NO_TAGS
-    return [bytes(out)]
+        out += tags
+    return [bytes(out + INT32.pack(0) + tags)]  # The zero is the throttle time.
 
 
 def _write_partition(out: bytearray, version: int, partition: ProducedPartition) -> None:

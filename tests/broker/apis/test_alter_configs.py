@@ -75,7 +75,7 @@ def other_value(setting):
 
 def in_effect(desk, setting, topic):
     """What a partition of the topic has of a setting, as text."""
-    value = getattr(desk.broker.topics.partition(topic, 0).config, FIELDS[setting.topic_name])
+    value = getattr(desk.broker.topics.partition(topic, 0).config, FIELDS[setting.topic])
     return ",".join(sorted(value)) if isinstance(value, frozenset) else str(value)
 
 
@@ -105,10 +105,10 @@ def test_a_dynamic_setting_counts_at_once_and_after_a_restart_until_it_is_delete
 
     async def conversation():
         async with opened(topics=("t",)) as desk:
-            own = desk.broker.topics.create("own", 1, {setting.topic_name: setting.default})
+            own = desk.broker.topics.create("own", 1, {setting.topic: setting.default})
             await changed(desk, (SET, setting.name, value))
             await check(desk)
-            assert own.configs == {setting.topic_name: setting.default}
+            assert own.configs == {setting.topic: setting.default}
             disk = desk.broker.disk
         async with opened(disk, topics=()) as desk:
             await check(desk)
@@ -122,8 +122,8 @@ def test_a_dynamic_setting_counts_at_once_and_after_a_restart_until_it_is_delete
 
     async def check(desk):
         assert await described(desk, setting.name) == (value, DYNAMIC)
-        assert await described(desk, setting.topic_name, (TOPIC, "t")) == (value, DYNAMIC)
-        assert await described(desk, setting.topic_name, (TOPIC, "own")) == (setting.default, OF_TOPIC)
+        assert await described(desk, setting.topic, (TOPIC, "t")) == (value, DYNAMIC)
+        assert await described(desk, setting.topic, (TOPIC, "own")) == (setting.default, OF_TOPIC)
         assert in_effect(desk, setting, "t") == value
         assert in_effect(desk, setting, "own") == setting.default
 
@@ -131,7 +131,7 @@ def test_a_dynamic_setting_counts_at_once_and_after_a_restart_until_it_is_delete
 
 
 def test_every_dynamic_setting_is_one_of_a_topic():
-    assert sorted(FIELDS) == sorted(setting.topic_name for setting in DYNAMIC_SETTINGS)
+    assert sorted(FIELDS) == sorted(setting.topic for setting in DYNAMIC_SETTINGS)
 
 
 def test_a_dynamic_setting_counts_before_one_that_the_broker_was_started_with():

@@ -5,16 +5,59 @@ Each has `async def handle(broker, request, context)`. Request and response have
 """
 
 import asyncio
+from collections.abc import Callable, Iterable
 from datetime import timedelta
+from typing import NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import Codes, PartitionState
+from stablelog.broker.turns import in_turns
 from stablelog.errors import Refused, Unavailable
 from stablelog.types import TopicPartition
 
+__all__ = [
+    "NO_THROTTLE",
+    "Broker",
+    "Context",
+    "check_marked",
+    "code_for",
+    "durable_code",
+    "for_each",
+]
+
 NO_THROTTLE = timedelta(0)
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Context(NamedTuple):
+    """The client that sent a request, and the version of the request.
+
+    Attributes:
+        appending: the lock of the client's connection: see `Connection.appending`.
+    """
+
+    api_version: int
+    correlation_id: int
+    client_id: str | None
+    client_host: str
+    appending: asyncio.Lock
+
+
+async def for_each(
+    items: Iterable[Item], answer: Callable[[Item], Result], *, at_once: int = 1
+) -> tuple[Result, ...]:
+    """The answers for the items, in their order. If that takes long, other tasks run in between (see `in_turns`)."""
+    return tuple([answer(item) async for item in in_turns(items, at_once=at_once)])
+
+
+def code_for(broker: Broker, error: Exception, codes: Codes) -> ErrorCode:
+    """The code for an error at one partition, one of PARTITION_ERRORS. The broker logs damage and disk errors once."""
+    broker.damage_log.note(error)
+    return codes.of_error(error)
 
 
 def check_marked(broker: Broker, target: TopicPartition, code: ErrorCode | None) -> None:

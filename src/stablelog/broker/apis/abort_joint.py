@@ -6,18 +6,16 @@ sent when the decision is durable and the markers are written. While the disk is
 transactions to abort is refused.
 """
 
-from typing import Any
-
 from kio.static.primitive import i64
 
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import Broker, Context
 from stablelog.coordinators.transactions.joint.coordinator import AbortAnswer, ChildShown
 from stablelog.errors import Refused
 from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import AbortJointRequest, AbortJointResponse
 
 
-async def handle(broker: Broker, request: AbortJointRequest, _context: Any) -> AbortJointResponse:
+async def handle(broker: Broker, request: AbortJointRequest, _context: Context) -> AbortJointResponse:
     """Handle the request."""
     name = JointName(request.group, request.key)
     children = [ChildShown(c.transactional_id, c.producer_id, c.producer_epoch) for c in request.children]

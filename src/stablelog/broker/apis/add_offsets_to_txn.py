@@ -3,21 +3,20 @@
 Behaviour: committed offsets belong to no transaction group, so every transaction may commit them.
 """
 
-from typing import Any
-
 from kio.schema.add_offsets_to_txn.v4.request import AddOffsetsToTxnRequest
 from kio.schema.add_offsets_to_txn.v4.response import AddOffsetsToTxnResponse
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
 from stablelog.errors import Refused
 
 OFFSETS_PARTITION = (CONSUMER_OFFSETS_TOPIC, 0)
 
 
-async def handle(broker: Broker, request: AddOffsetsToTxnRequest, context: Any) -> AddOffsetsToTxnResponse:
+async def handle(
+    broker: Broker, request: AddOffsetsToTxnRequest, context: Context
+) -> AddOffsetsToTxnResponse:
     """Handle the request."""
     if not request.group_id:
         return AddOffsetsToTxnResponse(throttle_time=NO_THROTTLE, error_code=ErrorCode.invalid_group_id)

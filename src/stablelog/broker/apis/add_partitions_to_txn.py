@@ -7,9 +7,10 @@ not wait for the disk: the response to a produced batch of the transaction does,
 Version notes: v4+ is for brokers: several transactions, and `verifyOnly`, which does not check for offline partitions.
 """
 
-from typing import Any
-
-from kio.schema.add_partitions_to_txn.v5.request import AddPartitionsToTxnRequest
+from kio.schema.add_partitions_to_txn.v5.request import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTransaction,
+)
 from kio.schema.add_partitions_to_txn.v5.response import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnResponse,
@@ -18,8 +19,7 @@ from kio.schema.add_partitions_to_txn.v5.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.partition_state import CODES, PartitionState
 from stablelog.broker.topic_names import is_internal
 from stablelog.broker.turns import AT_ONCE_MAX, in_turns
@@ -38,7 +38,7 @@ def _refusal(broker: Broker, target: TopicPartition, *, verify_only: bool) -> Er
     return (VERIFY_CODES if verify_only else ADD_CODES).of(state)
 
 
-def _allow_abort(broker: Broker, asked: Any) -> None:
+def _allow_abort(broker: Broker, asked: AddPartitionsToTxnTransaction) -> None:
     """Allow the producer to abort although its transaction has not begun, as librdkafka does after a refusal.
 
     An open transaction can be aborted anyway, and continues if the client retries.
@@ -57,7 +57,9 @@ def _is_refused(broker: Broker, transactional_id: str, name: str) -> bool:
     return False
 
 
-async def _add(broker: Broker, asked: Any, api_version: int) -> dict[TopicPartition, ErrorCode]:
+async def _add(
+    broker: Broker, asked: AddPartitionsToTxnTransaction, api_version: int
+) -> dict[TopicPartition, ErrorCode]:
     targets = [(topic.name, index) for topic in asked.topics for index in topic.partitions]
     refused = {
         target: _refusal(broker, target, verify_only=asked.verify_only)
@@ -103,7 +105,7 @@ async def _add(broker: Broker, asked: Any, api_version: int) -> dict[TopicPartit
 
 
 async def handle(
-    broker: Broker, request: AddPartitionsToTxnRequest, context: Any
+    broker: Broker, request: AddPartitionsToTxnRequest, context: Context
 ) -> AddPartitionsToTxnResponse:
     """Handle the request."""
     async with context.appending:

@@ -4,8 +4,7 @@ Version notes: v3 flexible, with features; v4 features whose minimum version is 
 a request of an unknown version gets a v0 response with error 35.
 """
 
-from typing import Any
-
+from kio.schema.api_versions.v4.request import ApiVersionsRequest
 from kio.schema.api_versions.v4.response import (
     ApiVersion,
     ApiVersionsResponse,
@@ -14,15 +13,14 @@ from kio.schema.api_versions.v4.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.wire.api import APIS
 
 # transaction.version 2: an epoch for each transaction (KIP-890). Clients that support it use it.
 FEATURES = {"transaction.version": (0, 2, 2)}
 
 
-def answer(_broker: Broker, error: ErrorCode = ErrorCode.none) -> ApiVersionsResponse:
+def answer(error: ErrorCode = ErrorCode.none) -> ApiVersionsResponse:
     """Make the response: all APIs, versions and features."""
     return ApiVersionsResponse(
         error_code=error,
@@ -44,6 +42,6 @@ def answer(_broker: Broker, error: ErrorCode = ErrorCode.none) -> ApiVersionsRes
     )
 
 
-async def handle(broker: Broker, _request: Any, _context: Any) -> ApiVersionsResponse:
+async def handle(_broker: Broker, _request: ApiVersionsRequest, _context: Context) -> ApiVersionsResponse:
     """Handle the request."""
-    return answer(broker)
+    return answer()

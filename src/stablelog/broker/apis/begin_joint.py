@@ -6,18 +6,16 @@ come later. A run of a lower order never takes a version from a run of a higher 
 asks for the state. The response is sent when the decision is durable.
 """
 
-from typing import Any
-
 from kio.static.primitive import i64
 
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import Broker, Context
 from stablelog.coordinators.transactions.joint.coordinator import BeginAnswer
 from stablelog.errors import Refused
 from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import BeginJointRequest, BeginJointResponse
 
 
-async def handle(broker: Broker, request: BeginJointRequest, _context: Any) -> BeginJointResponse:
+async def handle(broker: Broker, request: BeginJointRequest, _context: Context) -> BeginJointResponse:
     """Handle the request."""
     name = JointName(request.group, request.key)
     try:

@@ -8,14 +8,12 @@ a restart, gets the same response, with `already`.
 """
 
 from collections import defaultdict
-from typing import Any
 
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
-from stablelog.broker.apis import check_marked
+from stablelog.broker.apis import Broker, Context, check_marked
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
-from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES
 from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.coordinators.consumer_groups.coordinator import OffsetCommit
@@ -115,7 +113,7 @@ async def _commit(broker: Broker, request: CommitJointRequest) -> CommitAnswer:
     return await group.carry_out(decision)
 
 
-async def handle(broker: Broker, request: CommitJointRequest, _context: Any) -> CommitJointResponse:
+async def handle(broker: Broker, request: CommitJointRequest, _context: Context) -> CommitJointResponse:
     """Handle the request."""
     try:
         answer = await _commit(broker, request)

@@ -1,13 +1,11 @@
 """CreatePartitions (37): add partitions to a topic."""
 
-from typing import Any
-
 from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
 from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.topic_names import check_not_own
 from stablelog.broker.turns import in_turns
 from stablelog.errors import Refused
 
@@ -16,11 +14,8 @@ async def _add(
     broker: Broker, asked: CreatePartitionsTopic, *, validate_only: bool
 ) -> CreatePartitionsTopicResult:
     try:
-        topic = broker.topics.get(asked.name)
-        if topic is None:
-            raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {asked.name!r}")
-        if topic.is_internal:
-            raise Refused(ErrorCode.invalid_topic_exception, f"{asked.name} is the broker's own")
+        topic = broker.topics.named(asked.name)
+        check_not_own(asked.name)
         if asked.assignments is not None and (
             len(asked.assignments) != asked.count - topic.partition_count
             or any(assignment.broker_ids != (broker.node_id,) for assignment in asked.assignments)
@@ -42,7 +37,9 @@ async def _add(
     return CreatePartitionsTopicResult(name=asked.name, error_code=ErrorCode.none)
 
 
-async def handle(broker: Broker, request: CreatePartitionsRequest, _context: Any) -> CreatePartitionsResponse:
+async def handle(
+    broker: Broker, request: CreatePartitionsRequest, _context: Context
+) -> CreatePartitionsResponse:
     """Handle each topic on its own; one that fails does not affect the others."""
     return CreatePartitionsResponse(
         throttle_time=NO_THROTTLE,

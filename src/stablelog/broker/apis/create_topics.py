@@ -4,7 +4,6 @@ Version notes: v4 -1 for the broker's default counts; v5 the response contains t
 """
 
 from collections import Counter
-from typing import Any
 
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.create_topics.v7.response import (
@@ -14,9 +13,8 @@ from kio.schema.create_topics.v7.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.apis.describe_configs import topic_config_values
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis.config_resources import topic_config_values
 from stablelog.broker.topic import Topic
 from stablelog.broker.turns import in_turns
 from stablelog.errors import Refused
@@ -87,7 +85,7 @@ async def _create(broker: Broker, asked: CreatableTopic, *, validate_only: bool)
     )
 
 
-async def handle(broker: Broker, request: CreateTopicsRequest, _context: Any) -> CreateTopicsResponse:
+async def handle(broker: Broker, request: CreateTopicsRequest, _context: Context) -> CreateTopicsResponse:
     """Handle each topic on its own; one that fails does not affect the others."""
     named = Counter(topic.name for topic in request.topics)
     results = []

@@ -1,15 +1,12 @@
 """DeleteGroups (42): delete consumer groups without members, with all their offsets."""
 
-from typing import Any
-
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
 from kio.schema.delete_groups.v2.response import DeletableGroupResult, DeleteGroupsResponse
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 
 
-async def handle(broker: Broker, request: DeleteGroupsRequest, _context: Any) -> DeleteGroupsResponse:
+async def handle(broker: Broker, request: DeleteGroupsRequest, _context: Context) -> DeleteGroupsResponse:
     """Handle each group on its own; one that fails does not affect the others."""
     codes = await broker.groups.carry_out(
         broker.groups.coordinator.delete_groups(request.groups_names, now_ms=broker.now_ms())

@@ -6,9 +6,9 @@ keeps its log start in a file of its own. Kafka's checkpoint of log start offset
 """
 
 import logging
-from typing import Any
+from functools import partial
 
-from kio.schema.delete_records.v2.request import DeleteRecordsRequest
+from kio.schema.delete_records.v2.request import DeleteRecordsPartition, DeleteRecordsRequest
 from kio.schema.delete_records.v2.response import (
     DeleteRecordsPartitionResult,
     DeleteRecordsResponse,
@@ -16,11 +16,9 @@ from kio.schema.delete_records.v2.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
-from stablelog.broker.topic_names import is_internal
-from stablelog.broker.turns import in_turns
+from stablelog.broker.topic_names import check_not_own
 from stablelog.errors import Refused
 
 HIGH_WATERMARK = -1
@@ -29,13 +27,12 @@ PARTITION_CODES = CODES["DeleteRecords"]
 log = logging.getLogger(__name__)
 
 
-async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Any) -> DeleteRecordsResponse:
+async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Context) -> DeleteRecordsResponse:
     """Handle the request."""
 
-    def delete(name: str, asked: Any) -> DeleteRecordsPartitionResult:
+    def delete(name: str, asked: DeleteRecordsPartition) -> DeleteRecordsPartitionResult:
         try:
-            if is_internal(name):
-                raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own")
+            check_not_own(name)
             partition = broker.topics.partition(name, asked.partition_index, PARTITION_CODES)
             before = partition.high_watermark if asked.offset == HIGH_WATERMARK else asked.offset
             start = broker.reserve.attempt(lambda: partition.delete_records(before), frees=True)
@@ -56,7 +53,7 @@ async def handle(broker: Broker, request: DeleteRecordsRequest, _context: Any) -
         [
             DeleteRecordsTopicResult(
                 name=topic.name,
-                partitions=tuple([delete(topic.name, p) async for p in in_turns(topic.partitions)]),
+                partitions=await for_each(topic.partitions, partial(delete, topic.name)),
             )
             for topic in request.topics
         ]

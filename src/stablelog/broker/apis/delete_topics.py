@@ -1,17 +1,14 @@
 """DeleteTopics (20): delete topics. Version notes: v6 by name or by topic id."""
 
-from typing import Any
-
-from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.errors import Refused
 
 
-async def _delete(broker: Broker, asked: Any) -> DeletableTopicResult:
+async def _delete(broker: Broker, asked: DeleteTopicState) -> DeletableTopicResult:
     name = asked.name if asked.name is not None else broker.topics.name_of(asked.topic_id)
     try:
         if not broker.config["delete.topic.enable"]:
@@ -26,7 +23,7 @@ async def _delete(broker: Broker, asked: Any) -> DeletableTopicResult:
     return DeletableTopicResult(name=name, topic_id=asked.topic_id, error_code=ErrorCode.none)
 
 
-async def handle(broker: Broker, request: DeleteTopicsRequest, _context: Any) -> DeleteTopicsResponse:
+async def handle(broker: Broker, request: DeleteTopicsRequest, _context: Context) -> DeleteTopicsResponse:
     """Handle each topic on its own; one that fails does not affect the others."""
     results = [await _delete(broker, asked) for asked in request.topics]
     return DeleteTopicsResponse(throttle_time=NO_THROTTLE, responses=tuple(results))

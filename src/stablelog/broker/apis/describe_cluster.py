@@ -1,18 +1,17 @@
 """DescribeCluster (60): the cluster's only broker."""
 
-from typing import Any
-
 from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
 from kio.schema.describe_cluster.v1.response import DescribeClusterBroker, DescribeClusterResponse
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 
 BROKERS = 1  # the endpoint type; 2 asks for controllers, which only KRaft has
 
 
-async def handle(broker: Broker, request: DescribeClusterRequest, _context: Any) -> DescribeClusterResponse:
+async def handle(
+    broker: Broker, request: DescribeClusterRequest, _context: Context
+) -> DescribeClusterResponse:
     """Handle the request."""
     host, port = broker.advertised
     known = request.endpoint_type == BROKERS

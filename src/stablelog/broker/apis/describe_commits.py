@@ -5,12 +5,10 @@ commits. Records outside transactions stand between the listed transactions, or 
 the request asks for that.
 """
 
-from typing import Any
-
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i64
 
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import Broker, Context, code_for
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
 from stablelog.errors import Refused
 from stablelog.views.commit_ordered import CommitOrderedPartition
@@ -24,13 +22,15 @@ from stablelog.wire.extension.commits import (
 PARTITION_CODES = CODES["DescribeCommits"]
 
 
-async def handle(broker: Broker, request: DescribeCommitsRequest, _context: Any) -> DescribeCommitsResponse:
+async def handle(
+    broker: Broker, request: DescribeCommitsRequest, _context: Context
+) -> DescribeCommitsResponse:
     """Handle the request without an await: the view's index holds everything."""
     try:
         return _describe(broker, request)
     except PARTITION_ERRORS as error:
-        broker.damage_log.note(error)
-        return DescribeCommitsResponse(error_code=PARTITION_CODES.of_error(error), error_message=str(error))
+        code = code_for(broker, error, PARTITION_CODES)
+        return DescribeCommitsResponse(error_code=code, error_message=str(error))
 
 
 def _describe(broker: Broker, request: DescribeCommitsRequest) -> DescribeCommitsResponse:
@@ -41,8 +41,6 @@ def _describe(broker: Broker, request: DescribeCommitsRequest) -> DescribeCommit
             f"{request.topic!r} is in the order of its writes, in which transactions lie across each other: this "
             "needs a topic made with stablelog.order=commit",
         )
-    topic = broker.topics.get(request.topic)
-    assert topic is not None, "it has this partition"
     view = partition.view
     start = int(request.offset)
     if request.commit_sequence > 0:
@@ -51,7 +49,7 @@ def _describe(broker: Broker, request: DescribeCommitsRequest) -> DescribeCommit
     found = view.transactions(start, count_max, with_outside=request.with_outside)
     return DescribeCommitsResponse(
         error_code=ErrorCode.none,
-        topic_id=topic.topic_id,
+        topic_id=broker.topics.named(request.topic).topic_id,
         log_start_offset=i64(view.start_offset),
         end_offset=i64(view.end_offset),
         commits=tuple(

@@ -11,12 +11,10 @@ partitions are open: the response is COORDINATOR_LOAD_IN_PROGRESS, or KAFKA_STOR
 one of them is offline. The same holds for an R that a client got before the start.
 """
 
-from typing import Any
-
 from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32, i64
 
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import Broker, Context, code_for
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, PartitionState
 from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.errors import Refused
@@ -42,11 +40,8 @@ def _partitions(broker: Broker, name: str) -> list[CommitOrderedPartition]:
     Raises:
         Refused: the topic does not exist or is not commit-ordered, or one of its partitions is not open.
     """
-    topic = broker.topics.get(name)
-    if topic is None:
-        raise PARTITION_CODES.refusal(PartitionState.UNKNOWN, f"there is no topic {name!r}")
     partitions = []
-    for index in range(topic.partition_count):
+    for index in range(broker.topics.named(name).partition_count):
         partition = broker.topics.partition(name, index, PARTITION_CODES)
         if not isinstance(partition, CommitOrderedPartition):
             raise Refused(
@@ -124,7 +119,7 @@ def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, aske
     )
 
 
-async def handle(broker: Broker, request: DescribeCutRequest, _context: Any) -> DescribeCutResponse:
+async def handle(broker: Broker, request: DescribeCutRequest, _context: Context) -> DescribeCutResponse:
     """Handle the request without an await, so that R and all offsets belong to the same moment."""
     try:
         group = _group(broker, request)
@@ -136,8 +131,8 @@ async def handle(broker: Broker, request: DescribeCutRequest, _context: Any) -> 
             for name in request.topics
         )
     except PARTITION_ERRORS as error:
-        broker.damage_log.note(error)
-        return DescribeCutResponse(error_code=PARTITION_CODES.of_error(error), error_message=str(error))
+        code = code_for(broker, error, PARTITION_CODES)
+        return DescribeCutResponse(error_code=code, error_message=str(error))
     holders = tuple(
         CutHolder(
             commit_sequence=i64(sequence),

@@ -4,8 +4,6 @@ Version notes: v3+ authorized operations; v4+ instance ids; before v6 a group th
 without an error.
 """
 
-from typing import Any
-
 from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
 from kio.schema.describe_groups.v6.response import (
     DescribedGroup,
@@ -14,8 +12,7 @@ from kio.schema.describe_groups.v6.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.coordinators.consumer_groups.answers import DescribedGroup as Description
 
 NOT_FOUND_VERSION = 6
@@ -48,7 +45,7 @@ def _group(described: Description, operations: int, api_version: int) -> Describ
     )
 
 
-async def handle(broker: Broker, request: DescribeGroupsRequest, context: Any) -> DescribeGroupsResponse:
+async def handle(broker: Broker, request: DescribeGroupsRequest, context: Context) -> DescribeGroupsResponse:
     """Handle the request."""
     described = await broker.groups.carry_out(
         broker.groups.coordinator.describe(dict.fromkeys(request.groups))

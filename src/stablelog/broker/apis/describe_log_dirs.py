@@ -8,7 +8,6 @@ full.
 
 import os
 from pathlib import Path
-from typing import Any
 
 from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
 from kio.schema.describe_log_dirs.v4.response import (
@@ -19,12 +18,13 @@ from kio.schema.describe_log_dirs.v4.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.partition_state import PartitionState
 
 
-async def handle(broker: Broker, request: DescribeLogDirsRequest, _context: Any) -> DescribeLogDirsResponse:
+async def handle(
+    broker: Broker, request: DescribeLogDirsRequest, _context: Context
+) -> DescribeLogDirsResponse:
     """Handle the request. Topics that do not exist and partitions that are not open are left out."""
     if request.topics is None:
         wanted = {topic.name: sorted(topic.partitions) for topic in broker.topics}

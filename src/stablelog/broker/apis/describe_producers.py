@@ -1,7 +1,5 @@
 """DescribeProducers (61): the producers of a partition and their open transactions (KIP-664)."""
 
-from typing import Any
-
 from kio.schema.describe_producers.v0.request import DescribeProducersRequest
 from kio.schema.describe_producers.v0.response import (
     DescribeProducersResponse,
@@ -11,16 +9,27 @@ from kio.schema.describe_producers.v0.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
 from stablelog.broker.turns import in_turns
+from stablelog.log.model import ProducerDescription
 
 PARTITION_CODES = CODES["DescribeProducers"]
 
 
+def _state(producer: ProducerDescription) -> ProducerState:
+    return ProducerState(
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        last_sequence=producer.last_sequence,
+        last_timestamp=producer.last_timestamp_ms,
+        coordinator_epoch=producer.coordinator_epoch,
+        current_txn_start_offset=producer.current_txn_start_offset,
+    )
+
+
 async def handle(
-    broker: Broker, request: DescribeProducersRequest, _context: Any
+    broker: Broker, request: DescribeProducersRequest, _context: Context
 ) -> DescribeProducersResponse:
     """Handle the request."""
 
@@ -37,19 +46,7 @@ async def handle(
         return PartitionResponse(
             partition_index=index,
             error_code=ErrorCode.none,
-            active_producers=tuple(
-                [
-                    ProducerState(
-                        producer_id=producer.producer_id,
-                        producer_epoch=producer.producer_epoch,
-                        last_sequence=producer.last_sequence,
-                        last_timestamp=producer.last_timestamp_ms,
-                        coordinator_epoch=producer.coordinator_epoch,
-                        current_txn_start_offset=producer.current_txn_start_offset,
-                    )
-                    async for producer in in_turns(producers)
-                ]
-            ),
+            active_producers=await for_each(producers, _state),
         )
 
     return DescribeProducersResponse(

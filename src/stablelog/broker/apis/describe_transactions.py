@@ -1,7 +1,6 @@
 """DescribeTransactions (65): the coordinator's state of transactional ids (KIP-664)."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from kio.schema.describe_transactions.v0.request import DescribeTransactionsRequest
 from kio.schema.describe_transactions.v0.response import (
@@ -11,8 +10,7 @@ from kio.schema.describe_transactions.v0.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.turns import in_turns
 
 NEVER = datetime.fromtimestamp(-0.001, UTC)  # -1 on the wire
@@ -48,7 +46,7 @@ def _describe(broker: Broker, transactional_id: str) -> TransactionState:
 
 
 async def handle(
-    broker: Broker, request: DescribeTransactionsRequest, _context: Any
+    broker: Broker, request: DescribeTransactionsRequest, _context: Context
 ) -> DescribeTransactionsResponse:
     """Handle the request."""
     return DescribeTransactionsResponse(

@@ -6,17 +6,14 @@ disk is full, a request that would be recorded without ending an open transactio
 Version notes: v5 transaction version 2: the response contains the producer id and epoch of the next transaction.
 """
 
-from typing import Any
-
 from kio.schema.end_txn.v5.request import EndTxnRequest
 from kio.schema.end_txn.v5.response import EndTxnResponse
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.errors import Refused
 
 
-async def handle(broker: Broker, request: EndTxnRequest, context: Any) -> EndTxnResponse:
+async def handle(broker: Broker, request: EndTxnRequest, context: Context) -> EndTxnResponse:
     """Handle the request."""
     try:
         group = broker.transactions.of_id(request.transactional_id)

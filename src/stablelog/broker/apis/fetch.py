@@ -12,14 +12,12 @@ Version notes: v4 isolation; v5 log start; v7 sessions (KIP-227); v12 the last f
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from datetime import timedelta
 from errno import EIO
-from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.broker.apis import Broker, Context, code_for
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
-from stablelog.broker.broker import Broker
 from stablelog.broker.fetch_sessions import FINAL_EPOCH, FULL_FETCH_EPOCH, NO_SESSION, FetchSession, Wanted
 from stablelog.broker.long_messages import ENTRY_COUNT_MAX
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
@@ -30,56 +28,45 @@ from stablelog.env.pages import is_in_memory, populate
 from stablelog.errors import DiskError, Refused, Unproven
 from stablelog.log.partition import Isolation, Partition
 from stablelog.types import TopicPartition
-from stablelog.wire.fetch import FetchedPartition, FetchedTopic, encode_fetch_response
+from stablelog.wire.fetch import (
+    FetchedPartition,
+    FetchedTopic,
+    FetchRequest,
+    ForgottenTopic,
+    WantedTopic,
+    encode_fetch_response,
+)
 
-MILLISECOND = timedelta(milliseconds=1)
 COLD_SIZE_MIN = 64 << 10  # Smaller records are sent without a check whether their pages are in memory.
 UNKNOWN_ID_PREFIX = "?"  # Prefix for the id of a topic without a known name; no topic name begins so.
 
 
-def _topic_name(broker: Broker, topic: Any) -> str:
-    if hasattr(topic, "topic"):
-        return str(topic.topic)
-    return broker.topics.name_of(topic.topic_id) or f"{UNKNOWN_ID_PREFIX}{topic.topic_id}"
+def _topic_name(broker: Broker, topic: WantedTopic | ForgottenTopic) -> str:
+    return topic.name or broker.topics.name_of(topic.topic_id) or f"{UNKNOWN_ID_PREFIX}{topic.topic_id}"
 
 
-async def _wanted(broker: Broker, request: Any) -> "OrderedDict[TopicPartition, Wanted]":
-    wanted: OrderedDict[TopicPartition, Wanted] = OrderedDict()
-    for topic in request.topics:
-        name = _topic_name(broker, topic)
-        async for asked in in_turns(topic.partitions):
-            wanted[name, asked.partition] = Wanted(
-                fetch_offset=asked.fetch_offset,
-                size_max=asked.partition_max_bytes,
-                current_leader_epoch=getattr(asked, "current_leader_epoch", -1),
-                last_fetched_epoch=getattr(asked, "last_fetched_epoch", -1),
-                topic_id=getattr(topic, "topic_id", None),
-            )
-    return wanted
-
-
-async def _session(broker: Broker, request: Any) -> FetchSession:
+async def _session(broker: Broker, request: FetchRequest) -> FetchSession:
     """Find or begin the session of this request.
 
     Raises:
         Refused: the session does not exist any more, or its epoch does not match.
     """
-    session_id, epoch = (
-        getattr(request, "session_id", NO_SESSION),
-        getattr(request, "session_epoch", FINAL_EPOCH),
-    )
-    wanted = await _wanted(broker, request)
+    wanted: OrderedDict[TopicPartition, Wanted] = OrderedDict()
+    for topic in request.topics:
+        name = _topic_name(broker, topic)
+        async for asked in in_turns(topic.partitions):
+            wanted[name, asked.partition] = Wanted(
+                asked.fetch_offset, asked.size_max, asked.current_leader_epoch, topic.topic_id
+            )
     sessions = broker.fetch_sessions
-    if epoch in (FULL_FETCH_EPOCH, FINAL_EPOCH):
-        if session_id != NO_SESSION:
-            sessions.end(session_id)
-        return sessions.begin(wanted, keep=epoch == FULL_FETCH_EPOCH)
+    if request.session_epoch in (FULL_FETCH_EPOCH, FINAL_EPOCH):
+        if request.session_id != NO_SESSION:
+            sessions.end(request.session_id)
+        return sessions.begin(wanted, keep=request.session_epoch == FULL_FETCH_EPOCH)
     forgotten = [
-        (_topic_name(broker, topic), index)
-        for topic in request.forgotten_topics_data
-        for index in topic.partitions
+        (_topic_name(broker, topic), index) for topic in request.forgotten for index in topic.partitions
     ]
-    return sessions.resume(session_id, epoch, wanted, forgotten)
+    return sessions.resume(request.session_id, request.session_epoch, wanted, forgotten)
 
 
 def _read(
@@ -117,8 +104,7 @@ def _read(
         if ahead is not None:
             broker.proofs.request(partition, ahead)
     except PARTITION_ERRORS as error:
-        broker.damage_log.note(error)
-        return FetchedPartition(index, error=codes.of_error(error)), None
+        return FetchedPartition(index, error=code_for(broker, error, codes)), None
     answer.records = read.buffers
     if read.aborted is not None and read.buffers:
         answer.aborted = [(txn.producer_id, txn.first_offset) for txn in read.aborted]
@@ -181,8 +167,7 @@ async def _bring_in(broker: Broker, found: Found, codes: Codes) -> None:
                 await in_thread(broker.read_threads, populate, view)
             except OSError as error:
                 failed = DiskError(f"reading {key[0]}-{key[1]} failed", error.errno or EIO)
-                broker.damage_log.note(failed)
-                found.answers[key] = FetchedPartition(key[1], error=codes.of_error(failed))
+                found.answers[key] = FetchedPartition(key[1], error=code_for(broker, failed, codes))
                 break
 
 
@@ -200,7 +185,7 @@ async def _topics_of(
         wanted.told = told if answer.error is ErrorCode.none else None
         name = key[0]
         if name not in topics:
-            topics[name] = FetchedTopic(name, wanted.topic_id, [])  # type: ignore[arg-type]
+            topics[name] = FetchedTopic(name, wanted.topic_id, [])
         topics[name].partitions.append(answer)
     if session.session_id != NO_SESSION:
         # Partitions with records move to the back, so that the next response begins with the others.
@@ -210,24 +195,24 @@ async def _topics_of(
     return list(topics.values())
 
 
-async def handle(broker: Broker, request: Any, context: Any) -> list[Buffer]:
+async def handle(broker: Broker, request: FetchRequest, context: Context) -> list[Buffer]:
     """Read, wait if there is too little, and encode the response."""
     version, correlation_id = context.api_version, context.correlation_id
     try:
         session = await _session(broker, request)
     except Refused as refused:
         return encode_fetch_response(version, correlation_id, refused.code, NO_SESSION, ())
-    incremental = getattr(request, "session_epoch", FINAL_EPOCH) not in (FULL_FETCH_EPOCH, FINAL_EPOCH)
-    isolation = Isolation.READ_COMMITTED if request.isolation_level == 1 else Isolation.READ_UNCOMMITTED
-    size_max = min(request.max_bytes, broker.config["fetch.max.bytes"])
+    incremental = request.session_epoch not in (FULL_FETCH_EPOCH, FINAL_EPOCH)
+    isolation = Isolation.READ_COMMITTED if request.is_committed else Isolation.READ_UNCOMMITTED
+    size_max = min(request.size_max, broker.config["fetch.max.bytes"])
     codes = CODES["Fetch"].for_version(version)
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + request.max_wait / timedelta(seconds=1)
+    deadline = loop.time() + request.wait_ms_max / 1000
     while True:
         found = await _read_all(broker, session, isolation, size_max, codes)
         if (
             found.refused
-            or found.size >= request.min_bytes
+            or found.size >= request.size_min
             or not session.partitions
             or loop.time() >= deadline
         ):

@@ -3,19 +3,18 @@
 Version notes: v4+ several keys at once.
 """
 
-from typing import Any
-
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v5.request import FindCoordinatorRequest
 from kio.schema.find_coordinator.v5.response import Coordinator, FindCoordinatorResponse
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 
 GROUP, TRANSACTION = 0, 1
 
 
-async def handle(broker: Broker, request: FindCoordinatorRequest, _context: Any) -> FindCoordinatorResponse:
+async def handle(
+    broker: Broker, request: FindCoordinatorRequest, _context: Context
+) -> FindCoordinatorResponse:
     """Handle the request."""
     host, port = broker.advertised
 

@@ -1,15 +1,12 @@
 """Heartbeat (12): keep a member alive and tell it whether to join again. Version notes: v3+ static members."""
 
-from typing import Any
-
 from kio.schema.heartbeat.v4.request import HeartbeatRequest
 from kio.schema.heartbeat.v4.response import HeartbeatResponse
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 
 
-async def handle(broker: Broker, request: HeartbeatRequest, _context: Any) -> HeartbeatResponse:
+async def handle(broker: Broker, request: HeartbeatRequest, _context: Context) -> HeartbeatResponse:
     """Handle the request."""
     code = await broker.groups.carry_out(
         broker.groups.coordinator.heartbeat(

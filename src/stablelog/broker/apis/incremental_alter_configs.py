@@ -1,25 +1,36 @@
 """IncrementalAlterConfigs (44): change settings of a topic, or dynamic settings of the broker. Changes are durable."""
 
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
-from kio.schema.incremental_alter_configs.v1.request import IncrementalAlterConfigsRequest
+from kio.schema.incremental_alter_configs.v1.request import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from kio.schema.incremental_alter_configs.v1.response import (
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsResponse,
 )
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.apis.describe_configs import BROKER, TOPIC
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
+from stablelog.broker.apis.config_resources import find_topic
 from stablelog.broker.config import check_change, dynamic_setting
+from stablelog.broker.settings import TOPIC_SETTINGS
 from stablelog.errors import InvalidConfig, Refused
 
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 
-def _changed(present: dict[str, str], defaults: dict[str, str], changes: Any) -> dict[str, str]:
+def _changed(
+    present: Mapping[str, str], effective: Mapping[str, str], changes: Iterable[AlterableConfig]
+) -> dict[str, str]:
     """Apply the changes to the present settings.
+
+    Args:
+        present: the settings that the topic or the broker has.
+        effective: the values in effect of settings that are not present.
+        changes: the changes of the request.
 
     Raises:
         InvalidConfig: a change is not valid.
@@ -32,7 +43,7 @@ def _changed(present: dict[str, str], defaults: dict[str, str], changes: Any) ->
             result.pop(change.name, None)
         elif change.config_operation in (APPEND, SUBTRACT) and change.value is not None:
             words = [
-                word for word in result.get(change.name, defaults.get(change.name, "")).split(",") if word
+                word for word in result.get(change.name, effective.get(change.name, "")).split(",") if word
             ]
             given = [word for word in change.value.split(",") if word]
             kept = [word for word in words if word not in given]
@@ -44,45 +55,37 @@ def _changed(present: dict[str, str], defaults: dict[str, str], changes: Any) ->
     return result
 
 
-def _alter_topic(broker: Broker, name: str, changes: Any, *, validate_only: bool) -> None:
-    topic = broker.topics.get(name)
-    if topic is None:
-        raise Refused(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")
-    configs = _changed(topic.configs, {"cleanup.policy": "delete"}, changes)
-    check_change(topic.configs, configs)
-    if not validate_only:
-        broker.topics.configure(topic, configs)
+def _alter(broker: Broker, asked: AlterConfigsResource, *, validate_only: bool) -> None:
+    """Make all the changes of one topic or broker, or none.
 
-
-def _alter_broker(broker: Broker, name: str, changes: Any, *, validate_only: bool) -> None:
-    if name not in ("", str(broker.node_id)):
-        raise Refused(ErrorCode.invalid_request, f"there is no broker {name!r}; this one is {broker.node_id}")
+    Raises:
+        Refused, InvalidConfig: nothing changed.
+    """
+    topic = find_topic(broker, asked.resource_type, asked.resource_name)
+    if topic is not None:
+        policy = {"cleanup.policy": TOPIC_SETTINGS["cleanup.policy"].default}
+        configs = _changed(topic.configs, policy, asked.configs)
+        check_change(topic.configs, configs)
+        if not validate_only:
+            broker.topics.configure(topic, configs)
+        return
     config = broker.config
-    effective = {change.name: config.text(dynamic_setting(change.name).name) for change in changes}
-    wanted = _changed(config.dynamic, effective, changes)
-    if validate_only:
-        config.check_dynamic(wanted)
-    else:
-        broker.change_settings(wanted)
+    effective = {change.name: config.text(dynamic_setting(change.name).name) for change in asked.configs}
+    configs = _changed(config.dynamic, effective, asked.configs)
+    config.check_dynamic(configs)
+    if not validate_only:
+        broker.change_settings(configs)
 
 
 async def handle(
-    broker: Broker, request: IncrementalAlterConfigsRequest, _context: Any
+    broker: Broker, request: IncrementalAlterConfigsRequest, _context: Context
 ) -> IncrementalAlterConfigsResponse:
     """Handle each topic or broker on its own: either all its changes are made or none."""
 
-    def alter(asked: Any) -> AlterConfigsResourceResponse:
+    def alter(asked: AlterConfigsResource) -> AlterConfigsResourceResponse:
         error, why = ErrorCode.none, None
         try:
-            if asked.resource_type == TOPIC:
-                _alter_topic(broker, asked.resource_name, asked.configs, validate_only=request.validate_only)
-            elif asked.resource_type == BROKER:
-                _alter_broker(broker, asked.resource_name, asked.configs, validate_only=request.validate_only)
-            else:
-                raise Refused(
-                    ErrorCode.invalid_request,
-                    f"resource type {asked.resource_type}: 2 is a topic, 4 a broker",
-                )
+            _alter(broker, asked, validate_only=request.validate_only)
         except Refused as refused:
             error, why = refused.code, str(refused)
         except InvalidConfig as invalid:

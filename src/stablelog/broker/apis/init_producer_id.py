@@ -6,14 +6,12 @@ Version notes: v3 the producer sends its present id and epoch (KIP-360); v4 PROD
 
 import logging
 from datetime import timedelta
-from typing import Any
 
 from kio.schema.errors import ErrorCode
 from kio.schema.init_producer_id.v6.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v6.response import InitProducerIdResponse
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.coordinators.transactions.coordinator import InitAnswer
 from stablelog.coordinators.transactions.states import State
 from stablelog.errors import Refused
@@ -63,7 +61,7 @@ async def _answer(broker: Broker, request: InitProducerIdRequest, api_version: i
     )
 
 
-async def handle(broker: Broker, request: InitProducerIdRequest, context: Any) -> InitProducerIdResponse:
+async def handle(broker: Broker, request: InitProducerIdRequest, context: Context) -> InitProducerIdResponse:
     """Handle the request."""
     try:
         answer = await _answer(broker, request, context.api_version)

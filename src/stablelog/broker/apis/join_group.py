@@ -8,13 +8,11 @@ that there is nothing to assign.
 
 import uuid
 from datetime import timedelta
-from typing import Any
 
 from kio.schema.join_group.v9.request import JoinGroupRequest
 from kio.schema.join_group.v9.response import JoinGroupResponse, JoinGroupResponseMember
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.coordinators.consumer_groups.answers import JoinAnswer, JoinRequest
 from stablelog.errors import Refused
 
@@ -23,7 +21,7 @@ SKIP_ASSIGNMENT_VERSION = 9
 ONE_MS = timedelta(milliseconds=1)
 
 
-async def handle(broker: Broker, request: JoinGroupRequest, context: Any) -> JoinGroupResponse:
+async def handle(broker: Broker, request: JoinGroupRequest, context: Context) -> JoinGroupResponse:
     """Join, wait for the generation, and return the response."""
     session_timeout_ms = request.session_timeout // ONE_MS
     rebalance_timeout_ms = request.rebalance_timeout // ONE_MS

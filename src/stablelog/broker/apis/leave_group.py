@@ -3,17 +3,14 @@
 Version notes: v3+ several at once, static ones by their instance id; v5 the reason.
 """
 
-from typing import Any
-
 from kio.schema.leave_group.v5.request import LeaveGroupRequest
 from kio.schema.leave_group.v5.response import LeaveGroupResponse, MemberResponse
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.coordinators.consumer_groups.answers import LeaveAnswer, LeavingMember
 
 
-async def handle(broker: Broker, request: LeaveGroupRequest, _context: Any) -> LeaveGroupResponse:
+async def handle(broker: Broker, request: LeaveGroupRequest, _context: Context) -> LeaveGroupResponse:
     """Handle each member on its own; one that fails does not affect the others."""
     leaving = [LeavingMember(member.member_id, member.group_instance_id) for member in request.members]
     answer: LeaveAnswer = await broker.groups.carry_out(

@@ -1,16 +1,13 @@
 """ListGroups (16): list the consumer groups. Version notes: v4+ filter by state; v5 filter by type."""
 
-from typing import Any
-
 from kio.schema.errors import ErrorCode
 from kio.schema.list_groups.v5.request import ListGroupsRequest
 from kio.schema.list_groups.v5.response import ListedGroup, ListGroupsResponse
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 
 
-async def handle(broker: Broker, request: ListGroupsRequest, _context: Any) -> ListGroupsResponse:
+async def handle(broker: Broker, request: ListGroupsRequest, _context: Context) -> ListGroupsResponse:
     """Handle the request."""
     listed = await broker.groups.carry_out(
         broker.groups.coordinator.list_groups(request.states_filter, request.types_filter)

@@ -11,19 +11,17 @@ Version notes: v2 isolation; v7 the offset of the newest timestamp (-3); v8 the 
 
 import asyncio
 import contextlib
-from typing import Any
 
 from kio.schema.errors import ErrorCode
-from kio.schema.list_offsets.v8.request import ListOffsetsRequest
+from kio.schema.list_offsets.v8.request import ListOffsetsPartition, ListOffsetsRequest
 from kio.schema.list_offsets.v8.response import (
     ListOffsetsPartitionResponse,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
 
-from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, code_for
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
-from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
 from stablelog.broker.turns import in_turns
 from stablelog.errors import Refused, Unavailable, Unproven
@@ -36,12 +34,12 @@ PARTITION_CODES = CODES["ListOffsets"]
 BRIEF_MAX = 1000  # Partitions whose ends are read in one turn of the loop, a millisecond or two.
 
 
-async def _look_up(broker: Broker, name: str, asked: Any, isolation: Isolation) -> tuple[int, int, int]:
+async def _look_up(
+    broker: Broker, name: str, asked: ListOffsetsPartition, isolation: Isolation
+) -> tuple[int, int, int]:
     """Look up (offset, timestamp, leader epoch); -1 for each that does not exist."""
-    partition, timestamp = (
-        broker.topics.partition(name, asked.partition_index, PARTITION_CODES),
-        asked.timestamp,
-    )
+    partition = broker.topics.partition(name, asked.partition_index, PARTITION_CODES)
+    timestamp = asked.timestamp
     check_leader_epoch(partition, asked.current_leader_epoch)
     if timestamp == LATEST:
         return partition.visible_end(isolation), -1, partition.leader_epoch
@@ -94,21 +92,19 @@ def _is_brief(request: ListOffsetsRequest) -> bool:
     )
 
 
-async def handle(broker: Broker, request: ListOffsetsRequest, _context: Any) -> ListOffsetsResponse:
+async def handle(broker: Broker, request: ListOffsetsRequest, _context: Context) -> ListOffsetsResponse:
     """Handle the request."""
     isolation = Isolation.READ_COMMITTED if request.isolation_level == 1 else Isolation.READ_UNCOMMITTED
     if isolation is Isolation.READ_COMMITTED:
         await _markers_durable(broker, request)
     at_once = BRIEF_MAX if _is_brief(request) else 1
 
-    async def answer(name: str, asked: Any) -> ListOffsetsPartitionResponse:
+    async def answer(name: str, asked: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
         try:
             offset, timestamp, epoch = await _look_up(broker, name, asked, isolation)
         except PARTITION_ERRORS as error:
-            broker.damage_log.note(error)
-            return ListOffsetsPartitionResponse(
-                partition_index=asked.partition_index, error_code=PARTITION_CODES.of_error(error)
-            )
+            code = code_for(broker, error, PARTITION_CODES)
+            return ListOffsetsPartitionResponse(partition_index=asked.partition_index, error_code=code)
         return ListOffsetsPartitionResponse(
             partition_index=asked.partition_index,
             error_code=ErrorCode.none,

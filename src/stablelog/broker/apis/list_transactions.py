@@ -3,20 +3,19 @@
 Version notes: v1 only transactions that have been open for a given time; v2 only ids that match a pattern.
 """
 
-from typing import Any
-
 from kio.schema.errors import ErrorCode
 from kio.schema.list_transactions.v2.request import ListTransactionsRequest
 from kio.schema.list_transactions.v2.response import ListTransactionsResponse, TransactionState
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.turns import in_turns
 from stablelog.coordinators.transactions.decisions import Listed
 from stablelog.errors import Refused
 
 
-async def handle(broker: Broker, request: ListTransactionsRequest, _context: Any) -> ListTransactionsResponse:
+async def handle(
+    broker: Broker, request: ListTransactionsRequest, _context: Context
+) -> ListTransactionsResponse:
     """Handle the request, for all transaction groups."""
     listed: list[Listed] = []
     unknown: list[str] = []

@@ -6,7 +6,6 @@ notes: v0 an empty list means all topics, v1+ none of them; v4 whether to create
 """
 
 import uuid
-from typing import Any
 
 from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v13.request import MetadataRequest
@@ -17,8 +16,7 @@ from kio.schema.metadata.v13.response import (
     MetadataResponseTopic,
 )
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.partition_state import CODES, PartitionState
 from stablelog.broker.topic import Topic
 from stablelog.broker.turns import AT_ONCE_MAX, in_turns
@@ -87,7 +85,7 @@ async def _find(
     return await _topic(broker, topic)
 
 
-async def handle(broker: Broker, request: MetadataRequest, context: Any) -> MetadataResponse:
+async def handle(broker: Broker, request: MetadataRequest, context: Context) -> MetadataResponse:
     """Handle the request."""
     everything = request.topics is None or (context.api_version == 0 and not request.topics)
     if everything:

@@ -7,19 +7,18 @@ does not exist is GROUP_ID_NOT_FOUND (before: ILLEGAL_GENERATION).
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from itertools import islice
-from typing import Any
 
-from kio.schema.offset_commit.v9.request import OffsetCommitRequest
+from kio.schema.offset_commit.v9.request import OffsetCommitRequest, OffsetCommitRequestTopic
 from kio.schema.offset_commit.v9.response import (
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequestTopic
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.partition_state import CODES, Codes
 from stablelog.broker.turns import in_turns
 from stablelog.coordinators.consumer_groups.answers import (
@@ -38,7 +37,9 @@ PARTITION_CODES = CODES["OffsetCommit"]
 
 
 async def offsets_asked(
-    broker: Broker, topics: Any, partition_codes: Codes
+    broker: Broker,
+    topics: Iterable[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic],
+    partition_codes: Codes,
 ) -> tuple[dict[TopicPartition, OffsetCommit], CodeByPartition]:
     """The offsets of this request (or a TxnOffsetCommit) for partitions that exist, and codes for the others."""
     commits: dict[TopicPartition, OffsetCommit] = {}
@@ -72,7 +73,7 @@ async def _commit(
     broker: Broker,
     request: OffsetCommitRequest,
     commits: dict[TopicPartition, OffsetCommit],
-    context: Any,
+    context: Context,
 ) -> CodeByPartition:
     is_timed = isinstance(request, TimedOffsetCommitRequest)
     codes: CodeByPartition = {}
@@ -93,7 +94,7 @@ async def _commit(
     return codes
 
 
-async def handle(broker: Broker, request: OffsetCommitRequest, context: Any) -> OffsetCommitResponse:
+async def handle(broker: Broker, request: OffsetCommitRequest, context: Context) -> OffsetCommitResponse:
     """Commit the offsets, wait until they are durable, and return the response."""
     # The offsets of one connection are committed in the order in which the requests arrived.
     async with context.appending:

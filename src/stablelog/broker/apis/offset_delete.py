@@ -1,7 +1,5 @@
 """OffsetDelete (47): delete offsets of a group, except for topics that its members are subscribed to."""
 
-from typing import Any
-
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 from kio.schema.offset_delete.v0.response import (
@@ -10,15 +8,14 @@ from kio.schema.offset_delete.v0.response import (
     OffsetDeleteResponseTopic,
 )
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.broker.partition_state import CODES
 from stablelog.coordinators.consumer_groups.answers import DeleteOffsetsAnswer
 
 PARTITION_CODES = CODES["OffsetDelete"]
 
 
-async def handle(broker: Broker, request: OffsetDeleteRequest, _context: Any) -> OffsetDeleteResponse:
+async def handle(broker: Broker, request: OffsetDeleteRequest, _context: Context) -> OffsetDeleteResponse:
     """Delete the offsets, wait until that is durable, and return the response."""
     asked = [(topic.name, one.partition_index) for topic in request.topics for one in topic.partitions]
     refused = {at: code for at in asked if (code := PARTITION_CODES.of(broker.topics.state(*at)))}

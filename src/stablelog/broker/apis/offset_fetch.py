@@ -4,8 +4,6 @@ Version notes: v2+ null asks for all partitions; v7+ the client can ask for stab
 transaction can change (otherwise UNSTABLE_OFFSET_COMMIT); v8+ several groups.
 """
 
-from typing import Any
-
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_fetch.v9.request import OffsetFetchRequest
 from kio.schema.offset_fetch.v9.response import (
@@ -15,8 +13,7 @@ from kio.schema.offset_fetch.v9.response import (
     OffsetFetchResponseTopics,
 )
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.coordinators.consumer_groups.answers import FetchedOffsets
 
 
@@ -42,7 +39,7 @@ def _group(group_id: str, fetched: FetchedOffsets) -> OffsetFetchResponseGroup:
     )
 
 
-async def handle(broker: Broker, request: OffsetFetchRequest, _context: Any) -> OffsetFetchResponse:
+async def handle(broker: Broker, request: OffsetFetchRequest, _context: Context) -> OffsetFetchResponse:
     """Return the offsets once they are durable."""
     groups = []
     for asked in request.groups:

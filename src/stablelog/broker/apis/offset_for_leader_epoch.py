@@ -1,36 +1,36 @@
 """OffsetForLeaderEpoch (23): the end offset of a leader epoch, so that a reader notices lost records."""
 
-from typing import Any
-
 from kio.schema.errors import ErrorCode
-from kio.schema.offset_for_leader_epoch.v4.request import OffsetForLeaderEpochRequest
+from kio.schema.offset_for_leader_epoch.v4.request import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+)
 from kio.schema.offset_for_leader_epoch.v4.response import (
     EpochEndOffset,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderTopicResult,
 )
 
-from stablelog.broker.apis import NO_THROTTLE
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, code_for
 from stablelog.broker.apis.leader_epochs import check_leader_epoch
-from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
 
 PARTITION_CODES = CODES["OffsetForLeaderEpoch"]
 
 
 async def handle(
-    broker: Broker, request: OffsetForLeaderEpochRequest, _context: Any
+    broker: Broker, request: OffsetForLeaderEpochRequest, _context: Context
 ) -> OffsetForLeaderEpochResponse:
     """Handle the request."""
 
-    def answer(name: str, asked: Any) -> EpochEndOffset:
+    def answer(name: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
         try:
             partition = broker.topics.partition(name, asked.partition, PARTITION_CODES)
             check_leader_epoch(partition, asked.current_leader_epoch)
             epoch, end = partition.end_offset_for_epoch(asked.leader_epoch)
         except PARTITION_ERRORS as error:
-            broker.damage_log.note(error)
-            return EpochEndOffset(error_code=PARTITION_CODES.of_error(error), partition=asked.partition)
+            code = code_for(broker, error, PARTITION_CODES)
+            return EpochEndOffset(error_code=code, partition=asked.partition)
         return EpochEndOffset(
             error_code=ErrorCode.none, partition=asked.partition, leader_epoch=epoch, end_offset=end
         )

@@ -12,16 +12,15 @@ Version notes: v3 transactional id; v8 error per record; v11 TRANSACTION_ABORTAB
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import BatchHeader, read_header
 from stablelog.batch.records import is_decoded_quickly
-from stablelog.broker.apis import check_marked, durable_code
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import Broker, Context, check_marked, durable_code
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
-from stablelog.broker.topic_names import is_internal
+from stablelog.broker.topic_names import check_not_own
 from stablelog.broker.turns import in_turns
 from stablelog.errors import Corrupt, Refused, Unavailable
 from stablelog.log.append import check_batch, check_keys
@@ -100,8 +99,7 @@ def _writable(
     Raises:
         Refused: it does not accept them.
     """
-    if is_internal(name):
-        raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own")
+    check_not_own(name)
     partition = broker.topics.partition(name, asked.index, codes)
     if broker.reserve.is_full:
         raise codes.refusal(PartitionState.OFFLINE, broker.reserve.state())
@@ -211,7 +209,7 @@ async def _append_all(
     return answers, waits
 
 
-async def handle(broker: Broker, request: ProduceRequest, context: Any) -> list[Buffer] | None:
+async def handle(broker: Broker, request: ProduceRequest, context: Context) -> list[Buffer] | None:
     """Append the batches, wait until they are durable, and encode the response."""
     version, correlation_id = context.api_version, context.correlation_id
     if request.acks not in KNOWN_ACKS:

@@ -4,18 +4,15 @@ Behaviour: a member whose request arrives before the leader's waits for it.
 Version notes: v3+ static members; v5 the request contains the protocol, which must be the group's.
 """
 
-from typing import Any
-
 from kio.schema.sync_group.v5.request import SyncGroupRequest
 from kio.schema.sync_group.v5.response import SyncGroupResponse
 
-from stablelog.broker.apis import NO_THROTTLE
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context
 from stablelog.coordinators.consumer_groups.answers import SyncAnswer, SyncRequest
 from stablelog.errors import Refused
 
 
-async def handle(broker: Broker, request: SyncGroupRequest, _context: Any) -> SyncGroupResponse:
+async def handle(broker: Broker, request: SyncGroupRequest, _context: Context) -> SyncGroupResponse:
     """Sync, wait for the assignment, and return the response."""
     sync = SyncRequest(
         group_id=request.group_id,

@@ -7,8 +7,6 @@ v3 member and generation; v4 TRANSACTION_ABORTABLE (before: INVALID_TXN_STATE); 
 adds the offsets log to the transaction.
 """
 
-from typing import Any
-
 from kio.schema.errors import ErrorCode
 from kio.schema.txn_offset_commit.v5.request import TxnOffsetCommitRequest
 from kio.schema.txn_offset_commit.v5.response import (
@@ -17,10 +15,9 @@ from kio.schema.txn_offset_commit.v5.response import (
     TxnOffsetCommitResponseTopic,
 )
 
-from stablelog.broker.apis import NO_THROTTLE, check_marked
+from stablelog.broker.apis import NO_THROTTLE, Broker, Context, check_marked
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.broker.apis.offset_commit import in_slices, offsets_asked
-from stablelog.broker.broker import Broker
 from stablelog.broker.partition_state import CODES
 from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.broker.turns import in_turns
@@ -63,7 +60,7 @@ def _check_transaction(
 
 
 async def _commit(
-    broker: Broker, group: TransactionGroup, request: TxnOffsetCommitRequest, context: Any
+    broker: Broker, group: TransactionGroup, request: TxnOffsetCommitRequest, context: Context
 ) -> dict[TopicPartition, ErrorCode]:
     # The offsets of one connection are committed in the order in which the requests arrived.
     async with context.appending:
@@ -105,7 +102,9 @@ def _commit_some(
     return {target: code if code is not ErrorCode.none else error for target, code in codes.items()}
 
 
-async def handle(broker: Broker, request: TxnOffsetCommitRequest, context: Any) -> TxnOffsetCommitResponse:
+async def handle(
+    broker: Broker, request: TxnOffsetCommitRequest, context: Context
+) -> TxnOffsetCommitResponse:
     """Commit the offsets, and return the response once both logs are durable."""
     try:
         broker.reserve.check("TxnOffsetCommit")

@@ -10,7 +10,6 @@ Version notes: v2 the transaction version, which decides how the epoch is checke
 
 import asyncio
 import logging
-from typing import Any
 
 from kio.schema.errors import ErrorCode
 from kio.schema.write_txn_markers.v2.request import WritableTxnMarker, WriteTxnMarkersRequest
@@ -22,8 +21,7 @@ from kio.schema.write_txn_markers.v2.response import (
 )
 
 from stablelog.batch.markers import Marker, MarkerType
-from stablelog.broker.apis import check_marked, durable_code
-from stablelog.broker.broker import Broker
+from stablelog.broker.apis import Broker, Context, check_marked, durable_code
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, group_of_log
 from stablelog.errors import Refused
@@ -81,7 +79,9 @@ def _write(
     return broker.flush.durable(partition, partition.end_offset) or ErrorCode.none
 
 
-async def handle(broker: Broker, request: WriteTxnMarkersRequest, _context: Any) -> WriteTxnMarkersResponse:
+async def handle(
+    broker: Broker, request: WriteTxnMarkersRequest, _context: Context
+) -> WriteTxnMarkersResponse:
     """Write all markers, wait until they are durable, and return the response."""
     written = {
         (place, topic.name, index): _write(broker, topic.name, index, asked)

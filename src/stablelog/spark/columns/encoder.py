@@ -29,7 +29,7 @@ from stablelog.batch.header import (
 from stablelog.client.buffers import Buffers
 from stablelog.errors import InvalidConfig
 from stablelog.spark.kernels import encode as k
-from stablelog.spark.options import BATCH_SIZE_MAX
+from stablelog.spark.option_table import BATCH_SIZE_MAX
 from stablelog.types import TopicPartition
 
 BATCH_BYTES_MAX = 1_000_000

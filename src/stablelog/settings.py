@@ -1,0 +1,86 @@
+"""Settings that are given as text: which values one accepts, and the errors for a value or a name that is not valid.
+
+`broker.settings` has a row for each setting of brokers and topics, and `spark.option_table` one for each option of a
+Spark read or write. Each row has a `Kind`, which parses the text and describes the valid values.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from stablelog.errors import InvalidConfig
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+UNINFORMATIVE = ("invalid literal", "could not convert")  # How Python's messages about a text begin.
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The values that a setting accepts.
+
+    Attributes:
+        parse: converts text to the value; raises ValueError or KeyError for invalid text. The message of a ValueError
+            is shown to the user.
+        valid: the valid values, for people.
+    """
+
+    parse: Callable[[str], Any]
+    valid: str
+
+    def read(self, name: str, text: str, default: str = "") -> Any:
+        """Convert the text of a setting to its value.
+
+        Args:
+            name: the setting, for the error.
+            text: as the user has given it.
+            default: the default of the setting, for the error.
+
+        Raises:
+            InvalidConfig: names the setting, its valid values and its default.
+        """
+        try:
+            return self.parse(text)
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
+            why = str(error) if isinstance(error, ValueError) else ""
+            reason = f" ({why})" if why and not why.startswith(UNINFORMATIVE) else ""
+            hint = f" (default {default})" if default else ""
+            raise InvalidConfig(f"{name}={text!r} is not valid: {self.valid}{reason}{hint}") from error
+
+
+def integer(low: int, high: int) -> Kind:
+    """A whole number from `low` to `high`."""
+    return Kind(lambda text: _within(int(text), low, high), f"{low} to {high}")
+
+
+def share() -> Kind:
+    """A number from 0 to 1."""
+    return Kind(lambda text: _within(float(text), 0, 1), "0 to 1")
+
+
+def _within(value: float, low: float, high: float) -> float:
+    if not low <= value <= high:
+        raise ValueError
+    return value
+
+
+def boolean() -> Kind:
+    """True or false."""
+    return Kind(lambda text: {"true": True, "false": False}[text.strip().lower()], "true or false")
+
+
+def choice(*words: str) -> Kind:
+    """One of these words."""
+    return Kind({word: word for word in words}.__getitem__, " or ".join(words))
+
+
+def choices(*words: str) -> Kind:
+    """One or more of these words, with commas between them."""
+
+    def parse(text: str) -> frozenset[str]:
+        found = frozenset(word.strip() for word in text.split(",") if word.strip())
+        if not found or not found <= set(words):
+            raise ValueError
+        return found
+
+    return Kind(parse, "one or more of " + ", ".join(words))
