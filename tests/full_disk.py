@@ -70,9 +70,9 @@ def served(**settings):
     found = {}
 
     async def serve():
-        server = Server(BrokerConfig(given), DATA, disk=disk)
-        _, port = await server.start()
-        found.update(broker=ThreadedBroker(disk, server, asyncio.get_running_loop(), port), server=server)
+        server = await Server.open(BrokerConfig(given), DATA, disk=disk)
+        broker = ThreadedBroker(disk, server, asyncio.get_running_loop(), server.port)
+        found.update(broker=broker, server=server)
         ready.set()
         await server.stopping.wait()
         await server.stop()

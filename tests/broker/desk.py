@@ -9,8 +9,10 @@ import contextlib
 import dataclasses
 import importlib
 import io
+import math
 import threading
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +24,7 @@ from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.broker import Broker
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.disk_reserve import DiskReserve
+from stablelog.broker.flush import GroupFlush
 from stablelog.broker.long_messages import Decoding
 from stablelog.broker.partition_state import PartitionState
 from stablelog.broker.router import Router
@@ -37,6 +40,9 @@ COMMIT, ABORT = True, False
 # A reserve would be most of a simulated disk, and a scrub would prove what a test wants to find unproven.
 SIMULATED = {"stablelog.disk.reserve.bytes": "0", "stablelog.scrub.bytes.per.second": "0"}
 NO_RESERVE = DiskReserve(SimDisk(), DATA, 0)
+# A simulated disk takes no time, however long the machine stands still in a sync: each is made in place, and what
+# happens in so many turns of the loop does so every time.
+IN_PLACE = partial(GroupFlush, in_place_s=math.inf)
 ROUND_TRIP_TURNS = 3  # of the loop, until a client's next request: markers become durable meanwhile
 
 
@@ -127,6 +133,16 @@ def end_fields(transactional_id, producer, committed):
         "producer_epoch": producer[1],
         "committed": committed,
     }
+
+
+def delete_topic(topics, name):
+    """Delete a topic at once."""
+    topic = topics.unlist(name)
+    for partition in topic.partitions.values():
+        partition.close(clean=False)
+    topics.set_aside(topic)
+    topics.forget_files(topic)
+    topics.release(topic)
 
 
 LOADING = ErrorCode.coordinator_load_in_progress
@@ -303,11 +319,13 @@ async def opened(disk=None, *, topics=("t",), partitions=2, gate=None, now_ms=No
     failures = []
     clock = SimClock() if now_ms is None else SimClock(now_ms)
     broker = Broker(
-        BrokerConfig(given), DATA, disk=disk or SimDisk(), clock=clock, on_failure=failures.append
+        BrokerConfig(given),
+        DATA,
+        disk=disk or SimDisk(),
+        clock=clock,
+        on_failure=failures.append,
+        make_flush=IN_PLACE,
     )
-    # A simulated disk takes no time, however long the machine stands still in a sync: each is made in place, and what
-    # happens in so many turns of the loop does so every time.
-    broker.flush._sync_s, broker.flush._note_duration = 0.0, lambda _seconds: None
     if gate is not None:
         gate.guard(broker.topics)
     await broker.start()

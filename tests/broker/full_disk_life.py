@@ -17,8 +17,9 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker import journal, maintenance
-from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE, Broker
+from stablelog.broker.broker import Broker
 from stablelog.broker.config import BrokerConfig
+from stablelog.broker.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.errors import Refused, StablelogError, Unavailable
 from stablelog.log.partition import Isolation
 from stablelog.log.verify import verify_directory
@@ -28,7 +29,7 @@ from stablelog.views.verify import verify_view
 from tests.broker.apis.test_joint_apis import begin, child, commit, committed_offset, offset
 from tests.broker.apis.test_txn_offset_commit import add_offsets
 from tests.broker.apis.test_txn_offset_commit import commit as commit_offsets
-from tests.broker.desk import ABORT, COMMIT, DATA, Desk, batch, init_fields, part
+from tests.broker.desk import ABORT, COMMIT, DATA, IN_PLACE, Desk, batch, init_fields, part
 
 NONE = ErrorCode.none
 TIMEOUT = timedelta(seconds=30)
@@ -280,7 +281,7 @@ class Life:
             ("k", 1, {"cleanup.policy": "compact"}),
             ("r", 1, {}),
         ):
-            await self.call(partial(broker.create_topic, name, count, configs))
+            await self.call(partial(broker.topic_changes.create, name, count, configs))
         for _ in range(3):
             await self.write(("t", 0))
             await self.write(("c", 0))
@@ -308,11 +309,11 @@ class Life:
         await broker.maintenance.apply_retention()
         await broker.maintenance.remove_deleted()
         await self.delete_before("r", 3)
-        await self.call(partial(broker.add_partitions, "r", 2))
+        await self.call(partial(broker.topic_changes.grow, "r", 2))
         await self.write(("r", 1))
-        await self.call(partial(broker.delete_topic, "r"))
+        await self.call(partial(broker.topic_changes.delete, "r"))
         await broker.maintenance.remove_deleted()
-        await self.call(partial(broker.create_topic, "r", 1, {}))
+        await self.call(partial(broker.topic_changes.create, "r", 1, {}))
         for target in (("r", 0), ("r", 1)):
             self.plain.pop(target)
         await self.write(("r", 0))
@@ -356,8 +357,9 @@ class Life:
 async def broker_on(disk, clock, reserve_size):
     failures = []
     given = SETTINGS | {"stablelog.disk.reserve.bytes": str(reserve_size)}
-    broker = Broker(BrokerConfig(given), DATA, disk=disk, clock=clock, on_failure=failures.append)
-    broker.flush._sync_s, broker.flush._note_duration = 0.0, lambda _seconds: None
+    broker = Broker(
+        BrokerConfig(given), DATA, disk=disk, clock=clock, on_failure=failures.append, make_flush=IN_PLACE
+    )
     try:
         await broker.start()
         yield Desk(broker)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE
 from stablelog.broker.catalog import CATALOG_FILE, Catalog, ListedTopic, encode_catalog, read_catalog
+from stablelog.broker.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.log.kafka_files import META_FILE
 from stablelog.log.log_start import LOG_START_FILE

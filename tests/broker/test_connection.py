@@ -14,8 +14,8 @@ from stablelog.broker.connection import (
     FREE_IN_FLIGHT_COUNT,
     INBOX_SIZE,
     TURN_SIZE,
-    WRITE_SIZE,
 )
+from stablelog.broker.responses import WRITE_SIZE
 from stablelog.errors import Refused
 from tests.broker.jump import LENGTH, Door, request, run, settle
 from tests.scale import examples

@@ -33,7 +33,7 @@ def test_a_deleted_partition_is_freed():
             await desk.produce(batch(b"v"))
             with no_collector():
                 partitions = [weakref.ref(one) for one in desk.broker.topics.get("t").partitions.values()]
-                await desk.broker.delete_topic("t")
+                await desk.broker.topic_changes.delete("t")
                 await until(lambda: not any(one() for one in partitions))
 
     asyncio.run(asyncio.wait_for(conversation(), 60))

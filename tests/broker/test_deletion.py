@@ -7,7 +7,7 @@ import threading
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.broker import broker, turns
+from stablelog.broker import topic_changes, turns
 from stablelog.broker.broker import Broker
 from stablelog.broker.topics import Topics
 from stablelog.errors import Refused
@@ -27,7 +27,7 @@ async def fill(desk):
 
 async def make_again(desk):
     """The topic is made anew, and there is nothing in it."""
-    await desk.broker.create_topic("t", 2, {})
+    await desk.broker.topic_changes.create("t", 2, {})
     for partition in (0, 1):
         assert desk.broker.topics.partition("t", partition).end_offset == 0
 
@@ -54,7 +54,7 @@ def test_a_partition_that_could_not_be_opened_goes_with_its_topic():
         async with opened() as desk:
             await fill(desk)
             desk.broker.topics.get("t").partitions.pop(0).close(clean=False)
-            await desk.broker.delete_topic("t")
+            await desk.broker.topic_changes.delete("t")
             assert not desk.broker.disk.is_dir(DATA / "t-0")
             await make_again(desk)
 
@@ -67,7 +67,7 @@ def test_so_does_one_of_which_nothing_is_there():
             await fill(desk)
             desk.broker.topics.get("t").partitions.pop(0).close(clean=False)
             desk.broker.disk.remove_dir(DATA / "t-0")
-            await desk.broker.delete_topic("t")
+            await desk.broker.topic_changes.delete("t")
             await make_again(desk)
 
     run(conversation)
@@ -83,10 +83,8 @@ def test_where_the_log_of_a_deleted_topic_began_is_not_where_the_next_one_begins
                 await desk.produce(batch(b"old"))
             await desk.durable()
             desk.broker.topics.partition("t", 0).delete_records(5)
-            desk.broker.topics.checkpoints.write_log_starts(
-                desk.broker.topics.checkpoints.changed_log_starts()
-            )
-            await desk.broker.delete_topic("t")
+            desk.broker.topics.checkpoints.log_starts.update()
+            await desk.broker.topic_changes.delete("t")
             await make_and_write_again(desk)
 
     run(written)
@@ -102,9 +100,7 @@ def test_a_deletion_that_a_crash_cut_short_leaves_nothing_to_the_next_topic_of_t
             disk = desk.broker.disk
             await fill(desk)
             desk.broker.topics.partition("t", 0).delete_records(1)
-            desk.broker.topics.checkpoints.write_log_starts(
-                desk.broker.topics.checkpoints.changed_log_starts()
-            )
+            desk.broker.topics.checkpoints.log_starts.update()
             rename = disk.rename
 
             def crashed(*paths):
@@ -112,7 +108,7 @@ def test_a_deletion_that_a_crash_cut_short_leaves_nothing_to_the_next_topic_of_t
                 rename(*paths)
 
             disk.rename = crashed
-            await desk.broker.delete_topic("t")
+            await desk.broker.topic_changes.delete("t")
 
     async def again():
         async with opened(disk, topics=()) as desk:
@@ -150,7 +146,7 @@ def test_who_deletes_a_topic_waits_until_no_thread_recovers_it(monkeypatch):
     async def delete_meanwhile(broker):
         assert await asyncio.to_thread(is_recovered.wait, 60)
         asyncio.get_running_loop().call_soon(may_go_on.set)  # once it waits
-        await broker.delete_topic("t")
+        await broker.topic_changes.delete("t")
 
     async def started(broker):
         await start(broker)
@@ -172,7 +168,7 @@ def test_who_deletes_a_topic_waits_until_no_thread_recovers_it(monkeypatch):
 def test_others_are_served_while_a_topic_is_deleted_and_its_name_is_taken_until_then(monkeypatch):
     """The partitions of a large topic are closed in turns, and their directories are renamed in a thread."""
     monkeypatch.setattr(turns, "TURN_S", -1)
-    monkeypatch.setattr(broker, "AT_ONCE_MAX", 2)
+    monkeypatch.setattr(topic_changes, "AT_ONCE_MAX", 2)
 
     async def conversation():
         async with opened(topics=("t", "other"), partitions=9) as desk:
@@ -180,7 +176,7 @@ def test_others_are_served_while_a_topic_is_deleted_and_its_name_is_taken_until_
                 await desk.produce(batch(b"old"), partition=index)
             partitions = list(desk.broker.topics.get("t").partitions.values())
             late = asyncio.create_task(desk.produce(batch(b"late"), partition=8))
-            deleting = asyncio.create_task(desk.broker.delete_topic("t"))
+            deleting = asyncio.create_task(desk.broker.topic_changes.delete("t"))
             served = refused = 0
             is_created = False
             while desk.broker.topics.get("t") is not None:  # noqa: ASYNC110
@@ -190,7 +186,7 @@ def test_others_are_served_while_a_topic_is_deleted_and_its_name_is_taken_until_
                 answer = await desk.produce(batch(b"v"), topic="other")
                 served += answer.error_code is ErrorCode.none
                 try:  # The name is given back a little before the deletion has ended.
-                    await desk.broker.create_topic("t", 1, {})
+                    await desk.broker.topic_changes.create("t", 1, {})
                     is_created = True
                 except Refused as error:
                     if "exists already" not in str(error):
@@ -200,7 +196,7 @@ def test_others_are_served_while_a_topic_is_deleted_and_its_name_is_taken_until_
             await deleting
             assert (await late).error_code in (ErrorCode.none, ErrorCode.unknown_topic_or_partition)
             if not is_created:
-                await desk.broker.create_topic("t", 1, {})
+                await desk.broker.topic_changes.create("t", 1, {})
             assert desk.broker.topics.partition("t", 0).end_offset == 0
             assert not desk.broker.tasks.error_counts
 
@@ -210,11 +206,11 @@ def test_others_are_served_while_a_topic_is_deleted_and_its_name_is_taken_until_
 def test_a_deletion_goes_on_when_its_client_has_gone():
     async def conversation():
         async with opened(partitions=9) as desk:
-            deleting = asyncio.create_task(desk.broker.delete_topic("t"))
+            deleting = asyncio.create_task(desk.broker.topic_changes.delete("t"))
             while desk.broker.topics.get("t") is not None:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             deleting.cancel()
             await desk.broker.tasks.finish_requested()
-            await desk.broker.create_topic("t", 1, {})
+            await desk.broker.topic_changes.create("t", 1, {})
 
     run(conversation)

@@ -36,17 +36,17 @@ class SlowDisk(SimDisk):
         return file
 
 
-def at_work(conversation, on_failure=pytest.fail, **arguments):
+def at_work(conversation, on_failure=pytest.fail, on_advance=lambda _p: None, **arguments):
     """Run it with a flush that goes."""
 
     async def work():
         settings = {
             "to_disk": True,
-            "on_advance": lambda _p: None,
             "reserve": NO_RESERVE,
             "tasks": Tasks(on_failure),
         } | arguments
         flush = GroupFlush(**settings)
+        flush.subscribe(on_advance)
         task = asyncio.create_task(flush.run())
         try:
             await asyncio.wait_for(conversation(flush), 100)

@@ -21,9 +21,7 @@ class Desk:
     def __init__(self, *older):
         self.log = Log()
         self.reserve = DiskReserve(self.log.disk, Path("/data"), 0)
-        self.flush = GroupFlush(
-            to_disk=True, on_advance=lambda _p: None, reserve=self.reserve, tasks=Tasks(pytest.fail)
-        )
+        self.flush = GroupFlush(to_disk=True, reserve=self.reserve, tasks=Tasks(pytest.fail))
         self.journal = Journal(
             [self.log.partition, *older], self.flush, self.reserve, lambda: self.log.now_ms
         )

@@ -97,7 +97,7 @@ def started(directory):
             try:
                 topics.open_partition(topic, index)
             except Corrupt as error:
-                topics.mark_offline(topic, index, error)
+                topic.offline[index] = str(error)
     if topics.is_taking_over:
         topics.taken_over()
     return topics

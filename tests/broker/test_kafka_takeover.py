@@ -223,7 +223,6 @@ def test_what_a_takeover_adds_is_durable_before_anyone_can_write(seed):
 
     async def take_over():
         broker = Broker(BrokerConfig({}), DATA, disk=directory.disk, clock=SimClock(), on_failure=pytest.fail)
-        broker.open_directory()
         disk = directory.disk.crash(random.Random(seed))
         await broker.stop()
         return disk

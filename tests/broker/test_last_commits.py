@@ -10,8 +10,8 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.header import headers_in
 from stablelog.batch.markers import read_marker
 from stablelog.broker.checkpoints import RECOVERY_POINT_CHECKPOINT
-from stablelog.broker.formats import CLEAN_SHUTDOWN_FILE
-from stablelog.broker.topics import Topics
+from stablelog.broker.directory_signs import CLEAN_SHUTDOWN_FILE
+from stablelog.broker.partition_directories import PartitionDirectories
 from stablelog.log.log_start import LOG_START_FILE
 from stablelog.log.names import LOG
 from stablelog.testing.sim_disk import SimDisk
@@ -137,7 +137,7 @@ def test_an_unexpected_error_keeps_no_commit_waiting(monkeypatch, caplog):
             assert desk.broker.tasks.error_counts["recovery of a partition"] == 1
 
     run(written)
-    monkeypatch.setattr(Topics, "last_commit_sequence", lambda *_: 1 // 0)
+    monkeypatch.setattr(PartitionDirectories, "last_commit_sequence", lambda *_: 1 // 0)
     run(restarted)
     assert sequences(disk, "o") == [1, 2]
     assert "the last commit of o-0 is not known" in caplog.text
@@ -147,13 +147,13 @@ def test_an_unexpected_error_keeps_no_commit_waiting(monkeypatch, caplog):
 async def reading(disk, monkeypatch):
     """A broker that reads the last commits of its partitions until the event is set: (desk, event)."""
     may_go_on = threading.Event()
-    last_commit_sequence = Topics.last_commit_sequence
+    last_commit_sequence = PartitionDirectories.last_commit_sequence
 
     def slowly(self, name, index):
         assert may_go_on.wait(60)
         return last_commit_sequence(self, name, index)
 
-    monkeypatch.setattr(Topics, "last_commit_sequence", slowly)
+    monkeypatch.setattr(PartitionDirectories, "last_commit_sequence", slowly)
     monkeypatch.setattr("tests.broker.desk._all_but", lambda *_: asyncio.sleep(0))
     try:
         async with opened(disk, topics=(), gate=Gate("none")) as desk:
@@ -214,7 +214,7 @@ async def transact_at_once(desk, name, topic):
 def test_a_topic_that_is_deleted_while_its_last_commit_is_read_is_no_damage(disk, monkeypatch, caplog):
     async def conversation():
         async with reading(disk, monkeypatch) as (desk, may_go_on):
-            await desk.broker.delete_topic("q")
+            await desk.broker.topic_changes.delete("q")
             may_go_on.set()
             await desk.opened("o")
             await transact(desk, "o", 1)

@@ -36,8 +36,8 @@ def started(directory):
 def start(directory):
     """Start, remove what is to be removed, twice, and stop."""
     topics = started(directory)
-    topics.remove_deleted()
-    topics.remove_deleted()
+    topics.leftovers.remove_deleted()
+    topics.leftovers.remove_deleted()
     assert topics.close()
 
 

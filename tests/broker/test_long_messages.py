@@ -38,11 +38,8 @@ def in_threads(monkeypatch):
         done.append(work.__name__)
         return in_thread(threads, work, *arguments)
 
-    def noted_to_its_end(_turn, threads, work, *arguments):
-        return noted(threads, work, *arguments)
-
     monkeypatch.setattr(long_messages, "in_thread", noted)
-    monkeypatch.setattr(long_messages, "in_thread_to_its_end", noted_to_its_end)
+    monkeypatch.setattr(long_messages, "in_thread_to_its_end", noted)
     return done
 
 
@@ -82,7 +79,7 @@ def test_the_requests_of_a_connection_are_begun_in_their_order(monkeypatch):
     """A short one behind a long one waits until that has been decoded: a commit of offsets must not pass another."""
     gate = asyncio.Event()
 
-    async def gated(_turn, threads, work, *arguments):
+    async def gated(threads, work, *arguments):
         await gate.wait()
         return await in_thread(threads, work, *arguments)
 

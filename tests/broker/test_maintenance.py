@@ -223,7 +223,7 @@ def test_deleted_topics_are_removed_from_the_disk(monkeypatch):
     async def conversation():
         async with working(disk) as (desk, _):
             await fill(desk, 0)
-            await desk.broker.delete_topic("t")
+            await desk.broker.topic_changes.delete("t")
             await until(lambda: not any(name.startswith("t-") for name in disk.list_dir(DATA)))
 
     run(conversation())

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import stablelog
 from stablelog.broker import metrics
 from stablelog.broker.tasks import Scope
-from tests.broker.desk import batch, opened, part
+from tests.broker.desk import batch, delete_topic, opened, part
 from tests.clients.drivers import unique
 from tests.clients.proxy import Peer
 from tests.waiting import until
@@ -71,7 +71,7 @@ def test_scrapes_hold_while_producers_come_and_go():
                         write()
                     name = unique("passing")
                     broker.topics.create(name, 1, {})
-                    broker.topics.delete(name)
+                    delete_topic(broker.topics, name)
                     await asyncio.sleep(0)
 
             async def ask():

@@ -218,7 +218,7 @@ def test_a_topic_that_is_deleted_before_an_append_is_durable_is_unknown():
     async def conversation(desk):
         with desk.held_disk():
             answers = await pending(desk, *appends())
-            await desk.broker.delete_topic("bad")
+            await desk.broker.topic_changes.delete("bad")
         await check(answers, UNKNOWN)
 
     run(conversation)
@@ -321,7 +321,7 @@ def test_a_partition_that_fails_in_an_administrators_marker_is_named_in_the_log_
 
 def test_whatever_fails_a_partition_is_reported_by_the_partition_itself(caplog):
     async def conversation(desk):
-        await desk.broker.add_partitions("good", 2)
+        await desk.broker.topic_changes.grow("good", 2)
         for name, index in (("bad", 0), ("good", 1)):
             desk.broker.topics.partition(name, index).fail(Unavailable("on purpose"))
             desk.broker.topics.get(name).partitions[index].fail(Unavailable("again"))

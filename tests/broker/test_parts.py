@@ -123,9 +123,8 @@ def test_writers_that_wait_share_a_round():
     async def work():
         log = Log()
         moved = []
-        flush = GroupFlush(
-            to_disk=True, on_advance=moved.append, reserve=NO_RESERVE, tasks=Tasks(pytest.fail)
-        )
+        flush = GroupFlush(to_disk=True, reserve=NO_RESERVE, tasks=Tasks(pytest.fail))
+        flush.subscribe(moved.append)
         task = asyncio.create_task(flush.run())
         waits = []
         for _ in range(10):
@@ -146,9 +145,7 @@ def test_a_sync_that_fails_stops_the_broker_and_acknowledges_nothing():
     async def work():
         log = Log()
         failures = []
-        flush = GroupFlush(
-            to_disk=True, on_advance=lambda _p: None, reserve=NO_RESERVE, tasks=Tasks(failures.append)
-        )
+        flush = GroupFlush(to_disk=True, reserve=NO_RESERVE, tasks=Tasks(failures.append))
         task = asyncio.create_task(flush.run())
         log.write("-", sync=False)
         log.disk.fail_at = log.disk.steps + 1

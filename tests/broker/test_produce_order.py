@@ -18,7 +18,7 @@ from stablelog.batch.records import (
 from stablelog.broker.apis import produce
 from stablelog.log.append import check_keys
 from tests.broker import desk
-from tests.broker.desk import Desk
+from tests.broker.desk import Desk, delete_topic
 
 MANY = QUICK_COUNT_MAX + 1
 COMPACTED = {"cleanup.policy": "compact"}
@@ -214,7 +214,7 @@ def test_a_topic_that_is_compacted_from_now_on_is_not_given_what_was_checked_for
             topics.create("compacted", 1, COMPACTED)
             checked = asyncio.create_task(one.produce(lacking, topic="compacted"))
             await asyncio.sleep(0)
-            topics.delete("compacted")
+            delete_topic(topics, "compacted")
             topics.create("compacted", 1, COMPACTED)
             deleted.set()
             assert (await checked).error_code is ErrorCode.invalid_record

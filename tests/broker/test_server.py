@@ -9,8 +9,9 @@ from datetime import timedelta
 import pytest
 
 from stablelog.broker import server as server_module
-from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE
 from stablelog.broker.config import BrokerConfig
+from stablelog.broker.directory_signs import CLEAN_SHUTDOWN_FILE
+from stablelog.broker.metrics import Metrics
 from stablelog.broker.server import Server
 from stablelog.errors import Unavailable
 from tests.broker.desk import batch, frame, part, read_answer
@@ -41,14 +42,13 @@ def run(conversation, new_loop):
 @contextlib.asynccontextmanager
 async def started(directory):
     """A server with a topic that holds one record of 8 MiB."""
-    server = Server(BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0"}), directory)
-    _, port = await server.start()
+    server = await Server.open(BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0"}), directory)
     topic = server.broker.topics.create("t", 1, {"max.message.bytes": str(16 << 20)})
     log = topic.partitions[0]
     appended = log.append(batch(VALUE), now_ms=server.broker.now_ms())
     server.broker.flush.dirty(log)
     await server.broker.flush.durable(log, appended.last_offset + 1)
-    yield server, port
+    yield server, server.port
 
 
 def fetch_all():
@@ -141,11 +141,10 @@ def test_an_address_that_is_lost_while_the_directory_is_opened_stops_the_broker_
         def lost(*_arguments, **_named):
             raise OSError(errno.EADDRINUSE, "Address already in use")
 
-        server = Server(BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0"}), tmp_path)
-        owner = asyncio.get_running_loop() if fails == "create_server" else server.broker.metrics
+        owner = asyncio.get_running_loop() if fails == "create_server" else Metrics
         monkeypatch.setattr(owner, fails, lost)
         with pytest.raises(Unavailable, match="Address already in use"):
-            await server.start()
+            await Server.open(BrokerConfig({"listeners": "PLAINTEXT://127.0.0.1:0"}), tmp_path)
 
     asyncio.run(start())
     assert (tmp_path / CLEAN_SHUTDOWN_FILE).exists()

@@ -15,6 +15,7 @@ from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.topics import Topics
 from stablelog.errors import Corrupt, DiskError, Refused
 from stablelog.testing.sim_disk import SimDisk, SimFile
+from tests.broker.desk import delete_topic
 
 HERE = Path("/data")
 
@@ -136,7 +137,7 @@ def test_what_was_durable_stays_so_until_its_partition_is_opened():
         left = read_offset_checkpoint(disk, HERE / RECOVERY_POINT_CHECKPOINT)
         assert left == {("damaged", 0): 1, ("deleted", 0): 1, ("whole", 0): 1}
         assert disk.size(HERE / "damaged-0" / f"{0:020d}.log") == len(content)
-    topics.delete("deleted")
+    delete_topic(topics, "deleted")
     left = read_offset_checkpoint(disk, HERE / RECOVERY_POINT_CHECKPOINT)
     assert left == {("damaged", 0): 1, ("whole", 0): 1}
     assert topics.close()

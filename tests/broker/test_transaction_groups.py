@@ -153,7 +153,7 @@ class World:
             answer = await cut(self.desk, free)
             assert (answer.commit_sequence, answer.holders) == (answer.last_commit_sequence, ())
         topic.partitions[0] = closed
-        self.desk.broker.partition_opened(closed)
+        self.desk.broker.transactions.partition_opened(closed)
 
     def _durable(self, partitions):
         waits = [self.desk.broker.flush.durable(p, p.end_offset) for p in partitions]
@@ -607,15 +607,15 @@ def test_names_of_commit_logs_are_not_for_clients():
         async with opened() as desk:
             for name in ("__transaction_state.a", "__transaction_state_a", "__transaction_state.a.b"):
                 with pytest.raises(Refused, match="broker's own topics"):
-                    desk.broker.topics.check_new(name, 1, {})
+                    desk.broker.topics.reservations.check_new(name, 1, {})
                 with pytest.raises(Refused, match="broker's own topics"):
-                    await desk.broker.create_topic(name, 1, {})
+                    await desk.broker.topic_changes.create(name, 1, {})
             await desk.init("a/me")
             records = batch(b"v")
             answer = await desk.produce(records, topic="__transaction_state.a")
             assert answer.error_code is ErrorCode.invalid_topic_exception
             with pytest.raises(Refused):
-                await desk.broker.delete_topic("__transaction_state.a")
+                await desk.broker.topic_changes.delete("__transaction_state.a")
 
     run(conversation)
 
@@ -715,7 +715,7 @@ def test_a_topic_made_again_in_another_group_begins_anew():
             await desk.end("a/me", who, COMMIT)
             await write(desk, "a/me", who, b"open", "ta", 1)
             await desk.durable()
-            await desk.broker.delete_topic("ta")
+            await desk.broker.topic_changes.delete("ta")
             desk.broker.topics.create("ta", 1, {"stablelog.group": "b", "stablelog.order": "commit"})
             other = await desk.init("b/me")
             await write(desk, "b/me", other, b"new", "ta")

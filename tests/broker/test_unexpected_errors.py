@@ -14,13 +14,14 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker import journal, maintenance
-from stablelog.broker.broker import CLEAN_SHUTDOWN_FILE, Broker
+from stablelog.broker.broker import Broker
+from stablelog.broker.checkpoints import OffsetCheckpoint
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.connection import Connection
+from stablelog.broker.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.broker.journal import Journal
 from stablelog.broker.router import Router
 from stablelog.broker.server import Server
-from stablelog.broker.topic_checkpoints import TopicCheckpoints
 from stablelog.broker.topics import Topics
 from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
@@ -99,10 +100,9 @@ def fails_once(monkeypatch, owner, name, exception=RuntimeError):
 async def serving():
     """A broker with a socket, on a simulated disk. Gives the server and its port."""
     config = BrokerConfig(SIMULATED | {"listeners": "PLAINTEXT://127.0.0.1:0"})
-    server = Server(config, DATA, disk=SimDisk(), clock=SimClock())
-    _, port = await server.start()
+    server = await Server.open(config, DATA, disk=SimDisk(), clock=SimClock())
     try:
-        yield server, port
+        yield server, server.port
     finally:
         await server.stop()
 
@@ -398,8 +398,8 @@ def test_making_a_topic_that_fails_unexpectedly_fails_the_request(monkeypatch, c
         async with two_partitions() as (desk, failures):
             fails_once(monkeypatch, Topics, "make_partitions")
             with pytest.raises(Unavailable):
-                await desk.broker.create_topic("late", 2, {})
-            await desk.broker.create_topic("late", 2, {})
+                await desk.broker.topic_changes.create("late", 2, {})
+            await desk.broker.topic_changes.create("late", 2, {})
             assert failures == []
             assert desk.broker.tasks.error_counts == {"making partitions": 1}
 
@@ -432,7 +432,7 @@ BROKER_WIDE = {
     "commit-log trimming": (Journal, "checkpoint_if_grown", begin_and_wait),
     "transactions": (TransactionCoordinator, "markers_done", lambda desk, _failures: commit(desk)),
     "flush": (TransactionGroup, "write_decided", lambda desk, _failures: commit(desk)),
-    "checkpoints": (TopicCheckpoints, "write_log_starts", begin_and_wait),
+    "checkpoints": (OffsetCheckpoint, "write", begin_and_wait),
 }
 
 

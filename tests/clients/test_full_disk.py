@@ -36,7 +36,7 @@ WRITES = (0, 22, 24, 25, 28)  # Produce, InitProducerId, AddPartitionsToTxn, Add
 
 def write_count(broker):
     """How many writing requests were answered."""
-    return broker.call(lambda made: sum(made.metrics._requests[key] for key in WRITES))
+    return broker.call(lambda made: sum(made.metrics.requests[key] for key in WRITES))
 
 
 def while_full(broker, work):

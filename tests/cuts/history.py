@@ -136,7 +136,6 @@ class History:
     def _start(self):
         """A task for each who has something to do with the broker; whoever fails ends the history."""
         self.broker = SimBroker(self.loop, self.disk, self.chance)
-        self.broker.open_directory()
         for group in self.groups:
             for name, count in GROUPS[group].items():
                 if self.broker.topics.get(name) is None:
@@ -248,7 +247,7 @@ class History:
             partition = self.broker.open_one(topic, index)
             self.model.reopened((topic.name, index), partition)
             self.model.check_view((topic.name, index), partition, self.chance)
-            self.broker.partition_opened(partition)
+            self.broker.transactions.partition_opened(partition)
 
     async def _settled(self):
         """Until everything is durable, and every transaction has its end."""
@@ -306,9 +305,7 @@ class History:
         else:
             self.counts["segments deleted"] += partition.apply_retention(self.broker.now_ms())
             partition.remove_deleted(self.broker.now_ms())
-            self.broker.topics.checkpoints.write_log_starts(
-                self.broker.topics.checkpoints.changed_log_starts()
-            )
+            self.broker.topics.checkpoints.log_starts.update()
         self.model.check_view(target, partition, self.chance)
 
     async def _cut(self, group, commit_sequence=-1, topics=None):

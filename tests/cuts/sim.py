@@ -75,11 +75,11 @@ class CrashingDisk(SimDisk):
 class SimFlush:
     """In place of `GroupFlush`: each partition becomes durable by itself, after a time that the seed says."""
 
-    def __init__(self, loop, chance, on_advance):
+    def __init__(self, loop, chance):
         self.failed = None
         self._loop = loop
         self._chance = chance
-        self._on_advance = on_advance
+        self._subscribers = []
         self._due = set()
         self._running = set()
         self._again = set()
@@ -102,6 +102,10 @@ class SimFlush:
         if self._chance.random() < 0.02:
             return 0.1  # it is stuck for a while
         return pace_s * self._chance.random()
+
+    def subscribe(self, notify):
+        """Whom it tells that more of a partition is durable."""
+        self._subscribers.append(notify)
 
     def durable(self, partition, end_offset):
         if partition.high_watermark >= end_offset and self.failed is None:
@@ -144,8 +148,8 @@ class SimFlush:
         if left:
             self._waiting[partition] = left
             self.dirty(partition)
-        if moved:
-            self._on_advance(partition)
+        for notify in self._subscribers if moved else ():
+            notify(partition)
 
     def fail(self, error):
         """A write failed: here only because the machine stops."""
@@ -159,9 +163,14 @@ class SimBroker(Broker):
     """A broker without tasks: the history opens its partitions and keeps its house."""
 
     def __init__(self, loop, disk, chance):
-        super().__init__(CONFIG, DATA, disk=disk, clock=loop, on_failure=lambda _error: None)
-        self.flush.close()
-        self.flush = SimFlush(loop, chance, self._advanced)
+        super().__init__(
+            CONFIG,
+            DATA,
+            disk=disk,
+            clock=loop,
+            on_failure=lambda _error: None,
+            make_flush=lambda **_arguments: SimFlush(loop, chance),
+        )
 
     def closed_partitions(self):
         return [(t, i) for t in self.topics for i in range(t.partition_count) if i not in t.partitions]

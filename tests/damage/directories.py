@@ -322,7 +322,7 @@ async def third_life(disk, after):
         pay_open = await Writer(desk, "pay/open").begin()
         await pay_open.write("open", *PAY_TARGETS)
         await write_plainly(desk, "keys", 0, "behind")
-        await desk.broker.delete_topic("gone")
+        await desk.broker.topic_changes.delete("gone")
         await desk.durable()
         for partition in desk.broker.topics.open_partitions():
             if (partition.topic, partition.index) in DEFAULT_TARGETS:
@@ -330,8 +330,8 @@ async def third_life(disk, after):
                 desk.broker.flush.dirty(partition)
         await write_plainly(desk, "plain", 0, "behind the snapshot")
         await desk.durable()
-        await desk.broker.maintenance.write_checkpoints()
-        await desk.broker.maintenance.record_synced_ends()
+        desk.broker.topics.checkpoints.log_starts.update()
+        desk.broker.topics.checkpoints.recovery_points.update()
         # What follows is not older than a second: no recovery point tells of it.
         for target in (*DEFAULT_TARGETS, *PAY_TARGETS):
             await write_plainly(desk, *target, "late")

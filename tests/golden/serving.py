@@ -79,14 +79,12 @@ class BrokerAt:
         self.bootstrap, self._loop, self._server = answer
 
     async def _serve(self, answers):
-        server = Server(BrokerConfig(self._settings), self._data, clock=self._clock)
         try:
-            host, port = await server.start()
+            server = await Server.open(BrokerConfig(self._settings), self._data, clock=self._clock)
         except Exception as error:
             answers.put(error)
-            await server.stop()
             return
-        answers.put((f"{host}:{port}", asyncio.get_running_loop(), server))
+        answers.put((f"{server.broker.advertised[0]}:{server.port}", asyncio.get_running_loop(), server))
         await server.stopping.wait()
         await server.stop()
         assert server.failure is None, server.failure

@@ -12,6 +12,7 @@ the time it has, and one that blocks for long after it arrived (a long poll with
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from stablelog.broker.frames import Frames
@@ -31,6 +32,7 @@ class Holder(Protocol):
         """Give the request up and close the connection. `Budget.give_back` follows, now or soon."""
 
 
+@dataclass(slots=True, eq=False)
 class Claim:
     """The room of one request.
 
@@ -46,30 +48,16 @@ class Claim:
             on others.
     """
 
-    __slots__ = (
-        "arrived",
-        "held",
-        "holder",
-        "is_quick",
-        "is_whole",
-        "mark",
-        "since",
-        "size",
-        "target",
-        "waits_since",
-    )
-
-    def __init__(self, holder: Holder, size: int, now_s: float) -> None:
-        self.holder = holder
-        self.size = size
-        self.held = 0
-        self.arrived = 0
-        self.since = now_s
-        self.mark = (0, -math.inf)
-        self.is_whole = False
-        self.is_quick = True
-        self.target = 0
-        self.waits_since: float | None = None
+    holder: Holder
+    size: int
+    since: float
+    held: int = 0
+    arrived: int = 0
+    mark: tuple[int, float] = (0, -math.inf)
+    is_whole: bool = False
+    is_quick: bool = True
+    target: int = 0
+    waits_since: float | None = None
 
     @property
     def rest(self) -> int:

@@ -7,7 +7,7 @@ Format: docs/formats.md, "offset checkpoints".
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -21,7 +21,6 @@ log = logging.getLogger(__name__)
 FIRST_DIRTY_CHECKPOINT = "cleaner-offset-checkpoint"
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
-UNKNOWN = -1
 
 
 class FileWriter(Protocol):
@@ -66,13 +65,21 @@ def write_offset_checkpoint(writer: FileWriter, path: Path, offsets: Mapping[Top
 class OffsetCheckpoint:
     """A checkpoint file that is written only when the offsets have changed.
 
+    Args:
+        take: returns the present offsets by partition. May be called in a thread.
+        durable: whether every write has to be durable on return.
+
     Attributes:
         offsets: by partition, as they were last read or written.
     """
 
-    def __init__(self, writer: FileWriter, path: Path) -> None:
+    def __init__(
+        self, writer: FileWriter, path: Path, take: Callable[[], Offsets], *, durable: bool = True
+    ) -> None:
         self._writer = writer
         self._path = path
+        self._take = take
+        self._is_durable = durable
         self._is_recorded = False
         self._change_count = 0
         self.offsets: Offsets = {}
@@ -82,26 +89,34 @@ class OffsetCheckpoint:
         self.offsets = offsets
         self._is_recorded = True
 
+    def drop(self, names: Collection[str]) -> None:
+        """Drop the rows of topics not in `names`: a later topic of the same name begins at offset 0.
+
+        Raises:
+            DiskError: the file has its old or its new content.
+        """
+        self.outdate()
+        known = {at: offset for at, offset in self.offsets.items() if at[0] in names}
+        self.write(self._changed(known, self._change_count))
+
     def outdate(self) -> None:
-        """Invalidate offsets that were taken earlier, because some of their partitions were deleted."""
+        """Write no offsets that were taken earlier, because some of their partitions were deleted."""
         self._change_count += 1
 
-    def changed(self, take: Callable[[], Offsets], *, anyway: bool = False) -> "ChangedOffsets | None":
-        """Take the present offsets; None if the file already holds them. May run in a thread.
+    def changed(self, *, anyway: bool = False) -> "ChangedOffsets | None":
+        """Take the present offsets; None if the file already holds them, unless `anyway`. May run in a thread."""
+        # The count is read first: any change from now on makes these offsets outdated.
+        change_count = self._change_count
+        return self._changed(self._take(), change_count, anyway=anyway)
 
-        Args:
-            take: returns the present offsets by partition.
-            anyway: whether to return the offsets even if the file holds them.
-        """
-        change_count = (
-            self._change_count
-        )  # Read the count first: any change from now on makes these offsets outdated.
-        offsets = take()
+    def _changed(
+        self, offsets: Offsets, change_count: int, *, anyway: bool = False
+    ) -> "ChangedOffsets | None":
         if self._is_recorded and offsets == self.offsets and not anyway:
             return None
         return ChangedOffsets(offsets, encode_offset_checkpoint(offsets), change_count)
 
-    def write(self, changed: "ChangedOffsets | None", *, durable: bool = True) -> None:
+    def write(self, changed: "ChangedOffsets | None", *, durable: bool = False) -> None:
         """Write what `changed` returned, unless other offsets were written since or partitions were deleted.
 
         Raises:
@@ -111,12 +126,14 @@ class OffsetCheckpoint:
             return
         self._is_recorded = False
         self._change_count += 1
-        if durable:
-            self._writer.write_atomic(self._path, changed.content)
-        else:
-            self._writer.write_unsynced(self._path, changed.content)
+        write = self._writer.write_atomic if durable or self._is_durable else self._writer.write_unsynced
+        write(self._path, changed.content)
         self.offsets = changed.offsets
         self._is_recorded = True
+
+    def update(self) -> None:
+        """Write the present offsets if they have changed. Raises as `write` does."""
+        self.write(self.changed())
 
 
 class ChangedOffsets(NamedTuple):
@@ -125,85 +142,3 @@ class ChangedOffsets(NamedTuple):
     offsets: Offsets
     content: bytes
     change_count: int
-
-
-class RecoveryPoints:
-    """The synced ends of partitions, as the data directory records them.
-
-    A partition that is not open keeps its recorded end, also across starts at which it cannot be opened.
-    """
-
-    def __init__(self, disk: Disk, directory: Path, writer: FileWriter) -> None:
-        self._disk = disk
-        self._path = directory / RECOVERY_POINT_CHECKPOINT
-        self._kept: Offsets = {}  # Ends of partitions that are not open.
-        self._file = OffsetCheckpoint(writer, self._path)
-
-    def load(self, partitions: Iterable[TopicPartition], *, is_recorded: bool) -> None:
-        """Read the file.
-
-        Args:
-            partitions: all partitions of the data directory.
-            is_recorded: whether this release has recorded the ends since the partitions were created. A partition
-                without a row was then created after the last write of the file, and had nothing synced.
-        """
-        is_known = self._disk.exists(self._path)
-        try:
-            found = read_offset_checkpoint(self._disk, self._path)
-        except Corrupt as error:
-            log.warning(
-                "%s; where a log is damaged, whole batches that follow the damage keep its partition offline",
-                error,
-            )
-            found, is_known = {}, False
-        if is_known and not found and not self._disk.size(self._path):
-            is_known = False  # An empty file: a power failure lost the content.
-        for at in partitions:
-            self._kept[at] = found.get(at, 0 if is_known and is_recorded else UNKNOWN)
-
-    def of(self, at: TopicPartition) -> int | None:
-        """The recorded end of a partition that is not open; None if it is unknown."""
-        end = self._kept.get(at, 0)
-        return None if end == UNKNOWN else end
-
-    def opened(self, at: TopicPartition) -> None:
-        """Note that a partition was opened: its own synced end replaces the recorded one."""
-        self._kept.pop(at, None)
-
-    def closed(self, at: TopicPartition, synced_offset: int) -> None:
-        """Keep the synced end of a partition that was closed."""
-        self._kept[at] = synced_offset
-
-    def forget(self, topic: str) -> None:
-        """Forget the partitions of a deleted topic."""
-        self._file.outdate()
-        self._kept = {at: end for at, end in self._kept.items() if at[0] != topic}
-
-    def changed(self, open_ends: Callable[[], Offsets], *, anyway: bool = False) -> ChangedOffsets | None:
-        """Take the present recovery points, as `OffsetCheckpoint.changed` does. May run in a thread.
-
-        Args:
-            open_ends: returns the synced ends of the open partitions.
-            anyway: whether to return the points even if the file holds them.
-        """
-
-        def take() -> Offsets:
-            kept = dict(
-                self._kept
-            )  # Copy first: a partition that is opened later in this call leaves `_kept`.
-            return kept | open_ends()
-
-        return self._file.changed(take, anyway=anyway)
-
-    def write(self, points: ChangedOffsets | None, *, durable: bool) -> None:
-        """Record the points, unless others were recorded or a topic was forgotten since they were taken.
-
-        Args:
-            points: what `changed` returned.
-            durable: whether the file has to be durable on return. This is needed when a topic was deleted: a later
-                topic of the same name must not inherit its ends.
-
-        Raises:
-            DiskError: the file has its old or its new content.
-        """
-        self._file.write(points, durable=durable)

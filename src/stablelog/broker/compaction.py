@@ -101,7 +101,7 @@ class Compactor:
             self._under_way = None
             self._idle.set()
         partition.compacted(work)
-        self._topics.checkpoints.write_first_dirty()
+        self._topics.checkpoints.first_dirty.update()
         log.info(
             "compacted %s-%d to offset %d: %d keys, %d bytes of %d are left",
             partition.topic,

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from stablelog.broker.settings import FIXED_TOPIC_SETTINGS, SETTINGS, TOPIC_SETTINGS, Setting
+from stablelog.coordinators.consumer_groups.coordinator import GroupConfig
+from stablelog.coordinators.transactions.coordinator import TransactionConfig
 from stablelog.errors import InvalidConfig, did_you_mean
 from stablelog.log.partition import LogConfig
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP
@@ -80,6 +82,26 @@ class BrokerConfig:
         values = self.check_dynamic(settings)
         self.dynamic = dict(settings)
         self._values = self._given_values | values
+
+    def group_config(self) -> GroupConfig:
+        """The settings of the group coordinator."""
+        return GroupConfig(
+            initial_rebalance_delay_ms=self["group.initial.rebalance.delay.ms"],
+            session_timeout_ms_min=self["group.min.session.timeout.ms"],
+            session_timeout_ms_max=self["group.max.session.timeout.ms"],
+            group_size_max=self["group.max.size"],
+            offsets_retention_ms=self["offsets.retention.minutes"] * 60_000,
+            offset_metadata_size_max=self["offset.metadata.max.bytes"],
+        )
+
+    def transaction_config(self) -> TransactionConfig:
+        """The settings of the transaction coordinators."""
+        return TransactionConfig(
+            transaction_timeout_ms_max=self["transaction.max.timeout.ms"],
+            transactional_id_expiration_ms=self["transactional.id.expiration.ms"],
+            two_phase_commit_enable=self["transaction.two.phase.commit.enable"],
+            strict=self["stablelog.transaction.strict"],
+        )
 
     def creation_configs(self) -> dict[str, str]:
         """The settings that a new topic gets from the broker and keeps, where they differ from the default."""

@@ -11,14 +11,14 @@ import asyncio
 import functools
 import logging
 import struct
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from stablelog.broker.budget import Budget, Claim
 from stablelog.broker.long_messages import Decoding
+from stablelog.broker.responses import LENGTH, WRITE_SIZE, Answer, Responses
 from stablelog.broker.tasks import Scope, Tasks
 from stablelog.env.disk import Buffer
 from stablelog.errors import StablelogError
@@ -26,14 +26,12 @@ from stablelog.wire.api import APIS, Api, ApiKey
 
 log = logging.getLogger(__name__)
 
-LENGTH = struct.Struct(">i")
 API_KEY = struct.Struct(">h")
 INBOX_SIZE = 64 << 10
 FREE_IN_FLIGHT_COUNT = 8
 # Requests of one connection begun in one turn of the loop; then other connections get their turn.
 BEGUN_AT_ONCE_COUNT = 8
 REQUEST_SIZE_MIN = 8  # api key, version and correlation id
-WRITE_SIZE = 1 << 20  # Bytes of a larger response that are handed to the transport at once.
 # After this many response bytes other connections get their turn: the loop copies the bytes, and reads them from disk
 # if necessary.
 TURN_SIZE = 4 << 20
@@ -53,16 +51,6 @@ class Limits:
     in_flight_count_max: int
     idle_ms_max: int
     receive_ms_max: int
-
-
-class Answer:
-    """The place of one response in the queue of responses."""
-
-    __slots__ = ("buffers", "done")
-
-    def __init__(self) -> None:
-        self.done = False
-        self.buffers: Sequence[Buffer] | None = None
 
 
 def _contained(callback: Callback) -> Callback:
@@ -120,9 +108,8 @@ class Connection(asyncio.BufferedProtocol):
         self._claim: Claim | None = None
         self._waits_for_room = False
         self._waits_for_turn = False
-        self._answers: deque[Answer] = deque()
+        self._responses = Responses()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._unsent: deque[list[Buffer]] = deque()  # The unsent parts of a response that is being sent.
         self._sends_soon = False
         self._asking = asyncio.Lock()
         self.decoding = Decoding()
@@ -184,8 +171,7 @@ class Connection(asyncio.BufferedProtocol):
             self._budget.give_back(self._claim)
             self._claim = None
         self._frame = None
-        self._answers.clear()
-        self._unsent.clear()
+        self._responses.clear()
 
     def close(self, why: str | None = None) -> None:
         """Close the connection. A given reason is logged: the client is at fault."""
@@ -241,7 +227,7 @@ class Connection(asyncio.BufferedProtocol):
         idle_s = limit_s - (self._loop.time() - self._last_request_at)
         if not self._writable.is_set() and self._loop.time() - self._unwritable_since > limit_s:
             self.close(f"nothing of an answer was read for {limit_s:g} s")
-        elif idle_s <= 0 and not self._answers and not self._unsent:
+        elif idle_s <= 0 and self._responses.are_sent:
             self.close()
         else:
             self._timer = self._later(max(idle_s, 1), self._check_idle)
@@ -296,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
             claim = None
             # Small requests never wait behind large requests of other connections, as long as their connection has few
             # in flight.
-            if len(self._answers) >= FREE_IN_FLIGHT_COUNT:
+            if len(self._responses) >= FREE_IN_FLIGHT_COUNT:
                 claim = self._budget.claim(self, size)
                 if not self._budget.take_whole(claim):
                     self._claim = claim
@@ -380,12 +366,9 @@ class Connection(asyncio.BufferedProtocol):
         self._last_request_at = self._loop.time()
         if claim is not None:
             self._budget.whole(claim, is_quick=not _api(frame).is_long_poll)
-        answer = Answer()
-        self._answers.append(answer)
-        self._tasks.add(
-            self.background.start_request(self._work(frame, answer), partial(self._end, frame, claim))
-        )
-        if len(self._answers) >= self._limits.in_flight_count_max:
+        work = self._work(frame, self._responses.add())
+        self._tasks.add(self.background.start_request(work, partial(self._end, frame, claim)))
+        if len(self._responses) >= self._limits.in_flight_count_max:
             self._pause_reading()
 
     @_contained
@@ -423,27 +406,19 @@ class Connection(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing() or self._sends_soon:
             return
-        part_count = 0
+        size = 0
         while self._writable.is_set():
-            if self._unsent:
-                if part_count == TURN_SIZE // WRITE_SIZE:
-                    self._sends_soon = True
-                    self.background.soon("connection", self._send_on, scope=self.scope)
-                    return
-                part_count += 1
-                transport.writelines(self._unsent.popleft())
-            elif self._answers and self._answers[0].done:
-                buffers = self._answers.popleft().buffers
-                if buffers is not None:
-                    size = sum(map(len, buffers))
-                    if size <= WRITE_SIZE:
-                        transport.writelines([LENGTH.pack(size), *buffers])
-                    else:
-                        self._unsent.extend(_in_parts([LENGTH.pack(size), *buffers]))
-            else:
+            if size + WRITE_SIZE > TURN_SIZE:
+                self._sends_soon = True
+                self.background.soon("connection", self._send_on, scope=self.scope)
+                return
+            part = self._responses.next_part()
+            if part is None:
                 if self._closes_when_sent:
                     transport.close()  # The transport closes once it has sent what it buffers.
                 break
+            size += sum(map(len, part))
+            transport.writelines(part)
         self._resume_reading()
 
     def _send_on(self) -> None:
@@ -478,7 +453,7 @@ class Connection(asyncio.BufferedProtocol):
             or self._waits_for_room
             or self._waits_for_turn
             or not self._writable.is_set()
-            or len(self._answers) >= self._limits.in_flight_count_max
+            or len(self._responses) >= self._limits.in_flight_count_max
             or self._transport is None
             or self._transport.is_closing()
         ):
@@ -498,19 +473,3 @@ def _name(frame: Buffer) -> str:
     """The name of a request, for the log."""
     api_key = API_KEY.unpack_from(frame)[0]
     return ApiKey(api_key).snake_name if api_key in APIS else "connection"
-
-
-def _in_parts(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
-    """The buffers, cut and gathered into parts of about WRITE_SIZE bytes."""
-    part: list[Buffer] = []
-    room = WRITE_SIZE
-    for buffer in buffers:
-        view = memoryview(buffer)
-        while len(view) >= room:
-            yield [*part, view[:room]]
-            view, part, room = view[room:], [], WRITE_SIZE
-        if len(view):
-            part.append(view)
-            room -= len(view)
-    if part:
-        yield part

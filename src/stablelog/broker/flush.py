@@ -24,8 +24,7 @@ log = logging.getLogger(__name__)
 
 SYNC_THREADS = 4
 SOON_S = 0.02
-# Seconds. On a fast disk a sync takes less time than waking a thread and being woken by it. The loop does such a sync
-# itself.
+# Seconds. On a fast disk a sync takes less time than waking a thread and being woken by it.
 IN_PLACE_S = 0.001
 
 
@@ -34,10 +33,10 @@ class GroupFlush:
 
     Args:
         to_disk: False for `stablelog.flush=os`: a write counts as durable once the operating system has it.
-        on_advance: called with each partition whose high watermark or last stable offset moved.
         reserve: gives the files beside the log space on a full disk.
         tasks: the broker's background work. A failed sync stops the broker: the bytes written since the last good
             sync may or may not be on disk, and no later sync can tell.
+        in_place_s: the loop itself does syncs that take at most this time.
 
     Attributes:
         rounds: the number of rounds so far.
@@ -47,12 +46,12 @@ class GroupFlush:
         self,
         *,
         to_disk: bool,
-        on_advance: Callable[[Partition], None],
         reserve: DiskReserve,
         tasks: Tasks,
+        in_place_s: float = IN_PLACE_S,
     ) -> None:
         self._to_disk = to_disk
-        self._on_advance = on_advance
+        self._subscribers: list[Callable[[Partition], None]] = []
         self._reserve = reserve
         self._tasks = tasks
         tasks.before_failure(self._fail_waiting)
@@ -64,10 +63,18 @@ class GroupFlush:
         self._waiting: dict[Partition, deque[tuple[int, asyncio.Future[None]]]] = {}
         self._wake = asyncio.Event()
         self._threads = ThreadPoolExecutor(SYNC_THREADS, thread_name_prefix="sync")
-        self._sync_s = IN_PLACE_S  # Estimated seconds of one sync; unknown at first.
+        self._in_place_s = in_place_s
+        self._sync_s = in_place_s  # Estimated seconds of one sync; unknown at first.
         self._round_done = asyncio.Event()
         self._round_done.set()
         self.rounds = 0
+
+    def subscribe(self, notify: Callable[[Partition], None]) -> None:
+        """Register a function that is called with each partition whose high watermark or last stable offset moved.
+
+        The functions are called in the order of their registration.
+        """
+        self._subscribers.append(notify)
 
     def dirty(self, partition: Partition) -> None:
         """Note an append to this partition, and sync it in the next round even if no request waits for it."""
@@ -167,7 +174,7 @@ class GroupFlush:
         ]
         if not works:
             return
-        if self._sync_s * len(works) <= IN_PLACE_S and not any(work.is_large for _, work in works):
+        if self._sync_s * len(works) <= self._in_place_s and not any(work.is_large for _, work in works):
             lanes = [_run([work]) for _, work in works]
         else:
             count = min(SYNC_THREADS, len(works))
@@ -254,8 +261,8 @@ class GroupFlush:
                 future.set_result(None)
         if waiting is not None and not waiting:
             del self._waiting[partition]
-        if moved:
-            self._on_advance(partition)
+        for notify in self._subscribers if moved else ():
+            notify(partition)
 
     def fail(self, error: BaseException) -> None:
         """Stop the broker because the disk has failed: no more writes are acknowledged as durable."""

@@ -14,6 +14,7 @@ from stablelog.batch.records import decode_records
 from stablelog.broker.journal import Journal
 from stablelog.broker.tasks import Tasks
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator, GroupDecision
+from stablelog.log.partition import Partition
 
 Token = asyncio.Future[Any]
 
@@ -70,6 +71,11 @@ class Groups:
     async def settled(self) -> None:
         """Wait until all records that were applied so far are durable."""
         await self.journal.settled()
+
+    def advanced(self, partition: Partition) -> None:
+        """Handle that more of a partition is durable: if it is the offsets log, continue what waited for it."""
+        if partition is self.journal.partition:
+            self.journal.settle()
 
     def new_token(self) -> Token:
         """Make a token for a request whose response comes later."""

@@ -17,6 +17,7 @@ from stablelog.batch.records import decode_records
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt
 from stablelog.log.names import is_log
+from stablelog.varint import read_uvarint
 
 METADATA_TOPIC = "__cluster_metadata"
 TOPIC_RECORD = 2
@@ -84,9 +85,9 @@ def _values(content: bytes) -> Iterator[tuple[int, bytes]]:
 def _apply(topics: dict[str, KnownTopic], names_by_id: dict[uuid.UUID, str], value: bytes) -> None:
     """Apply one record of the controllers' log: frame version, kind and version, then its fields."""
     try:
-        _, at = _unsigned(value, 0)
-        kind, at = _unsigned(value, at)
-        _, at = _unsigned(value, at)
+        _, at = read_uvarint(value, 0)
+        kind, at = read_uvarint(value, at)
+        _, at = read_uvarint(value, at)
         if kind == TOPIC_RECORD:
             text, at = _text(value, at)
             name, topic_id = text or "", _uuid(value, at)
@@ -112,7 +113,7 @@ def _apply(topics: dict[str, KnownTopic], names_by_id: dict[uuid.UUID, str], val
                 configs.pop(setting or "", None)
             else:
                 configs[setting or ""] = text
-    except (IndexError, struct.error):
+    except (IndexError, ValueError, struct.error):
         return  # A later version of the record has other fields.
 
 
@@ -122,25 +123,13 @@ def _uuid(data: bytes, at: int) -> uuid.UUID:
 
 def _int32s(data: bytes, at: int) -> tuple[int, ...]:
     """Read a compact array of int32 at `at`: its length plus one, then the elements."""
-    size, at = _unsigned(data, at)
+    size, at = read_uvarint(data, at)
     return struct.unpack_from(f">{max(size - 1, 0)}i", data, at)
-
-
-def _unsigned(data: bytes, at: int) -> tuple[int, int]:
-    """Read an unsigned varint at `at`. Returns (value, position after it)."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
 
 
 def _text(data: bytes, at: int) -> tuple[str | None, int]:
     """Read a compact string at `at`: its length plus one, 0 for null. Returns (text, position after it)."""
-    size, at = _unsigned(data, at)
+    size, at = read_uvarint(data, at)
     if size == 0:
         return None, at
     end = at + size - 1

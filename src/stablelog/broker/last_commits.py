@@ -71,7 +71,9 @@ class LastCommits:
         """Return the last commit sequence of a partition, -1 if it has none, and the partition."""
         sequence = NO_COMMIT
         try:
-            sequence = await in_thread(threads, self._topics.last_commit_sequence, topic_name, index)
+            sequence = await in_thread(
+                threads, self._topics.directories.last_commit_sequence, topic_name, index
+            )
         except (FileNotFoundError, StablelogError) as error:
             # The topic was deleted meanwhile.
             is_deleted = self._topics.state(topic_name, index) is PartitionState.UNKNOWN

@@ -56,13 +56,11 @@ class Decoding:
         try:
             async with self._turn:
                 # A cancelled caller waits for the thread: until then the frame counts as memory of its connection.
-                await in_thread_to_its_end(asyncio.Lock(), threads, prepare, api_key, version)
+                await in_thread_to_its_end(threads, prepare, api_key, version)
                 # The frame of a Produce request is used again as soon as the request has ended.
                 if api_key == ApiKey.PRODUCE:
                     return decode_request(api_key, version, frame)
-                return await in_thread_to_its_end(
-                    asyncio.Lock(), threads, decode_request, api_key, version, frame
-                )
+                return await in_thread_to_its_end(threads, decode_request, api_key, version, frame)
         finally:
             self._count -= 1
 

@@ -22,7 +22,9 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
+from stablelog.broker.checkpoints import OffsetCheckpoint
 from stablelog.broker.config import BrokerConfig
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.flush import GroupFlush
@@ -93,8 +95,11 @@ class Maintenance:
         self._tasks.every("retention", seldom_s, self.apply_retention)
         self._tasks.every("expiry of producers", seldom_s, self.expire_producers)
         self._tasks.every("removal of deleted files", REMOVAL_S, self.remove_deleted)
-        self._tasks.every("checkpoints", CHECKPOINT_S, self.write_checkpoints)
-        self._tasks.every("recovery points", RECOVERY_POINT_S, self.record_synced_ends)
+        for name, interval_s, checkpoint in (
+            ("checkpoints", CHECKPOINT_S, self._topics.checkpoints.log_starts),
+            ("recovery points", RECOVERY_POINT_S, self._topics.checkpoints.recovery_points),
+        ):
+            self._tasks.every(name, interval_s, partial(self.write_checkpoint, checkpoint))
         self._tasks.every("disk reserve", RESERVE_S, self.tend_reserve)
 
     def close(self) -> None:
@@ -194,7 +199,7 @@ class Maintenance:
                 await in_thread(self._threads, close_all, removed)
 
         await self._each_partition("removal of deleted files", remove)
-        await in_thread(self._threads, self._topics.remove_deleted)
+        await in_thread(self._threads, self._topics.leftovers.remove_deleted)
 
     async def _each_partition(
         self, name: str, work: Callable[[Partition], Awaitable[None]], *, internal: bool = True
@@ -216,18 +221,11 @@ class Maintenance:
                 self._tasks.unexpected(name, self._tasks.partition(partition), error)
             await asyncio.sleep(0)  # Requests are served between two partitions.
 
-    async def record_synced_ends(self) -> None:
-        """Record the synced end of each partition, if one has moved."""
+    @staticmethod
+    async def write_checkpoint(checkpoint: OffsetCheckpoint) -> None:
+        """Write a checkpoint of all partitions, if an offset has moved."""
         # In a thread, because 10,000 partitions would hold the event loop for too long.
-        self._topics.checkpoints.write_recovery_points(
-            await in_thread(None, self._topics.checkpoints.changed_recovery_points)
-        )
-
-    async def write_checkpoints(self) -> None:
-        """Write Kafka's checkpoint of log start offsets, if one has moved."""
-        self._topics.checkpoints.write_log_starts(
-            await in_thread(None, self._topics.checkpoints.changed_log_starts)
-        )
+        checkpoint.write(await in_thread(None, checkpoint.changed))
 
     # -- the full disk -----------------------------------------------------------------------------------------
 

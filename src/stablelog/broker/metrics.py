@@ -102,6 +102,9 @@ class Metrics:
         open_partitions: returns the open partitions.
 
     Attributes:
+        requests: how many requests got their response, by API key.
+        appended_size: bytes of batches in Produce requests.
+        fetched_size: bytes of batches in Fetch responses.
         port: the port of the HTTP server; -1 if metrics are not served.
     """
 
@@ -109,9 +112,9 @@ class Metrics:
         self._open_partitions = open_partitions
         self._now_ms = now_ms
         self._sources: list[Source] = [self._counters]
-        self._requests: Counter[int] = Counter()
-        self._appended_size = 0
-        self._fetched_size = 0
+        self.requests: Counter[int] = Counter()
+        self.appended_size = 0
+        self.fetched_size = 0
         self._server: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.port = -1
@@ -119,18 +122,6 @@ class Metrics:
     def register(self, source: Source) -> None:
         """Register a source of samples. Each scrape calls it on the broker's loop."""
         self._sources.append(source)
-
-    def count_request(self, api_key: int) -> None:
-        """Count a request that got its response."""
-        self._requests[api_key] += 1
-
-    def count_appended(self, size: int) -> None:
-        """Count appended bytes."""
-        self._appended_size += size
-
-    def count_fetched(self, size: int) -> None:
-        """Count bytes in fetch responses."""
-        self._fetched_size += size
 
     async def samples(self) -> list[Sample]:
         """Read every metric. Other tasks of the loop run meanwhile."""
@@ -144,10 +135,10 @@ class Metrics:
         return found
 
     def _counters(self) -> Iterator[Sample]:
-        for api_key, count in self._requests.items():
+        for api_key, count in self.requests.items():
             yield Sample("stablelog_requests", (ApiKey(api_key).snake_name,), count)
-        yield Sample("stablelog_appended_bytes", (), self._appended_size)
-        yield Sample("stablelog_fetched_bytes", (), self._fetched_size)
+        yield Sample("stablelog_appended_bytes", (), self.appended_size)
+        yield Sample("stablelog_fetched_bytes", (), self.fetched_size)
 
     def collect(self) -> Iterable[Any]:
         """Collect the samples for prometheus_client. Called in a thread of its HTTP server.

@@ -74,9 +74,8 @@ class Opening:
             began_ms = self._now_ms()
             await self._open(missing)
             log.info("opened %d partitions in %d ms", len(missing), self._now_ms() - began_ms)
-        self._topics.checkpoints.write_recovery_points(
-            await in_thread(None, self._topics.checkpoints.changed_recovery_points)
-        )
+        points = self._topics.checkpoints.recovery_points
+        points.write(await in_thread(None, points.changed))
 
     def open_later(self, partition: Partition) -> None:
         """Queue a partition that failed on a full disk, to be reopened when there is space."""
@@ -147,7 +146,7 @@ class Opening:
 
     def _stays_offline(self, one: _Missing, error: Exception) -> None:
         topic, index = one.topic, one.index
-        self._topics.mark_offline(topic, index, error)
+        topic.offline[index] = str(error)
         if not isinstance(error, StablelogError):  # The error concerns only this partition.
             offline = Scope(f"{topic.name}-{index} stays offline", lambda _why: None)
             self._tasks.unexpected("recovery of a partition", offline, error)

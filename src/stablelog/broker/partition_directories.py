@@ -17,7 +17,6 @@ from stablelog.log.formats import check_formats
 from stablelog.log.kafka_files import METADATA_FILE, decode_partition_metadata
 from stablelog.log.listing import Listing
 from stablelog.log.log_start import LOG_START_FILE, write_missing_log_start
-from stablelog.log.model import LogConfig
 from stablelog.log.names import VIEW_START_FILE
 from stablelog.log.partition import Partition
 from stablelog.log.recovery import NEVER
@@ -85,7 +84,9 @@ class PartitionDirectories:
                     continue
                 try:
                     check_formats(Listing(self._disk, directory))
-                    self._write_missing_start(directory, self._checkpoints.log_start((topic.name, index)))
+                    self._write_missing_start(
+                        directory, self._checkpoints.log_starts.offsets.get((topic.name, index), 0)
+                    )
                     if topic.is_commit_ordered:
                         self._write_missing_start(directory, 0, VIEW_START_FILE)
                 except (Corrupt, NewerFormat):
@@ -99,7 +100,7 @@ class PartitionDirectories:
 
     # -- opening -----------------------------------------------------------------------------------------------
 
-    def make(self, topic: Topic, index: int, log_config: LogConfig, start: Start) -> Partition:
+    def make(self, topic: Topic, index: int, start: Start) -> Partition:
         """Create the directory of a new partition, and open it. May run in a thread.
 
         Raises:
@@ -113,13 +114,12 @@ class PartitionDirectories:
             self._disk.rename(directory, stray)
         self._disk.make_dir(directory)
         write_partition_metadata(self._disk, directory, topic.topic_id)
-        return self._open(topic, index, log_config, start._replace(clean=True), is_new=True)
+        return self._open(topic, index, start._replace(clean=True), is_new=True)
 
     def recover(
         self,
         topic: Topic,
         index: int,
-        log_config: LogConfig,
         start: Start,
         progress: Callable[[int, int], None] | None = None,
     ) -> Partition:
@@ -145,7 +145,6 @@ class PartitionDirectories:
         partition = self._open(
             topic,
             index,
-            log_config,
             start._replace(clean=start.clean and failed is None),
             recovery_point=failed.synced_offset if failed is not None else None,
             progress=progress,
@@ -177,7 +176,6 @@ class PartitionDirectories:
         self,
         topic: Topic,
         index: int,
-        log_config: LogConfig,
         start: Start,
         *,
         is_new: bool = False,
@@ -192,13 +190,13 @@ class PartitionDirectories:
         return kind.open(
             self._disk,
             self.path(topic.name, index),
-            log_config,
+            topic.log_config,
             topic=topic.name,
             partition=index,
             clean=start.clean,
             now_ms=self._now_ms(),
             recovery_point=recovery_point,
-            first_dirty_offset=0 if is_new else self._checkpoints.first_dirty(at),
+            first_dirty_offset=0 if is_new else self._checkpoints.first_dirty.offsets.get(at, 0),
             leader_epoch=start.leader_epoch,
             is_established=not is_new and start.established_epoch is not None,
             gapless_epoch=NEVER if start.established_epoch is None else start.established_epoch,

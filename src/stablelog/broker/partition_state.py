@@ -52,17 +52,14 @@ class Codes(NamedTuple):
 
     def of(self, state: PartitionState) -> ErrorCode | None:
         """The code for a partition in this state; None if the API serves it."""
-        match state:
-            case PartitionState.OPENING:
-                return self.opening
-            case PartitionState.OFFLINE:
-                return self.offline
-            case PartitionState.UNKNOWN:
-                return self.unknown
-            case PartitionState.UNKNOWN_ID:
-                return self.unknown_id
-            case PartitionState.OPEN:
-                return None
+        codes = {
+            PartitionState.OPEN: None,
+            PartitionState.OPENING: self.opening,
+            PartitionState.OFFLINE: self.offline,
+            PartitionState.UNKNOWN: self.unknown,
+            PartitionState.UNKNOWN_ID: self.unknown_id,
+        }
+        return codes[state]
 
     def refusal(self, state: PartitionState, why: str) -> Refused:
         """Make the error for a partition in a state in which the API does not serve it."""

@@ -13,14 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from stablelog.broker.tasks import Tasks, in_thread
+from stablelog.broker.tasks import END, Tasks, next_in_thread
 from stablelog.errors import Corrupt, StablelogError, Unavailable, Unproven
 from stablelog.log.names import LOG
 from stablelog.log.partition import Partition
 
 log = logging.getLogger(__name__)
-
-END = object()
 
 
 @dataclass(slots=True)
@@ -78,7 +76,7 @@ class Proofs:
                 try:
                     if partition.is_closed:
                         raise Unavailable(f"{path} was closed before it was proven")
-                    piece = await in_thread(self._threads, _next, proof.pieces)
+                    piece = await next_in_thread(self._threads, proof.pieces)
                 except StablelogError as error:
                     self._failed(path, proof, error)
                 except Exception as error:  # noqa: BLE001 - it fails its partition, and no other
@@ -112,7 +110,3 @@ class Proofs:
         for proof in self._proofs.values():
             proof.done.cancel()
         self._proofs.clear()
-
-
-def _next(pieces: Iterator[None]) -> object:
-    return next(pieces, END)

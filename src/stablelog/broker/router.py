@@ -62,7 +62,7 @@ class Router:
             from stablelog.broker.apis.api_versions import answer as what_is_spoken
 
             refusal = what_is_spoken(ErrorCode.unsupported_version)
-            self._broker.metrics.count_request(api_key)
+            self._broker.metrics.requests[api_key] += 1
             return encode_response(api_key, 0, correlation_id, refusal)
         if not is_known:
             raise Refused(
@@ -87,7 +87,7 @@ class Router:
         except Exception:
             self._broker.check_after_fault()
             raise
-        self._broker.metrics.count_request(api_key)
+        self._broker.metrics.requests[api_key] += 1
         if answer is None or isinstance(answer, list):
             return answer
         return await encoded(

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
-from stablelog.broker.tasks import Tasks, in_thread
+from stablelog.broker.tasks import END, Tasks, next_in_thread
 from stablelog.broker.topics import Topics
 from stablelog.errors import Corrupt, DiskError
 from stablelog.log.names import LOG
@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 PASS_PAUSE_S = (
     60.0  # Pause between two passes over all segments, so that a small log is not read all the time.
 )
-END = object()
 
 
 class Scrub:
@@ -104,14 +103,13 @@ class Scrub:
     async def _read(
         self, partition: Partition, segment: Segment, pieces: Iterator[int | DamagedBatch]
     ) -> None:
-        while (piece := await in_thread(self._threads, _next, pieces)) is not END:
+        while (piece := await next_in_thread(self._threads, pieces)) is not END:
             if partition.is_closed:
                 return
             if isinstance(piece, DamagedBatch):
                 if partition.holds(segment) and segment.note_damaged(piece):
                     log.error("scrub: %s: %s", segment.path(LOG), piece)
                 continue
-            assert isinstance(piece, int)
             self.read_size += piece
             await self._pause(piece)
 
@@ -122,7 +120,3 @@ class Scrub:
     def close(self) -> None:
         """Shut the thread down."""
         self._threads.shutdown(wait=True, cancel_futures=True)
-
-
-def _next(pieces: Iterator[int | DamagedBatch]) -> object:
-    return next(pieces, END)

@@ -7,7 +7,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -30,17 +30,24 @@ SWITCH_INTERVAL_S = 0.0002
 
 
 class Server:
-    """A broker and the socket on which it listens."""
+    """A broker and the socket on which it listens. `open` makes one that listens.
+
+    Args:
+        stopping: is set when the server has to stop.
+
+    Attributes:
+        failure: why it has to stop; None if it was asked to.
+
+    Raises:
+        StablelogError: as `Broker` does.
+    """
 
     def __init__(
-        self, config: BrokerConfig, directory: Path, *, disk: Disk | None = None, clock: Clock | None = None
+        self, config: BrokerConfig, directory: Path, *, disk: Disk, clock: Clock, stopping: asyncio.Event
     ) -> None:
         self.failure: BaseException | None = None
-        self.stopping = asyncio.Event()
-        self.broker = Broker(
-            config, directory, disk=disk or LocalDisk(), clock=clock or SystemClock(), on_failure=self._fail
-        )
-        self._config = config
+        self.stopping = stopping
+        self.broker = Broker(config, directory, disk=disk, clock=clock, on_failure=self._fail)
         self._connections: set[Connection] = set()
         self.broker.metrics.register(lambda: [Sample("stablelog_connections", (), len(self._connections))])
         self._listener: asyncio.Server | None = None
@@ -51,27 +58,52 @@ class Server:
         self.failure = error
         self.stopping.set()
 
-    async def start(self) -> tuple[str, int]:
-        """Open the data directory and listen. Returns the address.
+    @classmethod
+    async def open(
+        cls,
+        config: BrokerConfig,
+        directory: Path,
+        *,
+        disk: Disk | None = None,
+        clock: Clock | None = None,
+        stopping: asyncio.Event | None = None,
+    ) -> "Server":
+        """Open the data directory and listen.
 
         Raises:
             Unavailable: the address, or that of the metrics, cannot be bound. A data directory that did not exist was
-                then not created, unless another process took the address during the start. Other errors as in
-                `Broker.start`.
+                then not created, unless another process took the address during the start. Other errors as `Broker`
+                raises them.
         """
-        config = self._config
         host, port = config["listeners"]
         metrics_port: int = config["stablelog.metrics.port"]
-        try:
+        with _naming(f"cannot listen on {host}:{port}"):
             await _check_address(host, port)
-        except OSError as error:
-            raise _cannot_listen(host, port, error) from error
-        try:
-            if metrics_port >= 0:
+        if metrics_port >= 0:
+            with _naming(f"cannot serve metrics on {host}:{metrics_port}"):
                 await _check_address(host, metrics_port)
-        except OSError as error:
-            raise _cannot_serve_metrics(host, metrics_port, error) from error
-        await self.broker.start()
+        server = cls(
+            config,
+            directory,
+            disk=disk or LocalDisk(),
+            clock=clock or SystemClock(),
+            stopping=stopping or asyncio.Event(),
+        )
+        try:
+            await server.broker.start()
+            with _naming(f"cannot listen on {host}:{port}"):
+                await server._listen(config)
+            with _naming(f"cannot serve metrics on {host}:{metrics_port}"):
+                server.broker.metrics.serve(host, metrics_port)
+        except BaseException:
+            await server.stop()
+            raise
+        if server.broker.metrics.port >= 0:
+            log.info("metrics are served at http://%s:%d/metrics", host, server.broker.metrics.port)
+        return server
+
+    async def _listen(self, config: BrokerConfig) -> None:
+        """Listen, and tell the broker the address that clients use."""
         in_flight_size_max: int = config["queued.max.request.bytes"]
         limits = Limits(
             request_size_max=min(config["socket.request.max.bytes"], in_flight_size_max),
@@ -88,29 +120,22 @@ class Server:
             in_flight_size_max, limits.receive_ms_max / 1000, loop.time, partial(tasks.later, "memory budget")
         )
         router = Router(self.broker)
-        try:
-            self._listener = await loop.create_server(
-                lambda: Connection(router.respond, limits, budget, self._connections, tasks),
-                host,
-                port,
-                backlog=1024,
-            )
-        except OSError as error:
-            await self.broker.stop()
-            raise _cannot_listen(host, port, error) from error
-        try:
-            self.broker.metrics.serve(host, metrics_port)
-        except OSError as error:
-            await self.stop()
-            raise _cannot_serve_metrics(host, metrics_port, error) from error
-        if self.broker.metrics.port >= 0:
-            log.info("metrics are served at http://%s:%d/metrics", host, self.broker.metrics.port)
-        address: tuple[str, int] = self._listener.sockets[0].getsockname()[:2]
-        advertised = config["advertised.listeners"]
-        self.broker.advertised = (
-            (advertised[0], advertised[1] or address[1]) if advertised else (_reachable(host), address[1])
+        host, port = config["listeners"]
+        self._listener = await loop.create_server(
+            lambda: Connection(router.respond, limits, budget, self._connections, tasks),
+            host,
+            port,
+            backlog=1024,
         )
-        return self.broker.advertised[0], address[1]
+        advertised = config["advertised.listeners"] or (_reachable(host), 0)
+        self.broker.advertised = (advertised[0], advertised[1] or self.port)
+
+    @property
+    def port(self) -> int:
+        """The port on which the server listens."""
+        assert self._listener is not None
+        port: int = self._listener.sockets[0].getsockname()[1]
+        return port
 
     async def stop(self) -> None:
         """Take no more requests, complete those in flight, and close the data directory.
@@ -130,9 +155,7 @@ class Server:
                 finishing[task].close(
                     f"it was not answered, or did not read, within {DRAIN_S:g} s of the stop"
                 )
-        for connection in list(
-            self._connections
-        ):  # Connections that were accepted before the listener was closed.
+        for connection in list(self._connections):  # They were accepted before the listener was closed.
             connection.close()
         self.broker.metrics.close()
         await self.broker.stop()
@@ -158,12 +181,13 @@ async def _check_address(host: str, port: int) -> None:
             probe.bind(address)
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> Unavailable:
-    return Unavailable(f"cannot listen on {host}:{port}: {error.strerror or error}")
-
-
-def _cannot_serve_metrics(host: str, port: int, error: OSError) -> Unavailable:
-    return Unavailable(f"cannot serve metrics on {host}:{port}: {error.strerror or error}")
+@contextlib.contextmanager
+def _naming(what: str) -> Iterator[None]:
+    """Raise Unavailable with these words in place of an OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"{what}: {error.strerror or error}") from error
 
 
 def _reachable(host: str) -> str:
@@ -172,18 +196,17 @@ def _reachable(host: str) -> str:
 
 
 async def _serve(config: BrokerConfig, directory: Path, ready: Callable[[str, int], None]) -> None:
-    server = Server(config, directory)
-    loop = asyncio.get_running_loop()
+    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.stopping.set)
+        loop.add_signal_handler(number, stopping.set)
     try:
-        host, port = await server.start()
+        server = await Server.open(config, directory, stopping=stopping)
     # The disk is read-only or full, the directory belongs to another user, or the path is a file.
     except (DiskError, FileNotFoundError) as error:
         raise Unavailable(f"the data directory {directory} cannot be used: {in_words(error)}") from error
     collect_often()
-    ready(host, port)
-    await server.stopping.wait()
+    ready(server.broker.advertised[0], server.port)
+    await stopping.wait()
     await server.stop()
     if server.failure is not None:
         raise server.failure

@@ -13,7 +13,8 @@ from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, TypeVar, TypeVarTuple
+from enum import Enum
+from typing import Any, Final, TypeVar, TypeVarTuple
 
 from stablelog.errors import StablelogError, Unavailable
 from stablelog.log.partition import Partition
@@ -21,6 +22,15 @@ from stablelog.log.partition import Partition
 log = logging.getLogger(__name__)
 
 INTERVAL_S_MAX = 1e9  # Some event loops cannot wait longer.
+
+
+class End(Enum):
+    """What `next_in_thread` returns after the last piece."""
+
+    END = "end"
+
+
+END: Final = End.END
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -262,30 +272,22 @@ class Tasks:
 
 
 async def in_thread_to_its_end(
-    turn: asyncio.Lock, threads: Executor, work: Callable[[*Arguments], Result], *arguments: *Arguments
+    threads: Executor, work: Callable[[*Arguments], Result], *arguments: *Arguments
 ) -> Result:
     """Run `work` as `in_thread` does, and wait until the thread has ended even if the caller is cancelled.
 
     This is for work that reads memory which the caller frees afterwards.
-
-    Args:
-        turn: lock held while the thread works. A caller that waits for the lock can be cancelled, unlike work that
-            waits in an executor.
-        threads: executor with one thread.
-        work: the function to run.
-        arguments: passed to `work`.
     """
-    async with turn:
-        done = asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
-        try:
-            return await asyncio.shield(done)
-        except asyncio.CancelledError:
-            await asyncio.wait([done])
-            if not done.cancelled():
-                # Nothing waits for the result any more. Without this call asyncio would log its exception as never
-                # retrieved.
-                done.exception()
-            raise
+    done = asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
+    try:
+        return await asyncio.shield(done)
+    except asyncio.CancelledError:
+        await asyncio.wait([done])
+        if not done.cancelled():
+            # Nothing waits for the result any more. Without this call asyncio would log its exception as never
+            # retrieved.
+            done.exception()
+        raise
 
 
 async def in_thread(
@@ -296,6 +298,11 @@ async def in_thread(
     An exception counts as one of the task that waits for it.
     """
     return await asyncio.get_running_loop().run_in_executor(threads, work, *arguments)
+
+
+async def next_in_thread(threads: Executor, pieces: Iterator[Item]) -> Item | End:
+    """Compute the next piece of long work in a thread. Returns END after the last one."""
+    return await in_thread(threads, next, pieces, END)
 
 
 async def each_in_threads(

@@ -20,17 +20,17 @@ class Topic:
         partitions: the open partitions by index, including those that have failed since they were opened.
         offline: by index, the reason why a partition could not be opened.
         partition_count: the number of partitions that the topic should have.
-        log_config: the settings of its partitions' logs, from `configs` and the broker's settings; None until first
-            used.
+        log_config: the settings of its partitions' logs, from `configs` and the broker's settings. All its partitions
+            share the object.
     """
 
     name: str
     topic_id: uuid.UUID
     partition_count: int
-    configs: dict[str, str] = field(default_factory=dict)
+    configs: dict[str, str]
+    log_config: LogConfig
     partitions: dict[int, Partition] = field(default_factory=dict)
     offline: dict[int, str] = field(default_factory=dict)
-    log_config: LogConfig | None = None
 
     def state(self, index: int) -> PartitionState:
         """Whether requests can be served from the partition with this index."""
@@ -40,6 +40,18 @@ class Topic:
         if not 0 <= index < self.partition_count:
             return PartitionState.UNKNOWN
         return PartitionState.OFFLINE if index in self.offline else PartitionState.OPENING
+
+    def why_not_open(self, index: int) -> str:
+        """Why no request can be served from a partition, for a message."""
+        match self.state(index):
+            case PartitionState.OPENING:
+                return f"{self.name}-{index} is being recovered after a start, and opens by itself"
+            case PartitionState.OFFLINE:
+                partition = self.partitions.get(index)
+                failure = self.offline.get(index, partition and partition.failure)
+                return f"{self.name}-{index} is offline: {failure}. `stablelog verify` says more"
+            case _:
+                return f"{self.name} has partitions 0 to {self.partition_count - 1}, not {index}"
 
     @property
     def is_internal(self) -> bool:

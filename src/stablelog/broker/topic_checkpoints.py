@@ -1,24 +1,30 @@
 """The offset checkpoints of a data directory: log starts, first dirty offsets, recovery points, high watermarks."""
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from stablelog.broker.checkpoints import (
     FIRST_DIRTY_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
-    ChangedOffsets,
+    RECOVERY_POINT_CHECKPOINT,
     FileWriter,
     OffsetCheckpoint,
-    RecoveryPoints,
     read_if_whole,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
 from stablelog.broker.topic import Topic
 from stablelog.env.disk import Disk
-from stablelog.log.kafka_files import LOG_START_CHECKPOINT
+from stablelog.errors import Corrupt
+from stablelog.log.kafka_files import LOG_START_CHECKPOINT, Offsets
 from stablelog.log.partition import Partition
 from stablelog.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+UNKNOWN: Final = -1
 
 
 class TopicCheckpoints:
@@ -27,6 +33,12 @@ class TopicCheckpoints:
     Args:
         writer: writes the files.
         open_partitions: returns the open partitions. May be called in a thread.
+
+    Attributes:
+        log_starts: Kafka's checkpoint of log start offsets. Each partition also has its start in a file of its own.
+        first_dirty: the first dirty offset of each partition. Without it, a compaction pass reads more than necessary.
+        recovery_points: the synced end of each partition: recovery reports damage before it instead of truncating the
+            log. A partition that is not open keeps its recorded end, also across starts at which it cannot be opened.
     """
 
     def __init__(
@@ -40,9 +52,28 @@ class TopicCheckpoints:
         self._directory = directory
         self._writer = writer
         self._open_partitions = open_partitions
-        self._log_starts = OffsetCheckpoint(writer, directory / LOG_START_CHECKPOINT)
-        self._first_dirty = OffsetCheckpoint(writer, directory / FIRST_DIRTY_CHECKPOINT)
-        self._recovery_points = RecoveryPoints(disk, directory, writer)
+        self._kept: Offsets = {}  # Synced ends of partitions that are not open.
+        self.log_starts = OffsetCheckpoint(
+            writer,
+            directory / LOG_START_CHECKPOINT,
+            lambda: {(p.topic, p.index): p.start_offset for p in open_partitions() if p.start_offset},
+        )
+        self.first_dirty = OffsetCheckpoint(
+            writer,
+            directory / FIRST_DIRTY_CHECKPOINT,
+            lambda: {
+                (p.topic, p.index): p.first_dirty_offset for p in open_partitions() if p.first_dirty_offset
+            },
+        )
+        self.recovery_points = OffsetCheckpoint(
+            writer, directory / RECOVERY_POINT_CHECKPOINT, self._synced_ends, durable=False
+        )
+
+    def _synced_ends(self) -> Offsets:
+        kept = (
+            self._kept.copy()
+        )  # Copied first: a partition that is opened later in this call leaves `_kept`.
+        return kept | {(p.topic, p.index): p.synced_offset for p in self._open_partitions()}
 
     def load(self, topics: Collection[Topic], *, is_taking_over: bool) -> None:
         """Read the checkpoints, and drop rows of topics that are not in the list.
@@ -58,92 +89,74 @@ class TopicCheckpoints:
         """
         path = self._directory / LOG_START_CHECKPOINT
         if is_taking_over:
-            self._log_starts.read(read_offset_checkpoint(self._disk, path))
+            self.log_starts.read(read_offset_checkpoint(self._disk, path))
         else:
             # Each partition has a file of its own with its log start offset.
-            self._log_starts.read(read_if_whole(self._disk, path, "it is written again"))
+            self.log_starts.read(read_if_whole(self._disk, path, "it is written again"))
         path = self._directory / FIRST_DIRTY_CHECKPOINT
-        self._first_dirty.read(read_if_whole(self._disk, path, "compaction begins at each log's start"))
-        self.forget_gone({topic.name for topic in topics})
+        self.first_dirty.read(read_if_whole(self._disk, path, "compaction begins at each log's start"))
+        self._forget_gone({topic.name for topic in topics})
         partitions = [(topic.name, index) for topic in topics for index in range(topic.partition_count)]
-        self._recovery_points.load(partitions, is_recorded=not is_taking_over)
+        self.load_recovery_points(partitions, is_recorded=not is_taking_over)
 
-    def forget_gone(self, names: Collection[str]) -> None:
-        """Durably drop the rows of topics not in `names`: a later topic of the same name begins at offset 0."""
-        for file in (self._log_starts, self._first_dirty):
-            known = {at: offset for at, offset in file.offsets.items() if at[0] in names}
-            file.outdate()
-            file.write(file.changed(known.copy))
+    def _forget_gone(self, names: Collection[str]) -> None:
+        self.log_starts.drop(names)
+        self.first_dirty.drop(names)
 
-    def forget(self, topic: str) -> None:
-        """Drop the recovery points of a deleted topic."""
-        self._recovery_points.forget(topic)
+    def load_recovery_points(self, partitions: Iterable[TopicPartition], *, is_recorded: bool) -> None:
+        """Read the recovery points.
 
-    # -- what they say -----------------------------------------------------------------------------------------
+        Args:
+            partitions: all partitions of the data directory.
+            is_recorded: whether this release has recorded the ends since the partitions were created. A partition
+                without a row was then created after the last write of the file, and had nothing synced.
+        """
+        path = self._directory / RECOVERY_POINT_CHECKPOINT
+        is_known = self._disk.exists(path)
+        try:
+            found = read_offset_checkpoint(self._disk, path)
+        except Corrupt as error:
+            log.warning(
+                "%s; where a log is damaged, whole batches that follow the damage keep its partition offline",
+                error,
+            )
+            found, is_known = {}, False
+        if is_known and not found and not self._disk.size(path):
+            is_known = False  # An empty file: a power failure lost the content.
+        missing = 0 if is_known and is_recorded else UNKNOWN
+        self._kept = {at: found.get(at, missing) for at in partitions}
 
-    def log_start(self, at: TopicPartition) -> int:
-        """A partition's log start offset in Kafka's checkpoint; 0 if it has no row."""
-        return self._log_starts.offsets.get(at, 0)
-
-    def first_dirty(self, at: TopicPartition) -> int:
-        """The offset up to which a partition was compacted; 0 if unknown."""
-        return self._first_dirty.offsets.get(at, 0)
+    # -- partitions that are not open --------------------------------------------------------------------------
 
     def recovery_point(self, at: TopicPartition) -> int | None:
         """The offset up to which a partition that is not open was synced; None if unknown."""
-        return self._recovery_points.of(at)
+        end = self._kept.get(at, 0)
+        return None if end == UNKNOWN else end
 
     def opened(self, at: TopicPartition) -> None:
         """Note that a partition was opened: its own synced end replaces the recorded one."""
-        self._recovery_points.opened(at)
+        self._kept.pop(at, None)
 
     def closed(self, at: TopicPartition, synced_offset: int) -> None:
         """Keep the synced end of a partition that was closed."""
-        self._recovery_points.closed(at, synced_offset)
+        self._kept[at] = synced_offset
+
+    def forget(self, topic: str, others: Collection[str]) -> None:
+        """Drop the rows of a deleted topic, of which `others` are not part. Durable on return.
+
+        Raises:
+            DiskError: a file has its old content. A later topic of the same name would inherit its rows.
+        """
+        self.recovery_points.outdate()
+        self._kept = {at: end for at, end in self._kept.items() if at[0] != topic}
+        self._forget_gone(others)
+        self.make_recovery_points_durable()
 
     # -- writing -----------------------------------------------------------------------------------------------
 
-    def changed_log_starts(self) -> ChangedOffsets | None:
-        """The log start offsets, for `write_log_starts`; None if the checkpoint already has them.
-
-        May run in a thread.
-        """
-        return self._log_starts.changed(
-            lambda: {(p.topic, p.index): p.start_offset for p in self._open_partitions() if p.start_offset}
-        )
-
-    def write_log_starts(self, starts: ChangedOffsets | None) -> None:
-        """Write Kafka's checkpoint of log start offsets. Each partition also has its start in a file of its own."""
-        self._log_starts.write(starts)
-
-    def write_first_dirty(self) -> None:
-        """Durably record the first dirty offset of each partition.
-
-        Without it, a compaction pass reads more than necessary.
-        """
-        partitions = self._open_partitions()
-        self._first_dirty.write(
-            self._first_dirty.changed(
-                lambda: {(p.topic, p.index): p.first_dirty_offset for p in partitions if p.first_dirty_offset}
-            )
-        )
-
-    def changed_recovery_points(self, *, anyway: bool = False) -> ChangedOffsets | None:
-        """The synced ends, for `write_recovery_points`; None if they are recorded already, unless `anyway`.
-
-        May run in a thread.
-        """
-        return self._recovery_points.changed(
-            lambda: {(p.topic, p.index): p.synced_offset for p in self._open_partitions()}, anyway=anyway
-        )
-
-    def write_recovery_points(self, points: ChangedOffsets | None) -> None:
-        """Record the synced end of each partition: recovery reports damage before it instead of truncating the log."""
-        self._recovery_points.write(points, durable=False)
-
     def make_recovery_points_durable(self) -> None:
         """Record the synced end of each partition. Durable on return."""
-        self._recovery_points.write(self.changed_recovery_points(anyway=True), durable=True)
+        self.recovery_points.write(self.recovery_points.changed(anyway=True), durable=True)
 
     def write_high_watermarks(self, marks: Mapping[TopicPartition, int]) -> None:
         """Write Kafka's checkpoint of high watermarks, in case Kafka opens the directory. Durable on return."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from kio.schema.errors import ErrorCode
 
 from stablelog.broker.catalog import CATALOG_FILE, ListedTopic, encode_catalog, read_catalog
-from stablelog.broker.config import BrokerConfig, check_change, check_topic_configs
+from stablelog.broker.config import BrokerConfig, check_change
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.kafka_import import find_topics
 from stablelog.broker.leftovers import Leftovers
@@ -23,16 +23,11 @@ from stablelog.broker.partition_state import COMMON, Codes, PartitionState
 from stablelog.broker.side_by_side import close_each, make_each
 from stablelog.broker.topic import Topic
 from stablelog.broker.topic_checkpoints import TopicCheckpoints
-from stablelog.broker.topic_names import (
-    check_not_internal,
-    check_topic_name,
-    is_internal,
-    without_dots,
-)
+from stablelog.broker.topic_names import check_not_own, is_internal
+from stablelog.broker.topic_reservations import Reservations
 from stablelog.env.disk import Disk
-from stablelog.errors import InvalidConfig, Refused, StablelogError, Unavailable
+from stablelog.errors import Refused, StablelogError, Unavailable
 from stablelog.log.epoch_check import latest_epoch_of_all
-from stablelog.log.model import LogConfig
 from stablelog.log.partition import Partition
 from stablelog.log.segment import OpenFiles
 
@@ -50,6 +45,7 @@ class Topics:
     Args:
         config: the broker's settings, for settings that a topic does not have.
         reserve: gives the list and the checkpoints space on a full disk.
+        on_failure: called once with each open partition that fails, for any cause, and the reason.
 
     Attributes:
         cluster_id: id of the cluster that the data directory belongs to.
@@ -57,7 +53,9 @@ class Topics:
         clean: whether the last broker on this directory closed it.
         is_taking_over: whether Apache Kafka or an earlier version wrote the directory; False after `taken_over`.
         checkpoints: the offset checkpoints of the directory.
-        on_failure: called once with each open partition that fails, for any cause, and the reason.
+        directories: the directories of the partitions.
+        reservations: the names of topics that are being created, grown or deleted.
+        leftovers: the directories of deleted topics.
     """
 
     def __init__(
@@ -67,26 +65,26 @@ class Topics:
         config: BrokerConfig,
         now_ms: Callable[[], int],
         reserve: DiskReserve | None = None,
+        on_failure: Callable[[Partition, Unavailable], None] = lambda _partition, _why: None,
     ) -> None:
         self._disk = disk
         self._reserve = reserve or DiskReserve(disk, directory, 0)
         self._directory = directory
         self._config = config
         self._open_files = OpenFiles(_open_segments_max())
-        self._leftovers = Leftovers(disk, directory)
+        self._on_failure = on_failure
+        self.leftovers = Leftovers(disk, directory)
         self._topics: dict[str, Topic] = {}
         self._names: dict[uuid.UUID, str] = {}
-        self._dotless: dict[str, str] = {}  # Topic names by their form in metrics.
-        self._reserved: dict[str, int] = {}  # Counts of partitions that are being created, by the same key.
+        self.reservations = Reservations(self._topics, config)
         self.checkpoints = TopicCheckpoints(disk, directory, self._reserve, self.open_partitions)
-        self._directories = PartitionDirectories(disk, directory, self._reserve, self.checkpoints, now_ms)
+        self.directories = PartitionDirectories(disk, directory, self._reserve, self.checkpoints, now_ms)
         self.cluster_id = ""
         self.leader_epoch = -1
         self._established_epoch: int | None = None
         self._is_complete = True  # Whether every partition has the files of this release.
         self.clean = True
         self.is_taking_over = False
-        self.on_failure: Callable[[Partition, Unavailable], None] = lambda _partition, _why: None
 
     # -- the list ----------------------------------------------------------------------------------------------
 
@@ -113,11 +111,12 @@ class Topics:
             self._established_epoch = catalog.established_epoch
             self.is_taking_over = catalog.established_epoch is None
         for topic in listed:
-            self._add(Topic(topic.name, topic.topic_id, topic.partition_count, topic.configs))
+            log_config = self._config.log_config(topic.configs)
+            self._add(Topic(topic.name, topic.topic_id, topic.partition_count, topic.configs, log_config))
         if catalog is not None:
             counts = {topic.name: topic.partition_count for topic in listed}
-            self._leftovers.remove_unlisted(counts)
-            self._leftovers.remove_deleted()
+            self.leftovers.remove_unlisted(counts)
+            self.leftovers.remove_deleted()
         self.checkpoints.load(self._topics.values(), is_taking_over=self.is_taking_over)
         # Every start has its own leader epoch. After an unclean stop, other records may be written at the offsets of
         # lost ones; the epoch tells readers which of the two they have read. The logs are checked, too, because the
@@ -127,7 +126,7 @@ class Topics:
             self._established_epoch = self.leader_epoch  # The directory is new.
         self._write_list()
         if self.is_taking_over:
-            self._is_complete = self._directories.complete(self)
+            self._is_complete = self.directories.complete(self)
         self.checkpoints.make_recovery_points_durable()
 
     @property
@@ -138,7 +137,7 @@ class Topics:
         """The greatest leader epoch in the list and in the partitions' logs."""
         # A partition that is missing or unreadable is reported when it is opened.
         directories = (
-            self._directories.path(topic.name, index)
+            self.directories.path(topic.name, index)
             for topic in self
             for index in range(topic.partition_count)
         )
@@ -190,8 +189,8 @@ class Topics:
 
     def _add(self, topic: Topic) -> None:
         self._topics[topic.name] = topic
-        self._dotless[without_dots(topic.name)] = topic.name
         self._names[topic.topic_id] = topic.name
+        self.reservations.listed(topic.name)
 
     # -- looking up --------------------------------------------------------------------------------------------
 
@@ -237,15 +236,7 @@ class Topics:
         partition = topic.partitions.get(index)
         if partition is not None and partition.failure is None:
             return partition
-        state = topic.state(index)
-        if state is PartitionState.OPENING:
-            why = f"{name}-{index} is being recovered after a start, and opens by itself"
-        elif state is PartitionState.OFFLINE:
-            failure = topic.offline.get(index, partition and partition.failure)
-            why = f"{name}-{index} is offline: {failure}. `stablelog verify` says more"
-        else:
-            why = f"{name} has partitions 0 to {topic.partition_count - 1}, not {index}"
-        raise codes.refusal(state, why)
+        raise codes.refusal(topic.state(index), topic.why_not_open(index))
 
     def open_partitions(self) -> Iterator[Partition]:
         """Yield every open partition, including those that have failed since they were opened.
@@ -289,9 +280,9 @@ class Topics:
         """
         if not is_internal(name):
             configs = {**self._config.creation_configs(), **configs}
-        self.check_new(name, partition_count, configs, own=own)
-        self._reserved[without_dots(name)] = partition_count
-        return Topic(name, uuid.uuid4(), partition_count, dict(configs))
+        self.reservations.check_new(name, partition_count, configs, own=own)
+        self.reservations.reserve(name, partition_count)
+        return Topic(name, uuid.uuid4(), 0, dict(configs), self._config.log_config(configs))
 
     def make_partitions(self, topic: Topic, indexes: Iterable[int]) -> dict[int, Partition]:
         """Create and open directories of a topic. After an error none is open. May run in a thread.
@@ -302,7 +293,7 @@ class Topics:
         made: dict[int, Partition] = {}
         try:
             make_each(
-                partial(self._directories.make, topic, log_config=self._log_config(topic), start=self._start),
+                partial(self.directories.make, topic, start=self._start),
                 list(indexes),
                 made,
             )
@@ -318,135 +309,57 @@ class Topics:
             raise
         return made
 
-    def publish(self, topic: Topic, partitions: dict[int, Partition]) -> Topic:
-        """Add the new topic with its partitions to the list. Durable on return.
+    def publish(self, topic: Topic, made: Mapping[int, Partition]) -> Topic:
+        """Add a new topic, or new partitions of a topic, to the list. Durable on return.
 
         Raises:
             Refused: the disk refuses the list; the partitions are closed.
         """
-        self._add(topic)
+        is_new = topic.name not in self._topics
+        if is_new:
+            self._add(topic)
+        topic.partition_count += len(made)
         try:
             self._write_list()
         except Refused:
-            self._forget(topic)
-            _give_up(partitions)
+            topic.partition_count -= len(made)
+            if is_new:
+                self._forget(topic)
+            _give_up(made)
             raise
-        topic.partitions.update(partitions)
+        topic.partitions.update(made)
         self.reconfigure([topic])  # Settings may have changed while the partitions were created.
         return topic
 
     def release(self, topic: Topic) -> None:
         """End the reservation: the topic is now in the list, or was not created."""
-        del self._reserved[without_dots(topic.name)]
-
-    def check_new(
-        self, name: str, partition_count: int, configs: Mapping[str, str], *, own: bool = False
-    ) -> None:
-        """Check whether `create` would accept this topic. `own`: it is for the broker's own state.
-
-        Raises:
-            Refused: as `create` would.
-        """
-        check_topic_name(name)
-        other = self._dotless.get(without_dots(name))
-        if name in self._topics or (other is None and without_dots(name) in self._reserved):
-            raise Refused(ErrorCode.topic_already_exists, f"topic {name!r} exists already")
-        if not own:
-            check_not_internal(name)
-        # The broker's own logs may collide: the transaction groups a.b and a_b are different.
-        if other is not None and not own:
-            raise Refused(
-                ErrorCode.invalid_topic_exception,
-                f"{name!r} and {other!r} differ only by . and _, which metrics cannot tell apart",
-            )
-        if partition_count < 1:
-            raise Refused(
-                ErrorCode.invalid_partitions, f"{partition_count} partitions: a topic has at least one"
-            )
-        self._check_room(partition_count)
-        try:
-            check_topic_configs(configs)
-        except InvalidConfig as error:
-            raise Refused(ErrorCode.invalid_config, str(error)) from error
-
-    def _check_room(self, more: int) -> None:
-        """Check that this many more partitions are allowed.
-
-        Raises:
-            Refused: there would be too many.
-        """
-        most: int = self._config["stablelog.max.partitions"]
-        count = sum(topic.partition_count for topic in self._topics.values()) + sum(self._reserved.values())
-        if count + more > most:
-            raise Refused(
-                ErrorCode.invalid_partitions,
-                f"{more} partitions more than the {count} there are would be more than stablelog.max.partitions={most}",
-            )
+        self.reservations.release(topic.name)
 
     def reserve_more(self, name: str, partition_count: int) -> Topic:
-        """Reserve new partitions of a topic. The caller creates them and then calls `publish_more`.
+        """Reserve new partitions of a topic. The caller creates and publishes them.
 
         Raises:
             Refused: the topic does not exist, has that many partitions already, or is being given more; nothing
                 changed.
         """
         topic = self.named(name)
-        if partition_count <= topic.partition_count:
+        more = partition_count - topic.partition_count
+        if more <= 0:
             raise Refused(
                 ErrorCode.invalid_partitions,
                 f"{name} has {topic.partition_count} partitions and can be given more; {partition_count} were asked for",
             )
-        if without_dots(name) in self._reserved:
-            raise Refused(ErrorCode.reassignment_in_progress, f"{name} is being given partitions")
-        more = partition_count - topic.partition_count
-        self._check_room(more)
-        self._reserved[without_dots(name)] = more
+        self.reservations.check_count(more)
+        self.reservations.reserve(name, more)
         return topic
-
-    def publish_more(self, topic: Topic, added: Mapping[int, Partition]) -> None:
-        """Add new partitions to their topic in the list. Durable on return.
-
-        Raises:
-            Refused: the topic was deleted meanwhile, or the disk refuses the list; the partitions are closed.
-        """
-        if self._topics.get(topic.name) is not topic:
-            _give_up(added)
-            raise Refused(ErrorCode.unknown_topic_or_partition, f"{topic.name} was deleted")
-        topic.partition_count += len(added)
-        try:
-            self._write_list()
-        except Refused:
-            topic.partition_count -= len(added)
-            _give_up(added)
-            raise
-        topic.partitions.update(added)
-        self.reconfigure([topic])
 
     def _connect(self, partitions: Iterable[Partition]) -> None:
         """Connect partitions to the failure callback and to the shared limit of open segments."""
         for partition in partitions:
             partition.open_files.join(self._open_files)
-            partition.usability.on_failure = partial(self.on_failure, partition)
+            partition.usability.on_failure = partial(self._on_failure, partition)
 
-    def delete(self, name: str) -> Topic:
-        """Delete a topic from the list and rename its directories; `remove_deleted` removes them. Durable on return.
-
-        A directory that cannot be renamed stays, and belongs to no topic from then on.
-
-        Raises:
-            Refused: the topic does not exist, the broker needs it, or the disk refuses the list; nothing changed.
-        """
-        topic = self.unlist(name)
-        try:
-            for partition in topic.partitions.values():
-                partition.close(clean=False)
-            self.set_aside(topic)
-            self.forget_files(topic)
-        finally:
-            self.release(topic)
-        return topic
-
-    # Deleting many partitions takes long. The next methods are the steps of `delete`; `set_aside` may run in a thread.
+    # The next methods are the steps of a deletion. Many partitions take long; `set_aside` may run in a thread.
 
     def unlist(self, name: str) -> Topic:
         """Remove a topic from the list. Durable on return.
@@ -454,20 +367,19 @@ class Topics:
         From then on its partitions fail every call, and its name stays reserved until `release`.
 
         Raises:
-            Refused: as `delete` would.
+            Refused: the topic does not exist, the broker needs it, it is being given partitions, or the disk refuses
+                the list; nothing changed.
         """
         topic = self.named(name)
-        if topic.is_internal:
-            raise Refused(ErrorCode.invalid_topic_exception, f"{name} is the broker's own and stays")
-        if without_dots(name) in self._reserved:
-            raise Refused(ErrorCode.reassignment_in_progress, f"{name} is being given partitions")
+        check_not_own(name)
+        self.reservations.reserve(name, 0)
         self._forget(topic)
         try:
             self._write_list()
         except Refused:
             self._add(topic)
+            self.release(topic)
             raise
-        self._reserved[without_dots(name)] = 0
         for partition in topic.partitions.values():
             partition.usability.close()
         return topic
@@ -475,24 +387,12 @@ class Topics:
     def set_aside(self, topic: Topic) -> None:
         """Rename the directories of a topic that is not in the list. May run in a thread."""
         for index in range(topic.partition_count):
-            self._directories.set_aside(topic, index)
+            self.directories.set_aside(topic, index)
         self._written(partial(self._disk.sync_dir, self._directory))
 
     def forget_files(self, topic: Topic) -> None:
         """Remove a topic that is not in the list from the checkpoints."""
-        self.checkpoints.forget(topic.name)
-        self._written(
-            partial(self.checkpoints.forget_gone, self._topics.keys()),
-            self.checkpoints.make_recovery_points_durable,
-        )
-
-    def remove_deleted(self) -> None:
-        """Remove the directories of deleted topics.
-
-        Raises:
-            DiskError: at least one cannot be removed. This is the first error; the other directories are removed.
-        """
-        self._leftovers.remove_deleted()
+        self._written(partial(self.checkpoints.forget, topic.name, self._topics.keys()))
 
     def configure(self, topic: Topic, configs: Mapping[str, str]) -> None:
         """Replace a topic's settings. Durable on return.
@@ -517,37 +417,22 @@ class Topics:
             for partition in topic.partitions.values():
                 partition.reconfigure(topic.log_config)
 
-    def _log_config(self, topic: Topic) -> LogConfig:
-        """The log settings of a topic; all its partitions share the object."""
-        if topic.log_config is None:
-            topic.log_config = self._config.log_config(topic.configs)
-        return topic.log_config
-
     def _forget(self, topic: Topic) -> None:
         del self._topics[topic.name]
         del self._names[topic.topic_id]
-        self._dotless.pop(without_dots(topic.name), None)
+        self.reservations.unlisted(topic.name)
 
     # -- partitions --------------------------------------------------------------------------------------------
 
     def open_partition(
         self, topic: Topic, index: int, progress: Callable[[int, int], None] | None = None
     ) -> None:
-        """Open a partition that the list names, and recover it if the last stop was not clean.
-
-        May run in a thread while no requests are served.
+        """Open a partition of the list, and recover it if the last stop was not clean.
 
         Raises:
-            Corrupt: synced data is damaged or missing; the partition stays closed, the others are unaffected.
+            Corrupt: synced data is damaged or missing; the partition stays closed.
         """
         self.publish_partition(topic, self.recover_partition(topic, index, progress))
-
-    def last_commit_sequence(self, name: str, index: int) -> int:
-        """The last commit sequence of a commit-ordered partition that is not open; -1 if it has none.
-
-        May run in a thread. Raises as `views.last_commit` does.
-        """
-        return self._directories.last_commit_sequence(name, index)
 
     # Recovery takes long. The next two methods are the steps of `open_partition`; the first may run in a thread.
 
@@ -555,25 +440,19 @@ class Topics:
         self, topic: Topic, index: int, progress: Callable[[int, int], None] | None = None
     ) -> Partition:
         """Open a partition without publishing it. May run in a thread; raises as `open_partition` does."""
-        return self._directories.recover(topic, index, self._log_config(topic), self._start, progress)
+        return self.directories.recover(topic, index, self._start, progress)
 
     def publish_partition(self, topic: Topic, partition: Partition) -> None:
         """Publish a recovered partition, so that requests can use it."""
-        partition.reconfigure(self._log_config(topic))  # The settings may have changed during recovery.
+        partition.reconfigure(topic.log_config)  # The settings may have changed during recovery.
         topic.offline.pop(partition.index, None)
         self._connect([partition])
         topic.partitions[partition.index] = partition
         self.checkpoints.opened((topic.name, partition.index))
 
-    def mark_offline(self, topic: Topic, index: int, error: Exception) -> None:
-        """Note the reason why a partition could not be opened. It stays offline until the next start."""
-        topic.offline[index] = str(error)
-
     def close(self) -> bool:
         """Close every partition and write the files that a clean start reads. Returns whether all writes succeeded."""
-        clean = self._written(
-            lambda: self.checkpoints.write_log_starts(self.checkpoints.changed_log_starts())
-        )
+        clean = self._written(self.checkpoints.log_starts.update)
         marks = {(p.topic, p.index): p.high_watermark for p in self.open_partitions()}
         failed = {partition for partition in self.open_partitions() if partition.failure is not None}
         for partition, closed in close_each(self.open_partitions(), self._reserve):

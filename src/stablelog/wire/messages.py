@@ -177,7 +177,7 @@ def _encode_body(api_key: int, version: int, response: Any) -> bytes:
     target = message_class(api_key, version, "response")
     if type(response) is not target:
         older = _module(api_key, version, "response")
-        reshaped = reshape_response(api_key, version, response, older, adapt)
+        reshaped = reshape_response(api_key, version, response, older)
         response = reshaped if reshaped is not None else adapt(response, target)
     buffer = io.BytesIO()
     _writer(api_key, version)(buffer, response)

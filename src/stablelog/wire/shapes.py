@@ -3,7 +3,6 @@
 The module also maps errors that an old version does not know to errors that it knows.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.offset_commit.v9.request import OffsetCommitRequest
 
 from stablelog.wire.api import ApiKey
-from stablelog.wire.versions import adapt as adapt_to
+from stablelog.wire.versions import adapt
 
 RETENTION_UNIT = timedelta(milliseconds=1)
 
@@ -46,7 +45,7 @@ def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> An
                 group_id=request.group_id,
                 generation_id_or_member_epoch=request.generation_id_or_member_epoch,
                 member_id=request.member_id,
-                topics=tuple(adapt_to(topic, newest.OffsetCommitRequestTopic) for topic in request.topics),
+                topics=tuple(adapt(topic, newest.OffsetCommitRequestTopic) for topic in request.topics),
                 retention_ms=request.retention_time // RETENTION_UNIT,
             )
         case 9 if version < 8:  # OFFSET_FETCH: several groups at once since v8
@@ -87,9 +86,7 @@ def reshape_request(api_key: int, version: int, request: Any, newest: Any) -> An
     return None
 
 
-def reshape_response(
-    api_key: int, version: int, response: Any, older: Any, adapt: Callable[[Any, type], Any]
-) -> Any:
+def reshape_response(api_key: int, version: int, response: Any, older: Any) -> Any:
     """Convert a response to an older version's shape; None if copying equal fields suffices."""
     match api_key:
         case 9 if version < 8:

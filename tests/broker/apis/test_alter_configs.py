@@ -229,7 +229,7 @@ def test_a_setting_that_is_changed_while_partitions_are_made_or_recovered_counts
             await changed(desk, (SET, "log.retention.ms", "-1"))
             topics.publish(new, made)
             topics.release(new)
-            topics.publish_more(more, added)
+            topics.publish(more, added)
             topics.release(more)
             topics.publish_partition(closed, recovered)
             for partition in topics.open_partitions():

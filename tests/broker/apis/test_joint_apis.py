@@ -427,10 +427,8 @@ def test_a_commit_is_resolved_when_its_markers_are_durable_everywhere():
             await two.write(b"b", 1)
             transactions = desk.broker.transactions.default
             seen = []
-            advance = desk.broker.flush._on_advance
 
-            def look(partition):
-                advance(partition)
+            def look(_partition):
                 durable = all(
                     ("COMMIT", 1) in markers(desk, index)
                     and desk.broker.topics.partition("t", index).high_watermark
@@ -439,7 +437,7 @@ def test_a_commit_is_resolved_when_its_markers_are_durable_everywhere():
                 )
                 seen.append((durable, transactions.resolved_commit_sequence))
 
-            desk.broker.flush._on_advance = look
+            desk.broker.flush.subscribe(look)
             await commit(desk, [one, two])
             await desk.durable()
             assert transactions.resolved_commit_sequence == 1

@@ -25,7 +25,7 @@ async def _add(
                 f"each new partition is on broker {broker.node_id} alone",
             )
         if not validate_only:
-            await broker.add_partitions(asked.name, asked.count)
+            await broker.topic_changes.grow(asked.name, asked.count)
         elif asked.count <= topic.partition_count:
             raise Refused(
                 ErrorCode.invalid_partitions, f"{asked.name} has {topic.partition_count} partitions already"

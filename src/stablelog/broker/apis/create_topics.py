@@ -53,10 +53,10 @@ async def _create(broker: Broker, asked: CreatableTopic, *, validate_only: bool)
     try:
         count = _partition_count(broker, asked)
         if validate_only:
-            broker.topics.check_new(asked.name, count, configs)
+            broker.topics.reservations.check_new(asked.name, count, configs)
             topic: Topic | None = None
         else:
-            topic = await broker.create_topic(asked.name, count, configs)
+            topic = await broker.topic_changes.create(asked.name, count, configs)
     except Refused as refused:
         return CreatableTopicResult(
             name=asked.name,

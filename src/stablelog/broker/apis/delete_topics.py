@@ -15,7 +15,7 @@ async def _delete(broker: Broker, asked: DeleteTopicState) -> DeletableTopicResu
             raise Refused(ErrorCode.topic_deletion_disabled, "delete.topic.enable is false")
         if name is None:
             raise Refused(ErrorCode.unknown_topic_id, f"there is no topic with the id {asked.topic_id}")
-        await broker.delete_topic(name)
+        await broker.topic_changes.delete(name)
     except Refused as refused:
         return DeletableTopicResult(
             name=asked.name, topic_id=asked.topic_id, error_code=refused.code, error_message=str(refused)

@@ -30,7 +30,7 @@ async def handle(
         wanted = {topic.name: sorted(topic.partitions) for topic in broker.topics}
     else:
         wanted = {str(topic.topic): [int(index) for index in topic.partitions] for topic in request.topics}
-    directory = broker.directory.resolve()
+    directory = broker.directory.path.resolve()
     total_size, usable_size = _volume(directory)
     return DescribeLogDirsResponse(
         throttle_time=NO_THROTTLE,

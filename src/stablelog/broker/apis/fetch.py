@@ -224,7 +224,7 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
             break
     if found.size >= COLD_SIZE_MIN:
         await _bring_in(broker, found, codes)
-    broker.metrics.count_fetched(found.size)
+    broker.metrics.fetched_size += found.size
     topics = await _topics_of(session, found.answers, incremental=incremental)
     answer = (version, correlation_id, ErrorCode.none, session.session_id, topics)
     if sum(len(topic.partitions) for topic in topics) > ENTRY_COUNT_MAX:

@@ -70,7 +70,7 @@ async def _find(
     topic = broker.topics.get(name)
     if topic is None and create:
         try:
-            topic = await broker.create_topic(name, broker.config["num.partitions"], {})
+            topic = await broker.topic_changes.create(name, broker.config["num.partitions"], {})
         except Refused as refused:
             if refused.code is ErrorCode.kafka_storage_error:
                 # All clients retry after this code, as they do while Kafka creates a topic for them.

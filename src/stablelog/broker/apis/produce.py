@@ -223,7 +223,7 @@ async def handle(broker: Broker, request: ProduceRequest, context: Context) -> l
         return encode_produce_response(version, correlation_id, answers)
     async with context.appending:
         answers, waits = await _append_all(broker, request, version)
-    broker.metrics.count_appended(sum(len(p.records or b"") for t in request.topics for p in t.partitions))
+    broker.metrics.appended_size += sum(len(p.records or b"") for t in request.topics for p in t.partitions)
     if request.acks == 0:
         # The client wants no response. After a refusal the connection is closed, as in Apache Kafka.
         for topic_answer in answers:

@@ -1,7 +1,13 @@
-"""The field types of the extension messages, as kio reads and writes them."""
+"""The bases and the field types of the extension messages, as kio reads and writes them."""
 
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import ClassVar, Final
+
+from kio.schema.request_header.v2.header import RequestHeader
+from kio.schema.response_header.v1.header import ResponseHeader
+from kio.static.constants import EntityType
+from kio.static.primitive import i16
 
 BOOL: Final = MappingProxyType({"kafka_type": "bool"})
 INT16: Final = MappingProxyType({"kafka_type": "int16"})
@@ -10,3 +16,29 @@ INT64: Final = MappingProxyType({"kafka_type": "int64"})
 STRING: Final = MappingProxyType({"kafka_type": "string"})
 UUID: Final = MappingProxyType({"kafka_type": "uuid"})
 ERROR: Final = MappingProxyType({"kafka_type": "error_code"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nested:
+    """A part of a message."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(Nested):
+    """A request of stablelog's own."""
+
+    __type__: ClassVar = EntityType.request
+    __header_schema__: ClassVar = RequestHeader
+    __api_key__: ClassVar[i16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response(Nested):
+    """A response of stablelog's own."""
+
+    __type__: ClassVar = EntityType.response
+    __header_schema__: ClassVar = ResponseHeader

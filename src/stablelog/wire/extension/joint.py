@@ -15,81 +15,81 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from kio.schema.errors import ErrorCode
-from kio.schema.request_header.v2.header import RequestHeader
-from kio.schema.response_header.v1.header import ResponseHeader
-from kio.static.constants import EntityType
 from kio.static.primitive import i16, i32, i64
 
 from stablelog.wire.api import ApiKey
-from stablelog.wire.extension.fields import BOOL, ERROR, INT16, INT32, INT64, STRING
+from stablelog.wire.extension.fields import (
+    BOOL,
+    ERROR,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    Nested,
+    Request,
+    Response,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BeginJointRequest:
-    """Asks whether (key, version) is open. If it is, it belongs to `run` from now on."""
+class BeginJointRequest(Request):
+    """Asks whether (key, version) is open. If it is, it belongs to `run` from now on.
 
-    __type__: ClassVar = EntityType.request
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(ApiKey.BEGIN_JOINT)
-    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    Attributes:
+        group: the transaction group; empty for the default group.
+        key: identifies a streaming query or an application, whose versions these are.
+        version: increases with each commit of the key; gaps are allowed.
+        run: the run that asks. The broker aborts open children of other runs of this (key, version), and refuses new
+            ones. Null: the request only asks.
+        order: position of the run among the runs of the key. A run never takes a version from a run with a higher
+            order. -1: none.
+    """
+
+    __api_key__: ClassVar = i16(ApiKey.BEGIN_JOINT)
     group: str = field(metadata=STRING, default="")
-    """The transaction group; empty for the default one."""
     key: str = field(metadata=STRING)
-    """Whose versions these are: a streaming query, an application."""
     version: i64 = field(metadata=INT64)
-    """Grows with each commit of the key; gaps are legal."""
     run: str | None = field(metadata=STRING, default=None)
-    """Who asks. Open children of other runs of this (key, version) are aborted, and new ones refused. Null: only ask."""
     order: i64 = field(metadata=INT64, default=i64(-1))
-    """Of the run among the runs of the key: a run never takes a version from one of a greater order. -1: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BeginJointResponse:
-    """Whether (key, version) is open or was committed before."""
+class BeginJointResponse(Response):
+    """Whether (key, version) is open or was committed before.
 
-    __type__: ClassVar = EntityType.response
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(ApiKey.BEGIN_JOINT)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    Attributes:
+        error_message: what was wrong, for people; null without an error.
+        committed: whether this version of the key, or a later one, is committed. The client then has nothing to do.
+        commit_sequence: of the commit of this version; -1 if the version is open, or is not the last committed one.
+        last_version: the last version of the key that was committed; -1 if none was.
+        committed_run: the run that committed this version; null if the version is open, is not the last committed one,
+            or was committed without a run.
+        digest: the digest in the CommitJoint of this version; null in the same cases.
+    """
+
+    __api_key__: ClassVar = i16(ApiKey.BEGIN_JOINT)
     error_code: ErrorCode = field(metadata=ERROR)
     error_message: str | None = field(metadata=STRING, default=None)
-    """What was wrong, for people; null if nothing was."""
     committed: bool = field(metadata=BOOL, default=False)
-    """Whether this version of the key, or a later one, is committed: then there is nothing to do."""
     commit_sequence: i64 = field(metadata=INT64, default=i64(-1))
-    """Of this version's commit; -1 if it is open, or not the last version that was committed."""
     last_version: i64 = field(metadata=INT64, default=i64(-1))
-    """The last version of the key that was committed; -1 if none was."""
     committed_run: str | None = field(metadata=STRING, default=None)
-    """Who has committed this version; null if it is open, not the last one, or nobody said."""
     digest: str | None = field(metadata=STRING, default=None)
-    """What CommitJoint said that this version is made of; null likewise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JointChild:
-    """An open transaction that is to be a child."""
+class JointChild(Nested):
+    """An open transaction that is to be a child, and the producer id and epoch that wrote its records."""
 
-    __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
     transactional_id: str = field(metadata=STRING)
     producer_id: i64 = field(metadata=INT64)
-    """With which its records were written."""
     producer_epoch: i16 = field(metadata=INT16)
-    """Likewise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JointOffset:
+class JointOffset(Nested):
     """The offset of a consumer group in one partition, to be committed together with the children."""
 
-    __type__: ClassVar = EntityType.nested
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
     group_id: str = field(metadata=STRING)
     topic: str = field(metadata=STRING)
     partition_index: i32 = field(metadata=INT32)
@@ -98,80 +98,76 @@ class JointOffset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitJointRequest:
-    """Commit these children: all of them or none."""
+class CommitJointRequest(Request):
+    """Commit these children: all of them or none.
 
-    __type__: ClassVar = EntityType.request
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(ApiKey.COMMIT_JOINT)
-    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    Attributes:
+        run: the run that commits. It is refused if another run has begun the version since. Null: any run may commit.
+        retention_ms: how long the broker remembers the key after its last commit; -1 for ever. For keys that are used
+            once.
+        digest: what the version consists of, at most 100 bytes. The broker returns it to a run that plans the version
+            again, and does not interpret it.
+        children: if empty, only the version and the offsets are recorded.
+        group_offsets: become visible with the decision.
+    """
+
+    __api_key__: ClassVar = i16(ApiKey.COMMIT_JOINT)
     group: str = field(metadata=STRING, default="")
     key: str = field(metadata=STRING)
     version: i64 = field(metadata=INT64)
     run: str | None = field(metadata=STRING, default=None)
-    """Who commits. Refused if another run has begun the version since. Null: whoever comes first."""
     retention_ms: i64 = field(metadata=INT64, default=i64(-1))
-    """How long the key is remembered after its last commit; -1 for ever. For keys that are used once."""
     digest: str | None = field(metadata=STRING, default=None)
-    """What the version is made of, at most 100 bytes: whoever plans it anew is told, and can compare. Not looked into."""
     children: tuple[JointChild, ...]
-    """May be empty: then only the version, and the offsets, are recorded."""
     group_offsets: tuple[JointOffset, ...] = ()
-    """Become visible with the decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommitJointResponse:
-    """The commit, made now or before, or an error; after an error nothing was decided."""
+class CommitJointResponse(Response):
+    """The commit, made now or before, or an error; after an error nothing was decided.
 
-    __type__: ClassVar = EntityType.response
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(ApiKey.COMMIT_JOINT)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    Attributes:
+        error_message: names the child that cannot be committed.
+        commit_sequence, committed_run, digest: as in BeginJointResponse.
+        already: whether the version, or a later one, was committed before. The children of the request are then not
+            part of the commit, unless the request is a repetition.
+    """
+
+    __api_key__: ClassVar = i16(ApiKey.COMMIT_JOINT)
     error_code: ErrorCode = field(metadata=ERROR)
     error_message: str | None = field(metadata=STRING, default=None)
-    """Names the child that cannot be committed."""
     commit_sequence: i64 = field(metadata=INT64, default=i64(-1))
-    """As in BeginJointResponse."""
     already: bool = field(metadata=BOOL, default=False)
-    """The version, or a later one, was committed before: the children that were named now are not part of it
-    unless this is a repetition."""
     committed_run: str | None = field(metadata=STRING, default=None)
-    """As in BeginJointResponse."""
     digest: str | None = field(metadata=STRING, default=None)
-    """As in BeginJointResponse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AbortJointRequest:
-    """Abort these children, unless (key, version) is committed."""
+class AbortJointRequest(Request):
+    """Abort these children, unless (key, version) is committed.
 
-    __type__: ClassVar = EntityType.request
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(ApiKey.ABORT_JOINT)
-    __header_schema__: ClassVar[type[RequestHeader]] = RequestHeader
+    Attributes:
+        run: if given, all children of this run are aborted, and the run can begin no more children of this version.
+    """
+
+    __api_key__: ClassVar = i16(ApiKey.ABORT_JOINT)
     group: str = field(metadata=STRING, default="")
     key: str = field(metadata=STRING)
     version: i64 = field(metadata=INT64)
     run: str | None = field(metadata=STRING, default=None)
-    """If given, all children of this run are aborted, and it can begin no more of this version."""
     children: tuple[JointChild, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AbortJointResponse:
-    """Whether the children were aborted. Children that were committed before stay committed."""
+class AbortJointResponse(Response):
+    """Whether the children were aborted. Children that were committed before stay committed.
 
-    __type__: ClassVar = EntityType.response
-    __version__: ClassVar[i16] = i16(0)
-    __flexible__: ClassVar[bool] = True
-    __api_key__: ClassVar[i16] = i16(ApiKey.ABORT_JOINT)
-    __header_schema__: ClassVar[type[ResponseHeader]] = ResponseHeader
+    Attributes:
+        commit_sequence: as in BeginJointResponse.
+    """
+
+    __api_key__: ClassVar = i16(ApiKey.ABORT_JOINT)
     error_code: ErrorCode = field(metadata=ERROR)
     error_message: str | None = field(metadata=STRING, default=None)
     committed: bool = field(metadata=BOOL, default=False)
     commit_sequence: i64 = field(metadata=INT64, default=i64(-1))
-    """As in BeginJointResponse."""

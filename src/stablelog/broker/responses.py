@@ -1,0 +1,78 @@
+"""The queue of responses of one connection: in the order of its requests, and in parts that one write can take."""
+
+import struct
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from stablelog.env.disk import Buffer
+
+LENGTH = struct.Struct(">i")
+WRITE_SIZE = 1 << 20  # Bytes of a larger response that are handed to the transport at once.
+
+
+class Answer:
+    """The place of one response in the queue. `buffers` is None if the client expects no response."""
+
+    __slots__ = ("buffers", "done")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.buffers: Sequence[Buffer] | None = None
+
+
+class Responses:
+    """The responses that a connection owes its client."""
+
+    def __init__(self) -> None:
+        self._answers: deque[Answer] = deque()
+        self._unsent: deque[Sequence[Buffer]] = deque()  # The unsent parts of a response that is being sent.
+
+    def __len__(self) -> int:
+        """The number of requests whose responses are not being sent yet."""
+        return len(self._answers)
+
+    @property
+    def are_sent(self) -> bool:
+        """Whether every request has its whole response."""
+        return not self._answers and not self._unsent
+
+    def add(self) -> Answer:
+        """Add the place for the response to a new request."""
+        answer = Answer()
+        self._answers.append(answer)
+        return answer
+
+    def next_part(self) -> Sequence[Buffer] | None:
+        """Take the next buffers to write: a response, or a part of a large one. None if no response is ready."""
+        while not self._unsent:
+            if not self._answers or not self._answers[0].done:
+                return None
+            buffers = self._answers.popleft().buffers
+            if buffers is not None:
+                size = sum(map(len, buffers))
+                framed = [LENGTH.pack(size), *buffers]
+                if size <= WRITE_SIZE:
+                    return framed
+                self._unsent.extend(_in_parts(framed))
+        return self._unsent.popleft()
+
+    def clear(self) -> None:
+        """Drop all responses, because the connection is lost."""
+        self._answers.clear()
+        self._unsent.clear()
+
+
+def _in_parts(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
+    """The buffers, cut and gathered into parts of about WRITE_SIZE bytes."""
+    part: list[Buffer] = []
+    room = WRITE_SIZE
+    for buffer in buffers:
+        view = memoryview(buffer)
+        while len(view) >= room:
+            yield [*part, view[:room]]
+            view, part, room = view[room:], [], WRITE_SIZE
+        if len(view):
+            part.append(view)
+            room -= len(view)
+    if part:
+        yield part
