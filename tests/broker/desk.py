@@ -178,12 +178,12 @@ class Desk:
     def __init__(self, broker):
         self.broker = broker
         self.router = Router(broker)
-        self._stranger = SimpleNamespace(host="nowhere", appending=asyncio.Lock(), decoding=Decoding())
+        self.stranger = SimpleNamespace(host="nowhere", appending=asyncio.Lock(), decoding=Decoding())
 
     async def ask(self, api_key, version, /, **fields):
         """Ask as a client that has used the API before: the request is begun at once."""
         self.router.prepare(api_key, version)
-        buffers = await self.router.respond(self._stranger, frame(api_key, version, **fields))
+        buffers = await self.router.respond(self.stranger, frame(api_key, version, **fields))
         for _ in range(ROUND_TRIP_TURNS):
             await asyncio.sleep(0)
         return None if buffers is None else read_answer(api_key, version, b"".join(buffers))[0]

@@ -73,9 +73,9 @@ class FullDisk(SimDisk):
         self.begin = begin
         self.length = length
         self.at_capacity = at_capacity
-        self.fault = self._fault
+        self.fault = self.count_call
 
-    def _fault(self, what, path):
+    def count_call(self, what, path):
         if what == "opening":
             takes_room = self._find(path) is None and self._find(path.parent) is not None
         elif what == "making":
@@ -357,15 +357,22 @@ class Life:
 async def broker_on(disk, clock, reserve_size):
     failures = []
     given = SETTINGS | {"stablelog.disk.reserve.bytes": str(reserve_size)}
-    broker = Broker(
-        BrokerConfig(given), DATA, disk=disk, clock=clock, on_failure=failures.append, make_flush=IN_PLACE
-    )
+    broker = None
     try:
+        broker = Broker(
+            BrokerConfig(given),
+            DATA,
+            disk=disk,
+            clock=clock,
+            on_failure=failures.append,
+            make_flush=IN_PLACE,
+        )
         await broker.start()
         yield Desk(broker)
     finally:
         disk.fault, disk.capacity = None, None  # how a stop fares on a full disk is another test's
-        await broker.stop()
+        if broker is not None:
+            await broker.stop()
     assert failures == [], failures
 
 
@@ -400,7 +407,7 @@ async def live(begin, *, reserve_size=0, **disk_arguments):
             assert disk.count < FIRST_START, (
                 "only the first start on a full disk may fail: nothing is kept for it yet"
             )
-            disk.fault = disk._fault
+            disk.fault = disk.count_call
     assert disk.exists(DATA / CLEAN_SHUTDOWN_FILE)
     async with clock_of() as desk:
         life.desk = desk

@@ -84,7 +84,7 @@ def test_any_content_is_answered_or_refused(api_key):
                 data = frame(api_key, version, **fields)
                 try:
                     async with asyncio.timeout(0.2 if api_key in PASSING else 60):
-                        await desk.router.respond(desk._stranger, data)
+                        await desk.router.respond(desk.stranger, data)
                 except StablelogError as error:
                     refused.append(error)
                 except TimeoutError:

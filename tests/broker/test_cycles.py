@@ -48,8 +48,8 @@ def test_a_connection_is_freed_when_it_is_closed():
             seen = []
             with no_collector():
                 asked = asyncio.create_task(ask(port, any_request(API_VERSIONS_KEY)))
-                await until(lambda: server._connections)
-                seen += map(weakref.ref, list(server._connections))
+                await until(lambda: server.connections)
+                seen += map(weakref.ref, list(server.connections))
                 await asked
                 await until(lambda: not any(one() for one in seen))
 

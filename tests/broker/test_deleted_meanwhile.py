@@ -134,11 +134,13 @@ def test_a_scrub_that_reads_a_segment_of_a_deleted_topic_ends_without_a_word(mon
 @contextlib.contextmanager
 def sync_under_way(desk):
     """While the block runs, who waits for the end of a sync goes on waiting."""
-    desk.broker.flush._round_done.clear()
+    flush, ended = desk.broker.flush, asyncio.Event()
+    idle, flush.idle = flush.idle, ended.wait
     try:
         yield
     finally:
-        desk.broker.flush._round_done.set()
+        flush.idle = idle
+        ended.set()
 
 
 async def turns(count=10):

@@ -144,3 +144,19 @@ def test_what_is_remembered_is_bounded_for_a_session_and_for_all(monkeypatch):
     assert len(sessions) == 0
     assert all(sessions.begin(of(4), keep=True).session_id for _ in range(3))
     assert len(sessions) == 3, "what has ended takes no room"
+
+
+def test_a_fetch_session_remembers_and_is_in_step():
+    sessions = FetchSessions(2)
+    session = sessions.begin(wanted(("t", 0), ("t", 1)), keep=True)
+    again = sessions.resume(session.session_id, 1, wanted(("t", 2)), [("t", 0)])
+    assert list(again.partitions) == [("t", 1), ("t", 2)]
+    with pytest.raises(Refused) as caught:
+        sessions.resume(session.session_id, 1, wanted(), [])
+    assert caught.value.code is ErrorCode.invalid_fetch_session_epoch
+    for _ in range(3):
+        sessions.begin(wanted(0), keep=True)
+    assert len(sessions) == 2
+    with pytest.raises(Refused) as caught:
+        sessions.resume(session.session_id, 2, wanted(), [])
+    assert caught.value.code is ErrorCode.fetch_session_id_not_found

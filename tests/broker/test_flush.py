@@ -229,3 +229,44 @@ def test_a_large_snapshot_is_not_written_on_the_event_loop():
         assert disk.writers[".snapshot"] != threading.get_ident()
 
     at_work(conversation)
+
+
+def test_writers_that_wait_share_a_round():
+    async def work():
+        log = Log()
+        moved = []
+        flush = GroupFlush(to_disk=True, reserve=NO_RESERVE, tasks=Tasks(pytest.fail))
+        flush.subscribe(moved.append)
+        task = asyncio.create_task(flush.run())
+        waits = []
+        for _ in range(10):
+            log.write("-", sync=False)
+            waits.append(flush.durable(log.partition, log.partition.end_offset))
+        assert not any(wait.done() for wait in waits)
+        await asyncio.gather(*waits)
+        assert log.partition.high_watermark == 10
+        assert flush.rounds <= 2
+        assert flush.durable(log.partition, 10) is None
+        task.cancel()
+        flush.close()
+
+    asyncio.run(work())
+
+
+def test_a_sync_that_fails_stops_the_broker_and_acknowledges_nothing():
+    async def work():
+        log = Log()
+        failures = []
+        flush = GroupFlush(to_disk=True, reserve=NO_RESERVE, tasks=Tasks(failures.append))
+        task = asyncio.create_task(flush.run())
+        log.write("-", sync=False)
+        log.disk.fail_at = log.disk.steps + 1
+        wait = flush.durable(log.partition, 1)
+        with pytest.raises(Exception, match="failed on the simulated disk"):
+            await wait
+        assert len(failures) == 1
+        assert log.partition.high_watermark == 0
+        await task
+        flush.close()
+
+    asyncio.run(work())

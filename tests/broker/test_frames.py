@@ -33,10 +33,10 @@ def test_no_more_than_a_few_are_kept():
         frames.give_back(frame)
     kept = {id(frames.open(1).obj) for _ in range(KEPT_COUNT)}
     assert len(kept) == KEPT_COUNT
-    assert len(frames._kept) == 0
+    assert len(frames) == 0
 
 
 def test_what_is_no_frame_is_not_kept():
     frames = Frames()
     frames.give_back(memoryview(bytes(KEPT_SIZE)))
-    assert frames._kept == []
+    assert len(frames) == 0

@@ -51,7 +51,7 @@ def test_long_messages_are_decoded_and_encoded_in_a_thread(in_threads, count, ex
         async with opened() as desk:
             data = metadata_of(unknown(count))
             desk.router.prepare(METADATA, 9)
-            answer, _ = read_answer(METADATA, 9, b"".join(await desk.router.respond(desk._stranger, data)))
+            answer, _ = read_answer(METADATA, 9, b"".join(await desk.router.respond(desk.stranger, data)))
             assert [topic.name for topic in answer.topics] == unknown(count)
             assert in_threads == expected
 
@@ -92,7 +92,7 @@ def test_the_requests_of_a_connection_are_begun_in_their_order(monkeypatch):
             async def begin(_broker, _request, context):
                 begun.append(context.correlation_id)
 
-            desk.router._handlers |= {METADATA: begin, 0: begin}
+            desk.router.handlers |= {METADATA: begin, 0: begin}
             desk.router.prepare(METADATA, 9)
             desk.router.prepare(0, 9)
             long, short = unknown(2_000), unknown(1)
@@ -106,7 +106,7 @@ def test_the_requests_of_a_connection_are_begun_in_their_order(monkeypatch):
                 metadata_of(long, 5),
                 metadata_of(short, 6),
             ]
-            asked = [asyncio.ensure_future(desk.router.respond(desk._stranger, data)) for data in frames]
+            asked = [asyncio.ensure_future(desk.router.respond(desk.stranger, data)) for data in frames]
             for _ in range(10):
                 await asyncio.sleep(0)
             assert begun == [1]
@@ -114,7 +114,7 @@ def test_the_requests_of_a_connection_are_begun_in_their_order(monkeypatch):
             while len(begun) < 4:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             # One that comes when the long one before it is done, and others wait, does not pass these.
-            asked.append(asyncio.ensure_future(desk.router.respond(desk._stranger, metadata_of(short, 7))))
+            asked.append(asyncio.ensure_future(desk.router.respond(desk.stranger, metadata_of(short, 7))))
             await asyncio.gather(*asked)
             assert begun == [1, 2, 3, 4, 5, 6, 7]
 
@@ -134,7 +134,7 @@ def test_what_an_api_needs_is_imported_in_a_thread_when_it_is_asked_for_the_firs
 
             monkeypatch.setattr(desk.router, "prepare", noted)
             for _ in range(2):
-                await desk.router.respond(desk._stranger, metadata_of(unknown(1)))
+                await desk.router.respond(desk.stranger, metadata_of(unknown(1)))
             assert len(threads) == 1
             assert threads[0] is not threading.main_thread()
 
@@ -208,16 +208,16 @@ def test_a_request_does_not_pass_one_that_waits_and_has_not_begun(monkeypatch):
             async def read(_broker, _request, _context):
                 begun.append("read")
 
-            desk.router._handlers |= {0: write, METADATA: read}
+            desk.router.handlers |= {0: write, METADATA: read}
             desk.router.prepare(METADATA, 9)
             desk.router.prepare(0, 9)
-            lock, respond = desk._stranger.appending, desk.router.respond
+            lock, respond = desk.stranger.appending, desk.router.respond
             await lock.acquire()
             frames = [frame(0, 9, **produce_fields(9, "t", 0, batch(b"v"))), metadata_of(unknown(1))]
-            first = asyncio.ensure_future(respond(desk._stranger, frames[0]))
+            first = asyncio.ensure_future(respond(desk.stranger, frames[0]))
             for _ in range(5):
                 await asyncio.sleep(0)
-            second = asyncio.ensure_future(respond(desk._stranger, frames[1]))
+            second = asyncio.ensure_future(respond(desk.stranger, frames[1]))
             lock.release()  # the second one takes its first step before the first one is woken
             await asyncio.gather(first, second)
             assert begun == ["write", "read"]

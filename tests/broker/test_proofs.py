@@ -350,7 +350,7 @@ def test_the_scrub_passes_over_a_segment_that_is_compacted_meanwhile(caplog):
     async def conversation():
         topics = SimpleNamespace(open_partitions=lambda: [log.partition])
         scrub = Scrub(topics, Tasks(pytest.fail), lambda: 1 << 40)
-        await scrub._scrub(log.partition, replaced)
+        await scrub.scrub_segment(log.partition, replaced)
         scrub.close()
 
     run(conversation)

@@ -72,7 +72,7 @@ async def answer_begins(server, connection):
     connection.sendall(fetch_all())
     await asyncio.to_thread(
         until,
-        lambda: any(not made._writable.is_set() for made in list(server._connections)),
+        lambda: any(not made.is_writable for made in list(server.connections)),
         "it is on its way",
     )
 
@@ -101,7 +101,7 @@ def test_answers_that_a_slow_client_has_not_read_yet_are_sent_before_the_broker_
                 stopping = asyncio.create_task(server.stop())
                 await asyncio.to_thread(
                     until,
-                    lambda: all(made._draining for made in list(server._connections)),
+                    lambda: all(made.is_draining for made in list(server.connections)),
                     "it takes no more",
                 )
                 data = await asyncio.to_thread(receive, connection)
@@ -123,9 +123,7 @@ def test_a_client_that_does_not_read_does_not_keep_the_broker_from_ending(
             with slow_client(port) as connection:
                 await answer_begins(server, connection)
                 await server.stop()
-                assert not server._connections or all(
-                    made._transport.is_closing() for made in server._connections
-                )
+                assert not server.connections or all(made.is_closing for made in server.connections)
 
     run(conversation, new_loop)
     assert "within 0.2 s of the stop" in caplog.text

@@ -14,7 +14,7 @@ from stablelog.broker.config import BrokerConfig
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.topics import Topics
 from stablelog.errors import Corrupt, DiskError, Refused
-from stablelog.testing.sim_disk import SimDisk, SimFile
+from stablelog.testing.sim_disk import SimDisk, SimFile, SimulatedCrash
 from tests.broker.desk import delete_topic
 
 HERE = Path("/data")
@@ -71,11 +71,11 @@ def test_a_snapshot_of_the_controllers_goes_before_their_log():
         "__cluster_metadata-0/00000000000000000000.log": old + new,
         "mine-0/00000000000000000000.log": b"",
     }
-    assert adopt(files)._topics["mine"].configs["retention.ms"] == "3"
+    assert adopt(files).get("mine").configs["retention.ms"] == "3"
     files["__cluster_metadata-0/00000000000000000002-0000000001.checkpoint"] = snapshot
-    assert adopt(files)._topics["mine"].configs["retention.ms"] == "3"
+    assert adopt(files).get("mine").configs["retention.ms"] == "3"
     files["__cluster_metadata-0/00000000000000000003-0000000001.checkpoint"] = snapshot
-    assert adopt(files)._topics["mine"].configs["retention.ms"] == "2"
+    assert adopt(files).get("mine").configs["retention.ms"] == "2"
 
 
 def controllers_log(*batches, base_offset=0):
@@ -263,3 +263,61 @@ def test_a_sync_that_failed_at_a_stop_is_not_made_good_by_one_that_succeeds(monk
     monkeypatch.setattr(SimFile, "sync", sync)
     assert not topics.close()
     assert failed
+
+
+# -- the list --------------------------------------------------------------------------------------------------
+
+
+def loaded(disk, *, clean=True):
+    made = Topics(disk, HERE, BrokerConfig({}), lambda: 0)
+    made.load(clean=clean)
+    return made
+
+
+def disk_with_root():
+    disk = SimDisk()
+    disk.make_dir(HERE)
+    return disk
+
+
+def test_a_topic_is_there_after_a_restart_with_its_settings():
+    disk = disk_with_root()
+    first = loaded(disk)
+    topic_id = first.create("orders", 3, {"retention.ms": "5"}).topic_id
+    again = loaded(disk)
+    found = again.get("orders")
+    assert (found.topic_id, found.partition_count, found.configs) == (topic_id, 3, {"retention.ms": "5"})
+    assert again.leader_epoch == first.leader_epoch + 1
+
+
+def test_a_topic_is_created_whole_or_not_at_all():
+    disk = disk_with_root()
+    loaded(disk)
+    whole = SimDisk()
+    whole.make_dir(HERE)
+    made = loaded(whole)
+    before = whole.steps
+    made.create("orders", 3, {})
+    for crash_at in range(before + 1, whole.steps + 1):
+        disk = disk_with_root()
+        made = loaded(disk)
+        disk.crash_at = crash_at
+        with pytest.raises(SimulatedCrash):
+            made.create("orders", 3, {})
+        disk.crash_at = None
+        found = loaded(disk).get("orders")
+        assert found is None or found.partition_count == 3
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "x" * 250, "ä"])
+def test_a_name_that_is_none_is_refused(name):
+    with pytest.raises(Refused, match="topic name"):
+        loaded(disk_with_root()).create(name, 1, {})
+
+
+def test_a_damaged_list_of_topics_is_not_taken_for_an_empty_one():
+    disk = disk_with_root()
+    loaded(disk).create("orders", 1, {})
+    disk.write_atomic(HERE / "cluster.json", b'{"version": 1')
+    with pytest.raises(Corrupt, match=r"cluster\.json"):
+        loaded(disk)

@@ -141,14 +141,14 @@ def test_a_request_whose_handler_fails_closes_its_connection_and_nothing_else(ex
 
     def prepare(router, api_key, version):
         sound(router, api_key, version)
-        handle = router._handlers[api_key]
+        handle = router.handlers[api_key]
 
         async def handle_or_fail(broker, request, context):
             if api_key in failing:
                 raise exception("on purpose")
             return await handle(broker, request, context)
 
-        router._handlers[api_key] = handle_or_fail
+        router.handlers[api_key] = handle_or_fail
 
     monkeypatch.setattr(Router, "prepare", prepare)
 
@@ -187,8 +187,7 @@ def test_a_long_poll_that_fails_when_it_is_woken_fails_alone(monkeypatch, caplog
             desk = Desk(server.broker)
             server.broker.topics.create("t", 1, {})
             polls = [asyncio.create_task(ask(port, FETCH_REQUEST)) for _ in range(3)]
-            waiting = server.broker.waiters._waiting
-            while len(waiting.get(server.broker.topics.partition("t", 0), ())) < 3:  # noqa: ASYNC110
+            while len(server.broker.waiters) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             fails_once(monkeypatch, Partition, "read")
             assert (await desk.produce(batch(b"x"))).error_code is ErrorCode.none

@@ -74,7 +74,7 @@ def test_a_poll_of_a_partition_that_is_not_open_ends_when_it_is_opened():
         await settle()
         waiters.wake(opened)
         assert await wait is True
-        assert not waiters._waiting
+        assert len(waiters) == 0
 
     run(conversation())
 
@@ -112,7 +112,7 @@ def test_who_has_gone_is_not_kept():
         for wait in waits:
             wait.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
-        assert not waiters._waiting
+        assert len(waiters) == 0
 
     run(conversation())
 

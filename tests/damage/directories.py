@@ -19,7 +19,7 @@ from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.children import child_id
 from stablelog.wire.extension.joint import JointChild
-from tests.broker.apis.test_alter_configs import changed
+from tests.broker.apis.test_incremental_alter_configs import changed
 from tests.broker.desk import ABORT, COMMIT, DATA, opened, part
 
 SMALL = {"segment.bytes": "1100", "index.interval.bytes": "200", "retention.ms": "-1"}

@@ -186,7 +186,7 @@ async def fetch(desk, topic, index, offset, isolation, size=EVERYTHING):
     """One fetch. Where a log file has to be proven first, it waits for the proof and asks again."""
     request = fetch_request(topic, index, offset, isolation, size)
     while True:
-        answer = read_fetched(b"".join(await desk.router.respond(desk._stranger, request)))
+        answer = read_fetched(b"".join(await desk.router.respond(desk.stranger, request)))
         proofs = [proof.done for proof in desk.broker.proofs._proofs.values()]
         if answer.error != ErrorCode.not_leader_or_follower.value or not proofs:
             return answer

@@ -140,14 +140,14 @@ def test_of_answers_given_again_few_and_small_ones_are_remembered():
     from stablelog.wire import messages
 
     newest = message_class(26, 5, "response")
-    for number in range(2 * messages._REPEATED_COUNT_MAX):
+    for number in range(2 * messages.REPEATED_COUNT_MAX):
         encode_response(26, 5, 7, dataclasses.replace(blank(newest), producer_id=number))
-    assert len(messages._repeated) <= messages._REPEATED_COUNT_MAX
+    assert len(messages.repeated) <= messages.REPEATED_COUNT_MAX
     result = importlib.import_module(newest.__module__.replace("end_txn", "txn_offset_commit"))
     topic = result.TxnOffsetCommitResponseTopic(name="t" * 249, partitions=())
     many = result.TxnOffsetCommitResponse(throttle_time=timedelta(0), topics=(topic,) * 3)
     encode_response(28, 5, 7, many)
-    assert (28, 5, many) not in messages._repeated
+    assert (28, 5, many) not in messages.repeated
 
 
 def test_a_small_request_that_comes_again_is_decoded_once():

@@ -119,6 +119,7 @@ class Broker:
             self._open_directory()
             self.groups, self.transactions = self._open_coordinators(OwnLogs(self.topics, self.reserve))
         except BaseException:
+            self.reserve.close()
             self.directory.release()
             raise
         self.topic_changes = TopicChanges(

@@ -76,6 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         tasks: starts the work on requests, and timers.
 
     Attributes:
+        is_draining: whether the connection takes no more requests.
         peer: the client's address and port.
         host: the client's address.
         background: starts the work on requests, and timers.
@@ -118,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._unwritable_since = 0.0
-        self._draining = False
+        self.is_draining = False
         self._closes_when_sent = False
         self._timer: asyncio.TimerHandle | None = None
         self._rest_timer: asyncio.TimerHandle | None = None
@@ -177,8 +178,18 @@ class Connection(asyncio.BufferedProtocol):
         """Close the connection. A given reason is logged: the client is at fault."""
         if why is not None:
             log.warning("closing %s: %s", self.peer, why)
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None and not self.is_closing:
             self._transport.abort()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether nothing can be sent or received any more, or not yet."""
+        return self._transport is None or self._transport.is_closing()
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether the client reads fast enough: its requests are begun and its responses are sent."""
+        return self._writable.is_set()
 
     @property
     def scope(self) -> Scope:
@@ -200,13 +211,13 @@ class Connection(asyncio.BufferedProtocol):
         closed with unread bytes, the operating system resets it, and the client loses the responses that it has not
         read yet.
         """
-        self._draining = True
+        self.is_draining = True
         if self._claim is not None:
             self._budget.give_back(self._claim)
         self._claim = self._frame = self._partial_since = None
         self._waits_for_room = False
         self._inbox_filled = 0
-        if not self._reading and self._transport is not None and not self._transport.is_closing():
+        if not self._reading and self._transport is not None and not self.is_closing:
             self._reading = True
             self._transport.resume_reading()
 
@@ -244,7 +255,7 @@ class Connection(asyncio.BufferedProtocol):
     @_contained
     def buffer_updated(self, nbytes: int) -> None:
         """Process bytes that have arrived in the buffer."""
-        if self._draining:
+        if self.is_draining:
             return
         if self._frame is None:
             self._inbox_filled += nbytes
@@ -404,7 +415,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _send_answered(self) -> None:
         transport = self._transport
-        if transport is None or transport.is_closing() or self._sends_soon:
+        if transport is None or self.is_closing or self._sends_soon:
             return
         size = 0
         while self._writable.is_set():
@@ -440,28 +451,28 @@ class Connection(asyncio.BufferedProtocol):
         self._send_answered()
 
     def _pause_reading(self) -> None:
-        if self._draining:
+        if self.is_draining:
             return  # Bytes that arrive now are dropped.
-        if self._reading and self._transport is not None and not self._transport.is_closing():
+        if self._reading and self._transport is not None and not self.is_closing:
             self._reading = False
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:
         if (
             self._reading
-            or self._draining
+            or self.is_draining
             or self._waits_for_room
             or self._waits_for_turn
             or not self._writable.is_set()
             or len(self._responses) >= self._limits.in_flight_count_max
             or self._transport is None
-            or self._transport.is_closing()
+            or self.is_closing
         ):
             return
         self._reading = True
         if self._frame is None:
             self._split_inbox()
-        if self._reading and not self._transport.is_closing():
+        if self._reading and not self.is_closing:
             self._transport.resume_reading()
 
 

@@ -17,6 +17,10 @@ class Frames:
     def __init__(self) -> None:
         self._kept: list[mmap.mmap] = []
 
+    def __len__(self) -> int:
+        """The number of frames that are kept."""
+        return len(self._kept)
+
     def open(self, size: int) -> memoryview:
         """A writable frame of this size. The system allocates a new frame's pages at the first write to them."""
         if size > KEPT_SIZE:

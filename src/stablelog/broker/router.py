@@ -28,19 +28,23 @@ Handler = Callable[[Broker, Any, Context], Awaitable[Any]]
 
 
 class Router:
-    """Passes request frames to handlers and returns the encoded responses."""
+    """Passes request frames to handlers and returns the encoded responses.
+
+    Attributes:
+        handlers: by API key, of the APIs whose modules are imported.
+    """
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._handlers: dict[int, Handler] = {}
+        self.handlers: dict[int, Handler] = {}
         self._prepared: set[tuple[int, int]] = set()  # (API key, version) of APIs whose modules are imported.
 
     def prepare(self, api_key: int, version: int) -> None:
         """Import what an API needs in a version. May be called in any thread."""
         if (api_key, version) not in self._prepared:
-            if api_key not in self._handlers:
+            if api_key not in self.handlers:
                 module = importlib.import_module(f"stablelog.broker.apis.{ApiKey(api_key).snake_name}")
-                self._handlers[api_key] = module.handle
+                self.handlers[api_key] = module.handle
             import_messages(api_key, version)
             self._prepared.add((api_key, version))
 
@@ -83,7 +87,7 @@ class Router:
             ):  # Taken even when it is free: other requests may be waiting for it.
                 pass
         try:
-            answer = await self._handlers[api_key](self._broker, request, context)
+            answer = await self.handlers[api_key](self._broker, request, context)
         except Exception:
             self._broker.check_after_fault()
             raise

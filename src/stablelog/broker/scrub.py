@@ -60,7 +60,7 @@ class Scrub:
             for segment in partition.segments():
                 # A partition that was deleted since the last await is closed, and has a failure.
                 if partition.failure is None:
-                    await self._scrub(partition, segment)
+                    await self.scrub_segment(partition, segment)
                     count += 1
         size = self.read_size - before
         damaged_count = sum(partition.damaged_count for partition in self._topics.open_partitions())
@@ -75,7 +75,7 @@ class Scrub:
             damaged_count,
         )
 
-    async def _scrub(self, partition: Partition, segment: Segment) -> None:
+    async def scrub_segment(self, partition: Partition, segment: Segment) -> None:
         """Read one segment. A disk error is logged; the next pass tries again."""
         try:
             await self._read(partition, segment, self._proof_sizes(segment))

@@ -36,6 +36,7 @@ class Server:
         stopping: is set when the server has to stop.
 
     Attributes:
+        connections: the open connections.
         failure: why it has to stop; None if it was asked to.
 
     Raises:
@@ -48,8 +49,8 @@ class Server:
         self.failure: BaseException | None = None
         self.stopping = stopping
         self.broker = Broker(config, directory, disk=disk, clock=clock, on_failure=self._fail)
-        self._connections: set[Connection] = set()
-        self.broker.metrics.register(lambda: [Sample("stablelog_connections", (), len(self._connections))])
+        self.connections: set[Connection] = set()
+        self.broker.metrics.register(lambda: [Sample("stablelog_connections", (), len(self.connections))])
         self._listener: asyncio.Server | None = None
 
     def _fail(self, error: BaseException) -> None:
@@ -122,7 +123,7 @@ class Server:
         router = Router(self.broker)
         host, port = config["listeners"]
         self._listener = await loop.create_server(
-            lambda: Connection(router.respond, limits, budget, self._connections, tasks),
+            lambda: Connection(router.respond, limits, budget, self.connections, tasks),
             host,
             port,
             backlog=1024,
@@ -146,7 +147,7 @@ class Server:
             self._listener.close()
         finishing = {
             self.broker.tasks.start("stop", connection.finish, scope=connection.scope): connection
-            for connection in self._connections
+            for connection in self.connections
         }
         if finishing:
             _, unfinished = await asyncio.wait(finishing, timeout=DRAIN_S)
@@ -155,7 +156,7 @@ class Server:
                 finishing[task].close(
                     f"it was not answered, or did not read, within {DRAIN_S:g} s of the stop"
                 )
-        for connection in list(self._connections):  # They were accepted before the listener was closed.
+        for connection in list(self.connections):  # They were accepted before the listener was closed.
             connection.close()
         self.broker.metrics.close()
         await self.broker.stop()

@@ -28,6 +28,10 @@ class Waiters:
         self._tasks = tasks
         self._waiting: dict[Key, set[_Poll]] = {}
 
+    def __len__(self) -> int:
+        """The number of waits: one for each poll and each partition that it waits for."""
+        return sum(map(len, self._waiting.values()))
+
     async def wait_for_more(
         self,
         seen: Iterable[tuple[Partition, int]],

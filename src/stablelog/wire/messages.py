@@ -184,20 +184,21 @@ def _encode_body(api_key: int, version: int, response: Any) -> bytes:
     return buffer.getvalue()
 
 
-_REPEATED_COUNT_MAX = 256
-_repeated: dict[tuple[int, int, Any], bytes] = {}
+REPEATED_COUNT_MAX = 256
+# The bodies of small responses that were encoded, by API key, version and response.
+repeated: dict[tuple[int, int, Any], bytes] = {}
 
 
 def _encode_once(api_key: int, version: int, response: Any) -> bytes:
     """Encode the body of a response, or return the cached bytes of an equal response."""
     key = (api_key, version, response)
-    body = _repeated.get(key)
+    body = repeated.get(key)
     if body is None:
         body = _encode_body(api_key, version, response)
         if len(body) <= _REPEATED_SIZE_MAX:
-            if len(_repeated) >= _REPEATED_COUNT_MAX:
-                _repeated.clear()
-            _repeated[key] = body
+            if len(repeated) >= REPEATED_COUNT_MAX:
+                repeated.clear()
+            repeated[key] = body
     return body
 
 

@@ -80,7 +80,7 @@ def test_a_batch_that_lies_is_passed_on_and_looked_up_by_its_header(records):
 
 
 async def raw(desk, data):
-    return b"".join(await desk.router.respond(desk._stranger, data))
+    return b"".join(await desk.router.respond(desk.stranger, data))
 
 
 def test_what_is_asked_for_many_times_is_answered_once():

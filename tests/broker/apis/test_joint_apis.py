@@ -515,13 +515,13 @@ def test_counts_that_cannot_be_true_close_the_connection_and_nothing_else():
             whole = frame(ApiKey.COMMIT_JOINT, 0, key="k", version=3, children=(), group_offsets=())
             for cut in range(8, len(whole)):
                 with pytest.raises((Refused, struct.error)):
-                    await desk.router.respond(desk._stranger, whole[:cut])
+                    await desk.router.respond(desk.stranger, whole[:cut])
             lying = whole[:-3] + b"\xff\xff\xff\xff\x0f" + whole[-2:]  # four billion children
             with pytest.raises(Refused, match="commit_joint"):
-                await desk.router.respond(desk._stranger, lying)
+                await desk.router.respond(desk.stranger, lying)
             for key in (ApiKey.BEGIN_JOINT, ApiKey.COMMIT_JOINT, ApiKey.ABORT_JOINT):
                 with pytest.raises(Refused, match="versions 0 to 0"):
-                    await desk.router.respond(desk._stranger, struct.pack(">hhi", key, 1, 1) + whole[8:])
+                    await desk.router.respond(desk.stranger, struct.pack(">hhi", key, 1, 1) + whole[8:])
             assert (await begin(desk, version=3)).committed is False
 
     run(conversation)

@@ -1,0 +1,47 @@
+"""The values of settings, and the errors for what is not one."""
+
+import pytest
+
+from stablelog.errors import InvalidConfig
+from stablelog.settings import boolean, choice, choices, did_you_mean, integer, share
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (integer(-1, 5), "-1", -1),
+        (integer(-1, 5), " 5 ", 5),
+        (share(), "0.25", 0.25),
+        (boolean(), " True", True),
+        (boolean(), "false", False),
+        (choice("a", "b"), "b", "b"),
+        (choices("a", "b"), "b, a", {"a", "b"}),
+    ],
+)
+def test_a_value_is_read(kind, text, value):
+    assert kind.read("x", text) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "why"),
+    [
+        (integer(-1, 5), "6", "x='6' is not valid: -1 to 5 (default 3)"),
+        (integer(-1, 5), "many", "x='many' is not valid: -1 to 5 (default 3)"),
+        (share(), "nan", "x='nan' is not valid: 0 to 1 (default 3)"),
+        (boolean(), "1", "x='1' is not valid: true or false (default 3)"),
+        (choice("a", "b"), "A", "x='A' is not valid: a or b (default 3)"),
+        (choices("a", "b"), "", "x='' is not valid: one or more of a, b (default 3)"),
+        (choices("a", "b"), "a,c", "x='a,c' is not valid: one or more of a, b (default 3)"),
+    ],
+)
+def test_what_is_no_value_is_refused_with_the_valid_ones_and_the_default(kind, text, why):
+    with pytest.raises(InvalidConfig) as caught:
+        kind.read("x", text, "3")
+    assert str(caught.value) == why
+
+
+def test_a_wrong_name_is_answered_with_the_most_similar_ones():
+    known = ["retention.ms", "retention.bytes", "order"]
+    assert did_you_mean("retention.msec", known) == "; did you mean retention.ms?"
+    assert did_you_mean("retention", known, count=2) == "; did you mean retention.ms or retention.bytes?"
+    assert did_you_mean("zzz", known) == ""
