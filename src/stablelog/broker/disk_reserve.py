@@ -63,7 +63,6 @@ REFUSED_WHILE_FULL: Final[Mapping[str, ErrorCode]] = MappingProxyType(
     }
 )
 SERVED_FROM_HALF: Final = frozenset({"OffsetCommit", "JoinGroup", "SyncGroup"})
-ENDS_ONLY: Final = frozenset({"EndTxn", "WriteTxnMarkers", "CommitJoint", "AbortJoint"})
 
 Result = TypeVar("Result")
 

@@ -9,7 +9,6 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.tasks import Scope, Tasks, each_in_threads, in_thread
@@ -24,12 +23,7 @@ OPENED_AT_ONCE = 16  # Partitions that are published in one turn of the event lo
 RECOVERY_THREADS = 8  # Recovery mostly waits for the disk.
 
 
-@dataclass(frozen=True, slots=True)
-class _Missing:
-    """A partition that is to be opened."""
-
-    topic: Topic
-    index: int
+Missing = tuple[Topic, int]  # A partition that is to be opened.
 
 
 class Opening:
@@ -58,10 +52,10 @@ class Opening:
         self._on_open = on_open
         self._end_work = end_work
         self._now_ms = now_ms
-        self._under_way: dict[str, set[_Missing]] = {}  # Partitions that are being opened, by topic.
+        self._under_way: dict[str, set[Missing]] = {}  # Partitions that are being opened, by topic.
         # Set and replaced when a topic has no more partitions that are being opened.
         self._topic_ended = asyncio.Event()
-        self._without_room: dict[tuple[Topic, int], None] = {}
+        self._without_room: dict[Missing, None] = {}
 
     async def open_all(self) -> None:
         """Open every partition that is not open. If one cannot be opened, that is logged and it stays offline.
@@ -88,38 +82,37 @@ class Opening:
         if not self._without_room:
             return
         waiting, self._without_room = list(self._without_room), {}
-        await self._open((topic, index) for topic, index in waiting if self._topics.get(topic.name) is topic)
+        await self._open([one for one in waiting if self._topics.get(one[0].name) is one[0]])
 
-    async def _open(self, missing: Iterable[tuple[Topic, int]]) -> None:
-        waiting = [_Missing(topic, index) for topic, index in missing]
+    async def _open(self, waiting: list[Missing]) -> None:
         for one in waiting:
-            self._under_way.setdefault(one.topic.name, set()).add(one)
+            self._under_way.setdefault(one[0].name, set()).add(one)
         try:
             with ThreadPoolExecutor(RECOVERY_THREADS, thread_name_prefix="recovery") as threads:
                 await self._close_failed(waiting)
-                while waiting := [one for one in waiting if one in self._under_way.get(one.topic.name, ())]:
+                while waiting := [one for one in waiting if one in self._under_way.get(one[0].name, ())]:
                     await self._recover(threads, waiting)
         finally:
             self._end(*waiting)
 
-    async def _close_failed(self, waiting: Iterable[_Missing]) -> None:
+    async def _close_failed(self, waiting: Iterable[Missing]) -> None:
         """Close the failed partitions that are to be replaced. Those that are deleted meanwhile are not reopened."""
-        for one in waiting:
-            failed = one.topic.partitions.get(one.index)
+        for topic, index in waiting:
+            failed = topic.partitions.get(index)
             if failed is None:
                 continue
-            await self._end_work(one.topic.name)
+            await self._end_work(topic.name)
             if self._topics.has(failed):
                 failed.close(clean=False)
             else:
-                self._end(one)
+                self._end((topic, index))
 
-    async def _recover(self, threads: ThreadPoolExecutor, waiting: Iterable[_Missing]) -> None:
+    async def _recover(self, threads: ThreadPoolExecutor, waiting: Iterable[Missing]) -> None:
         """Recover partitions and publish each one. A full disk is retried if the reserve freed space."""
         outcomes = each_in_threads(
             threads,
             RECOVERY_THREADS,
-            lambda one: self._topics.recover_partition(one.topic, one.index),
+            lambda one: self._topics.recover_partition(*one),
             waiting,
         )
         count = 0
@@ -129,23 +122,22 @@ class Opening:
                 if isinstance(outcome, StablelogError) and self._reserve.make_room(outcome):
                     continue
                 with self._tasks.guard("recovery of a partition", self._tasks.broker):
-                    self._serve(one, outcome)
+                    self._serve(*one, outcome)
                 self._end(one)
                 count += 1
                 if count % OPENED_AT_ONCE == 0:
                     await asyncio.sleep(0)
 
-    def _serve(self, one: _Missing, outcome: Partition | Exception) -> None:
+    def _serve(self, topic: Topic, index: int, outcome: Partition | Exception) -> None:
         if isinstance(outcome, Exception):
-            self._stays_offline(one, outcome)
+            self._stays_offline(topic, index, outcome)
             return
-        failed = one.topic.partitions.get(one.index)
+        failed = topic.partitions.get(index)
         # No await between these two calls: a write in between would stand before the markers that the partition lacks.
-        self._topics.publish_partition(one.topic, outcome)
+        self._topics.publish_partition(topic, outcome)
         self._on_open(outcome, failed)
 
-    def _stays_offline(self, one: _Missing, error: Exception) -> None:
-        topic, index = one.topic, one.index
+    def _stays_offline(self, topic: Topic, index: int, error: Exception) -> None:
         topic.offline[index] = str(error)
         if not isinstance(error, StablelogError):  # The error concerns only this partition.
             offline = Scope(f"{topic.name}-{index} stays offline", lambda _why: None)
@@ -161,16 +153,14 @@ class Opening:
                 error,
             )
 
-    def _end(self, *ended: _Missing) -> None:
+    def _end(self, *ended: Missing) -> None:
         """Note that partitions are not being opened any more."""
         for one in ended:
-            same_topic = self._under_way.get(one.topic.name)
-            if same_topic is not None:
-                same_topic.discard(one)
-                if not same_topic:
-                    del self._under_way[one.topic.name]
-                    self._topic_ended.set()
-                    self._topic_ended = asyncio.Event()
+            same_topic = self._under_way.get(one[0].name, set())
+            same_topic.discard(one)
+            if not same_topic and self._under_way.pop(one[0].name, None) is not None:
+                self._topic_ended.set()
+                self._topic_ended = asyncio.Event()
 
     async def leave(self, topic_name: str) -> None:
         """Wait until no partition of a topic is being opened. On return this holds until the next await."""
