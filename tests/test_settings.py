@@ -3,7 +3,7 @@
 import pytest
 
 from stablelog.errors import InvalidConfig
-from stablelog.settings import boolean, choice, choices, did_you_mean, integer, share
+from stablelog.settings import boolean, choice, choices, integer, share
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,3 @@ def test_what_is_no_value_is_refused_with_the_valid_ones_and_the_default(kind, t
     with pytest.raises(InvalidConfig) as caught:
         kind.read("x", text, "3")
     assert str(caught.value) == why
-
-
-def test_a_wrong_name_is_answered_with_the_most_similar_ones():
-    known = ["retention.ms", "retention.bytes", "order"]
-    assert did_you_mean("retention.msec", known) == "; did you mean retention.ms?"
-    assert did_you_mean("retention", known, count=2) == "; did you mean retention.ms or retention.bytes?"
-    assert did_you_mean("zzz", known) == ""

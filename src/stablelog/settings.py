@@ -4,7 +4,7 @@
 Spark read or write. Each row has a `Kind`, which parses the text and describes the valid values.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
