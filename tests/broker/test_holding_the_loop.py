@@ -8,7 +8,8 @@ from asyncio.events import Handle
 import pytest
 
 from stablelog.broker import journal as journal_module
-from stablelog.coordinators.transactions.records import State, Transaction
+from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.wire.extension.children import JointName, child_id
 from tests.broker.test_maintenance import until, working
 
@@ -40,7 +41,7 @@ def longest(holds):
 
 def with_idle_ids(group, count):
     """Transactional ids that have had a transaction, and their records in the commit log."""
-    table, records = group.coordinator._table, []
+    table, records = group.coordinator.table, []
     for number in range(count):
         txn = Transaction(
             1_000_000 + number,
@@ -119,7 +120,9 @@ def test_the_expiry_of_ids_ends_where_keys_are_held_by_their_children():
                 name = JointName("", f"k{number}")
                 group.apply(group.coordinator.joint.commit(name, 0, [], retention_ms=1, now_ms=now_ms))
                 child = child_id(name.key, 1, "1", 0, 0)
-                group.apply(group.coordinator.init_producer_id(child, 60_000, api_version=5, now_ms=now_ms))
+                group.apply(
+                    group.coordinator.producers.init_producer_id(child, 60_000, api_version=5, now_ms=now_ms)
+                )
             maintenance = desk.broker.maintenance
             plain = maintenance._now_ms
 
@@ -147,10 +150,10 @@ def test_transactions_time_out_between_requests(holds):
             holds.clear()
             await desk.broker.maintenance.abort_overdue()
             group = desk.broker.transactions.default
-            await until(lambda: not group.coordinator._table.decided())
+            await until(lambda: not group.coordinator.table.decided())
             found = longest(holds)
             assert found[0] < HOLD_S_MAX, found
-            slices, _ = group.coordinator.list_transactions(now_ms=group._now_ms())
+            slices, _ = group.coordinator.table.list_transactions(now_ms=group._now_ms())
             assert [txn.state for some in slices for txn in some] == ["CompleteAbort"] * 1500
 
     asyncio.run(asyncio.wait_for(conversation(), 300))

@@ -18,7 +18,7 @@ from stablelog.log.partition import Isolation
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import ABORT, COMMIT, DATA, batch, opened
-from tests.coordinators.kafka_coordinator import kafka_value
+from tests.coordinators.transactions.kafka_coordinator import kafka_value
 
 NOW_MS = SimClock().now_ms()
 PRODUCER = (7, 3)
@@ -116,7 +116,7 @@ def markers_in(desk, partition):
 
 
 def state_of(desk):
-    return desk.broker.transactions.describe("id").state
+    return desk.broker.transactions.describe("id").state.label
 
 
 @pytest.mark.parametrize("kind", list(MarkerType))

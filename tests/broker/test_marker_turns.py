@@ -94,10 +94,10 @@ def test_a_transaction_is_complete_only_when_the_last_turn_has_written_its_marke
             assert not group._held_back
             logs = desk.broker.topics.get("t").partitions.values()
             assert any(log.open_transactions() for log in logs)
-            assert group.coordinator.describe("a").state == "PrepareCommit"
+            assert group.coordinator.table.get("a").state.label == "PrepareCommit"
             await ended
             await desk.durable()
-            assert group.coordinator.describe("a").state == "CompleteCommit"
+            assert group.coordinator.table.get("a").state.label == "CompleteCommit"
 
     asyncio.run(asyncio.wait_for(conversation(), 60))
 

@@ -228,9 +228,9 @@ def test_a_producer_id_is_not_passed_on_before_its_markers_are_durable():
             assert b.who[0] == a.who[0]
             with desk.held_disk():
                 decide_in_memory(group, partition, 1, b)
-                assert group.coordinator.describe(b.id) is None
+                assert group.coordinator.table.get(b.id) is None
                 assert partition.high_watermark < partition.end_offset
-                answers = group.coordinator.init_producer_id(
+                answers = group.coordinator.producers.init_producer_id(
                     child_id("k", 2, "r1", 0, 0), 60_000, api_version=4, now_ms=group._now_ms()
                 )
                 group._record(answers.records)
@@ -251,11 +251,11 @@ def test_ids_are_not_passed_on_where_a_partition_has_failed():
             partition = desk.broker.topics.partition("t", 0)
             with desk.held_disk():
                 decide_in_memory(group, partition, 0, a)
-                assert group.coordinator._table.take_spare_identity() is None
-                assert len(group.coordinator._table._spare_ids) == 1
+                assert group.coordinator.table.take_spare_identity() is None
+                assert len(group.coordinator.table._spare_ids) == 1
                 desk.broker.tasks.partition(partition).fail(Unavailable("on purpose"))
-                assert group.coordinator._table.take_spare_identity() is None
-                assert len(group.coordinator._table._spare_ids) == 0
+                assert group.coordinator.table.take_spare_identity() is None
+                assert len(group.coordinator.table._spare_ids) == 0
 
     run(conversation)
 
@@ -289,14 +289,14 @@ def test_many_attempts_leave_few_producers_in_coordinator_and_partitions():
                 assert (await commit(desk, tasks, version=version)).error_code is NONE
                 await desk.durable()
             group = desk.broker.transactions.default
-            assert len(group.coordinator) == 0
+            assert len(group.coordinator.table) == 0
             producers = {
                 producer.producer_id
                 for target in TARGETS
                 for producer in desk.broker.topics.partition(*target).producers()
             }
             assert len(producers) <= 6
-            assert len(group.coordinator._table._spare_ids) <= 6
-            assert group.coordinator._table._producer_ids.next_id <= 6
+            assert len(group.coordinator.table._spare_ids) <= 6
+            assert group.coordinator.table._producer_ids.next_id <= 6
 
     run(conversation)

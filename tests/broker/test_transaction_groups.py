@@ -180,7 +180,7 @@ class World:
         if transactions is not None:
             await self.desk.durable()
             before = transactions.journal.partition.end_offset
-            transactions.journal.append(transactions.coordinator.checkpoint())
+            transactions.journal.append(transactions.coordinator.table.checkpoint())
             await self.desk.durable()
             transactions.journal.trim(before)
 
@@ -297,7 +297,7 @@ def test_a_topic_of_another_group_is_refused_and_nothing_is_added(caplog):
             assert "id that begins with 'b/'" in told
             assert "stablelog.group=a" in told
             described = desk.broker.transactions.describe("a/me")
-            assert (described.state, described.partitions) == ("Empty", frozenset())
+            assert (described.state.label, described.partitions) == ("Empty", frozenset())
             assert await added(desk, "a/me", who, ("ta", 0)) == {("ta", 0): NONE}
 
     run(conversation)
@@ -627,7 +627,7 @@ def open_from_before(disk):
         async with opened(disk) as desk:
             default = desk.broker.transactions.default
             told = default.apply(
-                default.coordinator.init_producer_id(
+                default.coordinator.producers.init_producer_id(
                     "a/me", 60_000, api_version=4, now_ms=desk.broker.now_ms()
                 )
             )
@@ -653,7 +653,7 @@ def test_what_an_id_had_open_in_the_one_log_of_before_is_ended_by_its_successor(
     async def afterwards():
         async with opened(disk) as desk:
             assert len(desk.broker.topics.partition("t", 0).open_transactions()) == 1
-            assert desk.broker.transactions.describe("a/me").state == "Ongoing"
+            assert desk.broker.transactions.describe("a/me").state.label == "Ongoing"
             desk.broker.transactions._count_max = 0  # who cannot go on can be ended all the same
             refused = (await desk.ask(22, 4, **_init("a/me"))).error_code
             assert refused is ErrorCode.policy_violation
@@ -735,7 +735,7 @@ def test_a_topic_made_again_in_another_group_begins_anew():
             assert desk.values("ta") == [b"new"]
             for name in ("a", "b"):
                 group = desk.broker.transactions.get(name)
-                last = group.coordinator.last_commit_sequence
+                last = group.coordinator.table.last_sequence
                 assert group.resolved_commit_sequence == last == (2 if name == "a" else 1)
 
     run(conversation)

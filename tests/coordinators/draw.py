@@ -80,7 +80,7 @@ class Transactions:
             (
                 0.5,
                 lambda: (
-                    f"met-sequence {conversation.coordinator.last_commit_sequence + chance.randint(-1, 3)}"
+                    f"met-sequence {conversation.coordinator.table.last_sequence + chance.randint(-1, 3)}"
                 ),
             ),
             (1, self.knows),
@@ -168,7 +168,7 @@ class Transactions:
         conversation, chance = self.conversation, self.chance
         due = []
         for transactional_id in self.ids():
-            found = conversation.coordinator.describe(transactional_id)
+            found = conversation.coordinator.table.get(transactional_id)
             if found is not None:
                 due += [found.start_ms + found.timeout_ms, found.update_ms + 20_000]
         due = [ms - less for ms in due for less in (0, 1) if ms - less >= conversation.now_ms]
@@ -199,11 +199,11 @@ class Transactions:
             name = self.a_producer()
             if name is None:
                 break
-            described = conversation.coordinator.describe(conversation.producers[name].transactional_id)
+            described = conversation.coordinator.table.get(conversation.producers[name].transactional_id)
             identities = [conversation.producers[name].identity, *self.former.get(name, ())]
             if described is not None:
                 identities += [(described.producer_id, described.producer_epoch - less) for less in (0, 1)]
-                identities.append((described.client_producer_id, described.client_producer_epoch))
+                identities.append(described.client)
             producer_id, epoch = chance.choice(identities)
             if producer_id < 0:
                 continue
@@ -228,7 +228,7 @@ class Transactions:
         if chance.random() < 0.4:
             ages = [0, 1000]
             for transactional_id in self.ids():
-                found = conversation.coordinator.describe(transactional_id)
+                found = conversation.coordinator.table.get(transactional_id)
                 if found is not None and found.start_ms >= 0:
                     ages += [max(conversation.now_ms - found.start_ms - less, 0) for less in (0, 1)]
             words.append(f"longer={chance.choice(ages)}ms")
@@ -237,12 +237,11 @@ class Transactions:
         return " ".join(words)
 
     def exhaust(self) -> str:
-        described = {one: self.conversation.coordinator.describe(one) for one in self.ids()}
+        described = {one: self.conversation.coordinator.table.get(one) for one in self.ids()}
         known = [
             one
             for one, d in described.items()
-            if d is not None
-            and (d.producer_id, d.producer_epoch) == (d.client_producer_id, d.client_producer_epoch)
+            if d is not None and (d.producer_id, d.producer_epoch) == d.client
         ]
         logged = {key for records in self.conversation.log for key, _ in records}
         known = [one for one in known if told.transaction_key(one) in logged]

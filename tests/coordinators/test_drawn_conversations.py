@@ -9,27 +9,24 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stablelog.coordinators.consumer_groups import alarms
+from stablelog.coordinators import deadlines
 from stablelog.coordinators.consumer_groups import coordinator as group_coordinator
 from stablelog.coordinators.consumer_groups.answers import JoinAnswer, SyncAnswer
-from stablelog.coordinators.transactions import clock, idle_ids, spare_ids, table
-from stablelog.coordinators.transactions.coordinator import (
-    MarkerOrder,
-    TransactionConfig,
-    TransactionCoordinator,
-)
+from stablelog.coordinators.transactions import idle_ids, spare_ids, table
+from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
+from stablelog.coordinators.transactions.decisions import MarkerOrder, TransactionConfig
 from stablelog.coordinators.transactions.joint.coordinator import ChildShown
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import transaction_key
 from stablelog.errors import Refused
 from stablelog.wire.extension.children import JointName, child_of
-from tests.coordinators import test_group_scripts, test_transaction_scripts
+from tests.coordinators.consumer_groups import test_scripts as test_group_scripts
+from tests.coordinators.transactions import test_scripts as test_transaction_scripts
 
 __all__ = ["Transactions", "child_of", "transaction_key", "write"]
 
@@ -77,15 +74,15 @@ class Transactions(test_transaction_scripts.Conversation):
 
     def await_sequences(self) -> None:
         """`await-sequences`: no commit is decided."""
-        self.coordinator.await_sequences()
+        self.coordinator.table.are_sequences_known = False
 
     def sequences_met(self) -> None:
         """`sequences-met`: commits are decided again."""
-        self.coordinator.sequences_met()
+        self.coordinator.table.are_sequences_known = True
 
     def met_sequence(self, sequence: str) -> None:
         """`met-sequence 7`: a partition has it in a marker."""
-        self.lines.append(f"is new: {self.coordinator.met_sequence(int(sequence))}")
+        self.lines.append(f"is new: {self.coordinator.table.met_sequence(int(sequence))}")
 
     def durable(self, answer: str) -> None:
         """`durable yes`, `durable no`, `durable never`: whether all markers are, for whoever asks from now on."""
@@ -97,7 +94,7 @@ class Transactions(test_transaction_scripts.Conversation):
 
     def opened(self) -> None:
         """`opened`: all partitions that can be opened have been."""
-        self.coordinator.partitions_opened()
+        self.coordinator.table.partitions_opened()
 
     def has_open(self, key: str, version: str, *names: str, run: str | None = None) -> None:
         """`has-open k 1 A B run=r1`: whether one of the children is open."""
@@ -110,15 +107,21 @@ class Transactions(test_transaction_scripts.Conversation):
     def knows(self, text: str, producer_id: str) -> None:
         """`knows t-0 4`: whether an open transaction of the producer id may be one of this group."""
         target = test_transaction_scripts.partition(text)
-        self.lines.append(f"knows: {self.coordinator.knows(target, int(producer_id))}")
+        self.lines.append(f"knows: {self.coordinator.table.knows(target, int(producer_id))}")
 
     def told(self, command: str) -> list[str]:
         """What comes of a command, and what can be counted afterwards."""
         self.lines = []
         self.run(command)
         c = self.coordinator
-        counts = (c.last_commit_sequence, c.resolved_commit_sequence, c.item_count, c.change_count, len(c))
-        counted = f"= {' '.join(map(str, counts))} {digest(sorted(c.unsettled().items()), *self.kept())}"
+        counts = (
+            c.table.last_sequence,
+            c.table.resolved_sequence,
+            c.table.item_count,
+            c.table.change_count,
+            len(c.table),
+        )
+        counted = f"= {' '.join(map(str, counts))} {digest(sorted(c.table.history.partitions().items()), *self.kept())}"
         if counted != self.counted:
             self.counted = counted
             self.lines.append(counted)
@@ -126,14 +129,10 @@ class Transactions(test_transaction_scripts.Conversation):
 
     def kept(self) -> Iterator[Any]:
         """What takes memory, and what is done because of it."""
-        known = self.coordinator._table
-        for deadlines in (known._timeouts, known.joints._expiries):
-            yield sorted(deadlines._heap)
-        yield list(known._idle._decoded)
-        yield sorted((known._idle._owners or {}).items())
+        known = self.coordinator.table
         yield sorted(known.turned_away.items())
-        yield len(known._spare_ids), len(known.history)
-        yield self.coordinator.live_state() is None
+        yield len(known.history)
+        yield known.live_state() is None
 
     def at(self, when: str, most: str = "100") -> None:
         """`at 10s most=1`: at most so much is done at once."""
@@ -145,17 +144,19 @@ class Transactions(test_transaction_scripts.Conversation):
     def last(self) -> list[str]:
         """What is known at the end."""
         c, self.lines = self.coordinator, []
-        self.lines += [f"{digest(key, value)}" for key, value in c.checkpoint()]
+        self.lines += [f"{digest(key, value)}" for key, value in c.table.checkpoint()]
         return self.lines
 
     def list(self, **given: str) -> None:
         super().list(**given)
         with contextlib.suppress(Refused):
-            slices, _ = self.coordinator.list_transactions(id_pattern=given.get("ids"), now_ms=self.now_ms)
+            slices, _ = self.coordinator.table.list_transactions(
+                id_pattern=given.get("ids"), now_ms=self.now_ms
+            )
             count = len([*slices])
             states = given["states"].split(",") if "states" in given else ()
             duration_ms = test_transaction_scripts.milliseconds(given["longer"]) if "longer" in given else -1
-            slices, _ = self.coordinator.list_transactions(
+            slices, _ = self.coordinator.table.list_transactions(
                 states=states, duration_ms=duration_ms, now_ms=self.now_ms
             )
             self.lines.append(f"looked at {len([*slices])} slices of {count}")
@@ -167,7 +168,7 @@ class Groups(test_group_scripts.Conversation):
     def __init__(self) -> None:
         super().__init__()
         self.deadline_ms: int | None = None
-        self.kept = digest([])
+        self.deadline_count = 0
 
     def tell(self, client: str, what: str, answer: JoinAnswer | SyncAnswer) -> str:
         return f"{super().tell(client, what, answer)} {digest(answer)}"
@@ -186,11 +187,9 @@ class Groups(test_group_scripts.Conversation):
         if command.startswith(("crash", "trim")):
             begin = len(self.log)
         lines += [f"log {test_group_scripts.logged(*entry)} {digest(entry)}" for entry in self.log[begin:]]
-        heap = sorted(self.coordinator._alarms._heap, key=itemgetter(0, 1))
-        kept = [(queued_ms, alarm.deadline_ms) for queued_ms, _, alarm in heap]
-        if (word := digest(kept)) != self.kept:
-            self.kept = word
-            lines.append(f"= alarms {len(kept)} {word}")
+        if (count := len(self.coordinator.table.deadlines)) != self.deadline_count:
+            self.deadline_count = count
+            lines.append(f"= deadlines {count}")
         if (deadline_ms := self.coordinator.next_deadline_ms()) != self.deadline_ms:
             self.deadline_ms = deadline_ms
             lines.append(f"= due {deadline_ms}")
@@ -198,20 +197,19 @@ class Groups(test_group_scripts.Conversation):
 
     def last(self) -> list[str]:
         """What is known at the end."""
-        state = self.coordinator.live_state()
+        state = self.coordinator.table.live_state()
         assert state.undivided == []
         return [digest(key, value) for key, value in (*state.undivided, *state.rest)]
 
 
 LIMITS = (
-    (clock, "SLACK", 2),
     (idle_ids, "DECODED_MAX", 2),
     (table, "UNDIVIDED_MAX", 2),
     (table, "LISTED_AT_ONCE", 2),
     (spare_ids, "WAITING_MAX", 2),
     (group_coordinator, "TICK_ALARMS_MAX", 2),
     (group_coordinator, "TICK_RECORDS_MAX", 2),
-    (alarms, "COMPACT_SIZE_MIN", 2),
+    (deadlines, "COMPACT_SIZE_MIN", 2),
 )
 KINDS = {"transactions": Transactions, "groups": Groups}
 

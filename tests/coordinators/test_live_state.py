@@ -10,12 +10,13 @@ import random
 import pytest
 
 from stablelog.coordinators.live_state import LiveState
-from stablelog.coordinators.transactions.records import Transaction, transaction_key
+from stablelog.coordinators.transactions.records import transaction_key
 from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.states import State
 from stablelog.coordinators.transactions.table import UNDIVIDED_MAX, TransactionTable
-from tests.coordinators import test_joint_model as joint_model
-from tests.coordinators import test_transactions_model as model
+from stablelog.coordinators.transactions.transaction import Transaction
+from tests.coordinators.transactions import test_model as model
+from tests.coordinators.transactions.joint import test_model as joint_model
 
 
 def all_made_at_the_beginning(live_state):
@@ -93,15 +94,13 @@ def test_too_many_decisions_for_one_batch_make_no_checkpoint() -> None:
         )
         for _ in range(2):
             history.remember(f"id-{number}", b"", txn)
-    assert not history.exceeds(60)
-    assert history.exceeds(59)
-    history.take(("t", 0), lambda txn: txn)  # type: ignore[arg-type, return-value]
-    assert not history.exceeds(40)
-    assert history.exceeds(39)
+    assert history.record_count == 60
+    history.take(("t", 0), set(), lambda txn: txn)  # type: ignore[arg-type, return-value]
+    assert history.record_count == 40
     coordinator = model.World(iter(())).new_coordinator()
-    assert coordinator.live_state() is not None
+    assert coordinator.table.live_state() is not None
     for number in range(UNDIVIDED_MAX + 1):
-        coordinator._table.history.remember(
+        coordinator.table.history.remember(
             f"id-{number}", b"", Transaction(number, 1, 1, State.PREPARE_ABORT, frozenset({("t", 0)}))
         )
-    assert coordinator.live_state() is None
+    assert coordinator.table.live_state() is None

@@ -25,7 +25,7 @@ def counted_before_its_markers_are_durable(_awaited):
 
 
 def counted_when_decided(_resolved):
-    return property(lambda self: self.coordinator.last_commit_sequence)
+    return property(lambda self: self.coordinator.table.last_sequence)
 
 
 def counted_when_the_decision_is_durable(_resolved):

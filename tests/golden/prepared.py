@@ -10,11 +10,8 @@ from pathlib import Path
 
 from stablelog.batch.header import BatchHeader, headers_in
 from stablelog.batch.records import decode_records
-from stablelog.coordinators.transactions.records import (
-    Transaction,
-    decode_transaction,
-    transaction_key,
-)
+from stablelog.coordinators.transactions.records import decode_transaction, transaction_key
+from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.env.local_disk import LocalDisk
 from stablelog.log.model import LogConfig
 from stablelog.log.partition import Partition

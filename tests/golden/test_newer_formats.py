@@ -15,7 +15,8 @@ from stablelog.cli.repair import repair
 from stablelog.cli.verify import verify
 from stablelog.client.cluster import Cluster
 from stablelog.coordinators.consumer_groups.records import encode_group_key, encode_offset_key
-from stablelog.coordinators.transactions.records import group_key, joint_key, string, transaction_key
+from stablelog.coordinators.record_fields import string
+from stablelog.coordinators.transactions.records import group_key, joint_key, transaction_key
 from stablelog.errors import NewerFormat, Unavailable
 from tests.golden.generation import NAMES, generations
 from tests.golden.generation_look import ISOLATIONS, fetched_to_end

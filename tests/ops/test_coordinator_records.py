@@ -18,7 +18,6 @@ from stablelog.coordinators.transactions.joint.records import JointState, encode
 from stablelog.coordinators.transactions.log_ends import LogEnds
 from stablelog.coordinators.transactions.records import (
     GroupState,
-    Transaction,
     encode_group,
     encode_transaction,
     group_key,
@@ -26,6 +25,7 @@ from stablelog.coordinators.transactions.records import (
     transaction_key,
 )
 from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.log.partition import LogConfig, Partition
 from stablelog.ops.coordinator_records import describe_commit_record, describe_offsets_record, describer_of
 from stablelog.ops.inspect import inspect_file

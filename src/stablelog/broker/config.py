@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from stablelog.broker.settings import FIXED_TOPIC_SETTINGS, SETTINGS, TOPIC_SETTINGS, Setting
-from stablelog.coordinators.consumer_groups.coordinator import GroupConfig
-from stablelog.coordinators.transactions.coordinator import TransactionConfig
+from stablelog.coordinators.consumer_groups.answers import GroupConfig
+from stablelog.coordinators.transactions.decisions import TransactionConfig
 from stablelog.errors import InvalidConfig, did_you_mean
 from stablelog.log.partition import LogConfig
 from stablelog.wire.extension.transaction_groups import DEFAULT_GROUP

@@ -13,7 +13,8 @@ from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.batch.records import decode_records
 from stablelog.broker.journal import Journal
 from stablelog.broker.tasks import Tasks
-from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator, GroupDecision
+from stablelog.coordinators.consumer_groups.answers import GroupDecision
+from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.log.partition import Partition
 
 Token = asyncio.Future[Any]
@@ -47,12 +48,12 @@ class Groups:
         if header.is_control:
             marker = read_marker(batch)
             if marker is not None:
-                self.coordinator.replay_marker(header.producer_id, commit=marker.type is MarkerType.COMMIT)
+                self.coordinator.txn_ended(header.producer_id, commit=marker.type is MarkerType.COMMIT)
             return
         producer_id = header.producer_id if header.is_transactional else None
         for record in decode_records(batch):
             if record.key is not None:
-                self.coordinator.replay(record.key, record.value, record.offset, producer_id)
+                self.coordinator.table.replay(record.key, record.value, producer_id)
 
     def apply(self, decision: GroupDecision[Any]) -> None:
         """Append the decision's records; its responses are sent once they are durable."""
@@ -87,7 +88,8 @@ class Groups:
 
     def transaction_ended(self, producer_id: int, *, commit: bool) -> None:
         """Handle that the marker of a transaction was appended to the offsets log."""
-        self.apply(self.coordinator.txn_ended(producer_id, commit=commit))
+        self.coordinator.txn_ended(producer_id, commit=commit)
+        self.set_timer()
 
     def set_timer(self) -> None:
         """Set the timer to the coordinator's next deadline."""

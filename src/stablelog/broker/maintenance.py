@@ -131,8 +131,8 @@ class Maintenance:
     async def trim_logs(self) -> None:
         """Trim the logs of all coordinators that have grown."""
         for group in self._transactions:
-            await self._trim(group.journal, group.coordinator.live_state)
-        await self._trim(self._groups.journal, self._groups.coordinator.live_state)
+            await self._trim(group.journal, group.coordinator.table.live_state)
+        await self._trim(self._groups.journal, self._groups.coordinator.table.live_state)
 
     async def _trim(self, journal: Journal, live: Callable[[], LiveState | None]) -> None:
         """Trim a coordinator's log to its live state, if it has grown.

@@ -28,14 +28,14 @@ from stablelog.broker.topic import Topic
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
 from stablelog.broker.topics import Topics
 from stablelog.broker.turns import AT_ONCE_MAX, Turn
-from stablelog.coordinators.transactions.coordinator import (
+from stablelog.coordinators.record_fields import Record
+from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
+from stablelog.coordinators.transactions.decisions import (
     REPAIR,
     Decision,
     MarkerOrder,
     OpenTransaction,
-    Record,
     TransactionConfig,
-    TransactionCoordinator,
 )
 from stablelog.coordinators.transactions.log_ends import OFFSET_UNKNOWN, in_order
 from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
@@ -118,7 +118,9 @@ class TransactionGroup:
             end_offsets=self._end_offsets,
             marker_barrier=self._marker_barrier,
         )
-        journal.bound_by(lambda: self.coordinator.item_count + sum(topic.partition_count for topic in topics))
+        journal.bound_by(
+            lambda: self.coordinator.table.item_count + sum(topic.partition_count for topic in topics)
+        )
 
     def _end_offsets(self, targets: Sequence[TopicPartition]) -> list[int]:
         """End offsets of partitions; 0 for a partition that is not open, OFFSET_UNKNOWN for one that does not exist."""
@@ -145,7 +147,7 @@ class TransactionGroup:
             Unavailable: the disk refuses the records that have to be added.
         """
         self.journal.replay(self._replay)
-        self._recorded_count = self.coordinator.change_count
+        self._recorded_count = self.coordinator.table.change_count
         decision = self.coordinator.loaded(self._now_ms())
         self._append(decision)
         if decision.records:
@@ -157,18 +159,18 @@ class TransactionGroup:
             if not targets:
                 done.append(order)
         self._report_done(done)
-        for target in self.coordinator.unsettled():
+        for target in self.coordinator.table.history.partitions():
             if not self._exists(target):
                 self.settle(target, [], None)
 
     def _replay(self, batch: memoryview, header: BatchHeader) -> None:
         for record in () if header.is_control else decode_records(batch):
             if record.key is not None:
-                self.coordinator.replay(record.key, record.value)
+                self.coordinator.table.replay(record.key, record.value)
 
     def awaited(self) -> set[TopicPartition]:
         """Partitions that must be opened before all decisions from before the start are settled."""
-        return {*self.coordinator.unsettled(), *self._held_back}
+        return {*self.coordinator.table.history.partitions(), *self._held_back}
 
     @property
     def settling(self) -> Collection[TopicPartition]:
@@ -185,7 +187,11 @@ class TransactionGroup:
 
     def unsettled_commits(self) -> list[TopicPartition]:
         """Partitions not opened since the start that may lack a commit's marker: until then R may be too low."""
-        return [target for target, sequence in self.coordinator.unsettled().items() if sequence >= 0]
+        return [
+            target
+            for target, sequence in self.coordinator.table.history.partitions().items()
+            if sequence >= 0
+        ]
 
     def _exists(self, target: TopicPartition) -> bool:
         topic = self._topics.get(target[0])
@@ -219,7 +225,7 @@ class TransactionGroup:
 
     def _append(self, decision: Decision[Any]) -> None:
         self._record(decision.records)
-        sequence = self.coordinator.last_commit_sequence
+        sequence = self.coordinator.table.last_sequence
         if sequence > self._appended_sequence:
             self._appended_sequence = sequence
             self.journal.after(lambda: self._commits_durable(sequence))
@@ -232,7 +238,7 @@ class TransactionGroup:
         """The greatest resolved commit sequence: no crash can undo these commits or lose one of their markers."""
         settling = {sequence for sequence, _ in self._settling_commits()}
         unmarked = min({*self._awaited_markers(), *settling}, default=self._durable_sequence + 1)
-        return min(self.coordinator.resolved_commit_sequence, self._durable_sequence, unmarked - 1)
+        return min(self.coordinator.table.resolved_sequence, self._durable_sequence, unmarked - 1)
 
     def unresolved(self) -> list[tuple[int, str, str, int]]:
         """The missing markers of unresolved commits: (commit sequence, transactional id, topic, partition).
@@ -254,7 +260,7 @@ class TransactionGroup:
         settling = {(sequence, "", *target) for sequence, target in self._settling_commits()}
         unsettled = {
             (sequence, "", *target)
-            for target, sequence in self.coordinator.unsettled().items()
+            for target, sequence in self.coordinator.table.history.partitions().items()
             if sequence >= 0 and all(order[2:] != target for order in held)
         }
         return sorted(held | awaited | settling | unsettled)
@@ -463,7 +469,7 @@ class TransactionGroup:
 
     def _record(self, records: list[Record]) -> None:
         self.journal.append(records)
-        self._recorded_count = self.coordinator.change_count
+        self._recorded_count = self.coordinator.table.change_count
 
     @property
     def is_recorded(self) -> bool:
@@ -472,7 +478,7 @@ class TransactionGroup:
         It has not if an unexpected exception ended a decision in the middle. The coordinator must then serve no more
         requests: it may hold a transaction for committed that its log does not contain.
         """
-        return self._recorded_count == self.coordinator.change_count
+        return self._recorded_count == self.coordinator.table.change_count
 
     def settle(
         self, target: TopicPartition, found: Sequence[OpenTransaction], partition: Partition | None

@@ -21,8 +21,9 @@ from stablelog.broker.tasks import Tasks
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
 from stablelog.broker.topics import Topics
 from stablelog.broker.transaction_group import TransactionGroup
-from stablelog.coordinators.transactions.coordinator import Description, OpenTransaction, TransactionConfig
+from stablelog.coordinators.transactions.decisions import OpenTransaction, TransactionConfig
 from stablelog.coordinators.transactions.producer_ids import GIVEN_ID_MAX, ProducerIdSpace
+from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.errors import Refused
 from stablelog.log.partition import Partition
 from stablelog.types import TopicPartition
@@ -167,14 +168,14 @@ class Transactions:
             )
         return group
 
-    def describe(self, transactional_id: str) -> Description | None:
+    def describe(self, transactional_id: str) -> Transaction | None:
         """The coordinator's description of a transactional id; None if it is unknown.
 
         The default group may contain ids that name another group: they are from before there were transaction groups.
         """
         group = self._groups.get(group_of(transactional_id), self.default)
-        found = group.coordinator.describe(transactional_id)
-        return found if found is not None else self.default.coordinator.describe(transactional_id)
+        found = group.coordinator.table.get(transactional_id)
+        return found if found is not None else self.default.coordinator.table.get(transactional_id)
 
     # -- whose a topic is ----------------------------------------------------------------------------------
 
@@ -234,7 +235,7 @@ class Transactions:
         concerned = self._concerned(target, own_name)
         for group in concerned:
             if group is not own:
-                theirs = [txn for txn in found if group.coordinator.knows(target, txn.producer_id)]
+                theirs = [txn for txn in found if group.coordinator.table.knows(target, txn.producer_id)]
                 found = [txn for txn in found if txn not in theirs]
                 group.settle(target, theirs, partition)
         own.settle(
@@ -246,7 +247,7 @@ class Transactions:
     def partitions_opened(self) -> None:
         """Note that all partitions that can be opened have been opened since the start."""
         for group in self:
-            group.coordinator.partitions_opened()
+            group.coordinator.table.partitions_opened()
 
     def _note_lacking(self) -> None:
         """Recompute which partitions lack markers."""
@@ -264,8 +265,8 @@ class Transactions:
     @staticmethod
     def meet_sequence(group: TransactionGroup, sequence: int, topic_name: str, index: int) -> None:
         """Note a commit sequence found in a partition's markers. It is logged if the commit log does not contain it."""
-        last = group.coordinator.last_commit_sequence
-        if group.coordinator.met_sequence(sequence):
+        last = group.coordinator.table.last_sequence
+        if group.coordinator.table.met_sequence(sequence):
             log.error(
                 "%s-%d has commit %d in its markers, and the commit log of %s ends at commit %d: the commit log has lost "
                 "its end, or is from an older backup. New commits go on behind %d; `stablelog repair` looks at all "

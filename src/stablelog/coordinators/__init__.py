@@ -1,1 +1,1 @@
-"""Who decides: transactions, joint commits and consumer groups. Events in, decisions out; pure."""
+"""Coordinators of transactions, joint commits and consumer groups: events in, decisions out, no input or output."""

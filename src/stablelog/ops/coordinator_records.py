@@ -14,7 +14,8 @@ from stablelog.coordinators.consumer_groups.membership import CONSUMER_PROTOCOL
 from stablelog.coordinators.consumer_groups.records import GroupValue, MemberValue, OffsetKey
 from stablelog.coordinators.transactions import records as transaction_records
 from stablelog.coordinators.transactions.joint.records import decode_joint
-from stablelog.coordinators.transactions.records import JointKey, Transaction, TransactionKey
+from stablelog.coordinators.transactions.records import JointKey, TransactionKey
+from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.types import TopicPartition
 

@@ -193,7 +193,7 @@ async def look(disk, told, what):
         assert open_count(desk) == 0, what
         assert [desk.values("t", partition) for partition in range(2)] == values, what
         broker = desk.broker.transactions.default
-        assert broker.resolved_commit_sequence == broker.coordinator.last_commit_sequence, what
+        assert broker.resolved_commit_sequence == broker.coordinator.table.last_sequence, what
         return found.committed
 
 
@@ -296,7 +296,7 @@ def test_offsets_of_a_client_that_has_gone_are_dropped_at_once():
             await desk.durable()
             assert (open_count(desk), committed_offset(desk)) == (0, -1)
             coordinator = desk.broker.transactions.default.coordinator
-            slices, _ = coordinator.list_transactions(states=["Ongoing"], now_ms=0)
+            slices, _ = coordinator.table.list_transactions(states=["Ongoing"], now_ms=0)
             assert [*itertools.chain.from_iterable(slices)] == []
 
     run(conversation)

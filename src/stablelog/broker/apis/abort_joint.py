@@ -9,7 +9,7 @@ transactions to abort is refused.
 from kio.static.primitive import i64
 
 from stablelog.broker.apis import Broker, Context
-from stablelog.coordinators.transactions.joint.coordinator import AbortAnswer, ChildShown
+from stablelog.coordinators.transactions.joint.coordinator import ChildShown, JointAnswer
 from stablelog.errors import Refused
 from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import AbortJointRequest, AbortJointResponse
@@ -26,7 +26,7 @@ async def handle(broker: Broker, request: AbortJointRequest, _context: Context) 
         if not is_answered and not joint.has_open(children, name, request.version, request.run):
             broker.reserve.check("AbortJoint")
     except Refused as refused:
-        answer = AbortAnswer(refused.code, str(refused))
+        answer = JointAnswer(refused.code, str(refused))
     else:
         answer = await group.carry_out(
             joint.abort(name, request.version, children, run=request.run, now_ms=broker.now_ms())

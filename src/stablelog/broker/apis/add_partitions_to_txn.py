@@ -44,8 +44,8 @@ def _allow_abort(broker: Broker, asked: AddPartitionsToTxnTransaction) -> None:
     An open transaction can be aborted anyway, and continues if the client retries.
     """
     group = broker.transactions.get(group_of(asked.transactional_id))
-    known = None if group is None else group.coordinator.describe(asked.transactional_id)
-    if group is not None and known is not None and known.state != State.ONGOING.label:
+    known = None if group is None else group.coordinator.table.get(asked.transactional_id)
+    if group is not None and known is not None and known.state is not State.ONGOING:
         group.coordinator.turn_away(asked.transactional_id, asked.producer_id, asked.producer_epoch)
 
 

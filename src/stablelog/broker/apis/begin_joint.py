@@ -9,7 +9,7 @@ asks for the state. The response is sent when the decision is durable.
 from kio.static.primitive import i64
 
 from stablelog.broker.apis import Broker, Context
-from stablelog.coordinators.transactions.joint.coordinator import BeginAnswer
+from stablelog.coordinators.transactions.joint.coordinator import JointAnswer
 from stablelog.errors import Refused
 from stablelog.wire.extension.children import JointName
 from stablelog.wire.extension.joint import BeginJointRequest, BeginJointResponse
@@ -22,7 +22,7 @@ async def handle(broker: Broker, request: BeginJointRequest, _context: Context) 
         broker.reserve.check("BeginJoint")
         group = broker.transactions.made(request.group, "BeginJoint")
     except Refused as refused:
-        answer = BeginAnswer(refused.code, str(refused))
+        answer = JointAnswer(refused.code, str(refused))
     else:
         answer = await group.carry_out(
             group.coordinator.joint.begin(

@@ -16,8 +16,8 @@ from stablelog.broker.apis import Broker, Context, check_marked
 from stablelog.broker.apis.add_offsets_to_txn import OFFSETS_PARTITION
 from stablelog.broker.partition_state import CODES
 from stablelog.broker.transaction_group import TransactionGroup
-from stablelog.coordinators.consumer_groups.coordinator import OffsetCommit
-from stablelog.coordinators.transactions.joint.coordinator import ChildShown, CommitAnswer
+from stablelog.coordinators.consumer_groups.answers import OffsetCommit
+from stablelog.coordinators.transactions.joint.coordinator import ChildShown, JointAnswer
 from stablelog.errors import Refused
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import JointName
@@ -86,7 +86,7 @@ def _drop(broker: Broker, group: TransactionGroup, child: ChildShown) -> None:
     group.apply(group.coordinator.force_abort(child.transactional_id, now_ms=broker.now_ms()))
 
 
-async def _commit(broker: Broker, request: CommitJointRequest) -> CommitAnswer:
+async def _commit(broker: Broker, request: CommitJointRequest) -> JointAnswer:
     group = broker.transactions.made(request.group, "CommitJoint")
     joint = group.coordinator.joint
     name = JointName(request.group, request.key)
@@ -118,12 +118,12 @@ async def handle(broker: Broker, request: CommitJointRequest, _context: Context)
     try:
         answer = await _commit(broker, request)
     except Refused as refused:
-        answer = CommitAnswer(refused.code, str(refused))
+        answer = JointAnswer(refused.code, str(refused))
     return CommitJointResponse(
         error_code=answer.error,
         error_message=answer.message,
         commit_sequence=i64(answer.commit_sequence),
-        already=answer.already,
+        already=answer.committed,
         committed_run=answer.run or None,
         digest=answer.digest or None,
     )

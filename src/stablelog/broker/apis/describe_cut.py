@@ -97,7 +97,7 @@ def _resolved(broker: Broker, numbers: TransactionGroup | None, group: str, aske
         Refused: it is not resolved, or that is not known yet.
     """
     resolved = 0 if numbers is None else numbers.resolved_commit_sequence
-    last = 0 if numbers is None else numbers.coordinator.last_commit_sequence
+    last = 0 if numbers is None else numbers.coordinator.table.last_sequence
     if 0 <= asked <= resolved:
         return asked
     unsettled = [] if numbers is None else numbers.unsettled_commits()
@@ -146,7 +146,7 @@ async def handle(broker: Broker, request: DescribeCutRequest, _context: Context)
         error_code=ErrorCode.none,
         group=group,
         commit_sequence=i64(wanted),
-        last_commit_sequence=i64(0 if numbers is None else numbers.coordinator.last_commit_sequence),
+        last_commit_sequence=i64(0 if numbers is None else numbers.coordinator.table.last_sequence),
         topics=topics,
         holders=holders,
     )

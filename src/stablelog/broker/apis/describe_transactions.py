@@ -36,7 +36,7 @@ def _describe(broker: Broker, transactional_id: str) -> TransactionState:
     return TransactionState(
         error_code=ErrorCode.none,
         transactional_id=transactional_id,
-        transaction_state=found.state,
+        transaction_state=found.state.label,
         transaction_timeout=timedelta(milliseconds=found.timeout_ms),
         transaction_start_time=NEVER if start_ms < 0 else datetime.fromtimestamp(start_ms / 1000, UTC),
         producer_id=found.producer_id,

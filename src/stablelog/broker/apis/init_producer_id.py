@@ -12,7 +12,7 @@ from kio.schema.init_producer_id.v6.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v6.response import InitProducerIdResponse
 
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context
-from stablelog.coordinators.transactions.coordinator import InitAnswer
+from stablelog.coordinators.transactions.decisions import InitAnswer
 from stablelog.coordinators.transactions.states import State
 from stablelog.errors import Refused
 from stablelog.wire.extension.transaction_groups import group_of
@@ -30,10 +30,10 @@ async def _end_inherited(broker: Broker, transactional_id: str, *, keep_prepared
             is not what the client asked for.
     """
     default = broker.transactions.default
-    known = default.coordinator.describe(transactional_id)
+    known = default.coordinator.table.get(transactional_id)
     if group_of(transactional_id) == default.name or known is None:
         return
-    if keep_prepared and known.state == State.ONGOING.label:
+    if keep_prepared and known.state is State.ONGOING:
         why = f"{transactional_id!r} has a transaction open from before transaction groups, which cannot be kept"
         log.warning("%s: abort it by hand, or begin without it", why)
         raise Refused(ErrorCode.invalid_txn_state, why)
@@ -48,7 +48,7 @@ async def _answer(broker: Broker, request: InitProducerIdRequest, api_version: i
         await _end_inherited(broker, transactional_id, keep_prepared=request.keep_prepared_txn)
     group = broker.transactions.made(group_of(transactional_id or ""), "InitProducerId")
     return await group.carry_out(
-        group.coordinator.init_producer_id(
+        group.coordinator.producers.init_producer_id(
             transactional_id,
             request.transaction_timeout // MILLISECOND,
             request.producer_id,

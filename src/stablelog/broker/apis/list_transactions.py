@@ -21,7 +21,7 @@ async def handle(
     unknown: list[str] = []
     try:
         for group in broker.transactions:
-            of_group, unknown = group.coordinator.list_transactions(
+            of_group, unknown = group.coordinator.table.list_transactions(
                 states=request.state_filters,
                 producer_ids=request.producer_id_filters,
                 duration_ms=request.duration_filter,

@@ -21,7 +21,7 @@ from stablelog.broker.apis.offset_commit import in_slices, offsets_asked
 from stablelog.broker.partition_state import CODES
 from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.broker.turns import in_turns
-from stablelog.coordinators.consumer_groups.coordinator import Membership, OffsetCommit
+from stablelog.coordinators.consumer_groups.answers import Membership, OffsetCommit
 from stablelog.errors import Refused
 from stablelog.types import TopicPartition
 

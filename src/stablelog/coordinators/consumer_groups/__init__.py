@@ -1,1 +1,1 @@
-"""Who decides consumer groups: members, rebalances, and the offsets they commit."""
+"""Group coordinator: the members of consumer groups and their committed offsets."""

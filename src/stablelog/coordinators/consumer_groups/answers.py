@@ -1,6 +1,6 @@
-"""What goes into the group coordinator, and what comes out of it.
+"""Requests to the group coordinator, and its answers and decisions.
 
-The broker turns Kafka's requests into these events, and these answers into Kafka's responses.
+The broker converts Kafka's requests into these requests, and these answers into Kafka's responses.
 """
 
 from collections.abc import Hashable, Mapping
@@ -9,10 +9,9 @@ from typing import Generic, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.consumer_groups.records import OffsetValue
+from stablelog.coordinators.record_fields import Record
 from stablelog.types import TopicPartition
 
-Entry = tuple[bytes, bytes | None]
 Token = Hashable
 Protocols = tuple[tuple[str, bytes], ...]
 Answer = TypeVar("Answer")
@@ -25,17 +24,17 @@ class GroupConfig:
     """Settings of the group coordinator.
 
     Attributes:
-        initial_rebalance_delay_ms: how long an empty group waits for more members before its first rebalance.
-        session_timeout_ms_min: the shortest session that a member may ask for.
-        session_timeout_ms_max: the longest.
-        group_size_max: members of one group, and likewise members that were given an id and have yet to come
-            back.
-        offsets_retention_ms: offsets are forgotten so long after their group became empty.
-        offsets_check_interval_ms: how soon a group without members and offsets is forgotten, at the earliest.
-        offset_metadata_size_max: bytes of metadata of one committed offset.
-        group_metadata_size_max: bytes of the record of one generation: subscriptions and assignments of all
-            members.
-        new_member_join_timeout_ms: how long a new member may wait for its first rebalance.
+        initial_rebalance_delay_ms: the time for which an empty group waits for more members before its first rebalance.
+        session_timeout_ms_min: the shortest session timeout that a member may ask for.
+        session_timeout_ms_max: the longest session timeout that a member may ask for.
+        group_size_max: maximum number of members of one group. Also the maximum number of members that were given an id
+            and have not used it yet.
+        offsets_retention_ms: the time after which offsets expire, from when their group became empty.
+        offsets_check_interval_ms: the least time after which a group without members and offsets is forgotten.
+        offset_metadata_size_max: maximum of bytes of the metadata of one committed offset.
+        group_metadata_size_max: maximum of bytes of the record of one generation, with the subscriptions and assignments
+            of all members.
+        new_member_join_timeout_ms: the longest time for which a new member may wait for its first rebalance.
     """
 
     initial_rebalance_delay_ms: int = 3_000
@@ -49,19 +48,19 @@ class GroupConfig:
     new_member_join_timeout_ms: int = 300_000
 
 
-# -- events --------------------------------------------------------------------------------------------------
+# -- requests ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """A member wants to be in the next generation.
+    """JoinGroup: a member joins the next generation.
 
     Attributes:
-        member_id: empty if it has none yet.
-        fresh_id: a string that no other request carries, for the member id that may have to be made.
-        protocols: (name, metadata), the most wanted first.
-        knows_member_id_required: the client can be asked to come again with the id that it was given (v4+).
-        knows_skip_assignment: the client, as leader, can be told that there is nothing to assign (v9+).
+        member_id: empty if the member has no id yet.
+        fresh_id: a string that no other request has, for a new member id.
+        protocols: (name, metadata), in the order of preference.
+        knows_member_id_required: the client supports MEMBER_ID_REQUIRED: it joins again with the id in the answer (v4+).
+        knows_skip_assignment: the client, as the leader, supports an answer that nothing is to be assigned (v9+).
     """
 
     group_id: str
@@ -80,7 +79,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRequest:
-    """A member asks for its assignment; the leader brings everybody's (by member id)."""
+    """SyncGroup: a member asks for its assignment. The leader's request has the assignments, by member id."""
 
     group_id: str
     member_id: str
@@ -92,14 +91,14 @@ class SyncRequest:
 
 
 class LeavingMember(NamedTuple):
-    """A member that leaves: by its id or, with an empty id, by its group instance id."""
+    """A member that leaves, named by its id; if that is empty, by its group instance id."""
 
     member_id: str
     group_instance_id: str | None = None
 
 
 class OffsetCommit(NamedTuple):
-    """The offset that a group commits for one partition: the next one to read."""
+    """The offset that a group commits for one partition: the next offset to read."""
 
     offset: int
     leader_epoch: int = -1
@@ -107,7 +106,7 @@ class OffsetCommit(NamedTuple):
 
 
 class Membership(NamedTuple):
-    """As whom a client commits. Without group management: no id, and generation -1."""
+    """The member that commits offsets. Without group management: no id, and generation -1."""
 
     member_id: str = ""
     generation: int = -1
@@ -118,7 +117,7 @@ class Membership(NamedTuple):
 
 
 class JoinedMember(NamedTuple):
-    """What the leader learns of a member."""
+    """A member as the leader sees it."""
 
     member_id: str
     group_instance_id: str | None
@@ -127,7 +126,7 @@ class JoinedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """The generation that a member is in, or why it is in none. `members` is for the leader only."""
+    """Answer to a join: the member's generation, or an error code. Only the leader gets `members`."""
 
     code: ErrorCode
     member_id: str = ""
@@ -141,7 +140,7 @@ class JoinAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswer:
-    """The assignment of a member."""
+    """Answer to a sync: the assignment of a member."""
 
     code: ErrorCode
     protocol_type: str | None = None
@@ -151,14 +150,14 @@ class SyncAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LeaveAnswer:
-    """Who has left; `code` is about the request as a whole."""
+    """Answer to a leave: the members with their error codes. `code` is for the whole request."""
 
     code: ErrorCode
     members: tuple[tuple[LeavingMember, ErrorCode], ...] = ()
 
 
 class DescribedMember(NamedTuple):
-    """A member for people; `metadata` only in a stable group."""
+    """A member in a description. Only a stable group has `metadata`."""
 
     member_id: str
     group_instance_id: str | None
@@ -170,7 +169,7 @@ class DescribedMember(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DescribedGroup:
-    """A group for people. `code` says whether there is such a group; its state is "Dead" if not."""
+    """Description of a group. If the group does not exist, `code` says so and the state is "Dead"."""
 
     code: ErrorCode
     group_id: str
@@ -190,7 +189,7 @@ class ListedGroup(NamedTuple):
 
 
 class FetchedOffset(NamedTuple):
-    """A committed offset; -1 if there is none, or none that is sure (`code`)."""
+    """A committed offset; -1 if there is none, or if a transaction may still change it (`code`)."""
 
     code: ErrorCode
     offset: int = -1
@@ -200,7 +199,7 @@ class FetchedOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeleteOffsetsAnswer:
-    """Which offsets are gone; `code` is about the request as a whole."""
+    """Answer to OffsetDelete: an error code for each partition. `code` is for the whole request."""
 
     code: ErrorCode
     partitions: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)
@@ -212,49 +211,17 @@ FetchedOffsets = dict[TopicPartition, FetchedOffset]
 
 @dataclass(slots=True)
 class GroupDecision(Generic[Answer]):
-    """What the coordinator decided. Its own state has changed already; nobody may learn of it before it is
-    durable.
+    """A decision of the coordinator. The coordinator's state has changed already.
 
     Attributes:
-        records: (key, value) to be appended to the offsets log, in this order, before those of any later
-            decision.
-        answer: to the request that was asked; None where it is answered through its token.
+        answer: answer to the request; None if the request is answered through its token.
+        records: to be appended to the offsets log, in this order, before those of any later decision.
         answers: (token, answer) of joins and syncs, of this request and of earlier ones.
 
-    Every answer, also one without records, waits until the log is durable up to its end at the decision. So
-    an offset that can be fetched cannot be lost, and no answer tells of a generation that a crash takes
-    back.
+    Every answer, also one without records, waits until the log is durable up to its end at the decision. So an offset
+    that was fetched cannot be lost, and no answer names a generation that a crash undoes.
     """
 
     answer: Answer
-    records: list[Entry] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
     answers: list[tuple[Token, JoinAnswer | SyncAnswer]] = field(default_factory=list)
-
-
-__all__ = [
-    "RETENTION_OF_BROKER",
-    "Answer",
-    "CodeByPartition",
-    "DeleteOffsetsAnswer",
-    "DescribedGroup",
-    "DescribedMember",
-    "Entry",
-    "FetchedOffset",
-    "FetchedOffsets",
-    "GroupConfig",
-    "GroupDecision",
-    "JoinAnswer",
-    "JoinRequest",
-    "JoinedMember",
-    "LeaveAnswer",
-    "LeavingMember",
-    "ListedGroup",
-    "Membership",
-    "OffsetCommit",
-    "OffsetValue",
-    "Protocols",
-    "SyncAnswer",
-    "SyncRequest",
-    "Token",
-    "TopicPartition",
-]

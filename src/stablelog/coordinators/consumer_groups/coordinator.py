@@ -1,41 +1,39 @@
-"""Who reads what, and how far have they come: the coordinator of consumer groups.
+"""Group coordinator: decides about the members of consumer groups and their committed offsets.
 
-An event goes in and a decision comes out (`GroupDecision`); the broker appends the decision's records to the
-offsets log, waits until they are durable, and answers. State changes at once. Decisions must be logged in
-the order in which they were made.
+Each method takes an event, with the time as an argument, and returns a decision (`GroupDecision`). The broker appends
+the decision's records to the offsets log, waits until they are durable, and sends the answers. The state changes at
+once. Decisions must be logged in the order in which they were made.
 
-Commits in a transaction are the exception, since the log may refuse their batch: `txn_commit_offsets`
-changes nothing, its records go into the log as a batch of the producer's transaction, and then
-`txn_offsets_appended` tells of it. `txn_ended` follows with the marker.
+Commits in a transaction are an exception, because the log may refuse their batch. `txn_commit_offsets` changes nothing.
+Its records go into the log as a batch of the producer's transaction, and `txn_offsets_appended` then takes them in.
+`txn_ended` follows with the marker.
 
-What the log holds can be rebuilt from it: `replay` and `replay_marker` for every record, then `loaded`. Not
-in the log, as in Kafka: members that have yet to join, generations without an assignment, groups that never
-had either an assignment or an offset. `checkpoint` says all that is live, so that what lies before it can be
-trimmed.
+At a start the caller passes each record to `table.replay` and each marker to `txn_ended`, and then calls `loaded`.
+`table.live_state` gives the records of a checkpoint.
 
-Deviations from Kafka, each to the safe side: a request whose member asks again is answered
-(REBALANCE_IN_PROGRESS) instead of forgotten; a group with offsets in an open transaction can't be deleted by
-request either; all offsets of a group, asked for with `require_stable`, include those that exist only in an
-open transaction (UNSTABLE_OFFSET_COMMIT); a member that leaves before it ever joined disturbs nobody; ids
-that were handed out are limited like members.
+Deviations from Kafka, each to the safe side:
+
+- If a member repeats a pending request, the first one is answered (REBALANCE_IN_PROGRESS) instead of forgotten.
+- A group with offsets in an open transaction cannot be deleted by a request either.
+- If a client asks for all offsets of a group with `require_stable`, the answer includes those that exist only in an open
+  transaction (UNSTABLE_OFFSET_COMMIT).
+- A member that leaves before it has joined does not disturb the group.
+- The number of member ids that were handed out and not used is limited like the number of members.
 
 Source: Kafka's classic group protocol, KIP-98, KIP-211 (retention), KIP-345, KIP-394, KIP-447, KIP-814.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.consumer_groups.alarms import Alarm, Alarms
 from stablelog.coordinators.consumer_groups.answers import (
     RETENTION_OF_BROKER,
     CodeByPartition,
     DeleteOffsetsAnswer,
     DescribedGroup,
     DescribedMember,
-    Entry,
     FetchedOffset,
     FetchedOffsets,
     GroupConfig,
@@ -51,74 +49,76 @@ from stablelog.coordinators.consumer_groups.answers import (
     SyncRequest,
     Token,
 )
+from stablelog.coordinators.consumer_groups.expiry import offset_expiry_ms
+from stablelog.coordinators.consumer_groups.joining import STRING_SIZE_MAX, Joining
 from stablelog.coordinators.consumer_groups.membership import (
     CLASSIC_TYPE,
     CONSUMER_PROTOCOL,
+    Due,
     Group,
     State,
     Step,
 )
-from stablelog.coordinators.consumer_groups.offsets import CommittedOffset, Offsets
+from stablelog.coordinators.consumer_groups.offsets import CommittedOffset
 from stablelog.coordinators.consumer_groups.rebalance import (
-    STRING_SIZE_MAX,
+    Decision,
     Rebalances,
     check_generation,
     check_member,
 )
-from stablelog.coordinators.consumer_groups.records import (
-    GroupKey,
-    OffsetValue,
-    encode_group_key,
-    encode_offset_key,
-    encode_offset_value,
-    read_group_value,
-    read_key,
-    read_offset_value,
-)
-from stablelog.coordinators.live_state import LiveState
-from stablelog.errors import Corrupt, Refused
+from stablelog.coordinators.consumer_groups.records import OffsetValue, encode_group_key
+from stablelog.coordinators.consumer_groups.table import GroupTable, offset_record
+from stablelog.coordinators.record_fields import Record
+from stablelog.errors import Refused
 from stablelog.types import TopicPartition
 
-# What one tick may do; the rest is due again at once.
+# The work of one `tick`. The rest stays due.
 TICK_ALARMS_MAX = 500
 TICK_RECORDS_MAX = 1_000
 
-NOBODY = Membership()
+NO_MEMBER = Membership()
 
 
 class GroupCoordinator:
-    """All groups of one offsets log."""
+    """Coordinator of the groups of one offsets log.
+
+    Attributes:
+        table: the state of the groups.
+    """
 
     def __init__(self, config: GroupConfig) -> None:
         self._config = config
-        self._alarms = Alarms()
-        self._rebalances = Rebalances(config, self._alarms)
-        self._offsets = Offsets()
-        self._groups: dict[str, Group] = {}
+        self.table = GroupTable()
+        self._groups = self.table.groups
+        self._offsets = self.table.offsets
+        self._deadlines = self.table.deadlines
+        self._rebalances = Rebalances(config, self._deadlines)
+        self._joining = Joining(config, self._deadlines, self._rebalances)
 
     # -- membership ------------------------------------------------------------------------------------------
 
     def join(self, request: JoinRequest, token: Token, *, now_ms: int) -> GroupDecision[None]:
-        """A member joins. The answer, a `JoinAnswer`, comes for the token: when the generation begins."""
+        """Join a member. The token gets the answer, a `JoinAnswer`, when the generation begins."""
         decision = GroupDecision(None)
         try:
             _check_group_id(request.group_id)
-            self._rebalances.check_join(request)
+            self._joining.check(request)
             group = self._groups.get(request.group_id)
             if group is None:
                 if request.member_id:
                     raise _no_such_member(request.group_id)
-                group = self._new_group(request.group_id)
-            self._rebalances.join(group, request, token, decision, now_ms)
+                group = Group(request.group_id)  # It becomes known only if the join is not refused.
+            self._joining.join(group, request, token, decision, now_ms)
         except Refused as refused:
             member_id = "" if refused.code is ErrorCode.group_max_size_reached else request.member_id
             decision.answers.append((token, JoinAnswer(refused.code, member_id)))
         else:
-            self._keep(group, now_ms)
+            self._groups[group.group_id] = group
+            self._check_soon(group, now_ms)
         return decision
 
     def sync(self, request: SyncRequest, token: Token, *, now_ms: int) -> GroupDecision[None]:
-        """A member asks for its assignment. The answer, a `SyncAnswer`, comes for the token in time."""
+        """Return a member's assignment. The token gets the answer, a `SyncAnswer`, when the leader has sent it."""
         decision = GroupDecision(None)
         try:
             group = self._group_of_member(request.group_id)
@@ -136,7 +136,7 @@ class GroupCoordinator:
         group_instance_id: str | None = None,
         now_ms: int,
     ) -> GroupDecision[ErrorCode]:
-        """A member is alive. REBALANCE_IN_PROGRESS tells it to join again."""
+        """Renew a member's session. REBALANCE_IN_PROGRESS tells the member to join again."""
         try:
             group = self._group_of_member(group_id)
             return GroupDecision(
@@ -148,7 +148,7 @@ class GroupCoordinator:
     def leave(
         self, group_id: str, leaving: Iterable[LeavingMember], *, now_ms: int
     ) -> GroupDecision[LeaveAnswer]:
-        """Members leave, or are taken out by an operator (by instance id). Each stands for itself."""
+        """Remove members that leave, or that an operator names by instance id. Each has its own error code."""
         try:
             group = self._group_of_member(group_id)
         except Refused as refused:
@@ -157,7 +157,7 @@ class GroupCoordinator:
         decision.answer = LeaveAnswer(
             ErrorCode.none, self._rebalances.leave(group, leaving, decision, now_ms)
         )
-        self._look_soon(group, now_ms)
+        self._check_soon(group, now_ms)
         return decision
 
     def _group_of_member(self, group_id: str) -> Group:
@@ -170,34 +170,13 @@ class GroupCoordinator:
     # -- groups ----------------------------------------------------------------------------------------------
 
     def describe(self, group_ids: Iterable[str]) -> GroupDecision[list[DescribedGroup]]:
-        """What groups look like from outside."""
-        return GroupDecision([self._describe(group_id) for group_id in group_ids])
-
-    def _describe(self, group_id: str) -> DescribedGroup:
-        group = self._groups.get(group_id)
-        if group is None:
-            return DescribedGroup(ErrorCode.group_id_not_found, group_id, State.DEAD.value)
-        is_stable = group.state is State.STABLE
-        members = tuple(
-            DescribedMember(
-                member.member_id,
-                member.group_instance_id,
-                member.client_id,
-                member.client_host,
-                member.metadata(group.protocol_name) if is_stable else b"",
-                member.assignment,
-            )
-            for member in group.members.values()
-        )
-        protocol_name = group.protocol_name or "" if is_stable else ""
-        return DescribedGroup(
-            ErrorCode.none, group_id, group.state.value, group.protocol_type or "", protocol_name, members
-        )
+        """Describe groups."""
+        return GroupDecision([_described(group_id, self._groups.get(group_id)) for group_id in group_ids])
 
     def list_groups(
         self, states: Collection[str] = (), types: Collection[str] = ()
     ) -> GroupDecision[list[ListedGroup]]:
-        """All groups, or those in the given states and of the given types, in any case of letters."""
+        """List all groups, or those in the given states and of the given types. Case does not matter."""
         wanted_states = {state.lower() for state in states}
         if types and CLASSIC_TYPE not in {group_type.lower() for group_type in types}:
             return GroupDecision([])
@@ -210,46 +189,28 @@ class GroupCoordinator:
         )
 
     def delete_groups(self, group_ids: Iterable[str], *, now_ms: int) -> GroupDecision[dict[str, ErrorCode]]:
-        """Forget groups with all their offsets. Each stands for itself."""
+        """Delete groups with all their offsets. Each has its own error code."""
         decision: GroupDecision[dict[str, ErrorCode]] = GroupDecision({})
-        for group_id in group_ids:
-            if group_id not in decision.answer:
-                decision.answer[group_id] = self._delete_if_empty(group_id, decision, now_ms)
+        for group_id in dict.fromkeys(group_ids):
+            decision.answer[group_id] = self._delete_if_empty(group_id, decision, now_ms)
         return decision
 
-    def _delete_if_empty(self, group_id: str, decision: GroupDecision[Any], now_ms: int) -> ErrorCode:
+    def _delete_if_empty(self, group_id: str, decision: Decision, now_ms: int) -> ErrorCode:
         group = self._groups.get(group_id)
         if group is None:
             return ErrorCode.group_id_not_found
-        # The offsets of an open transaction are as good as members: a commit that is acknowledged must count.
+        # Offsets in an open transaction keep the group like members: an acknowledged commit must take effect.
         if group.state is not State.EMPTY or self._offsets.has_open_transactions(group_id):
             return ErrorCode.non_empty_group
         for partition in list(self._offsets.committed(group_id)):
-            self._remove_offset(group_id, partition, decision)
+            decision.records.append(self.table.remove_offset(group_id, partition))
         self._delete(group, decision, now_ms)
         return ErrorCode.none
 
-    def _delete(self, group: Group, decision: GroupDecision[Any], now_ms: int) -> None:
+    def _delete(self, group: Group, decision: Decision, now_ms: int) -> None:
         group.step(Step.DELETED, now_ms)
-        self._rebalances.forget(group)
-        del self._groups[group.group_id]
+        self.table.forget(group)
         decision.records.append((encode_group_key(group.group_id), None))
-
-    def _new_group(self, group_id: str) -> Group:
-        """A group that is not kept yet."""
-        offsets_alarm = Alarm(lambda decision, now_ms: self._look_at_offsets(group, decision, now_ms))
-        group = self._rebalances.new_group(group_id, offsets_alarm)
-        return group
-
-    def _keep(self, group: Group, now_ms: int) -> None:
-        self._groups[group.group_id] = group
-        self._look_soon(group, now_ms)
-
-    def _group_or_new(self, group_id: str) -> Group:
-        group = self._groups.get(group_id)
-        if group is None:
-            group = self._groups[group_id] = self._new_group(group_id)
-        return group
 
     # -- offsets ---------------------------------------------------------------------------------------------
 
@@ -257,22 +218,21 @@ class GroupCoordinator:
         self,
         group_id: str,
         commits: Mapping[TopicPartition, OffsetCommit],
-        membership: Membership = NOBODY,
+        membership: Membership = NO_MEMBER,
         *,
         retention_ms: int = RETENTION_OF_BROKER,
         knows_missing_group: bool = True,
         now_ms: int,
     ) -> GroupDecision[CodeByPartition]:
-        """A group commits how far it has come.
+        """Commit offsets of a group.
 
         Args:
-            group_id: the group; made, as a simple group, if it is not there and nobody commits as a member
-                of it.
-            commits: what to commit.
-            membership: as whom.
-            retention_ms: for how long, instead of the broker's retention (v2 to v4).
-            knows_missing_group: the client understands GROUP_ID_NOT_FOUND (v9+).
-            now_ms: the broker's time.
+            group_id: the group. If it does not exist and the request names no member, it is created as a simple group.
+            commits: the offsets.
+            membership: the member that commits.
+            retention_ms: the time after which the offsets expire, in place of the broker's retention (v2 to v4).
+            knows_missing_group: the client supports GROUP_ID_NOT_FOUND (v9+).
+            now_ms: broker time.
         """
         missing = ErrorCode.group_id_not_found if knows_missing_group else ErrorCode.illegal_generation
         try:
@@ -282,28 +242,29 @@ class GroupCoordinator:
         decision: GroupDecision[CodeByPartition] = GroupDecision({})
         expire_ms = retention_ms if retention_ms == RETENTION_OF_BROKER else now_ms + retention_ms
         for partition, value in self._check_offsets(commits, decision.answer, expire_ms, now_ms):
-            self._group_or_new(group_id)
+            self.table.made(group_id)
             self._offsets.commit(group_id, partition, value)
-            decision.records.append((encode_offset_key(group_id, *partition), encode_offset_value(value)))
+            decision.records.append(offset_record(group_id, partition, value))
         group = self._groups.get(group_id)
         if group is not None:
-            self._rebalances.renew_session(group, membership.member_id, now_ms)
-            self._look_soon(group, now_ms)
+            member = group.members.get(membership.member_id)
+            if member is not None and group.state in {State.STABLE, State.PREPARING_REBALANCE}:
+                self._rebalances.renew_session(group, member, now_ms)
+            self._check_soon(group, now_ms)
         return decision
 
     def txn_commit_offsets(
         self,
         group_id: str,
         commits: Mapping[TopicPartition, OffsetCommit],
-        membership: Membership = NOBODY,
+        membership: Membership = NO_MEMBER,
         *,
         now_ms: int,
     ) -> GroupDecision[CodeByPartition]:
-        """A group commits in a transaction. Nothing changes yet.
+        """Decide about a commit in a transaction. Nothing changes yet.
 
-        The records are to be appended as a batch of the producer's transaction; if that succeeds,
-        `txn_offsets_appended` takes them in before anything else is decided. Without records, all was
-        refused.
+        The caller appends the records as a batch of the producer's transaction. If that succeeds, it calls
+        `txn_offsets_appended` before any other decision. A decision without records refuses everything.
         """
         try:
             self._check_commit(group_id, membership, ErrorCode.illegal_generation, is_transactional=True)
@@ -311,27 +272,26 @@ class GroupCoordinator:
             return GroupDecision(dict.fromkeys(commits, refused.code))
         decision: GroupDecision[CodeByPartition] = GroupDecision({})
         for partition, value in self._check_offsets(commits, decision.answer, RETENTION_OF_BROKER, now_ms):
-            decision.records.append((encode_offset_key(group_id, *partition), encode_offset_value(value)))
+            decision.records.append(offset_record(group_id, partition, value))
         return decision
 
-    def txn_offsets_appended(self, producer_id: int, records: Iterable[Entry], *, now_ms: int) -> None:
-        """The records of `txn_commit_offsets` are in the log. They wait for the producer's marker."""
+    def txn_offsets_appended(self, producer_id: int, records: Iterable[Record], *, now_ms: int) -> None:
+        """Take in the records of `txn_commit_offsets`, which are in the log and wait for the producer's marker."""
         for key, value in records:
-            group = self._take_in(key, value, producer_id)
+            group = self.table.replay(key, value, producer_id)
             if group is not None:
-                self._look_soon(group, now_ms)
+                self._check_soon(group, now_ms)
 
-    def txn_ended(self, producer_id: int, *, commit: bool) -> GroupDecision[None]:
-        """A marker of the producer is in the offsets log: its pending offsets count, or are dropped."""
+    def txn_ended(self, producer_id: int, *, commit: bool) -> None:
+        """Take in a marker of the offsets log: the producer's pending offsets take effect, or are dropped."""
         self._offsets.end(producer_id, commit=commit)
-        return GroupDecision(None)
 
     def _check_commit(
         self, group_id: str, membership: Membership, missing: ErrorCode, *, is_transactional: bool
     ) -> None:
-        """Check that somebody may commit. Transactional clients before KIP-447 don't say who they are."""
+        """Check that the client may commit. Transactional clients before KIP-447 do not name their member."""
         if len(group_id.encode()) > STRING_SIZE_MAX:
-            raise Refused(ErrorCode.invalid_group_id, "a group id of such a length cannot be recorded")
+            raise Refused(ErrorCode.invalid_group_id, f"a group id has at most {STRING_SIZE_MAX} bytes")
         group = self._groups.get(group_id)
         if group is None:
             if membership.generation >= 0:
@@ -339,7 +299,7 @@ class GroupCoordinator:
             return
         if membership.generation < 0 and group.state is State.EMPTY:
             return
-        if membership != NOBODY:
+        if membership != NO_MEMBER:
             check_member(group, membership.member_id, membership.group_instance_id)
             check_generation(group, membership.generation)
         elif not is_transactional:
@@ -356,34 +316,31 @@ class GroupCoordinator:
         expire_ms: int,
         now_ms: int,
     ) -> Iterator[tuple[TopicPartition, OffsetValue]]:
-        """Fill in the codes, and yield what can be committed."""
+        """Add the error code of each partition to `codes`, and yield the offsets that can be committed."""
         for partition, commit in commits.items():
             metadata = commit.metadata or ""
             if len(metadata.encode()) > self._config.offset_metadata_size_max:
                 codes[partition] = ErrorCode.offset_metadata_too_large
                 continue
             codes[partition] = ErrorCode.none
-            # The record that knows an expiry does not know an epoch.
+            # The version of the record with an expiry has no leader epoch.
             leader_epoch = commit.leader_epoch if expire_ms < 0 else -1
             yield partition, OffsetValue(commit.offset, leader_epoch, metadata, now_ms, expire_ms)
 
     def fetch_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None, *, require_stable: bool = False
     ) -> GroupDecision[FetchedOffsets]:
-        """How far a group has come, in the given partitions or in all for which it has committed.
+        """Return the committed offsets of a group.
 
         Args:
             group_id: the group.
-            partitions: None for all.
-            require_stable: answer UNSTABLE_OFFSET_COMMIT where an open transaction may change it yet.
+            partitions: None for all partitions with an offset.
+            require_stable: answer UNSTABLE_OFFSET_COMMIT if an open transaction may still change the offset.
         """
         committed = self._offsets.committed(group_id)
         unstable = self._offsets.pending_partitions(group_id) if require_stable else set()
         if partitions is None:
-            partitions = [
-                *committed,
-                *(partition for partition in sorted(unstable) if partition not in committed),
-            ]
+            partitions = [*committed, *sorted(unstable - committed.keys())]
         return GroupDecision(
             {
                 partition: FetchedOffset(ErrorCode.unstable_offset_commit)
@@ -396,7 +353,7 @@ class GroupCoordinator:
     def delete_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], *, now_ms: int
     ) -> GroupDecision[DeleteOffsetsAnswer]:
-        """Forget offsets of a group, except of topics that its members read."""
+        """Delete offsets of a group, except for topics that its members subscribe to."""
         group = self._groups.get(group_id)
         if group is None:
             return GroupDecision(DeleteOffsetsAnswer(ErrorCode.group_id_not_found))
@@ -410,14 +367,15 @@ class GroupCoordinator:
                 continue
             codes[partition] = ErrorCode.none
             if self._offsets.is_kept(group_id, partition):
-                self._remove_offset(group_id, partition, decision)
-        self._look_soon(group, now_ms)
+                decision.records.append(self.table.remove_offset(group_id, partition))
+        self._check_soon(group, now_ms)
         return decision
 
     def topic_deleted(self, topic: str, *, now_ms: int) -> Iterator[GroupDecision[None]]:
-        """A topic is gone, and with it what groups have committed for it, pending or not.
+        """Remove the offsets of all groups for a deleted topic, pending or not.
 
-        Each decision is good for one turn, and is carried out before the next one is taken. Other decisions may come between.
+        Each decision takes one turn of the event loop. The caller applies it before it takes the next one. Other
+        decisions may be made in between.
         """
         gone = iter(self._offsets.of_topic(topic))
         while some := list(islice(gone, TICK_RECORDS_MAX)):
@@ -425,45 +383,48 @@ class GroupCoordinator:
             for group_id, partition in some:
                 group = self._groups.get(group_id)
                 if group is not None and self._offsets.is_kept(group_id, partition):
-                    self._remove_offset(group_id, partition, decision)
-                    self._look_soon(group, now_ms)
+                    decision.records.append(self.table.remove_offset(group_id, partition))
+                    self._check_soon(group, now_ms)
             yield decision
-
-    def _remove_offset(self, group_id: str, partition: TopicPartition, decision: GroupDecision[Any]) -> None:
-        self._offsets.remove(group_id, partition)
-        decision.records.append((encode_offset_key(group_id, *partition), None))
 
     # -- time ------------------------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do; None if never, as things stand. May lie in the past."""
-        return self._alarms.next_deadline_ms()
+        """The time of the next `tick`; None if nothing is due at any time. It may be in the past."""
+        return self._deadlines.next_ms()
 
     def tick(self, now_ms: int) -> GroupDecision[None]:
-        """Do what is due, or as much of it as is good for one turn."""
+        """Handle the deadlines that are due, as many as one turn of the event loop can take."""
         decision = GroupDecision(None)
         for _ in range(TICK_ALARMS_MAX):
-            alarm = self._alarms.take_due(now_ms)
+            alarm = self._deadlines.take_due(now_ms)
             if alarm is None:
                 break
-            alarm.action(decision, now_ms)
+            group = self._groups[alarm.group_id]
+            if alarm.due is Due.OFFSETS:
+                self._check_expiry(group, decision, now_ms)
+            else:
+                self._rebalances.handle(group, alarm, decision, now_ms)
             if len(decision.records) >= TICK_RECORDS_MAX:
                 break
         return decision
 
-    def _look_soon(self, group: Group, now_ms: int) -> None:
-        """Something changed that may let offsets, or the group, be forgotten earlier than was thought."""
+    def _check_soon(self, group: Group, now_ms: int) -> None:
+        """Check the group's offsets soon: after a change, they or the group may expire earlier."""
         soon_ms = now_ms + self._config.offsets_check_interval_ms
-        deadline_ms = group.offsets_alarm.deadline_ms
+        deadline_ms = self._deadlines.get(group.alarm(Due.OFFSETS))
         if deadline_ms is None or deadline_ms > soon_ms:
-            self._alarms.set(group.offsets_alarm, soon_ms)
+            self._deadlines.set(group.alarm(Due.OFFSETS), soon_ms)
 
-    def _look_at_offsets(self, group: Group, decision: GroupDecision[Any], now_ms: int) -> None:
-        """Forget what has expired; and the group, if nothing is left of it."""
-        next_ms = now_ms + self._config.offsets_retention_ms
+    def _check_expiry(self, group: Group, decision: Decision, now_ms: int) -> None:
+        """Remove the group's expired offsets. If nothing is left of the group, delete it."""
+        retention_ms = self._config.offsets_retention_ms
+        next_ms = now_ms + retention_ms
         expired: list[TopicPartition] = []
         for partition, offset in self._offsets.committed(group.group_id).items():
-            expire_ms = self._expire_ms(group, partition, offset)
+            if self._offsets.is_pending(group.group_id, partition):
+                continue
+            expire_ms = offset_expiry_ms(group, partition, offset.value, retention_ms)
             if expire_ms is None:
                 continue
             if expire_ms <= now_ms:
@@ -471,119 +432,47 @@ class GroupCoordinator:
             else:
                 next_ms = min(next_ms, expire_ms)
         for partition in expired[:TICK_RECORDS_MAX]:
-            self._remove_offset(group.group_id, partition, decision)
+            decision.records.append(self.table.remove_offset(group.group_id, partition))
         if len(expired) > TICK_RECORDS_MAX:
-            self._alarms.set(group.offsets_alarm, now_ms)
+            self._deadlines.set(group.alarm(Due.OFFSETS), now_ms)
             return
         soon_ms = now_ms + self._config.offsets_check_interval_ms
         is_open = self._offsets.has_open_transactions(group.group_id) or bool(group.pending_joins)
         if group.state is State.EMPTY and not self._offsets.committed(group.group_id) and not is_open:
             self._delete(group, decision, now_ms)
             return
-        self._alarms.set(group.offsets_alarm, soon_ms if is_open else max(next_ms, soon_ms))
+        self._deadlines.set(group.alarm(Due.OFFSETS), soon_ms if is_open else max(next_ms, soon_ms))
 
-    def _expire_ms(self, group: Group, partition: TopicPartition, offset: CommittedOffset) -> int | None:
-        """When an offset may be forgotten; None: not while things stand as they do (KIP-211)."""
-        if self._offsets.is_pending(group.group_id, partition):
-            return None
-        if group.protocol_type is None:
-            since_ms = offset.value.commit_ms
-        elif group.state is State.EMPTY:
-            since_ms = offset.value.commit_ms if group.state_ms < 0 else group.state_ms
-        elif (
-            group.state is State.STABLE
-            and not group.is_subscribed_to(partition[0])
-            and group.subscribed is not None
-        ):
-            since_ms = offset.value.commit_ms
-        else:
-            return None
-        if offset.value.expire_ms >= 0:
-            return offset.value.expire_ms
-        return since_ms + self._config.offsets_retention_ms
-
-    # -- log -------------------------------------------------------------------------------------------------
-
-    def replay(self, key: bytes, value: bytes | None, offset: int, producer_id: int | None = None) -> None:
-        """Take in a record of the log, in the log's order.
-
-        Args:
-            key: its key.
-            value: its value; None is a tombstone.
-            offset: its offset in the log.
-            producer_id: whose transaction it is in; None if in none.
-
-        Raises:
-            Corrupt: it cannot be read; nothing changed.
-        """
-        try:
-            self._take_in(key, value, producer_id)
-        except Corrupt as corrupt:
-            raise Corrupt(f"{corrupt}; it is at offset {offset}") from corrupt
-
-    def replay_marker(self, producer_id: int, *, commit: bool) -> None:
-        """Take in a marker of the log."""
-        self._offsets.end(producer_id, commit=commit)
-
-    def _take_in(self, key: bytes, value: bytes | None, producer_id: int | None) -> Group | None:
-        """Become what a record says. Returns the group that commits an offset by it, if one does."""
-        subject = read_key(key)
-        if subject is None:
-            return None  # of a kind of group that this coordinator does not have
-        if isinstance(subject, GroupKey):
-            self._take_in_group(subject.group_id, value)
-            return None
-        group_id, topic, index = subject
-        if value is None:
-            self._offsets.remove(group_id, (topic, index))
-            return None
-        committed = read_offset_value(value)
-        group = self._group_or_new(group_id)
-        self._offsets.commit(group_id, (topic, index), committed, producer_id=producer_id)
-        return group
-
-    def _take_in_group(self, group_id: str, value: bytes | None) -> None:
-        generation = None if value is None else read_group_value(value)
-        former = self._groups.pop(group_id, None)
-        if former is not None:
-            self._rebalances.forget(former)
-        if generation is None:
-            is_needed = self._offsets.committed(group_id) or self._offsets.has_open_transactions(group_id)
-            if is_needed:
-                self._group_or_new(group_id)
-            return
-        group = self._group_or_new(group_id)
-        members = [
-            self._rebalances.restored_member(group, member, generation.protocol_name)
-            for member in generation.members
-        ]
-        group.restore(generation, members)
-        group.recorded = value
+    # -- start -----------------------------------------------------------------------------------------------
 
     def loaded(self, now_ms: int) -> GroupDecision[None]:
-        """The log has been read: every member has a fresh session."""
+        """Finish the replay: the session of every member begins."""
         decision = GroupDecision(None)
         for group in list(self._groups.values()):
             self._rebalances.resume(group, decision, now_ms)
-            self._look_soon(group, now_ms)
+            self._check_soon(group, now_ms)
         return decision
 
-    def live_state(self) -> LiveState:
-        """Records that say all that is live, so that what lies before them can be trimmed.
 
-        Except for offsets in open transactions: what lies at or past the last stable offset *of the time of
-        the call* has to stay. Decisions may be made between two records.
-        """
-        return LiveState([], self.checkpoint())
-
-    def checkpoint(self) -> Iterator[Entry]:
-        """The records of `live_state`, each from the state at the time when it is taken."""
-        for group_id in list(self._groups):
-            group = self._groups.get(group_id)
-            if group is not None and group.recorded is not None:
-                yield encode_group_key(group_id), group.recorded
-            for partition, value in self._offsets.checkpoint(group_id):
-                yield encode_offset_key(group_id, *partition), encode_offset_value(value)
+def _described(group_id: str, group: Group | None) -> DescribedGroup:
+    if group is None:
+        return DescribedGroup(ErrorCode.group_id_not_found, group_id, State.DEAD.value)
+    is_stable = group.state is State.STABLE
+    members = tuple(
+        DescribedMember(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            member.metadata(group.protocol_name) if is_stable else b"",
+            member.assignment,
+        )
+        for member in group.members.values()
+    )
+    protocol_name = group.protocol_name or "" if is_stable else ""
+    return DescribedGroup(
+        ErrorCode.none, group_id, group.state.value, group.protocol_type or "", protocol_name, members
+    )
 
 
 def _check_group_id(group_id: str) -> None:
@@ -600,19 +489,3 @@ def _fetched(offset: CommittedOffset | None) -> FetchedOffset:
         return FetchedOffset(ErrorCode.none)
     value = offset.value
     return FetchedOffset(ErrorCode.none, value.offset, value.leader_epoch, value.metadata)
-
-
-__all__ = [
-    "DescribedGroup",
-    "GroupConfig",
-    "GroupCoordinator",
-    "GroupDecision",
-    "JoinAnswer",
-    "JoinRequest",
-    "LeavingMember",
-    "Membership",
-    "OffsetCommit",
-    "SyncAnswer",
-    "SyncRequest",
-    "TopicPartition",
-]

@@ -1,30 +1,30 @@
-"""Who is in a group, and in which state is it?
+"""Members and state of one consumer group.
 
     EMPTY ──rebalance──▶ PREPARING_REBALANCE ──joined──▶ COMPLETING_REBALANCE ──assigned──▶ STABLE
       ▲                    │      ▲     ▲                        │                            │
       └──────emptied───────┘      │     └───────rebalance────────┘                            │
                                   └─────────────────────rebalance─────────────────────────────┘
 
-A group prepares a rebalance until its members have joined (or the time is over), completes it until the
-leader has brought the assignment, and is stable then. Each round is a generation. What is not drawn does not
-happen: `step` refuses it and changes nothing.
+In PREPARING_REBALANCE, the join phase, the group waits until its members have joined, or until the phase times out. In
+COMPLETING_REBALANCE, the sync phase, it waits until the leader has sent the assignments. Then it is STABLE. Each such
+round is a generation. `step` refuses every change that the figure does not have, and changes nothing then.
 
-A group without members is empty; a *simple* group has never had any and only keeps offsets. Only a stable or
-an empty generation is recorded: a crash in between takes a group back to the generation before.
+A group without members is empty. A *simple* group has never had members, and only keeps offsets. Only a stable or an
+empty generation is recorded: a crash in between takes the group back to the generation before.
 
-Invariants: the leader is a member; every static member is in `static_ids` under its instance id; a member of
-a completing or stable group supports the group's protocol.
+Invariants: the leader is a member; every static member is in `static_ids` under its instance id; a member of a
+completing or stable group supports the group's protocol.
 
-Source: Kafka's classic group protocol; KIP-345 (static members), KIP-394 (member ids first), KIP-814
-(skipping).
+Source: Kafka's classic group protocol; KIP-345 (static members), KIP-394 (member ids first), KIP-814 (an answer that
+nothing is to be assigned).
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from typing import NamedTuple
 
-from stablelog.coordinators.consumer_groups.alarms import Alarm
 from stablelog.coordinators.consumer_groups.answers import JoinedMember, Protocols, Token
 from stablelog.coordinators.consumer_groups.records import GroupValue, MemberValue, subscribed_topics
 
@@ -33,7 +33,7 @@ CLASSIC_TYPE = "classic"
 
 
 class State(StrEnum):
-    """Of a group, by the names that Kafka shows to people."""
+    """The state of a group. The values are Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -43,12 +43,12 @@ class State(StrEnum):
 
 
 class Step(Enum):
-    """What takes a group from one state to the next."""
+    """A change of a group's state."""
 
-    REBALANCE = "a new generation is to be made"
+    REBALANCE = "a rebalance begins"
     JOINED = "the members of the new generation are known"
     EMPTIED = "the new generation has no members"
-    ASSIGNED = "the leader has assigned the work"
+    ASSIGNED = "the leader has sent the assignments"
     DELETED = "the group is forgotten"
 
 
@@ -62,7 +62,24 @@ TRANSITIONS: Mapping[State, Mapping[Step, State]] = {
 
 
 class IllegalStepError(Exception):
-    """A step that the group's state does not know: a bug of the caller. Nothing changed."""
+    """A step that the group's state does not have: a bug of the caller. Nothing has changed."""
+
+
+class Due(Enum):
+    """What is due at a deadline of a group."""
+
+    JOIN = "the join phase ends"
+    SYNC = "the sync phase ends"
+    SESSION = "a member's session ends"
+    OFFSETS = "the group's offsets are checked for expiry"
+
+
+class Alarm(NamedTuple):
+    """A key of the group coordinator's deadlines. `member_id` is for `Due.SESSION` only."""
+
+    due: Due
+    group_id: str
+    member_id: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,10 +87,9 @@ class Member:
     """A member of a group.
 
     Attributes:
-        protocols: (name, metadata), the most wanted first.
-        session: goes off when the member has not been heard of for its session timeout.
+        protocols: (name, metadata), in the order of preference.
         is_new: it has not been in any generation yet, so it cannot send heartbeats.
-        join_token, sync_token: the request of its that waits.
+        join_token, sync_token: its pending request; None if there is none.
     """
 
     member_id: str
@@ -83,41 +99,38 @@ class Member:
     session_timeout_ms: int
     rebalance_timeout_ms: int
     protocols: Protocols
-    session: Alarm
     assignment: bytes = b""
     is_new: bool = False
     join_token: Token | None = None
     sync_token: Token | None = None
 
     @property
-    def is_waited_for(self) -> bool:
-        """Whether its silence is its own fault: who waits for an answer of ours need not send heartbeats."""
+    def can_time_out(self) -> bool:
+        """Whether the session timeout applies. It does not while a join or sync is pending, unless it is the first."""
         return self.is_new or (self.join_token is None and self.sync_token is None)
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """What it says under that protocol; nothing if it does not support it."""
+        """The member's metadata for a protocol; empty if the member does not support it."""
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")
 
 
 class Group:
-    """One group. Its methods keep the membership consistent; when they are called is `consumer_groups.rebalance`'s
-    decision.
+    """One group. Its methods keep the membership consistent; `rebalance` and `joining` decide when they are called.
 
     Attributes:
-        state_ms: since when it is in its state; -1 if an old record does not say.
-        protocol_type: None if it is a simple group.
-        pending_joins: ids that were handed out to members who have yet to come back with them.
-        pending_syncs: members of this generation who have yet to ask for their assignment.
-        is_initial: it rebalances from empty, and waits for more members whether or not all have joined.
-        initial_delay_ms, initial_left_ms: of that wait, and set only then: its current stretch, and what it
-            may still be prolonged by.
-        subscribed: topics of the members; None if that cannot be known.
-        recorded: the value of its last record in the log; None if it has none.
-        join_alarm, sync_alarm, offsets_alarm: end of the join phase, of the sync phase; time to look at the
-            offsets.
+        state_ms: the time of the last change of state; -1 if an old record does not have it.
+        protocol_type: None for a simple group.
+        pending_joins: member ids that were handed out and that no member has joined with yet.
+        pending_syncs: members of this generation that have not asked for their assignment yet.
+        is_initial: the group rebalances from empty. It waits for more members even if all have joined.
+        is_prolonged: a member has joined in the current part of that wait.
+        initial_delay_ms, initial_left_ms: length of the current part of that wait, and how much longer it may become.
+            Set only during the wait.
+        subscribed: topics that the members subscribe to; None if unknown.
+        recorded: value of the group's last record in the log; None if it has none.
     """
 
-    def __init__(self, group_id: str, join_alarm: Alarm, sync_alarm: Alarm, offsets_alarm: Alarm) -> None:
+    def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.state = State.EMPTY
         self.state_ms = -1
@@ -127,7 +140,7 @@ class Group:
         self.leader_id: str | None = None
         self.members: dict[str, Member] = {}
         self.static_ids: dict[str, str] = {}
-        self.pending_joins: dict[str, Alarm] = {}
+        self.pending_joins: set[str] = set()
         self.pending_syncs: set[str] = set()
         self.is_initial = False
         self.is_prolonged = False
@@ -135,40 +148,50 @@ class Group:
         self.initial_left_ms: int
         self.subscribed: frozenset[str] | None = None
         self.recorded: bytes | None = None
-        self.join_alarm = join_alarm
-        self.sync_alarm = sync_alarm
-        self.offsets_alarm = offsets_alarm
+
+    def alarm(self, due: Due, member_id: str = "") -> Alarm:
+        """The key of one of the group's deadlines."""
+        return Alarm(due, self.group_id, member_id)
+
+    def alarms(self) -> Iterable[Alarm]:
+        """The keys of all deadlines that the group may have."""
+        yield from (self.alarm(due) for due in (Due.JOIN, Due.SYNC, Due.OFFSETS))
+        yield from (self.alarm(Due.SESSION, member_id) for member_id in (*self.pending_joins, *self.members))
 
     def step(self, step: Step, now_ms: int) -> None:
-        """Go to the next state.
+        """Change the state.
 
         Raises:
-            IllegalStepError: there is no such step from here; nothing changed.
+            IllegalStepError: the state does not have this step. Nothing has changed.
         """
         following = TRANSITIONS[self.state].get(step)
         if following is None:
-            raise IllegalStepError(f"group {self.group_id!r} is {self.state}: {step.value}?")
+            raise IllegalStepError(
+                f"group {self.group_id!r} is {self.state}, in which this cannot happen: {step.value}"
+            )
         self.state = following
         self.state_ms = now_ms
 
     # -- members ---------------------------------------------------------------------------------------------
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Take a member in. The first one says what kind of protocol the group speaks, and leads it."""
+        """Add a member. The first member sets the group's protocol type, and becomes the leader."""
         assert member.member_id not in self.members
         assert member.group_instance_id is None or member.group_instance_id not in self.static_ids
         if not self.members:
             self.protocol_type = protocol_type
         assert self.protocol_type == protocol_type
+        self._put(member)
+        self.leader_id = self.leader_id or member.member_id
+        self.pending_joins.discard(member.member_id)
+
+    def _put(self, member: Member) -> None:
         self.members[member.member_id] = member
         if member.group_instance_id is not None:
             self.static_ids[member.group_instance_id] = member.member_id
-        if self.leader_id is None:
-            self.leader_id = member.member_id
-        self.pending_joins.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
-        """Take a member out. If it was the leader, the next one leads."""
+        """Remove a member. If it was the leader, the oldest member becomes the leader."""
         member = self.members.pop(member_id)
         if member.group_instance_id is not None:
             del self.static_ids[member.group_instance_id]
@@ -177,12 +200,11 @@ class Group:
             self.leader_id = next(iter(self.members), None)
 
     def replace(self, member: Member) -> None:
-        """Put a static member into the place of its former self: its leadership, its assignment."""
+        """Put a restarted static member in its former place: it keeps the leadership and the assignment."""
         assert member.group_instance_id is not None
         former = self.members.pop(self.static_ids[member.group_instance_id])
         member.assignment = former.assignment
-        self.members[member.member_id] = member
-        self.static_ids[member.group_instance_id] = member.member_id
+        self._put(member)
         if former.member_id in self.pending_syncs:
             self.pending_syncs.remove(former.member_id)
             self.pending_syncs.add(member.member_id)
@@ -191,47 +213,41 @@ class Group:
 
     @property
     def has_all_joined(self) -> bool:
-        """Whether nobody is left to wait for in the join phase."""
-        return not self.pending_joins and all(
-            member.join_token is not None for member in self.members.values()
-        )
+        """Whether the join phase need not wait for any member."""
+        return not self.pending_joins and self.joined_count == len(self.members)
 
     @property
     def joined_count(self) -> int:
-        """How many members wait for the new generation."""
+        """The number of members that wait for the new generation."""
         return sum(member.join_token is not None for member in self.members.values())
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long a join phase lasts: as long as the slowest member asked for."""
+        """The length of a join phase: the longest that a member asked for."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader has joined. False: nobody has."""
-        if self.leader_id is None:
-            return False
-        if self.members[self.leader_id].join_token is None:
-            joined = (member.member_id for member in self.members.values() if member.join_token is not None)
-            self.leader_id = next(joined, self.leader_id)
-        return self.members[self.leader_id].join_token is not None
+        """Make the oldest joined member the leader, unless the leader has joined. Returns False if no member has."""
+        joined = [member.member_id for member in self.members.values() if member.join_token is not None]
+        if joined and self.leader_id not in joined:
+            self.leader_id = joined[0]
+        return bool(joined)
 
     # -- protocol --------------------------------------------------------------------------------------------
 
     def supports(self, protocol_type: str, names: Iterable[str]) -> bool:
-        """Whether one with these protocols fits in: every member must support one of them."""
+        """Whether a member with these protocols may join: all members must support one of them."""
         names = set(names)
         if self.state is State.EMPTY:
             return bool(protocol_type) and bool(names)
-        return protocol_type == self.protocol_type and bool(names & self._common_protocols(names))
+        return protocol_type == self.protocol_type and bool(self._common_protocols(names))
 
-    def _common_protocols(self, start: Iterable[str]) -> set[str]:
-        common = set(start)
-        for member in self.members.values():
-            common &= {name for name, _ in member.protocols}
-        return common
+    def _common_protocols(self, names: Iterable[str]) -> set[str]:
+        """Those of the protocols that all members support."""
+        return set(names).intersection(*({name for name, _ in m.protocols} for m in self.members.values()))
 
     def vote(self) -> str:
-        """The protocol that most members want of those that all support; of equals, the oldest's wish."""
+        """The protocol that most members prefer among those that all support; of equals, the oldest member's choice."""
         assert self.members
         common = self._common_protocols(name for name, _ in next(iter(self.members.values())).protocols)
         assert common, f"the members of group {self.group_id!r} have no protocol in common"
@@ -241,7 +257,7 @@ class Group:
         return max(votes, key=votes.__getitem__)
 
     def begin_generation(self, now_ms: int) -> None:
-        """Begin the next generation with the members there are."""
+        """Begin the next generation with the present members."""
         self.step(Step.JOINED if self.members else Step.EMPTIED, now_ms)
         self.generation += 1
         self.protocol_name = self.vote() if self.members else None
@@ -261,13 +277,13 @@ class Group:
         return frozenset(topics)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member reads the topic, as far as can be known."""
+        """Whether a member subscribes to the topic, or may do so."""
         return (
             self.protocol_type == CONSUMER_PROTOCOL if self.subscribed is None else topic in self.subscribed
         )
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """What the leader needs to know for assigning the work."""
+        """The members, as the leader needs them for the assignment."""
         return tuple(
             JoinedMember(member.member_id, member.group_instance_id, member.metadata(self.protocol_name))
             for member in self.members.values()
@@ -276,10 +292,10 @@ class Group:
     # -- record ----------------------------------------------------------------------------------------------
 
     def value(self, assignments: Mapping[str, bytes]) -> GroupValue:
-        """What is recorded of this generation.
+        """The record of this generation.
 
         Args:
-            assignments: by member id; a member that is not in it has none.
+            assignments: by member id; empty for a member that is missing here.
         """
         return GroupValue(
             self.protocol_type or "",
@@ -302,18 +318,26 @@ class Group:
             ),
         )
 
-    def restore(self, value: GroupValue, members: Iterable[Member]) -> None:
-        """Become what a record says. The group is a new one."""
+    def restore(self, value: GroupValue) -> None:
+        """Restore a new group from its record."""
         self.generation = value.generation
         self.protocol_type = value.protocol_type or None
         self.protocol_name = value.protocol_name
         self.state_ms = value.state_ms
-        self.members = {member.member_id: member for member in members}
-        self.static_ids = {
-            member.group_instance_id: member.member_id
-            for member in self.members.values()
-            if member.group_instance_id is not None
-        }
+        for member in value.members:
+            timeout_ms = member.session_timeout_ms
+            self._put(
+                Member(
+                    member.member_id,
+                    member.group_instance_id,
+                    member.client_id,
+                    member.client_host,
+                    timeout_ms,
+                    timeout_ms if member.rebalance_timeout_ms < 0 else member.rebalance_timeout_ms,
+                    ((value.protocol_name or "", member.subscription),),
+                    member.assignment,
+                )
+            )
         self.leader_id = (
             value.leader_id if value.leader_id in self.members else next(iter(self.members), None)
         )

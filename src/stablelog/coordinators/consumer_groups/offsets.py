@@ -1,12 +1,12 @@
-"""Which offsets have groups committed, and which are still undecided?
+"""Committed and pending offsets of consumer groups.
 
-A plain commit counts at once. A commit in a transaction is *pending* until the transaction's marker: on
-COMMIT it counts as if it had been made where its record lies in the log, so of a plain and a transactional
-commit of the same partition the later record wins, whatever the order of their taking effect; on ABORT it is
-dropped. A tombstone takes away both.
+A plain commit takes effect at once. A commit in a transaction is *pending* until the transaction's marker. A commit
+marker makes it count as if it had been made where its record stands in the log: of a plain and a transactional commit of
+the same partition the later record wins, whichever took effect first. An abort marker drops it. A tombstone removes
+both.
 
-`position` is that order, as a running number. Events are decided in the order in which they are logged, and
-replayed in that order too, so it says the same of any two commits whenever it is counted.
+The `position` of a commit is its place in that order, as a running number. Commits are decided and replayed in the order
+of the log, so positions compare in the same way after a restart.
 
 Source: KIP-98, KIP-447; Kafka's OffsetMetadataManager.
 """
@@ -21,7 +21,7 @@ from stablelog.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """A committed offset, and where in the order of the log it was committed."""
+    """A committed offset, and the position of its commit."""
 
     value: OffsetValue
     position: int
@@ -39,7 +39,7 @@ class Offsets:
         self._pending: dict[int, dict[str, OffsetByPartition]] = {}
         self._open_producers: dict[str, set[int]] = {}
 
-    # -- what changes ----------------------------------------------------------------------------------------
+    # -- changes --------------------------------------------------------------------------------------------
 
     def commit(
         self, group_id: str, partition: TopicPartition, value: OffsetValue, *, producer_id: int | None = None
@@ -47,10 +47,10 @@ class Offsets:
         """Take in a commit.
 
         Args:
-            group_id: whose it is.
-            partition: what it is about.
-            value: what was committed.
-            producer_id: in whose transaction; None if in none.
+            group_id: the group.
+            partition: the partition.
+            value: the committed offset.
+            producer_id: producer id of its transaction; None outside transactions.
         """
         position = next(self._positions)
         if producer_id is None:
@@ -65,13 +65,13 @@ class Offsets:
     def _position_of(
         self, group_id: str, partition: TopicPartition, value: OffsetValue, position: int
     ) -> int:
-        """Where a commit was made: at `position`. One that a checkpoint wrote again: right before those that overtook it."""
+        """The position of a plain commit. A commit that a checkpoint wrote again stands before those that overtook it."""
         overtaking = (self._pending.get(producer_id, {}) for producer_id in value.overtaken_by)
         later = (by_group.get(group_id, {}).get(partition) for by_group in overtaking)
         return min((pending.position - 1 for pending in later if pending is not None), default=position)
 
     def remove(self, group_id: str, partition: TopicPartition) -> None:
-        """Take in a tombstone: the committed offset and every pending one of that partition are gone."""
+        """Take in a tombstone: remove the committed offset and all pending offsets of the partition."""
         committed = self._committed.get(group_id)
         if committed is not None:
             committed.pop(partition, None)
@@ -80,12 +80,8 @@ class Offsets:
         for producer_id in self._open_producers.get(group_id, ()):
             self._pending[producer_id][group_id].pop(partition, None)
 
-    def end(self, producer_id: int, *, commit: bool) -> set[str]:
-        """Take in the end of a producer's transaction: its pending offsets count, or are dropped.
-
-        Returns:
-            The groups that had offsets in it.
-        """
+    def end(self, producer_id: int, *, commit: bool) -> None:
+        """Take in the end of a producer's transaction: its pending offsets take effect, or are dropped."""
         by_group = self._pending.pop(producer_id, {})
         for group_id, pending in by_group.items():
             open_producers = self._open_producers[group_id]
@@ -99,9 +95,8 @@ class Offsets:
                 former = committed.get(partition)
                 if former is None or former.position < offset.position:
                     committed[partition] = offset
-        return set(by_group)
 
-    # -- what is so ------------------------------------------------------------------------------------------
+    # -- state ----------------------------------------------------------------------------------------------
 
     def committed(self, group_id: str) -> OffsetByPartition:
         """The committed offsets of a group."""
@@ -123,15 +118,15 @@ class Offsets:
         )
 
     def is_kept(self, group_id: str, partition: TopicPartition) -> bool:
-        """Whether there is anything for a tombstone to take away."""
+        """Whether a tombstone would remove an offset."""
         return partition in self._committed.get(group_id, ()) or self.is_pending(group_id, partition)
 
     def has_open_transactions(self, group_id: str) -> bool:
-        """Whether a transaction that committed offsets of the group has yet to end."""
+        """Whether a transaction with offsets of the group is open."""
         return group_id in self._open_producers
 
     def of_topic(self, topic: str) -> list[tuple[str, TopicPartition]]:
-        """Whatever groups have committed for a topic, pending or not; each once."""
+        """The offsets of all groups for a topic, pending or not, as (group, partition); each once."""
         found = {
             (group_id, partition): None
             for by_group in (self._committed, *self._pending.values())
@@ -142,17 +137,16 @@ class Offsets:
         return list(found)
 
     def checkpoint(self, group_id: str) -> Iterator[tuple[TopicPartition, OffsetValue]]:
-        """What must be recorded again of a group's committed offsets before the log is trimmed.
+        """The committed offsets of a group that must be recorded again before the log is trimmed.
 
-        Pending offsets are not in it: their records may not be trimmed before their transaction has ended.
-        Such a record lies before the checkpoint then, so a commit says by which pending ones it had been
-        overtaken. Offsets may be committed and removed between two items: each is made from the state at the time when
-        it is taken.
+        Pending offsets are not among them: their records are not trimmed before their transaction has ended. Such a
+        record then stands before the checkpoint. Each item therefore names the pending commits that had overtaken it.
+        Each item is made when it is taken, from the state at that time.
         """
         for partition in list(self.committed(group_id)):
             committed = self.committed(group_id).get(partition)
             if committed is None:
-                continue  # it was removed meanwhile, and the log says so
+                continue  # It was removed meanwhile, and its tombstone is in the log.
             overtaken_by = self._overtaking(group_id, partition, committed.position)
             yield partition, committed.value._replace(overtaken_by=tuple(sorted(overtaken_by)))
 

@@ -1,46 +1,44 @@
-"""What a record of the offsets log (`__consumer_offsets`) says, byte for byte as Kafka writes it.
+"""Records of the offsets log (`__consumer_offsets`), in the bytes that Kafka writes.
 
-Two kinds of key are ours: a committed offset (versions 0 and 1) and the metadata of a classic group (2).
-Higher versions belong to Kafka's other kinds of group; they are told apart and left alone. A null value
-takes the key's subject away.
+The coordinator reads and writes two kinds of key: a committed offset (key versions 0 and 1) and the metadata of a
+classic group (key version 2). Higher key versions belong to Kafka's other kinds of group; the coordinator skips them. A
+null value removes what the key names.
 
-We write the versions that Kafka 4 writes: offsets in value version 3 (1 if the commit carries its own
-expiry), groups in version 3. We read every version there is. From version 4 on a value is flexible: compact
-lengths, and tagged fields, of which unknown ones are passed over. Kafka does the same, so two tagged fields
-of our own can say what a trimmed log would otherwise forget (`OffsetValue`), and Kafka's dump tool still
-reads it.
+The coordinator writes the value versions that Kafka 4 writes: version 3 of offsets (version 1 if the commit has an
+expiry of its own) and version 3 of groups. It reads all versions. Value version 4 is flexible. An offset that a
+checkpoint writes again can need two tagged fields of stablelog's own (see `OffsetValue`), which Kafka's dump tool skips.
 
-Format: docs/formats.md, "Offsets log".  Source: Kafka's OffsetCommitKey, OffsetCommitValue, GroupMetadataKey
-and GroupMetadataValue; KIP-915 on the tagged fields.
+Format: docs/formats.md, "Offsets log".  Source: Kafka's OffsetCommitKey, OffsetCommitValue, GroupMetadataKey and
+GroupMetadataValue; KIP-915 on the tagged fields.
 """
 
-import struct
-from collections.abc import Callable, Iterable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from stablelog.errors import Corrupt, refuse_newer
-from stablelog.varint import encode_uvarint
+from stablelog.coordinators.record_fields import (
+    INT16,
+    INT32,
+    INT64,
+    FieldReader,
+    byte_string,
+    compact_string,
+    string,
+    tagged_fields,
+)
+from stablelog.errors import Corrupt
 
-KEY_VERSION = struct.Struct(">h")
-INT16 = struct.Struct(">h")
-INT32 = struct.Struct(">i")
-INT64 = struct.Struct(">q")
-
-OFFSET_KEY_VERSIONS = (0, 1)  # the same bytes; Kafka writes 1
+OFFSET_KEY_VERSIONS = (0, 1)  # Both have the same bytes; Kafka writes 1.
 OFFSET_KEY_VERSION = 1
 GROUP_KEY_VERSION = 2
 VALUE_VERSION_LAST = 4
 OFFSET_VALUE, GROUP_VALUE = "a committed offset", "the metadata of a group"
 FLEXIBLE_VERSION = 4
 OFFSET_VALUE_VERSION = 3
-EXPIRING_OFFSET_VALUE_VERSION = 1  # the only one with an expiry
+EXPIRING_OFFSET_VALUE_VERSION = 1  # The only version with an expiry.
 GROUP_VALUE_VERSION = 3
 
-# Tagged fields of our own, far from the numbers that Kafka hands out (its own tag 0 is the topic id).
+# Tagged fields of stablelog, far from the numbers that Kafka assigns (Kafka's tag 0 is the topic id).
 OVERTAKEN_BY_TAG = 10_000
 EXPIRE_MS_TAG = 10_001
-
-Item = TypeVar("Item")
 
 
 class OffsetKey(NamedTuple):
@@ -61,14 +59,14 @@ class OffsetValue(NamedTuple):
     """A committed offset.
 
     Attributes:
-        offset: the next one to read.
-        leader_epoch: of the last record read; -1 if not known.
-        metadata: whatever the client wanted to keep.
+        offset: the next offset to read.
+        leader_epoch: of the last record that the consumer read; -1 if unknown.
+        metadata: text of the client.
         commit_ms: the broker's time of the commit.
-        expire_ms: when it is to be forgotten; -1 if the broker's retention decides.
-        overtaken_by: producers whose open transaction committed the same partition *after* this commit. Only
-            a checkpoint says so: it writes an old commit again behind newer ones, and their order must
-            survive that.
+        expire_ms: time at which the offset expires; -1 if the broker's retention decides.
+        overtaken_by: producers whose open transaction committed the same partition *after* this commit. Only a
+            checkpoint sets it. A checkpoint writes an older commit again behind newer ones, and this field keeps their
+            order.
     """
 
     offset: int
@@ -80,7 +78,7 @@ class OffsetValue(NamedTuple):
 
 
 class MemberValue(NamedTuple):
-    """A member of a stable group. `rebalance_timeout_ms` is -1 where the version does not know it."""
+    """A member of a stable group. `rebalance_timeout_ms` is -1 in versions without it."""
 
     member_id: str
     group_instance_id: str | None
@@ -93,7 +91,7 @@ class MemberValue(NamedTuple):
 
 
 class GroupValue(NamedTuple):
-    """A generation of a group. `state_ms`: since when it is in its state; -1 in versions without it."""
+    """A generation of a group. `state_ms`: the time of the last change of state; -1 in versions without it."""
 
     protocol_type: str
     generation: int
@@ -104,96 +102,69 @@ class GroupValue(NamedTuple):
 
 
 def encode_offset_key(group_id: str, topic: str, partition: int) -> bytes:
-    """The key of the offset that a group committed for a partition."""
-    return KEY_VERSION.pack(OFFSET_KEY_VERSION) + _string(group_id) + _string(topic) + INT32.pack(partition)
+    """Encode the key of a group's committed offset for a partition."""
+    return INT16.pack(OFFSET_KEY_VERSION) + string(group_id) + string(topic) + INT32.pack(partition)
 
 
 def encode_group_key(group_id: str) -> bytes:
-    """The key of a group's metadata."""
-    return KEY_VERSION.pack(GROUP_KEY_VERSION) + _string(group_id)
+    """Encode the key of a group's metadata."""
+    return INT16.pack(GROUP_KEY_VERSION) + string(group_id)
 
 
 def encode_offset_value(value: OffsetValue) -> bytes:
-    """A committed offset in the version that Kafka would use for it; 4 if it needs a field of our own."""
+    """Encode a committed offset in the version that Kafka uses for it; in version 4 if it needs stablelog's fields."""
+    offset, leader_epoch = INT64.pack(value.offset), INT32.pack(value.leader_epoch)
+    commit_ms, expire_ms = INT64.pack(value.commit_ms), INT64.pack(value.expire_ms)
     if value.overtaken_by:
-        return _encode_tagged_offset_value(value)
+        tagged = [(OVERTAKEN_BY_TAG, b"".join(map(INT64.pack, value.overtaken_by)))]
+        if value.expire_ms >= 0:
+            tagged.append((EXPIRE_MS_TAG, expire_ms))
+        version, metadata = INT16.pack(FLEXIBLE_VERSION), compact_string(value.metadata)
+        return version + offset + leader_epoch + metadata + commit_ms + tagged_fields(tagged)
     if value.expire_ms >= 0:
-        return b"".join(
-            (
-                INT16.pack(EXPIRING_OFFSET_VALUE_VERSION),
-                INT64.pack(value.offset),
-                _string(value.metadata),
-                INT64.pack(value.commit_ms),
-                INT64.pack(value.expire_ms),
-            )
-        )
-    return b"".join(
-        (
-            INT16.pack(OFFSET_VALUE_VERSION),
-            INT64.pack(value.offset),
-            INT32.pack(value.leader_epoch),
-            _string(value.metadata),
-            INT64.pack(value.commit_ms),
-        )
-    )
-
-
-def _encode_tagged_offset_value(value: OffsetValue) -> bytes:
-    tagged = [(OVERTAKEN_BY_TAG, b"".join(map(INT64.pack, value.overtaken_by)))]
-    if value.expire_ms >= 0:
-        tagged.append((EXPIRE_MS_TAG, INT64.pack(value.expire_ms)))
-    metadata = value.metadata.encode()
-    return b"".join(
-        (
-            INT16.pack(FLEXIBLE_VERSION),
-            INT64.pack(value.offset),
-            INT32.pack(value.leader_epoch),
-            encode_uvarint(len(metadata) + 1) + metadata,
-            INT64.pack(value.commit_ms),
-            encode_uvarint(len(tagged)),
-            *(encode_uvarint(tag) + encode_uvarint(len(data)) + data for tag, data in tagged),
-        )
-    )
+        version = INT16.pack(EXPIRING_OFFSET_VALUE_VERSION)
+        return version + offset + string(value.metadata) + commit_ms + expire_ms
+    return INT16.pack(OFFSET_VALUE_VERSION) + offset + leader_epoch + string(value.metadata) + commit_ms
 
 
 def encode_group_value(value: GroupValue) -> bytes:
-    """A group's metadata in version 3."""
+    """Encode a group's metadata in version 3."""
     parts = [
         INT16.pack(GROUP_VALUE_VERSION),
-        _string(value.protocol_type),
+        string(value.protocol_type),
         INT32.pack(value.generation),
-        _nullable_string(value.protocol_name),
-        _nullable_string(value.leader_id),
+        string(value.protocol_name),
+        string(value.leader_id),
         INT64.pack(value.state_ms),
         INT32.pack(len(value.members)),
     ]
     for member in value.members:
         parts += (
-            _string(member.member_id),
-            _nullable_string(member.group_instance_id),
-            _string(member.client_id),
-            _string(member.client_host),
+            string(member.member_id),
+            string(member.group_instance_id),
+            string(member.client_id),
+            string(member.client_host),
             INT32.pack(member.rebalance_timeout_ms),
             INT32.pack(member.session_timeout_ms),
-            _bytes(member.subscription),
-            _bytes(member.assignment),
+            byte_string(member.subscription),
+            byte_string(member.assignment),
         )
     return b"".join(parts)
 
 
 def read_key(key: bytes) -> OffsetKey | GroupKey | None:
-    """What a record is about. None: a kind that this coordinator does not keep.
+    """Read the key of a record; None for a kind that the coordinator skips.
 
     Raises:
-        Corrupt: these are not the bytes of a key.
+        Corrupt: the key is damaged.
     """
-    source = _Source(key, "the key")
-    version = source.int16()
+    reader = FieldReader(key, "the key")
+    version = reader.int16()
     if version < 0:
-        raise Corrupt(f"a record of the offsets log has a key of version {version}")
+        raise reader.corrupt(f"a key of version {version}")
     if version in OFFSET_KEY_VERSIONS:
-        return OffsetKey(source.string(), source.string(), source.int32())
-    return GroupKey(source.string()) if version == GROUP_KEY_VERSION else None
+        return OffsetKey(reader.string(), reader.string(), reader.int32())
+    return GroupKey(reader.string()) if version == GROUP_KEY_VERSION else None
 
 
 def read_offset_value(value: bytes) -> OffsetValue:
@@ -201,22 +172,21 @@ def read_offset_value(value: bytes) -> OffsetValue:
 
     Raises:
         NewerFormat: a later release has written it.
-        Corrupt: these are not the bytes of one.
+        Corrupt: the value is damaged.
     """
-    source = _Source(value, OFFSET_VALUE)
-    version = source.value_version()
-    offset = source.int64()
-    leader_epoch = source.int32() if version >= 3 else -1
-    metadata = source.string()
-    commit_ms = source.int64()
-    expire_ms = source.int64() if version == EXPIRING_OFFSET_VALUE_VERSION else -1
-    overtaken_by: tuple[int, ...] = ()
-    for tag, data in source.tagged_fields():
-        if tag == OVERTAKEN_BY_TAG and len(data) % INT64.size == 0:
-            overtaken_by = tuple(producer_id for (producer_id,) in INT64.iter_unpack(data))
-        elif tag == EXPIRE_MS_TAG and len(data) == INT64.size:
-            (expire_ms,) = INT64.unpack(data)
-    return OffsetValue(offset, leader_epoch, metadata, commit_ms, expire_ms, overtaken_by)
+    reader = FieldReader(value, OFFSET_VALUE)
+    version = reader.version(VALUE_VERSION_LAST, FLEXIBLE_VERSION)
+    offset = reader.int64()
+    leader_epoch = reader.int32() if version >= 3 else -1
+    metadata = reader.string()
+    commit_ms = reader.int64()
+    expire_ms = reader.int64() if version == EXPIRING_OFFSET_VALUE_VERSION else -1
+    tagged = reader.tagged_fields()
+    overtaken_by = tagged.get(OVERTAKEN_BY_TAG, b"")
+    if len(tagged.get(EXPIRE_MS_TAG, b"")) == INT64.size:
+        (expire_ms,) = INT64.unpack(tagged[EXPIRE_MS_TAG])
+    producers = INT64.iter_unpack(overtaken_by if len(overtaken_by) % INT64.size == 0 else b"")
+    return OffsetValue(offset, leader_epoch, metadata, commit_ms, expire_ms, tuple(p for (p,) in producers))
 
 
 def read_group_value(value: bytes) -> GroupValue:
@@ -224,165 +194,61 @@ def read_group_value(value: bytes) -> GroupValue:
 
     Raises:
         NewerFormat: a later release has written it.
-        Corrupt: these are not the bytes of it.
+        Corrupt: the value is damaged.
     """
-    source = _Source(value, GROUP_VALUE)
-    version = source.value_version()
-    protocol_type = source.string()
-    generation = source.int32()
-    protocol_name = source.nullable_string()
-    leader_id = source.nullable_string()
-    state_ms = source.int64() if version >= 2 else -1
-    members = source.array(lambda: _read_member(source, version))
-    source.tagged_fields()
-    return GroupValue(protocol_type, generation, protocol_name, leader_id, state_ms, members)
-
-
-def _read_member(source: "_Source", version: int) -> MemberValue:
-    member_id = source.string()
-    group_instance_id = source.nullable_string() if version >= 3 else None
-    client_id = source.string()
-    client_host = source.string()
-    rebalance_timeout_ms = source.int32() if version >= 1 else -1
-    member = MemberValue(
-        member_id,
-        group_instance_id,
-        client_id,
-        client_host,
-        rebalance_timeout_ms,
-        source.int32(),
-        source.bytes_(),
-        source.bytes_(),
+    reader = FieldReader(value, GROUP_VALUE)
+    version = reader.version(VALUE_VERSION_LAST, FLEXIBLE_VERSION)
+    group = GroupValue(
+        protocol_type=reader.string(),
+        generation=reader.int32(),
+        protocol_name=reader.nullable_string(),
+        leader_id=reader.nullable_string(),
+        state_ms=reader.int64() if version >= 2 else -1,
+        members=reader.array(lambda: _read_member(reader, version)),
     )
-    source.tagged_fields()
+    reader.tagged_fields()
+    return group
+
+
+def _read_member(reader: FieldReader, version: int) -> MemberValue:
+    member = MemberValue(
+        member_id=reader.string(),
+        group_instance_id=reader.nullable_string() if version >= 3 else None,
+        client_id=reader.string(),
+        client_host=reader.string(),
+        rebalance_timeout_ms=reader.int32() if version >= 1 else -1,
+        session_timeout_ms=reader.int32(),
+        subscription=reader.byte_string(),
+        assignment=reader.byte_string(),
+    )
+    reader.tagged_fields()
     return member
 
 
 def subscribed_topics(subscription: bytes) -> tuple[str, ...] | None:
-    """The topics in a member's metadata of the protocol type "consumer". None: it cannot be read.
+    """Read the topics of a member's metadata for the protocol type "consumer"; None if it cannot be read.
 
-    Every version of that metadata begins as version 0 does: i16 version, array of topics.
+    Every version of this metadata begins like version 0: an int16 version, and an array of topics.
     """
-    source = _Source(subscription, "the subscription")
+    reader = FieldReader(subscription, "a subscription")
     try:
-        source.int16()
-        return source.array(source.string)
+        reader.int16()
+        return reader.array(reader.string)
     except Corrupt:
         return None
 
 
 def assigned_partitions(assignment: bytes) -> dict[str, tuple[int, ...]] | None:
-    """The partitions of each topic in a member's assignment of the protocol type "consumer". None: it cannot be read.
+    """Read the partitions of each topic in a member's assignment for the protocol type "consumer".
 
-    Every version of it begins as version 0 does: i16 version, array of (topic, array of i32 partitions).
+    Every version of it begins like version 0: an int16 version, and an array of (topic, array of int32 partitions).
+
+    Returns:
+        None if the assignment cannot be read.
     """
-    source = _Source(assignment, "the assignment")
+    reader = FieldReader(assignment, "an assignment")
     try:
-        source.int16()
-        return dict(source.array(lambda: (source.string(), source.array(source.int32))))
+        reader.int16()
+        return dict(reader.array(lambda: (reader.string(), reader.array(reader.int32))))
     except Corrupt:
         return None
-
-
-# -- primitives ----------------------------------------------------------------------------------------------
-
-
-def _string(text: str) -> bytes:
-    data = text.encode()
-    return INT16.pack(len(data)) + data
-
-
-def _nullable_string(text: str | None) -> bytes:
-    return INT16.pack(-1) if text is None else _string(text)
-
-
-def _bytes(data: bytes) -> bytes:
-    return INT32.pack(len(data)) + data
-
-
-class _Source:
-    """Bytes being read, one field after the other; compact lengths once the version is flexible."""
-
-    def __init__(self, data: bytes, what: str) -> None:
-        self._data = data
-        self._at = 0
-        self._what = what
-        self._flexible = False
-
-    def _corrupt(self, why: str) -> Corrupt:
-        return Corrupt(
-            f"{self._what} of a record of the offsets log cannot be read: {why} at byte {self._at}"
-        )
-
-    def _take(self, size: int) -> bytes:
-        end = self._at + size
-        if size < 0 or end > len(self._data):
-            raise self._corrupt(f"{size} bytes are not there")
-        taken = self._data[self._at : end]
-        self._at = end
-        return bytes(taken)
-
-    def value_version(self) -> int:
-        version = self.int16()
-        refuse_newer(self._what, version, VALUE_VERSION_LAST)
-        if not 0 <= version <= VALUE_VERSION_LAST:
-            raise self._corrupt(f"version {version}, known are 0 to {VALUE_VERSION_LAST},")
-        self._flexible = version >= FLEXIBLE_VERSION
-        return version
-
-    def int16(self) -> int:
-        number: int
-        (number,) = INT16.unpack(self._take(INT16.size))
-        return number
-
-    def int32(self) -> int:
-        number: int
-        (number,) = INT32.unpack(self._take(INT32.size))
-        return number
-
-    def int64(self) -> int:
-        number: int
-        (number,) = INT64.unpack(self._take(INT64.size))
-        return number
-
-    def _varint(self) -> int:
-        number = 0
-        for place in range(5):
-            (byte,) = self._take(1)
-            number |= (byte & 0x7F) << 7 * place
-            if byte < 0x80:
-                return number
-        raise self._corrupt("a number of more than 5 bytes")
-
-    def _length(self, read: Callable[[], int]) -> int:
-        return self._varint() - 1 if self._flexible else read()
-
-    def nullable_string(self) -> str | None:
-        size = self._length(self.int16)
-        if size == -1:
-            return None
-        try:
-            return self._take(size).decode()
-        except UnicodeDecodeError:
-            raise self._corrupt("a string that is not UTF-8") from None
-
-    def string(self) -> str:
-        text = self.nullable_string()
-        if text is None:
-            raise self._corrupt("null where a string must be")
-        return text
-
-    def bytes_(self) -> bytes:
-        return self._take(self._length(self.int32))
-
-    def array(self, read: Callable[[], Item]) -> tuple[Item, ...]:
-        count = self._length(self.int32)
-        if count < 0:
-            raise self._corrupt(f"an array of {count}")
-        return tuple(read() for _ in range(count))
-
-    def tagged_fields(self) -> Iterable[tuple[int, bytes]]:
-        """The tagged fields; none before the flexible versions."""
-        if not self._flexible:
-            return ()
-        return [(self._varint(), self._take(self._varint())) for _ in range(self._varint())]

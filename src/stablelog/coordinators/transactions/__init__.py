@@ -1,1 +1,1 @@
-"""Who decides transactions: producers, their epochs, and what becomes of what they have written."""
+"""Transaction coordinator: producers, their epochs, and the outcome of their transactions."""

@@ -1,7 +1,7 @@
-"""What does the transaction coordinator say: its decisions, orders and answers.
+"""Decisions of the transaction coordinator: records, marker orders and responses.
 
-A decision is carried out in three steps, by whoever asked for it: its records go into the commit log; when they,
-and all that was put there before, are durable, its markers go into the partitions; then its answer may be given.
+The broker carries a decision out in three steps. It appends the records to the commit log. When they and all earlier
+records are durable, it writes the markers to the partitions. Then it sends the response.
 """
 
 from collections.abc import Mapping
@@ -11,13 +11,14 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
+from stablelog.coordinators.record_fields import Record
 from stablelog.coordinators.transactions.log_ends import NO_ENDS, LogEnd
-from stablelog.coordinators.transactions.records import NO_EPOCH, NO_PRODUCER_ID, Record
+from stablelog.coordinators.transactions.transaction import NO_EPOCH, NO_PRODUCER_ID
 from stablelog.types import TopicPartition
 
 Answer = TypeVar("Answer")
 
-REPAIR: Final = ""  # instead of a transactional id: an order that completes no transaction
+REPAIR: Final = ""  # In place of a transactional id: an order that completes no transaction.
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +26,13 @@ class TransactionConfig:
     """The coordinator's settings.
 
     Attributes:
-        transaction_timeout_ms_max: the longest timeout a producer may ask for (`transaction.max.timeout.ms`).
-        transactional_id_expiration_ms: after so long without use an id is forgotten
+        transaction_timeout_ms_max: the longest timeout that a producer may ask for (`transaction.max.timeout.ms`).
+        transactional_id_expiration_ms: the time without use after which an id is forgotten
             (`transactional.id.expiration.ms`).
         two_phase_commit_enable: whether transactions may outlive their producers
             (`transaction.two.phase.commit.enable`).
-        strict: whether the first dialect is refused (`stablelog.transaction.strict`). In it, an EndTxn that was
-            delayed in the network can end the producer's next transaction; no broker can tell.
+        strict: whether TV1 is refused (`stablelog.transaction.strict`). With TV1, an EndTxn that was delayed in the
+            network can end the producer's next transaction; a broker cannot detect it.
     """
 
     transaction_timeout_ms_max: int = 15 * 60 * 1000
@@ -41,13 +42,13 @@ class TransactionConfig:
 
 
 class OpenTransaction(NamedTuple):
-    """An open transaction that was found in a partition.
+    """A transaction that is open in a partition.
 
     Attributes:
-        producer_id: of its records.
-        producer_epoch: of its records.
-        first_offset: of its first record; -1 if not known.
-        leader_epoch: of the batch with that record; -1 if not known.
+        producer_id: producer id of its records.
+        producer_epoch: producer epoch of its records.
+        first_offset: offset of its first record; -1 if unknown.
+        leader_epoch: leader epoch of the batch with that record; -1 if unknown.
     """
 
     producer_id: int
@@ -57,21 +58,22 @@ class OpenTransaction(NamedTuple):
 
 
 class MarkerOrder(NamedTuple):
-    """Write this marker into these partitions.
+    """An order to write one marker into partitions.
 
     Attributes:
-        transactional_id: whose `markers_done` is to be reported; empty (`REPAIR`) if nobody's is.
-        producer_id: of the marker.
-        producer_epoch: of the marker; the transaction's records may have a lower one.
-        type: how the transaction ended.
+        transactional_id: the id for which the broker calls `markers_done`; `REPAIR` if it calls it for none.
+        producer_id: producer id of the marker.
+        producer_epoch: producer epoch of the marker; the transaction's records may have a lower one.
+        type: commit or abort.
         group: the transaction group.
-        commit_sequence: number of the commit (g); -1 for an abort.
-        coordinator_epoch: of the coordinator.
-        partitions: where to.
+        commit_sequence: the commit sequence (g); -1 for an abort.
+        coordinator_epoch: epoch of the coordinator.
+        partitions: the partitions that get the marker.
         transaction_version: 2 if the marker's epoch must be above that of the records.
-        transaction_epoch: of the records that the marker ends.
+        transaction_epoch: producer epoch of the records that the marker ends.
         ends: where the partitions ended at the decision, if the marker has the epoch of the records.
-        settled_epoch: what the producer began with this epoch under a lower leader epoch was over before.
+        settled_epoch: a leader epoch: transactions with this producer epoch that began under a lower one were over
+            before the decision.
         repeated: whether the decision was made before the last start.
     """
 
@@ -107,7 +109,7 @@ class MarkerOrder(NamedTuple):
         if self.transaction_epoch != self.producer_epoch:
             return True
         if self.transactional_id != REPAIR and not self.repeated:
-            return True  # the producer begins nothing before the markers of a new decision are written
+            return True  # The producer begins nothing before the markers of a new decision are written.
         end = self.ends.get(target)
         if end is None:
             return False
@@ -120,12 +122,12 @@ class MarkerOrder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[Answer]):
-    """What is to be done, in this order.
+    """A decision of the coordinator. The broker carries out its parts in this order.
 
     Attributes:
-        records: for the commit log, all in one batch: all of them are kept in a crash, or none.
+        records: for the commit log, in one batch: a crash keeps or loses all of them.
         markers: for the partitions, once the records are durable.
-        answer: to be given once the records, and all earlier ones, are durable and the markers are written.
+        answer: sent once the records, and all earlier ones, are durable and the markers are written.
     """
 
     answer: Answer
@@ -133,8 +135,25 @@ class Decision(Generic[Answer]):
     markers: list[MarkerOrder] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The records and markers of a decision that is being made.
+
+    Attributes:
+        now_ms: broker time.
+    """
+
+    now_ms: int
+    records: list[Record] = field(default_factory=list)
+    markers: list[MarkerOrder] = field(default_factory=list)
+
+    def decision(self, answer: Answer) -> Decision[Answer]:
+        """Complete the decision with its answer."""
+        return Decision(answer, self.records, self.markers)
+
+
 class InitAnswer(NamedTuple):
-    """To InitProducerId. The ongoing transaction is the one that was kept, -1 if there is none."""
+    """Answer to InitProducerId. The ongoing transaction is the one that was kept; -1 if there is none."""
 
     error: ErrorCode = ErrorCode.none
     producer_id: int = NO_PRODUCER_ID
@@ -144,7 +163,7 @@ class InitAnswer(NamedTuple):
 
 
 class EndAnswer(NamedTuple):
-    """To EndTxn. In the second dialect with what the producer has to show from now on, -1 in the first."""
+    """Answer to EndTxn. With TV2 it has the identity of the producer's next requests; with TV1 -1."""
 
     error: ErrorCode = ErrorCode.none
     producer_id: int = NO_PRODUCER_ID
@@ -152,43 +171,8 @@ class EndAnswer(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A transactional id in a list. See `Description`."""
+    """A transactional id in a list. `state` is Kafka's name of its state."""
 
     transactional_id: str
     producer_id: int
     state: str
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """A transactional id, for people.
-
-    Attributes:
-        transactional_id: the id.
-        state: Kafka's name of the state.
-        producer_id: of the open or last transaction.
-        producer_epoch: of it.
-        client_producer_id: what the producer that holds the id has to show; differs for a kept transaction.
-        client_producer_epoch: likewise.
-        timeout_ms: how long a transaction may be open; 2147483647 for ever.
-        start_ms: when the open transaction began; -1 if none is open.
-        update_ms: when the state last changed.
-        partitions: of the open transaction.
-        transaction_version: the producer's dialect.
-        commit_sequence: of the last commit (g), if the last transaction was one; -1 otherwise.
-        is_two_phase: whether the transaction is never timed out.
-    """
-
-    transactional_id: str
-    state: str
-    producer_id: int
-    producer_epoch: int
-    client_producer_id: int
-    client_producer_epoch: int
-    timeout_ms: int
-    start_ms: int
-    update_ms: int
-    partitions: frozenset[TopicPartition]
-    transaction_version: int
-    commit_sequence: int
-    is_two_phase: bool

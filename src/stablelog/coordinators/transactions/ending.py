@@ -1,8 +1,7 @@
-"""How does a transaction end: with which epoch, which number and which markers?
+"""The end of a transaction: its epoch, commit sequence and markers.
 
-A decision is one record. It holds the outcome, the commit's number and the identity of the producer's next
-transaction; everything that follows (markers, answers, what to say when asked again) can be read from it, also
-after a restart.
+A decision is one record. It holds the outcome, the commit sequence and the identity of the producer's next transaction.
+Markers, responses and the answers to repeated requests follow from it, also after a restart.
 
 Source: KIP-98, KIP-890, KIP-939.
 """
@@ -11,31 +10,30 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from stablelog.batch.markers import MarkerType
-from stablelog.coordinators.transactions.decisions import REPAIR, MarkerOrder, OpenTransaction
+from stablelog.coordinators.record_fields import Record
+from stablelog.coordinators.transactions.decisions import REPAIR, Draft, MarkerOrder, OpenTransaction
 from stablelog.coordinators.transactions.log_ends import NO_ENDS, OFFSET_UNKNOWN, LogEnds, in_order
-from stablelog.coordinators.transactions.records import (
+from stablelog.coordinators.transactions.states import Event, State, next_state
+from stablelog.coordinators.transactions.table import TransactionTable
+from stablelog.coordinators.transactions.transaction import (
     NO_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    TV1,
     Identity,
-    Record,
     Transaction,
 )
-from stablelog.coordinators.transactions.states import Event, State, next_state
-from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import child_of
 
-EPOCH_MAX: Final = 2**15 - 1  # of a marker
-CLIENT_EPOCH_MAX: Final = EPOCH_MAX - 1  # so that whoever has it can still be fenced
-FIRST_DIALECT: Final = 1
-SECOND_DIALECT: Final = 2
+EPOCH_MAX: Final = 2**15 - 1  # Of a marker.
+CLIENT_EPOCH_MAX: Final = EPOCH_MAX - 1  # One less, so that a client with this epoch can still be fenced.
 
 EndOffsets = Callable[[Sequence[TopicPartition]], Sequence[int]]
 
 
 def ends_unknown(partitions: Sequence[TopicPartition]) -> Sequence[int]:
-    """Where partitions end, for those who cannot know."""
+    """Return the end offsets of partitions for a caller that does not know them."""
     return [OFFSET_UNKNOWN] * len(partitions)
 
 
@@ -45,8 +43,8 @@ class Ending:
     Args:
         table: the group's transactional ids.
         group: the transaction group.
-        coordinator_epoch: travels with the markers.
-        end_offsets: end offsets of partitions now; OFFSET_UNKNOWN for one of which it is not known.
+        coordinator_epoch: epoch of the coordinator, for the markers.
+        end_offsets: returns the end offsets of partitions now; OFFSET_UNKNOWN where it is unknown.
     """
 
     def __init__(
@@ -62,16 +60,16 @@ class Ending:
         self._end_offsets = end_offsets
 
     def raised(self, client: Identity, records: list[Record]) -> Identity:
-        """The identity after this one: the next epoch, or a new id once the epochs have run out."""
+        """Return the identity after this one: the next epoch, or a new id if the epochs have run out."""
         if client.producer_epoch < CLIENT_EPOCH_MAX:
             return Identity(client.producer_id, client.producer_epoch + 1)
         return Identity(self._table.take_producer_id(records), 0)
 
     def first_identity(self, transactional_id: str, records: list[Record]) -> Identity:
-        """The identity of a transactional id that is not known yet, with the record that it may need.
+        """Return the identity of an unknown transactional id, and add the record that it may need.
 
-        A child of a joint commit gets the producer id of a forgotten child, under an epoch that nobody has had, or a
-        new one if there is none or its epochs have run out. Any other transactional id gets a new one.
+        A child of a joint commit gets the producer id of a forgotten child, under a new epoch, or a new producer id if
+        there is none or its epochs have run out. Any other transactional id gets a new producer id.
         """
         spare = self._table.take_spare_identity() if child_of(transactional_id) is not None else None
         if spare is None:
@@ -83,33 +81,34 @@ class Ending:
         transactional_id: str,
         txn: Transaction,
         state: State,
-        records: list[Record],
+        draft: Draft,
         *,
         version: int,
         raise_epoch: bool,
         owner_may_ask: bool,
         commit_sequence: int | None = None,
-        now_ms: int,
-    ) -> tuple[Transaction, list[MarkerOrder]]:
-        """Decide the transaction: one record, with the commit's number, and the markers that follow from it.
+    ) -> Transaction:
+        """Decide the transaction: one record, and the order for its markers.
 
         Args:
-            transactional_id: whose transaction.
+            transactional_id: the transactional id.
             txn: its state.
-            state: what follows: decided, or complete if there is nothing to mark.
-            records: takes the decision's records.
-            version: the dialect in which it was asked for.
+            state: the next state: decided, or complete if there is nothing to mark.
+            draft: gets the records and the order.
+            version: the transaction version of the request.
             raise_epoch: whether the producer's epoch ends with the transaction.
-            owner_may_ask: whether a producer that shows the old epoch may be told the new one.
-            commit_sequence: of a commit that has its number already, because others share it.
-            now_ms: broker time.
+            owner_may_ask: whether a request with the old epoch is answered with the new one.
+            commit_sequence: the sequence of a commit that shares it with others; None for a new one.
+
+        Returns:
+            The new state.
         """
         client = txn.client
-        successor = self.raised(client, records) if raise_epoch else client
+        successor = self.raised(client, draft.records) if raise_epoch else client
         same_id = successor.producer_id == txn.producer_id
         if same_id:
             marker_epoch = successor.producer_epoch
-        else:  # above every epoch that anyone has had under the id
+        else:  # It is above all epochs that the producer id has had.
             marker_epoch = 1 + (client if client.producer_id == txn.producer_id else txn).producer_epoch
         assert txn.producer_epoch <= marker_epoch <= EPOCH_MAX
         assert marker_epoch > txn.producer_epoch or not raise_epoch
@@ -127,12 +126,12 @@ class Ending:
             txn.timeout_ms,
             state,
             txn.partitions,
-            update_ms=now_ms,
-            start_ms=txn.start_ms if txn.state is State.ONGOING else now_ms,
+            update_ms=draft.now_ms,
+            start_ms=txn.start_ms if txn.state is State.ONGOING else draft.now_ms,
             previous_producer_id=previous_producer_id,
             last_producer_epoch=last_producer_epoch,
             next_producer_id=NO_PRODUCER_ID if same_id else successor.producer_id,
-            # Kafka writes an epoch only beside a kept transaction's; where the epochs ran out it means 0.
+            # Kafka writes an epoch only for a kept transaction. If the epochs ran out, a missing epoch means 0.
             next_producer_epoch=successor.producer_epoch if txn.is_kept and not same_id else NO_EPOCH,
             transaction_version=version,
             commit_sequence=commit_sequence,
@@ -140,18 +139,20 @@ class Ending:
             ends=self._ends(txn) if marker_epoch == txn.producer_epoch else NO_ENDS,
             settled_epoch=txn.settled_epoch,
         )
-        if not state.is_decided:
-            value = completed(value, state, now_ms)
-        self._table.put(transactional_id, value, records)
-        return value, [self.order(transactional_id, value)] if state.is_decided else []
+        if state.is_decided:
+            draft.markers.append(self.order(transactional_id, value))
+        else:
+            value = completed(value, state, draft.now_ms)
+        self._table.put(transactional_id, value, draft.records)
+        return value
 
     def _ends(self, txn: Transaction) -> LogEnds:
-        # In order: thousands of partitions are found in half the time where neighbours follow each other.
+        # In order: for thousands of partitions the lookup takes half the time if partitions of a topic follow each other.
         partitions = in_order(txn.partitions)
         return LogEnds.under(self._coordinator_epoch, partitions, self._end_offsets(partitions))
 
     def order(self, transactional_id: str, txn: Transaction) -> MarkerOrder:
-        """The markers of a decided transaction."""
+        """Return the order for the markers of a decided transaction."""
         assert txn.state.is_decided
         return MarkerOrder(
             transactional_id=transactional_id,
@@ -173,56 +174,43 @@ class Ending:
         transactional_id: str,
         txn: Transaction,
         event: Event,
-        records: list[Record],
+        draft: Draft,
         *,
         raise_epoch: bool = True,
         owner_may_ask: bool,
         commit_sequence: int | None = None,
-        now_ms: int,
-    ) -> list[MarkerOrder]:
-        """End the open transaction without its producer's asking, in the dialect that it was begun in: see `decide`.
+    ) -> None:
+        """End the open transaction without a request of its producer, in its own transaction version: see `decide`.
 
         Raises:
-            Refused: none is open. Nothing was changed.
+            Refused: no transaction is open. Nothing has changed.
         """
         state = next_state(txn.state, event)
         assert state is not None
-        _, markers = self.decide(
+        self.decide(
             transactional_id,
             txn,
             state,
-            records,
+            draft,
             version=txn.transaction_version,
             raise_epoch=raise_epoch,
             owner_may_ask=owner_may_ask,
             commit_sequence=commit_sequence,
-            now_ms=now_ms,
         )
-        return markers
 
-    def fence(
-        self,
-        transactional_id: str,
-        txn: Transaction,
-        records: list[Record],
-        *,
-        owner_may_ask: bool,
-        now_ms: int,
-    ) -> list[MarkerOrder]:
+    def fence(self, transactional_id: str, txn: Transaction, draft: Draft, *, owner_may_ask: bool) -> None:
         """Abort the open transaction with an epoch that its producer does not have.
 
         Raises:
-            Refused: none is open. Nothing was changed.
+            Refused: no transaction is open. Nothing has changed.
         """
-        return self.end(
-            transactional_id, txn, Event.FENCE, records, owner_may_ask=owner_may_ask, now_ms=now_ms
-        )
+        self.end(transactional_id, txn, Event.FENCE, draft, owner_may_ask=owner_may_ask)
 
     def abort_of_unknown(self, target: TopicPartition, found: OpenTransaction) -> MarkerOrder:
-        """An abort for what nobody can go on with.
+        """Return the order to abort a transaction that no producer can continue.
 
-        Its epoch is higher than that of the records, so that late writes are refused, unless the same epoch is
-        still somebody's.
+        Its epoch is higher than that of the records, so that the partition refuses late writes. If a producer still has
+        the epoch of the records, the order has the same epoch.
         """
         epoch = min(found.producer_epoch + 1, EPOCH_MAX)
         transactional_id = self._table.owner(found.producer_id)
@@ -238,13 +226,13 @@ class Ending:
             commit_sequence=NO_SEQUENCE,
             coordinator_epoch=self._coordinator_epoch,
             partitions=frozenset({target}),
-            transaction_version=FIRST_DIALECT,
+            transaction_version=TV1,
             transaction_epoch=found.producer_epoch,
         )
 
 
 def completed(txn: Transaction, state: State, now_ms: int) -> Transaction:
-    """A decided transaction with all its markers: what remains is what its producer may ask for again."""
+    """Return a decided transaction with all its markers. It keeps what answers to repeated requests need."""
     assert state.is_complete
     return Transaction(
         *txn.client,

@@ -1,8 +1,8 @@
-"""Transactional ids without an open transaction: nearly all of them, so each costs little memory.
+"""Transactional ids without an open transaction, in little memory.
 
-Such an id is kept as the bytes of its record, about 65 of them, and decoded when it is asked for. Those that were used
-last are kept decoded, too. The ids stand in the order of their last use, so that the longest unused come first and no
-queue has to say when each expires.
+Nearly all transactional ids are idle. An idle id is kept as the value of its record, about 65 bytes, and decoded when it
+is needed. The ids that were used last are also kept decoded. The ids stand in the order of their last use, so the ids
+that expire first come first, without a queue of deadlines.
 """
 
 from collections import OrderedDict
@@ -13,17 +13,17 @@ from typing import Final
 from stablelog.coordinators.transactions.log_ends import NO_ENDS
 from stablelog.coordinators.transactions.records import (
     IdleHead,
-    Transaction,
     decode_transaction,
     encode_transaction,
     read_idle_head,
 )
+from stablelog.coordinators.transactions.transaction import Transaction
 
-DECODED_MAX: Final = 1000  # ids that are kept decoded
+DECODED_MAX: Final = 1000  # Ids that are kept decoded.
 
 
 class IdleIds:
-    """The transactional ids without an open transaction, the longest unused first."""
+    """The transactional ids without an open transaction, in the order of their last use."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
@@ -39,11 +39,8 @@ class IdleIds:
     def get(self, transactional_id: str) -> Transaction | None:
         """The state of an id; None if it is not here."""
         txn = self._decoded.get(transactional_id)
-        if txn is None:
-            value = self._values.get(transactional_id)
-            if value is None:
-                return None
-            txn = decode_transaction(value)
+        if txn is None and transactional_id in self._values:
+            txn = decode_transaction(self._values[transactional_id])
             self._keep_decoded(transactional_id, txn)
         return txn
 
@@ -57,7 +54,7 @@ class IdleIds:
         Args:
             transactional_id: the id.
             txn: its state, without an open transaction.
-            value: of its record.
+            value: the value of its record.
         """
         assert not txn.state.is_open
         self.put_encoded(transactional_id, value)
@@ -66,57 +63,50 @@ class IdleIds:
         self._keep_decoded(transactional_id, txn)
 
     def put_encoded(self, transactional_id: str, value: bytes) -> None:
-        """The same, with its record only."""
+        """Add an id that is not here, without keeping it decoded."""
         assert transactional_id not in self._values
         self._values[transactional_id] = value
 
     def remove(self, transactional_id: str) -> bool:
-        """Take an id out. Returns whether it was here."""
+        """Remove an id. Returns whether it was here."""
         self._decoded.pop(transactional_id, None)
         return self._values.pop(transactional_id, None) is not None
 
-    def oldest(self, count_max: int) -> list[tuple[str, IdleHead]]:
-        """The longest unused ids, at most so many."""
-        return [(key, read_idle_head(value)) for key, value in islice(self._values.items(), count_max)]
+    def oldest(self, count_max: int) -> Iterator[tuple[str, IdleHead]]:
+        """The ids whose last use is the oldest, at most `count_max`."""
+        return ((key, read_idle_head(value)) for key, value in list(islice(self._values.items(), count_max)))
 
     def head(self, transactional_id: str) -> IdleHead | None:
-        """What can be read of an id without decoding its record; None if it is not here."""
+        """The fields of an id that can be read without decoding its record; None if it is not here."""
         value = self._values.get(transactional_id)
         return None if value is None else read_idle_head(value)
-
-    def heads(self) -> Iterator[tuple[str, IdleHead]]:
-        """All ids, with what can be read without decoding the record."""
-        for transactional_id, value in self._values.items():
-            yield transactional_id, read_idle_head(value)
 
     # -- start -------------------------------------------------------------------------------------------------
 
     def sort(self) -> None:
-        """Put the ids into the order of their last use: a log may have them in another."""
+        """Put the ids into the order of their last use. A log may have them in another order."""
         self._values = dict(sorted(self._values.items(), key=lambda item: read_idle_head(item[1]).update_ms))
 
     def clamp_times(self, now_ms: int) -> None:
-        """Make times after `now_ms` into `now_ms`."""
-        assert not self._decoded, "nothing has been asked for before the times are right"
+        """Change times after `now_ms` to `now_ms`."""
+        assert not self._decoded, "an id was read before its times were right"
         for transactional_id, value in self._values.items():
             if (txn := decode_transaction(value)).latest_ms > now_ms:
                 self._values[transactional_id] = encode_transaction(txn.clamped(now_ms))
 
     def index_owners(self) -> None:
-        """Make `owner` fast for the ids that are here now, until `drop_owner_index`: about 100 bytes for each."""
-        self._owners = {head.producer_id: transactional_id for transactional_id, head in self.heads()}
+        """Make `owner` fast until `drop_owner_index`. The index takes about 100 bytes for each id."""
+        self._owners = {read_idle_head(value).producer_id: key for key, value in self._values.items()}
 
     def drop_owner_index(self) -> None:
-        """Give the memory of the index back."""
+        """Free the memory of the index."""
         self._owners = None
 
     def owner(self, producer_id: int) -> str | None:
-        """The id that a producer id belongs to. Looks at every id, unless there is an index."""
-        if self._owners is None:
-            return next((key for key, head in self.heads() if head.producer_id == producer_id), None)
-        found = self._owners.get(producer_id)
-        value = None if found is None else self._values.get(found)
-        return found if value is not None and read_idle_head(value).producer_id == producer_id else None
+        """The id that has a producer id; None if there is none. Without the index it reads the heads of all ids."""
+        candidates = self._values if self._owners is None else [self._owners.get(producer_id, "")]
+        heads = ((key, self.head(key)) for key in candidates)
+        return next((key for key, head in heads if head and head.producer_id == producer_id), None)
 
     def _keep_decoded(self, transactional_id: str, txn: Transaction) -> None:
         self._decoded[transactional_id] = txn
@@ -125,7 +115,7 @@ class IdleIds:
 
 
 def idle_value(txn: Transaction, value: bytes) -> bytes:
-    """The value to keep for a record that was read: the same, if `read_idle_head` can read it."""
+    """Return the value to keep for a record that was read: the same, if `read_idle_head` can read it."""
     if value[1] == 1 and not txn.partitions:
         return value
     return encode_transaction(txn._replace(partitions=frozenset(), ends=NO_ENDS))

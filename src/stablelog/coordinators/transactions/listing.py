@@ -1,7 +1,8 @@
-"""Which transactional ids does someone want to see?
+"""Filters of ListTransactions: names of states and patterns of transactional ids.
 
-Patterns come from clients and are matched by Python's `re`, which can be made to run for ever. So only patterns
-are taken that cannot: no repeated group, no back reference, at most two open-ended repetitions.
+Patterns come from clients and are matched by Python's `re`, which takes unlimited time for some patterns. So only
+patterns are accepted that cannot take long: without repeated groups and back references, and with at most two
+repetitions without an upper limit.
 
 Source: KIP-664, KIP-994, KIP-1152.
 """
@@ -12,26 +13,27 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.transactions.states import KAFKA_ONLY_LABELS, LABELS, State
+from stablelog.coordinators.transactions.states import State
 from stablelog.errors import Refused
 
 PATTERN_SIZE_MAX: Final = 255
 OPEN_REPETITIONS_MAX: Final = 2
+KAFKA_ONLY_LABELS: Final = frozenset({"Dead", "PrepareEpochFence"})
 
-_STATES: Final = {label: state for state, label in LABELS.items()}
+_STATES: Final = {state.label: state for state in State}
 
 
 def states_named(labels: Collection[str]) -> tuple[set[State], list[str]]:
-    """The states with these names, and the names that are no state."""
+    """Return the states with these names, and the names that are not Kafka's name of a state."""
     known = {_STATES[label] for label in labels if label in _STATES}
     return known, [label for label in labels if label not in _STATES and label not in KAFKA_ONLY_LABELS]
 
 
 def id_matcher(pattern: str | None) -> Callable[[str], bool]:
-    """A test of whether a whole transactional id matches. No pattern, or an empty one, matches every id.
+    """Make a test of whether a whole transactional id matches. No pattern, or an empty one, matches every id.
 
     Raises:
-        Refused: the pattern is none, or could take very long.
+        Refused: the pattern is not a regular expression, or could take very long.
     """
     if not pattern:
         return lambda _transactional_id: True
@@ -46,14 +48,14 @@ def id_matcher(pattern: str | None) -> Callable[[str], bool]:
 
 
 def _check_cost(pattern: str) -> None:
-    """Refuse what backtracking could take more than about the square of the id's length for."""
+    """Refuse a pattern for which backtracking could take more than about the square of the id's length."""
     if len(pattern) > PATTERN_SIZE_MAX:
         raise Refused(
             ErrorCode.invalid_regular_expression,
-            f"a pattern of {len(pattern)} characters; at most {PATTERN_SIZE_MAX}",
+            f"the pattern has {len(pattern)} characters; at most {PATTERN_SIZE_MAX} are allowed",
         )
-    plain = re.sub(r"\\[^\dgk]", "_", pattern)  # an escaped character is a character, \1 is not
-    plain = re.sub(r"\[\^?\]?[^]]*\]", "_", plain)  # and so is a class
+    plain = re.sub(r"\\[^\dgk]", "_", pattern)  # An escaped character is one character; \1 is a reference.
+    plain = re.sub(r"\[\^?\]?[^]]*\]", "_", plain)  # A class matches one character.
     repetitions = len(re.findall(r"[*+]|\{\d*,\d*\}", plain))
     if "\\" in plain or "(?" in plain or re.search(r"\)[*+{]", plain) or repetitions > OPEN_REPETITIONS_MAX:
         raise Refused(

@@ -1,7 +1,7 @@
 """The ends of a transaction's partitions at its decision.
 
-A transaction can have thousands of partitions, and its decision is made in one turn of the event loop. So the ends
-are kept as the commit log has them, in one string of bytes, and are looked up only after a start.
+A transaction can have thousands of partitions, and one turn of the event loop makes its decision. The ends are therefore
+kept as the commit log has them, in one byte string. They are looked up only after a start.
 
 Format: docs/formats.md, "Commit log".
 """
@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 from stablelog.errors import Corrupt
 from stablelog.types import TopicPartition
 
-OFFSET_UNKNOWN: Final = 2**63 - 1  # as an end: everything under the leader epoch lies before it
+OFFSET_UNKNOWN: Final = 2**63 - 1  # As an end: all offsets of the leader epoch are before it.
 
 END: Final = struct.Struct(
     ">"
@@ -25,21 +25,21 @@ END: Final = struct.Struct(
 
 
 class LogEnd(NamedTuple):
-    """Where a partition ended. Lost and rewritten offsets have another leader epoch, so no two ends are confused."""
+    """The end of a partition. An offset that a crash lost and that is written again has another leader epoch."""
 
     leader_epoch: int
     end_offset: int
 
 
 class LogEnds(Mapping[TopicPartition, LogEnd]):
-    """The ends of the partitions of one decision. Does not change.
+    """The ends of the partitions of one decision. Immutable.
 
     Args:
         partitions: in the order in which the decision's record names them.
-        content: an `END` for each.
+        content: an `END` for each partition.
 
     Raises:
-        Corrupt: there is not one end for each partition.
+        Corrupt: the number of ends is not the number of partitions.
     """
 
     __slots__ = ("_found", "content", "partitions")
@@ -57,12 +57,12 @@ class LogEnds(Mapping[TopicPartition, LogEnd]):
     def under(
         cls, leader_epoch: int, partitions: Sequence[TopicPartition], end_offsets: Iterable[int]
     ) -> "LogEnds":
-        """The partitions end at these offsets, all under one leader epoch."""
+        """Make the ends of partitions that end at these offsets, all under one leader epoch."""
         return cls(partitions, b"".join(map(partial(END.pack, leader_epoch), end_offsets)))
 
     @property
     def leader_epoch(self) -> int:
-        """The leader epoch of the first partition. There has to be one."""
+        """The leader epoch of the first partition. There must be a partition."""
         return LogEnd(*END.unpack_from(self.content)).leader_epoch
 
     def __getitem__(self, partition: TopicPartition) -> LogEnd:
@@ -85,5 +85,5 @@ NO_ENDS: Final = LogEnds((), b"")
 
 
 def in_order(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """The partitions in the order in which they are written: sorted. Two sorts by one field take less time than one by both."""
+    """Sort partitions into the order in which they are written. Two sorts by one field are faster than one by both."""
     return sorted(sorted(partitions, key=itemgetter(1)), key=itemgetter(0))

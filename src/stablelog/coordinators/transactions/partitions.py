@@ -1,7 +1,7 @@
-"""Which partitions are part of a transaction: those that were asked for, and those where a crash has left it open?
+"""The partitions of a transaction: those that its producer added, and those where a crash has left it open.
 
-The second need care. Markers and commit log are made durable apart, so that a partition that has been opened may hold a
-transaction that its coordinator takes for complete, or has never heard of. `Comparison` says of each what becomes of it.
+Markers and the commit log become durable separately. So an opened partition may have an open transaction that the
+coordinator believes to be complete, or does not know. `Reconciliation` decides what becomes of each.
 
 Source: docs/decisions/0003-transactions.md, "Markers that a crash took back".
 """
@@ -10,12 +10,18 @@ from collections.abc import Sequence
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.transactions.decisions import REPAIR, Decision, MarkerOrder, OpenTransaction
+from stablelog.coordinators.transactions.decisions import (
+    REPAIR,
+    Decision,
+    Draft,
+    MarkerOrder,
+    OpenTransaction,
+)
 from stablelog.coordinators.transactions.ending import Ending
-from stablelog.coordinators.transactions.records import Record, Transaction
 from stablelog.coordinators.transactions.recovery import markers_for
 from stablelog.coordinators.transactions.states import Event, State, next_state
 from stablelog.coordinators.transactions.table import TransactionTable
+from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.errors import Refused
 from stablelog.types import TopicPartition
 
@@ -23,17 +29,17 @@ from stablelog.types import TopicPartition
 def with_partitions(
     transactional_id: str, txn: Transaction, wanted: frozenset[TopicPartition], version: int, now_ms: int
 ) -> Transaction:
-    """The transaction with these partitions, too; it begins with the first. The same object if it has them all.
+    """Return the transaction with more partitions. It begins with the first; the same object if it has them all.
 
     Args:
-        transactional_id: whose transaction.
+        transactional_id: the transactional id.
         txn: its state.
         wanted: the partitions.
-        version: the dialect in which they are asked for.
+        version: the transaction version of the request.
         now_ms: broker time.
 
     Raises:
-        Refused: in this state it takes none.
+        Refused: no partition can be added in this state.
     """
     state = next_state(txn.state, Event.ADD)
     assert state is State.ONGOING
@@ -59,8 +65,8 @@ def with_partitions(
     )
 
 
-class Comparison:
-    """Compares what is open in partitions with what the commit log says.
+class Reconciliation:
+    """Compares the open transactions of a partition with the commit log.
 
     Args:
         table: the group's transactional ids.
@@ -70,7 +76,7 @@ class Comparison:
     def __init__(self, table: TransactionTable, ending: Ending) -> None:
         self._table = table
         self._ending = ending
-        # Partitions to be added to an id's next transaction as soon as the last one is complete.
+        # By id: partitions of its next transaction. They are added when its last transaction is complete.
         self._adopted: dict[str, set[TopicPartition]] = {}
 
     def reconcile(
@@ -82,25 +88,24 @@ class Comparison:
         now_ms: int,
     ) -> Decision[None]:
         """See `TransactionCoordinator.reconcile`."""
+        draft = Draft(now_ms)
         history = self._table.history
-        past = history.take(target, lambda txn: self._ending.order(REPAIR, txn))
+        producer_ids = {txn.producer_id for txn in found} | {order.producer_id for order in held}
+        past = history.take(target, producer_ids, lambda txn: self._ending.order(REPAIR, txn))
         markers, unexplained = markers_for(target, found, past, held, history.end_rank)
-        records: list[Record] = []
-        aborts: list[MarkerOrder] = []
         for txn in unexplained:
             self._table.met_producer(txn.producer_id)
-            if not self._adopt(target, txn, records, now_ms=now_ms):
-                aborts.append(self._ending.abort_of_unknown(target, txn))
-        return Decision(None, records, aborts + markers)
+            if not self._adopt(target, txn, draft):
+                draft.markers.append(self._ending.abort_of_unknown(target, txn))
+        draft.markers.extend(markers)
+        return draft.decision(None)
 
     def take_adopted(self, transactional_id: str) -> frozenset[TopicPartition]:
-        """Partitions in which the id's next transaction was found, now that the last one is complete."""
+        """Take the partitions of the id's next transaction: its last transaction is complete."""
         return frozenset(self._adopted.pop(transactional_id, ()))
 
-    def _adopt(
-        self, target: TopicPartition, found: OpenTransaction, records: list[Record], *, now_ms: int
-    ) -> bool:
-        """Take what fits no decision for the current transaction of its producer, if it can be that."""
+    def _adopt(self, target: TopicPartition, found: OpenTransaction, draft: Draft) -> bool:
+        """Take an open transaction without a decision as its producer's current one. Returns False if it cannot be."""
         transactional_id = self._table.owner(found.producer_id)
         if transactional_id is None:
             return False
@@ -108,25 +113,28 @@ class Comparison:
         assert txn is not None
         shown = (found.producer_id, found.producer_epoch)
         if 0 <= found.leader_epoch < txn.settled_epoch:
-            return False  # of an earlier transaction, which was decided without it
+            return False  # It belongs to an earlier transaction, which was decided without it.
         if txn.state is State.ONGOING:
             if shown != (txn.producer_id, txn.producer_epoch):
                 return False
             if target not in txn.partitions:
-                self._table.put(transactional_id, txn._replace(partitions=txn.partitions | {target}), records)
+                value = txn._replace(partitions=txn.partitions | {target})
+                self._table.put(transactional_id, value, draft.records)
             return True
         if txn.state.is_decided:
             return self._adopt_later(transactional_id, txn, target, found)
         if shown != txn.client:
             return False
-        value = with_partitions(transactional_id, txn, frozenset({target}), txn.transaction_version, now_ms)
-        self._table.put(transactional_id, value, records)
+        value = with_partitions(
+            transactional_id, txn, frozenset({target}), txn.transaction_version, draft.now_ms
+        )
+        self._table.put(transactional_id, value, draft.records)
         return True
 
     def _adopt_later(
         self, transactional_id: str, txn: Transaction, target: TopicPartition, found: OpenTransaction
     ) -> bool:
-        """The producer's last transaction is decided: what is open is that one, or the next."""
+        """The producer's last transaction is decided: the open transaction is that one, or the next."""
         shown = (found.producer_id, found.producer_epoch)
         if not self._table.is_repeated(transactional_id):
             # Decided since the start: its marker is on the way, or it was decided without these records.

@@ -1,31 +1,31 @@
-"""With which code is a producer refused, in words that its version of the protocol knows?"""
+"""Error codes and messages with which the coordinator refuses a producer, in the codes that the request's version has."""
 
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.transactions.records import Identity, Transaction
+from stablelog.coordinators.transactions.transaction import Identity, Transaction
 from stablelog.errors import Refused
 
-INIT_KNOWS_FENCED: Final = 4  # PRODUCER_FENCED from this version on, INVALID_PRODUCER_EPOCH below
-TXN_KNOWS_FENCED: Final = 2  # the same for AddPartitionsToTxn, AddOffsetsToTxn and EndTxn
-PRODUCE_KNOWS_ABORTABLE: Final = 11  # TRANSACTION_ABORTABLE from this version of Produce on
+INIT_KNOWS_FENCED: Final = 4  # PRODUCER_FENCED from this version on, INVALID_PRODUCER_EPOCH below.
+TXN_KNOWS_FENCED: Final = 2  # The same for AddPartitionsToTxn, AddOffsetsToTxn and EndTxn.
+PRODUCE_KNOWS_ABORTABLE: Final = 11  # TRANSACTION_ABORTABLE from this version of Produce on.
 
 
 def without_fenced(code: ErrorCode) -> ErrorCode:
-    """The code for a request whose answer never says PRODUCER_FENCED."""
+    """Return the code for a response that never has PRODUCER_FENCED."""
     return ErrorCode.invalid_producer_epoch if code is ErrorCode.producer_fenced else code
 
 
 def for_version(code: ErrorCode, api_version: int, knows_fenced: int) -> ErrorCode:
-    """The code for a request whose answer says PRODUCER_FENCED from version `knows_fenced` on."""
+    """Return the code for a response that has PRODUCER_FENCED from version `knows_fenced` on."""
     return code if api_version >= knows_fenced else without_fenced(code)
 
 
 def for_produce(code: ErrorCode, produce_version: int | None) -> ErrorCode:
-    """The code for an answer to Produce; unchanged if the version is None.
+    """Return the code for a response to Produce; unchanged if the version is None.
 
-    Producers of the first dialect try again only after errors that replication can cause.
+    Producers with TV1 retry only after errors that replication can cause.
     """
     if produce_version is None:
         return code
@@ -37,7 +37,7 @@ def for_produce(code: ErrorCode, produce_version: int | None) -> ErrorCode:
 
 
 def fenced(transactional_id: str, shown: Identity, txn: Transaction) -> Refused:
-    """The producer had the id, but its epoch is not the current one."""
+    """Refuse a producer that had the id; its epoch is not the current one."""
     return Refused(
         ErrorCode.producer_fenced,
         f"{transactional_id}: producer {shown.producer_id} with epoch {shown.producer_epoch} was fenced; "
@@ -46,7 +46,7 @@ def fenced(transactional_id: str, shown: Identity, txn: Transaction) -> Refused:
 
 
 def mapping_lost(transactional_id: str, shown: Identity, txn: Transaction) -> Refused:
-    """The id belongs to another producer id."""
+    """Refuse a producer id: the transactional id belongs to another one."""
     return Refused(
         ErrorCode.invalid_producer_id_mapping,
         f"{transactional_id} belongs to producer {txn.client.producer_id}, not {shown.producer_id}",
@@ -54,17 +54,17 @@ def mapping_lost(transactional_id: str, shown: Identity, txn: Transaction) -> Re
 
 
 def turned_away(transactional_id: str) -> Refused:
-    """A partition was refused to the transaction."""
+    """Refuse to commit a transaction that was refused a partition."""
     return Refused(
         ErrorCode.invalid_txn_state,
         f"the transaction of {transactional_id} was refused a partition: it can only be aborted",
     )
 
 
-def dialect_refused() -> Refused:
-    """A transaction of the first dialect, where only the second is allowed."""
+def tv1_refused() -> Refused:
+    """Refuse TV1, because the broker's settings allow only TV2."""
     return Refused(
         ErrorCode.policy_violation,
-        "stablelog.transaction.strict allows transactions of version 2 only (EndTxn v5, Produce v12): "
-        "use a client that speaks it, or turn the setting off",
+        "stablelog.transaction.strict allows only transaction version 2 (EndTxn v5, Produce v12): use a client that "
+        "supports it, or turn the setting off",
     )

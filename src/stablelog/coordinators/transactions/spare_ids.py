@@ -1,62 +1,58 @@
-"""Producer ids of forgotten children of joint commits, for the children that come next.
+"""Producer ids of forgotten children of joint commits, for later children.
 
-Each attempt of a Spark task is a child with a transactional id of its own. Without reuse each would take a new producer
-id, which every partition that it has written to remembers for a day.
+Each attempt of a Spark task is a child with its own transactional id. Without reuse each attempt would take a new
+producer id, which every partition that it has written to remembers for a day.
 
-A producer id goes from child A to child B only if all of this holds:
+A producer id passes from child A to child B only if all of this holds:
 
-1. The version of A, or a later one, is committed, and A is forgotten: every request that names A's transactional id is
-   refused, because its version is not above the last committed one.
+1. The version of A, or a later one, is committed, and A is forgotten. The coordinator therefore refuses every request
+   that names A's transactional id: its version is not above the last committed one.
 2. Every marker that the group had written when A was forgotten is durable, and no partition may lack a marker of the
-   producer id: no crash opens a transaction of A again.
-3. B gets a higher epoch than A, its markers and every answer to A have had. So no two holders ever show the same id and
-   epoch, and a request that shows A's is refused whatever transactional id it names.
+   producer id. So no crash opens a transaction of A again.
+3. B gets a higher epoch than A, its markers and every response to A have had. So two holders never have the same id and
+   epoch, and a request with A's identity is refused whatever transactional id it names.
 
-The ids are in memory only. A restart loses them, and new ids are taken.
+The ids are in memory only. A restart loses them, and the coordinator then takes new ids.
 
 Proof: docs/decisions/0016-producer-ids-of-children.md.
 """
 
-from array import array
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from stablelog.coordinators.transactions.records import Identity
+from stablelog.coordinators.transactions.transaction import Identity
 
-WAITING_MAX: Final = 100_000  # identities that wait for markers to be durable; others are dropped
+WAITING_MAX: Final = 100_000  # Identities that wait for durable markers; others are dropped.
 
 # Whether all markers written before a point in time are durable: True, False (not yet) or None (never).
 Barrier = Callable[[], bool | None]
 
 
 def durability_unknown() -> None:
-    """The barrier of a caller that does not know what is durable."""
+    """The barrier of a caller that does not know which markers are durable."""
 
 
 class SpareIds:
-    """Producer ids that no transactional id has, with the highest epoch that anyone has had under each."""
+    """Producer ids that no transactional id has, with the highest epoch of each."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Barrier, Identity]] = deque()
-        self._producer_ids = array("q")
-        self._epochs = array("h")
+        self._free: list[Identity] = []
 
     def release(self, identity: Identity, barrier: Barrier) -> None:
-        """Add an identity that nobody holds any more. It can be taken once its barrier is True."""
+        """Add an identity that has no holder. It can be taken once its barrier returns True."""
         self._admit()
         if len(self._waiting) < WAITING_MAX:
             self._waiting.append((barrier, identity))
 
     def take(self) -> Identity | None:
-        """An identity whose producer id may get another holder, under a higher epoch; None if there is none."""
+        """Take an identity whose producer id may get another holder, under a higher epoch; None if there is none."""
         self._admit()
-        if not self._producer_ids:
-            return None
-        return Identity(self._producer_ids.pop(), self._epochs.pop())
+        return self._free.pop() if self._free else None
 
     def _admit(self) -> None:
-        """Take those out of the queue whose markers are durable, and drop those whose markers never will be."""
+        """Take the identities whose markers are durable from the queue; drop those whose markers never will be."""
         while self._waiting:
             barrier, identity = self._waiting[0]
             is_durable = barrier()
@@ -64,8 +60,7 @@ class SpareIds:
                 return
             self._waiting.popleft()
             if is_durable:
-                self._producer_ids.append(identity.producer_id)
-                self._epochs.append(identity.producer_epoch)
+                self._free.append(identity)
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._producer_ids)
+        return len(self._waiting) + len(self._free)

@@ -1,12 +1,12 @@
-"""Which states can a transactional id be in, and what may happen in each?
+"""States of a transactional id, and the events that change them.
 
-`TRANSITIONS` is the whole of it: for every state and every event either the state that follows or the code with
-which the event is refused. The coordinator asks `next_state` before it changes anything, so a refused event
-leaves everything as it was.
+`TRANSITIONS` is the complete table: for every state and every event it has either the next state or the error code with
+which the event is refused. The coordinator calls `next_state` before it changes anything, so a refused event changes
+nothing.
 
-The numbers and names of the states are Kafka's: they stand in the commit log and in DescribeTransactions. Kafka
-has two more: Dead (6), which is here the absence of the id, and PrepareEpochFence (7), which only Kafka's memory
-knows and which is here the event FENCE.
+The numbers and names of the states are Kafka's. The commit log and DescribeTransactions use them. Kafka has two more
+states: Dead (6), for which the id is absent here, and PrepareEpochFence (7), which exists only in Kafka's memory and is
+the event FENCE here.
 
 Source: KIP-98, KIP-360, KIP-890, KIP-939; docs/decisions/0003-transactions.md.
 """
@@ -21,7 +21,7 @@ from stablelog.errors import Refused
 
 
 class State(IntEnum):
-    """The state of a transactional id, by Kafka's number for it."""
+    """The state of a transactional id. The values are Kafka's numbers."""
 
     EMPTY = 0
     ONGOING = 1
@@ -32,59 +32,48 @@ class State(IntEnum):
 
     @property
     def label(self) -> str:
-        """Kafka's name for it."""
-        return LABELS[self]
+        """Kafka's name of the state, such as "PrepareCommit"."""
+        return self.name.title().replace("_", "")
 
     @property
     def is_decided(self) -> bool:
-        """Whether the outcome is durable, or will be before anyone hears of it, but markers are still to be written."""
+        """Whether the transaction is decided and its markers are not all written."""
         return self in (State.PREPARE_COMMIT, State.PREPARE_ABORT)
 
     @property
     def is_complete(self) -> bool:
-        """Whether the last transaction is over, markers and all."""
+        """Whether all markers of the last transaction are written."""
         return self in (State.COMPLETE_COMMIT, State.COMPLETE_ABORT)
 
     @property
     def is_open(self) -> bool:
-        """Whether a partition may hold records of the transaction that no marker has ended."""
+        """Whether a partition may contain records of the transaction that no marker has ended."""
         return self is State.ONGOING or self.is_decided
 
 
-LABELS: Final[Mapping[State, str]] = {
-    State.EMPTY: "Empty",
-    State.ONGOING: "Ongoing",
-    State.PREPARE_COMMIT: "PrepareCommit",
-    State.PREPARE_ABORT: "PrepareAbort",
-    State.COMPLETE_COMMIT: "CompleteCommit",
-    State.COMPLETE_ABORT: "CompleteAbort",
-}
-KAFKA_ONLY_LABELS: Final = frozenset({"Dead", "PrepareEpochFence"})
-
-
 class Event(Enum):
-    """What can happen to a transactional id."""
+    """An event for a transactional id. The value describes it in error messages."""
 
-    INIT = "a producer takes over the id"
-    KEEP = "a producer takes over the id and keeps the open transaction (KIP-939)"
-    ADD = "a partition becomes part of the transaction"
+    INIT = "a producer takes over the transactional id"
+    KEEP = "a producer takes over the transactional id and keeps the open transaction (KIP-939)"
+    ADD = "a partition is added to the transaction"
     COMMIT = "the producer commits"
     ABORT = "the producer aborts"
     ABORT_NOTHING = (
-        "a producer aborts without an open transaction: for a new epoch, or because it was turned away"
+        "a producer without an open transaction aborts: to get a new epoch, or because it was turned away"
     )
-    COMMIT_AGAIN = "the producer asks again for the commit that it asked for last"
-    ABORT_AGAIN = "the producer asks again for the abort that it asked for last"
-    FENCE = "the coordinator aborts: the time is up, a successor has come, or by hand"
-    MARKED = "the decision's markers stand in all partitions"
-    EXPIRE = "the id has not been used for long"
+    COMMIT_AGAIN = "the producer repeats its last request, a commit"
+    ABORT_AGAIN = "the producer repeats its last request, an abort"
+    FENCE = "the coordinator aborts: after a timeout, for a successor, or for an operator"
+    MARKED = "all markers of the decision are written"
+    EXPIRE = "the transactional id has not been used for its expiration time"
 
 
 _FENCED: Final = ErrorCode.producer_fenced
 _WAIT: Final = ErrorCode.concurrent_transactions
 _WRONG: Final = ErrorCode.invalid_txn_state
 
-Outcome = State | ErrorCode | None  # None: the id is forgotten
+Outcome = State | ErrorCode | None  # None: the id is forgotten.
 
 TRANSITIONS: Final[Mapping[State, Mapping[Event, Outcome]]] = {
     State.EMPTY: {
@@ -101,7 +90,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, Outcome]]] = {
         Event.EXPIRE: None,
     },
     State.ONGOING: {
-        Event.INIT: State.PREPARE_ABORT,  # and the successor is told to come again: CONCURRENT_TRANSACTIONS
+        Event.INIT: State.PREPARE_ABORT,  # The successor has to retry: CONCURRENT_TRANSACTIONS.
         Event.KEEP: State.ONGOING,
         Event.ADD: State.ONGOING,
         Event.COMMIT: State.PREPARE_COMMIT,
@@ -169,12 +158,12 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, Outcome]]] = {
 
 
 def next_state(state: State, event: Event) -> State | None:
-    """The state after the event; None if the id is to be forgotten.
+    """Return the state after an event; None if the id is to be forgotten.
 
     Raises:
-        Refused: the event is not legal in this state. Nothing was changed.
+        Refused: the event is not valid in this state. Nothing has changed.
     """
     outcome = TRANSITIONS[state][event]
     if isinstance(outcome, ErrorCode):
-        raise Refused(outcome, f"{event.value}, while the transaction is in state {state.label}")
+        raise Refused(outcome, f"{event.value}, but its transaction is in state {state.label}")
     return outcome

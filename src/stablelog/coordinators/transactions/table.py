@@ -1,10 +1,11 @@
-"""What is the state of each transactional id, and of the group as a whole?
+"""State of a transaction group: the commit log in memory.
 
-The table is the commit log in memory. It changes in one way only, `put`, which also makes the record that says so;
-read back by `replay`, the records give the same table (but for times that are still to come, see `loaded`). Who may change what, and when, is the coordinator's matter.
+The state changes only by `put`, `forget` and the methods that hand out numbers. Each of them adds the record of the
+change. `replay` of these records gives the same state, except for times that are later than the start (see `loaded`).
+The coordinator decides when the state changes.
 
-Memory for an id is a fixed size and the partitions of its open transaction, however many transactions it has had. Ids
-without an open transaction take less than the others (`idle_ids`).
+A transactional id takes a fixed size of memory and the partitions of its open transaction, however many transactions it
+has had. An id without an open transaction takes less (`idle_ids`).
 """
 
 import itertools
@@ -13,22 +14,19 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from stablelog.coordinators.deadlines import Deadlines
 from stablelog.coordinators.live_state import LiveState
-from stablelog.coordinators.transactions.clock import Deadlines
-from stablelog.coordinators.transactions.decisions import Description, Listed
+from stablelog.coordinators.record_fields import Record
+from stablelog.coordinators.transactions.decisions import Listed
 from stablelog.coordinators.transactions.idle_ids import IdleIds, idle_value
 from stablelog.coordinators.transactions.joint.table import JointTable
 from stablelog.coordinators.transactions.listing import id_matcher, states_named
 from stablelog.coordinators.transactions.log_ends import LogEnds, in_order
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import (
-    NO_SEQUENCE,
     GroupKey,
     GroupState,
-    Identity,
     JointKey,
-    Record,
-    Transaction,
     TransactionKey,
     decode_group,
     decode_transaction,
@@ -41,26 +39,31 @@ from stablelog.coordinators.transactions.records import (
 from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.spare_ids import Barrier, SpareIds
 from stablelog.coordinators.transactions.states import Event, State, next_state
+from stablelog.coordinators.transactions.transaction import NO_SEQUENCE, Identity, Transaction
 from stablelog.errors import Refused
+from stablelog.types import TopicPartition
 from stablelog.wire.extension.transaction_groups import group_in_words
 
-FIRST_SEQUENCE: Final = 1  # so that 0 is the cut before the first commit
-UNDIVIDED_MAX: Final = 500  # decisions that a checkpoint writes in one batch, of each kind: about 10 ms
-LISTED_AT_ONCE: Final = 100  # ids that a slice of a list looks at
+FIRST_SEQUENCE: Final = 1  # So that 0 is the cut before the first commit.
+UNDIVIDED_MAX: Final = 500  # Decisions, of each kind, that a checkpoint writes in one batch: about 10 ms.
+LISTED_AT_ONCE: Final = 100  # Ids in one slice of a list.
 
 
 class TransactionTable:
-    """The transactional ids of one group.
+    """The transactional ids of one group. `len` is their number.
 
     Args:
         group: the transaction group.
-        expiration_ms: after so long without use an id is forgotten.
-        producer_ids: where producer ids come from.
-        marker_barrier: called when a child is forgotten; see `spare_ids`.
+        expiration_ms: the time without use after which an id is forgotten.
+        producer_ids: hands out producer ids.
+        marker_barrier: called when a child of a joint commit is forgotten; see `spare_ids`.
 
     Attributes:
-        turned_away: by id, the producer to whose transaction a partition was refused. In memory only.
-        are_sequences_known: False while partitions may have commit sequences that the commit log does not know.
+        history: decisions from before the start whose partitions have not been opened yet.
+        joints: the keys of joint commits.
+        turned_away: by id, the producer whose transaction was refused a partition. In memory only.
+        are_sequences_known: False while partitions may have commit sequences that the commit log does not have. No
+            commit is decided then.
     """
 
     def __init__(
@@ -72,82 +75,92 @@ class TransactionTable:
     ) -> None:
         self.history = DecisionHistory()
         self.joints = JointTable(expiration_ms)
+        self.turned_away: dict[str, Identity] = {}
+        self.are_sequences_known = True
         self._group = group
         self._expiration_ms = expiration_ms
         self._producer_ids = producer_ids
         self._spare_ids = SpareIds()
         self._marker_barrier = marker_barrier
-        self._live: dict[str, Transaction] = {}  # those with an open transaction
+        self._live: dict[str, Transaction] = {}  # The ids with an open transaction.
         self._idle = IdleIds()
-        self._latest_ms = 0  # of all times that were replayed
-        self._owners: dict[
-            int, str
-        ] = {}  # producer id to transactional id, of those with an open transaction
-        self._timeouts = Deadlines()
+        self._latest_ms = 0  # The latest of all replayed times.
+        self._owners: dict[int, str] = {}  # By producer id: its id with an open transaction.
+        self._timeouts: Deadlines[str] = Deadlines()
         self._next_sequence = FIRST_SEQUENCE
-        self.turned_away: dict[str, Identity] = {}
-        self.are_sequences_known = True
-        # Ids with a decision and markers to come, in the order of the decisions.
+        # Ids whose transaction is decided and lacks markers, in the order of the decisions.
         self._decided: dict[str, None] = {}
-        self._unmarked: dict[int, set[str]] = {}  # the same for commits, by sequence, rising
-        self._repeated: set[str] = set()  # those of them whose decision is from before the start
+        self._unmarked: dict[int, set[str]] = {}  # Those with a commit, by commit sequence, rising.
+        self._repeated: set[str] = set()  # Those whose decision is from before the start.
         self._change_count = 0
 
     # -- looking up ----------------------------------------------------------------------------------------
 
     def get(self, transactional_id: str) -> Transaction | None:
-        """The state of an id; None if there is no such id."""
+        """The state of an id; None if it is unknown."""
         txn = self._live.get(transactional_id)
         return self._idle.get(transactional_id) if txn is None else txn
 
     def owner(self, producer_id: int) -> str | None:
-        """The id that a producer id belongs to."""
+        """The id that has a producer id; None if there is none."""
         owner = self._owners.get(producer_id)
         return self._idle.owner(producer_id) if owner is None else owner
 
+    def knows(self, target: TopicPartition, producer_id: int) -> bool:
+        """Whether an open transaction of this producer in the partition may be one of this group."""
+        return self.owner(producer_id) is not None or self.history.knows(target, producer_id)
+
     @property
     def last_sequence(self) -> int:
-        """The number of the last commit that was decided; 0 before the first."""
+        """The commit sequence of the last decided commit; 0 before the first."""
         return self._next_sequence - 1
 
     @property
     def resolved_sequence(self) -> int:
-        """The greatest number up to which every commit has all its markers; 0 before the first.
+        """The greatest commit sequence up to which all markers of all commits are written; 0 before the first.
 
-        After a start a crash may have taken markers out of partitions that have not been compared yet.
+        After a start, a partition that was not reconciled yet may have lost markers.
         """
         unmarked = next(iter(self._unmarked), self._next_sequence)
         least = self.history.least_sequence
         return (unmarked if least is None else min(unmarked, least)) - 1
 
     def decided(self) -> list[str]:
-        """The ids with a decision whose markers are still to come, in the order of the decisions."""
+        """The ids whose transaction is decided and lacks markers, in the order of the decisions."""
         return list(self._decided)
 
     def is_repeated(self, transactional_id: str) -> bool:
-        """Whether the id's decision, whose markers are still to come, is from before the start."""
+        """Whether the id has a decision from before the start that lacks markers."""
         return transactional_id in self._repeated
-
-    def describe(self, transactional_id: str) -> Description | None:
-        """What is known of an id; None if nothing is."""
-        txn = self.get(transactional_id)
-        return None if txn is None else _description(transactional_id, txn)
 
     def list_transactions(
         self,
         *,
-        states: Collection[str],
-        producer_ids: Collection[int],
-        duration_ms: int,
-        id_pattern: str | None,
+        states: Collection[str] = (),
+        producer_ids: Collection[int] = (),
+        duration_ms: int = -1,
+        id_pattern: str | None = None,
         now_ms: int,
     ) -> tuple[Iterator[list[Listed]], list[str]]:
-        """See `TransactionCoordinator.list_transactions`."""
+        """List the ids that pass every filter, in slices; and the names in `states` that are not states.
+
+        Each slice is made when it is taken. Ids that become known after the call are not listed.
+
+        Args:
+            states: Kafka's names of states; empty for all.
+            producer_ids: producer ids; empty for all.
+            duration_ms: list only transactions that have been open for longer; negative for all.
+            id_pattern: a regular expression for the whole id; None or empty for all.
+            now_ms: broker time.
+
+        Raises:
+            Refused: the pattern is not a regular expression, or could take very long.
+        """
         wanted, unknown = states_named(states)
         matches = id_matcher(id_pattern)
         # An id without an open transaction has no duration, and no state of an open one.
         may_be_idle = duration_ms < 0 and (not states or any(not state.is_open for state in wanted))
-        # They are named now, since ids come and go between two slices.
+        # The list is made now, because ids come and go between two slices.
         ids = [*self._live, *self._idle] if may_be_idle else list(self._live)
 
         def passing(some: list[str]) -> Iterator[Listed]:
@@ -168,8 +181,13 @@ class TransactionTable:
 
     @property
     def change_count(self) -> int:
-        """Changes since the start that a record tells of."""
+        """The number of changes since the start, each of which is in a record of a decision."""
         return self._change_count + self.joints.change_count
+
+    @property
+    def item_count(self) -> int:
+        """The number of transactional ids and keys of joint commits."""
+        return len(self) + len(self.joints)
 
     def __len__(self) -> int:
         return len(self._live) + len(self._idle)
@@ -177,7 +195,7 @@ class TransactionTable:
     # -- changing ------------------------------------------------------------------------------------------
 
     def put(self, transactional_id: str, txn: Transaction, records: list[Record]) -> None:
-        """Change the state of an id, and add the record that says so."""
+        """Change the state of an id, and add its record."""
         self._change_count += 1
         before = self._live.pop(transactional_id, None)
         if before is not None:
@@ -190,20 +208,15 @@ class TransactionTable:
             self._enrol(transactional_id, txn)
         else:
             self._idle.put(transactional_id, txn, value)
-        if txn.state.is_decided:
-            self._decided[transactional_id] = None
-            if txn.commit_sequence != NO_SEQUENCE:
-                self._unmarked.setdefault(txn.commit_sequence, set()).add(transactional_id)
         records.append((transaction_key(transactional_id), value))
 
     def forget(self, transactional_id: str, records: list[Record]) -> None:
-        """Forget an id, and add the record that says so."""
+        """Forget an id without an open transaction, and add its tombstone."""
         self._change_count += 1
         txn = self.get(transactional_id)
         assert txn is not None
         assert next_state(txn.state, Event.EXPIRE) is None
         self._idle.remove(transactional_id)
-        self._timeouts.forget(transactional_id)
         if self.joints.is_over(transactional_id) and not self.history.knows_producer(txn.client.producer_id):
             self._spare_ids.release(txn.client, self._marker_barrier())
         self.joints.withdraw(transactional_id)
@@ -212,11 +225,10 @@ class TransactionTable:
 
     def is_turned_away(self, transactional_id: str, txn: Transaction) -> bool:
         """Whether the producer's transaction was refused a partition, so that it can only abort."""
-        turned_away = self.turned_away.get(transactional_id)
-        return turned_away is not None and turned_away == txn.client
+        return self.turned_away.get(transactional_id) == txn.client
 
     def take_producer_id(self, records: list[Record]) -> int:
-        """A producer id that nobody has had, with the record of the block it comes from if that is a new one."""
+        """Take a new producer id, and add the record of its block if the block is new."""
         if self._producer_ids.needs_block:
             self._change_count += 1
             self._producer_ids.reserve()
@@ -224,13 +236,13 @@ class TransactionTable:
         return self._producer_ids.take()
 
     def take_spare_identity(self) -> Identity | None:
-        """The last identity of a forgotten child whose producer id another child may have; None if there is none."""
+        """Take the last identity of a forgotten child whose producer id another child may have; None without one."""
         spare = self._spare_ids.take()
         assert spare is None or spare.producer_id not in self._owners
         return spare
 
     def check_sequences(self) -> None:
-        """Refuse a commit while the sequence that it gets may be another commit's.
+        """Refuse a commit while another commit may already have the sequence that it would get.
 
         Raises:
             Refused: coordinator_load_in_progress.
@@ -238,76 +250,75 @@ class TransactionTable:
         if not self.are_sequences_known:
             raise Refused(
                 ErrorCode.coordinator_load_in_progress,
-                f"the last commits in the partitions of {group_in_words(self._group)} are being read after a start",
+                f"the broker is reading the last commits in the partitions of {group_in_words(self._group)} after a start",
             )
 
     def take_sequence(self) -> int:
-        """The number of the next commit. It must be decided: numbers have no gaps."""
+        """Take the next commit sequence. The commit must be decided, because sequences have no gaps."""
         assert self.are_sequences_known
         self._change_count += 1
         self._next_sequence += 1
         return self._next_sequence - 1
 
     def met_sequence(self, sequence: int) -> bool:
-        """A partition has this commit sequence in a marker: the next commit gets a greater one.
+        """Note that a partition has this commit sequence in a marker: the next commit gets a greater one.
 
         Returns:
-            Whether the commit log did not know of it.
+            Whether the commit log does not have it: the log has lost its end, or is older than the partition.
         """
         is_new = sequence >= self._next_sequence
         self._next_sequence = max(self._next_sequence, sequence + 1)
         return is_new
 
     def met_producer(self, producer_id: int) -> None:
-        """A partition knows a producer with this id: nobody else is to get it."""
-        self._producer_ids.skip_past(producer_id)
+        """Note that a partition contains this producer id: it is not handed out."""
+        self._producer_ids.space.skip_past(producer_id)
 
     def _enrol(self, transactional_id: str, txn: Transaction) -> None:
-        """Index an id with an open transaction."""
+        """Add an id with an open transaction to the indexes."""
         self._owners[txn.producer_id] = transactional_id
         self._owners[txn.client.producer_id] = transactional_id
-        if (deadline_ms := _deadline_ms(txn)) is not None:
-            self._timeouts.watch(transactional_id, deadline_ms)
+        if txn.state is State.ONGOING and not txn.is_two_phase:
+            self._timeouts.set(transactional_id, txn.start_ms + txn.timeout_ms)
+        elif txn.state.is_decided:
+            self._decided[transactional_id] = None
+            if txn.commit_sequence != NO_SEQUENCE:
+                self._unmarked.setdefault(txn.commit_sequence, set()).add(transactional_id)
 
     def _withdraw(self, transactional_id: str, txn: Transaction) -> None:
-        """Take such an id out of the indexes."""
+        """Remove an id with an open transaction from the indexes."""
         for producer_id in {txn.producer_id, txn.client.producer_id}:
             assert self._owners[producer_id] == transactional_id
             del self._owners[producer_id]
-        if not txn.state.is_decided:
-            return
+        self._timeouts.cancel(transactional_id)
         self._decided.pop(transactional_id, None)
+        self._repeated.discard(transactional_id)
         unmarked = self._unmarked.get(txn.commit_sequence)
         if unmarked is not None:
             unmarked.discard(transactional_id)
             if not unmarked:
                 del self._unmarked[txn.commit_sequence]
-        self._repeated.discard(transactional_id)
 
     # -- time ----------------------------------------------------------------------------------------------
 
     def overdue(self, now_ms: int, count_max: int) -> Iterator[tuple[str, Transaction]]:
-        """Open transactions whose time is up, at most so many; the caller ends each."""
-        for transactional_id in self._timeouts.due(now_ms, count_max):
-            txn = self._live.get(transactional_id)
-            deadline_ms = None if txn is None else _deadline_ms(txn)
-            if txn is None or deadline_ms is None:
-                continue
-            if deadline_ms > now_ms:
-                self._timeouts.watch(transactional_id, deadline_ms)
-            else:
-                yield transactional_id, txn
+        """Take open transactions that have timed out, at most `count_max`. The caller ends each."""
+        for _ in range(count_max):
+            transactional_id = self._timeouts.take_due(now_ms)
+            if transactional_id is None:
+                return
+            yield transactional_id, self._live[transactional_id]
 
     def may_be_overdue(self, now_ms: int) -> bool:
-        """Whether `overdue` has more to look at."""
+        """Whether `overdue` has more transactions."""
         return self._timeouts.is_due(now_ms)
 
     def may_be_expired(self, now_ms: int) -> bool:
-        """Whether `expired`, or the keys of joint commits, have more to look at."""
+        """Whether more ids, or keys of joint commits, have expired."""
         return any(self.expired(now_ms, 1)) or self.joints.may_be_expired(now_ms)
 
     def expired(self, now_ms: int, count_max: int) -> Iterator[str]:
-        """Ids that were not used for long, at most so many; the caller forgets each."""
+        """Ids that have expired, at most `count_max`. The caller forgets each."""
         for transactional_id, head in self._idle.oldest(count_max):
             if head.update_ms + self._expiration_ms > now_ms:
                 return
@@ -316,10 +327,10 @@ class TransactionTable:
     # -- start and trimming --------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """Take in a record. Kinds that are not known are skipped.
+        """Take in a record of the commit log. Unknown kinds are skipped.
 
         Raises:
-            Corrupt: the record cannot be read.
+            Corrupt: the record is damaged.
         """
         subject = read_key(key)
         if isinstance(subject, TransactionKey):
@@ -343,26 +354,28 @@ class TransactionTable:
         else:
             self._idle.put_encoded(transactional_id, idle_value(txn, value))
         self._latest_ms = max(self._latest_ms, txn.latest_ms)
-        self._producer_ids.skip_past(max(txn.producer_id, txn.next_producer_id))
+        self.met_producer(max(txn.producer_id, txn.next_producer_id))
         self._next_sequence = max(self._next_sequence, txn.commit_sequence + 1)
         if txn.state.is_decided:
             self._decided[transactional_id] = None
-            if not txn.lacks_ends:  # else it matters only if nothing follows it: see `loaded`
+            if (
+                not txn.lacks_ends
+            ):  # A decision without ends matters only if it is the id's last one: see `loaded`.
                 self.history.remember(transactional_id, value, txn)
 
     def loaded(self, leader_epoch: int, now_ms: int) -> list[Record]:
-        """Finish the replay: all records were taken in.
+        """Finish the replay, when all records were taken in.
 
-        Times after `now_ms` become `now_ms`: the machine's clock may have been set back since, and a transaction would
-        else time out, and an id expire, only once the clock has caught up.
+        Times after `now_ms` become `now_ms`. If the machine's clock was set back, transactions would otherwise time out,
+        and ids expire, only when the clock has caught up.
 
         Args:
-            leader_epoch: of this start; Kafka's leader epochs are lower.
+            leader_epoch: leader epoch of this start; Kafka's leader epochs are lower.
             now_ms: broker time.
 
         Returns:
-            Kafka's pending TV1 decisions, written again with the place where their partitions ended: before
-            everything that has this leader epoch. They must be durable before anyone writes to a partition.
+            Kafka's pending TV1 decisions, written again with the place where their partitions ended: before all offsets
+            of this leader epoch. They must be durable before any client writes to a partition.
         """
         self.joints.loaded(now_ms)
         if self._latest_ms > now_ms:
@@ -380,32 +393,28 @@ class TransactionTable:
             txn = self._live[transactional_id]
             if txn.lacks_ends:
                 partitions = in_order(txn.partitions)
-                txn = txn._replace(
-                    ends=LogEnds.under(leader_epoch, partitions, itertools.repeat(0, len(partitions)))
-                )
+                ends = LogEnds.under(leader_epoch, partitions, itertools.repeat(0, len(partitions)))
+                txn = txn._replace(ends=ends)
                 self.put(transactional_id, txn, records)
                 self.history.remember(transactional_id, encode_transaction(txn), txn)
         self._repeated = set(self._decided)
-        for transactional_id in self._decided:
-            sequence = self._live[transactional_id].commit_sequence
-            if sequence != NO_SEQUENCE:
-                self._unmarked.setdefault(sequence, set()).add(transactional_id)
         return records
 
     def partitions_opened(self) -> None:
-        """All partitions that can be opened have been: what only their opening needs is dropped."""
+        """Free what only the opening of partitions needs: all partitions that can be opened have been opened."""
         self._idle.drop_owner_index()
 
     def live_state(self) -> LiveState | None:
-        """Records that hold the whole state, in an order in which `replay` can take them in.
+        """Records that hold the whole state, in an order that `replay` can take in.
 
-        Decisions stand in one batch in front of all else, in their order. A decision that is made later has its own
-        record behind that batch, so an id whose transaction is decided has no record in `rest`.
+        When they, and the markers of all earlier decisions, are durable, the commit log needs nothing before them.
+        Decisions stand in one batch before all other records, in their order. A later decision has its own record behind
+        that batch, so an id whose transaction is decided has no record in `rest`.
 
         Returns:
-            None while more than `UNDIVIDED_MAX` decisions would have to go into one batch.
+            None while one batch would have more than `UNDIVIDED_MAX` decisions.
         """
-        if len(self._decided) > UNDIVIDED_MAX or self.history.exceeds(UNDIVIDED_MAX):
+        if len(self._decided) > UNDIVIDED_MAX or self.history.record_count > UNDIVIDED_MAX:
             return None
         return LiveState(self._undivided(), self._rest())
 
@@ -414,10 +423,10 @@ class TransactionTable:
         return [*self._undivided(), *self._rest()]
 
     def _undivided(self) -> list[Record]:
-        """The records whose order matters: of the group, of decisions from before the start, of pending decisions.
+        """The records whose order matters: the group's, decisions from before the start, and pending decisions.
 
-        Behind its earlier decisions an id has its present state, also if that is no decision: a crash that kept only
-        this batch would else leave the id as it was decided then.
+        An id with an earlier decision also has its present state behind it, even if that is not a decision. Otherwise a
+        crash that keeps only this batch would leave the id as it was decided then.
         """
         records: list[Record] = [self._group_record(), *self.history.records()]
         earlier = sorted(self.history.transactional_ids() - self._decided.keys())
@@ -435,35 +444,10 @@ class TransactionTable:
                 yield transaction_key(transactional_id), value
 
     def _value(self, transactional_id: str) -> bytes | None:
-        """The value of an id's record now; None if it is not known."""
+        """The value of an id's record now; None if the id is unknown."""
         txn = self._live.get(transactional_id)
         return self._idle.value(transactional_id) if txn is None else encode_transaction(txn)
 
     def _group_record(self) -> Record:
         state = GroupState(self._producer_ids.reserved_end, self._next_sequence)
         return group_key(self._group), encode_group(state)
-
-
-def _deadline_ms(txn: Transaction) -> int | None:
-    """When the open transaction's time is up; None if there is none, or it may take as long as it likes."""
-    if txn.state is not State.ONGOING or txn.is_two_phase:
-        return None
-    return txn.start_ms + txn.timeout_ms
-
-
-def _description(transactional_id: str, txn: Transaction) -> Description:
-    return Description(
-        transactional_id=transactional_id,
-        state=txn.state.label,
-        producer_id=txn.producer_id,
-        producer_epoch=txn.producer_epoch,
-        client_producer_id=txn.client.producer_id,
-        client_producer_epoch=txn.client.producer_epoch,
-        timeout_ms=txn.timeout_ms,
-        start_ms=txn.start_ms,
-        update_ms=txn.update_ms,
-        partitions=txn.partitions,
-        transaction_version=txn.transaction_version,
-        commit_sequence=txn.commit_sequence,
-        is_two_phase=txn.is_two_phase,
-    )

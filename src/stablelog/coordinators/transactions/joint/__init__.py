@@ -1,1 +1,1 @@
-"""Several transactions decided as one, once for each key and version."""
+"""Joint commits: several transactions with one decision, made once for each key and version."""

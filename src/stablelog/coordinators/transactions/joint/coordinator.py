@@ -1,53 +1,57 @@
-"""How do several open transactions become one? The joint commit.
+"""Joint commits: several open transactions become one commit.
 
-Its *children* are transactions whose ids name a key, a version and a run (`wire.extension.children`). They are written
-as any transaction, by any client, but never committed alone. The commit of a (key, version) is one decision: the
-key's record and those of all its children go into the commit log as one batch, with one commit sequence. What follows
-is as for any commit; every child's markers carry that sequence.
+The *children* of a joint commit are transactions whose ids contain a key, a version and a run
+(`wire.extension.children`). Any client writes them like any transaction, but no child can be committed alone. The
+commit of a (key, version) is one decision: the record of the key and the records of all its children go into the commit
+log as one batch, with one commit sequence. From then on it is like any commit; the markers of all children have that
+sequence.
 
-The key's record remembers the last version that was committed. From it come:
+The key's record holds the last committed version. This has these effects:
 
-- a repeated commit is answered as the first one was, after any restart, and decides nothing;
-- of two that commit the same version the first wins; a version below the last is as good as committed;
-- children that the commit does not name, of this version or an earlier one, are aborted with it; children that come
-  later, or write later, are refused;
-- whoever asks learns who has committed it, and of what: a writer that has planned the version anew can tell.
+- A repeated commit gets the answer of the first one, even after a restart, and decides nothing.
+- Of two commits of the same version the first wins. A version below the last one counts as committed.
+- Children of this or an earlier version that the commit does not name are aborted with it. Children that come later, or
+  write later, are refused.
+- Every client can learn the run and the digest of the last commit. So a writer that has planned the version a second
+  time can compare.
 
-A child is committed under an epoch that its producer does not have, so it can do nothing more. Once its markers are
-written it is forgotten: the key remembers for it.
+A child is committed under an epoch that its producer does not have, so the producer can do nothing more. When the
+child's markers are written, the coordinator forgets the child: the key remembers for it.
+
+A *run* is one start of the writer of the children. The *order* of a run tells earlier runs from later ones.
 
 Source: docs/decisions/0006-joint-commit.md.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple, TypedDict
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.transactions.decisions import Decision, MarkerOrder
-from stablelog.coordinators.transactions.ending import SECOND_DIALECT, Ending
+from stablelog.coordinators.transactions.decisions import Decision, Draft
+from stablelog.coordinators.transactions.ending import Ending
 from stablelog.coordinators.transactions.joint.records import FOR_EVER, NO_ORDER, NO_VERSION, JointState
-from stablelog.coordinators.transactions.joint.table import UNKNOWN, JointTable
-from stablelog.coordinators.transactions.records import NO_SEQUENCE, Identity, Record, Transaction
+from stablelog.coordinators.transactions.joint.table import UNKNOWN
 from stablelog.coordinators.transactions.refusals import turned_away
 from stablelog.coordinators.transactions.states import Event, State
 from stablelog.coordinators.transactions.table import TransactionTable
+from stablelog.coordinators.transactions.transaction import NO_SEQUENCE, TV2, Identity, Transaction
 from stablelog.errors import Refused
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import VERSION_MAX, JointName, child_id, child_of
 from stablelog.wire.extension.transaction_groups import is_group_name
 
-KEY_SIZE_MAX: Final = 255  # bytes, so that ids made of it stay below the size of a transactional id
+KEY_SIZE_MAX: Final = 255  # Bytes, so that ids made of it stay below the size of a transactional id.
 RUN_SIZE_MAX: Final = 100
 DIGEST_SIZE_MAX: Final = 100
-SUPERSEDED_MAX: Final = 100  # an older one could begin again; it would be superseded again
+SUPERSEDED_MAX: Final = 100  # An older run could begin again; it would be superseded again.
 OFFSETS_TIMEOUT_MS: Final = 60_000
 OFFSETS_PART: Final = "offsets"
 
 
 class ChildShown(NamedTuple):
-    """A child, as whoever commits it shows it."""
+    """A child with the identity that a request gives for it."""
 
     transactional_id: str
     producer_id: int
@@ -55,8 +59,18 @@ class ChildShown(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class BeginAnswer:
-    """To BeginJoint; see `BeginJointResponse`."""
+class JointAnswer:
+    """Answer to BeginJoint, CommitJoint or AbortJoint.
+
+    Attributes:
+        error: why the request was refused.
+        message: the same for people.
+        committed: whether the version, or a later one, was committed before this request.
+        commit_sequence: the commit sequence of the version, if it is the last committed one; -1 otherwise.
+        last_version: the last committed version, in an answer to BeginJoint; -1 if there is none.
+        run: the run that committed the version; empty if unknown.
+        digest: the digest of the version; empty if unknown.
+    """
 
     error: ErrorCode = ErrorCode.none
     message: str | None = None
@@ -67,45 +81,23 @@ class BeginAnswer:
     digest: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CommitAnswer:
-    """To CommitJoint; see `CommitJointResponse`."""
-
-    error: ErrorCode = ErrorCode.none
-    message: str | None = None
-    commit_sequence: int = NO_SEQUENCE
-    already: bool = False
-    run: str = ""
-    digest: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class AbortAnswer:
-    """To AbortJoint; see `AbortJointResponse`."""
-
-    error: ErrorCode = ErrorCode.none
-    message: str | None = None
-    committed: bool = False
-    commit_sequence: int = NO_SEQUENCE
-
-
 class JointCommits:
     """The joint commits of one commit log.
 
     Args:
-        table: the transactional ids.
+        table: the state of the transaction group.
         ending: ends transactions.
-        attempt_prefix: makes names of children of our own different from those of any other start.
+        attempt_prefix: makes the ids of the broker's own children different from those of any other start.
     """
 
     def __init__(self, table: TransactionTable, ending: Ending, attempt_prefix: int) -> None:
         self._table = table
-        self._joints: JointTable = table.joints
+        self._joints = table.joints
         self._ending = ending
         self._attempt_prefix = attempt_prefix
         self._attempt_count = 0
 
-    # -- what clients ask ------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------------
 
     def begin(
         self,
@@ -115,37 +107,27 @@ class JointCommits:
         *,
         order: int = NO_ORDER,
         now_ms: int,
-    ) -> Decision[BeginAnswer]:
-        """Whether a version is still open; if it is, `run` has it from now on.
+    ) -> Decision[JointAnswer]:
+        """Return whether a version is open. If it is, `run` has it from now on.
 
-        Open children of other runs of this version are aborted, and new ones refused. A run of a lesser order than one
-        that had the version is refused: it is what is left of an earlier start.
+        Open children of other runs of this version are aborted, and new ones refused. A run with a lower order than a
+        run that had the version is refused: it belongs to an earlier start.
         """
-        records: list[Record] = []
-        markers: list[MarkerOrder] = []
+        draft = Draft(now_ms)
         state = self._joints.get(name)
+        answer = JointAnswer(last_version=state.last_version)
         try:
             _check_names(name, version, run)
             if version <= state.last_version:
-                of_last = _of_last(state, version)
-                return Decision(BeginAnswer(committed=True, last_version=state.last_version, **of_last))
-            if run and (version, run) != (state.open_version, state.run):
-                self._take_over(name, state, version, run, order, records, markers, now_ms=now_ms)
+                answer = replace(_committed(state, version), last_version=state.last_version)
+            elif run and (version, run) != (state.open_version, state.run):
+                self._take_over(name, state, version, run, order, draft)
         except Refused as refused:
-            return Decision(BeginAnswer(refused.code, str(refused), last_version=state.last_version))
-        return Decision(BeginAnswer(last_version=state.last_version), records, markers)
+            answer = replace(answer, error=refused.code, message=str(refused))
+        return draft.decision(answer)
 
     def _take_over(
-        self,
-        name: JointName,
-        state: JointState,
-        version: int,
-        run: str,
-        order: int,
-        records: list[Record],
-        markers: list[MarkerOrder],
-        *,
-        now_ms: int,
+        self, name: JointName, state: JointState, version: int, run: str, order: int, draft: Draft
     ) -> None:
         superseded: tuple[str, ...] = ()
         if state.open_version == version:
@@ -154,25 +136,25 @@ class JointCommits:
             superseded = _added(state.superseded, state.run)
             order = max(order, state.order)
         value = replace(
-            state, open_version=version, run=run, superseded=superseded, order=order, update_ms=now_ms
+            state, open_version=version, run=run, superseded=superseded, order=order, update_ms=draft.now_ms
         )
-        self._joints.put(name, value, records)
+        self._joints.put(name, value, draft.records)
         for transactional_id, child in self._joints.children(name):
             if child.version == version and child.run not in ("", run):
-                self._dismiss(transactional_id, records, markers, now_ms=now_ms)
+                self._dismiss(transactional_id, draft)
 
-    def check_commit(self, name: JointName, version: int, run: str | None = None) -> CommitAnswer | None:
-        """What a commit would be answered whatever its children are; None if it depends on them."""
+    def check_commit(self, name: JointName, version: int, run: str | None = None) -> JointAnswer | None:
+        """Return the answer to a commit if it does not depend on its children; None if it does."""
         state = self._joints.get(name)
         try:
             _check_names(name, version, run)
             if version <= state.last_version:
-                return CommitAnswer(already=True, **_of_last(state, version))
+                return _committed(state, version)
             if run and state.open_version == version and run != state.run:
                 raise _superseded(name, version, run, state)
             self._table.check_sequences()
         except Refused as refused:
-            return CommitAnswer(refused.code, str(refused))
+            return JointAnswer(refused.code, str(refused))
         return None
 
     def commit(
@@ -185,16 +167,16 @@ class JointCommits:
         retention_ms: int = FOR_EVER,
         digest: str | None = None,
         now_ms: int,
-    ) -> Decision[CommitAnswer]:
-        """Commit the children, all with one number; or nothing is decided, and the answer names the child.
+    ) -> Decision[JointAnswer]:
+        """Commit the children, all with one commit sequence. If a child cannot be committed, nothing is decided.
 
         Args:
-            name: of the joint commit.
-            version: of it. At or below the last one that was committed, the answer is that it is committed already.
-            children: may be none.
-            run: who commits; refused if another run has begun the version since.
-            retention_ms: how long the key is remembered after its last commit.
-            digest: what the version is made of, for whoever asks later; not looked into.
+            name: group and key of the joint commit.
+            version: its version. At or below the last committed version, the answer is `committed`.
+            children: the children; there may be none.
+            run: the run that commits. It is refused if another run has begun the version since.
+            retention_ms: the time after its last commit during which the key is remembered.
+            digest: what the version is made of, for later requests. The coordinator does not interpret it.
             now_ms: broker time.
         """
         known = self.check_commit(name, version, run)
@@ -207,9 +189,8 @@ class JointCommits:
             if len((digest or "").encode()) > DIGEST_SIZE_MAX:
                 raise Refused(ErrorCode.invalid_request, f"a digest has at most {DIGEST_SIZE_MAX} bytes")
         except Refused as refused:
-            return Decision(CommitAnswer(refused.code, str(refused)))
-        records: list[Record] = []
-        markers: list[MarkerOrder] = []
+            return Decision(JointAnswer(refused.code, str(refused)))
+        draft = Draft(now_ms)
         g = self._table.take_sequence()
         value = JointState(
             version,
@@ -219,23 +200,17 @@ class JointCommits:
             committed_run=run or "",
             digest=digest or "",
         )
-        self._joints.put(name, value, records)
+        self._joints.put(name, value, draft.records)
         for transactional_id, txn in chosen:
             if txn.state is State.ONGOING:
-                markers += self._ending.end(
-                    transactional_id,
-                    txn,
-                    Event.COMMIT,
-                    records,
-                    owner_may_ask=False,
-                    commit_sequence=g,
-                    now_ms=now_ms,
+                self._ending.end(
+                    transactional_id, txn, Event.COMMIT, draft, owner_may_ask=False, commit_sequence=g
                 )
-        # What is left of this version and of earlier ones can never be committed.
+        # The children that are left of this version and of earlier ones can never be committed.
         for transactional_id, child in self._joints.children(name):
             if child.version <= version:
-                self._dismiss(transactional_id, records, markers, now_ms=now_ms)
-        return Decision(CommitAnswer(**_of_last(value, version)), records, markers)
+                self._dismiss(transactional_id, draft)
+        return draft.decision(replace(_committed(value, version), committed=False))
 
     def abort(
         self,
@@ -245,60 +220,57 @@ class JointCommits:
         *,
         run: str | None = None,
         now_ms: int,
-    ) -> Decision[AbortAnswer]:
-        """Abort the children, unless the version is committed; with `run` all of its children, and new ones."""
-        records: list[Record] = []
-        markers: list[MarkerOrder] = []
-        state = self._joints.get(name)
+    ) -> Decision[JointAnswer]:
+        """Abort the children, unless the version is committed. With `run`, abort all of its children, also new ones."""
         known = self.check_abort(name, version, children, run)
         if known is not None:
             return Decision(known)
+        draft = Draft(now_ms)
+        state = self._joints.get(name)
         if run and (state.open_version == NO_VERSION or (state.open_version, state.run) == (version, run)):
             given_up = _added(state.superseded, run)
             value = replace(state, open_version=version, run="", superseded=given_up, update_ms=now_ms)
-            self._joints.put(name, value, records)
-        for transactional_id, producer_id, producer_epoch in children:
+            self._joints.put(name, value, draft.records)
+        for transactional_id, *identity in children:
             txn = self._table.get(transactional_id)
-            if txn is not None and txn.client == (producer_id, producer_epoch):
-                self._dismiss(transactional_id, records, markers, now_ms=now_ms)
-        for transactional_id, child in self._joints.children(name):
-            if run and (child.version, child.run) == (version, run):
-                self._dismiss(transactional_id, records, markers, now_ms=now_ms)
-        return Decision(AbortAnswer(), records, markers)
+            if txn is not None and txn.client == tuple(identity):
+                self._dismiss(transactional_id, draft)
+        for transactional_id, _ in self._of_run(name, version, run):
+            self._dismiss(transactional_id, draft)
+        return draft.decision(JointAnswer())
 
     def check_abort(
         self, name: JointName, version: int, children: Sequence[ChildShown], run: str | None = None
-    ) -> AbortAnswer | None:
-        """What an abort would be answered whether its children are open or not; None if it aborts what is."""
+    ) -> JointAnswer | None:
+        """Return the answer to an abort if it aborts nothing, whatever is open; None otherwise."""
         state = self._joints.get(name)
         try:
             _check_names(name, version, run)
             for shown in children:
-                self._check_belongs(name, version, shown)
+                _check_belongs(name, version, shown)
         except Refused as refused:
-            return AbortAnswer(refused.code, str(refused))
-        if version <= state.last_version:
-            g = _of_last(state, version)["commit_sequence"]
-            return AbortAnswer(committed=True, commit_sequence=g)
-        return None
+            return JointAnswer(refused.code, str(refused))
+        return _committed(state, version) if version <= state.last_version else None
 
     def has_open(
         self, children: Sequence[ChildShown], name: JointName, version: int, run: str | None = None
     ) -> bool:
         """Whether one of the children is an open transaction; or, with `run`, one of that run's children."""
-        shown = {child.transactional_id: child[1:] for child in children}
-        known = (self._table.get(transactional_id) for transactional_id in shown)
-        if any(
-            txn is not None and txn.state is State.ONGOING and txn.client == identity
-            for txn, identity in zip(known, shown.values(), strict=True)
-        ):
-            return True
-        of_run = (
-            self._table.get(transactional_id)
+        shown = {transactional_id: tuple(identity) for transactional_id, *identity in children}
+        known = [
+            (self._table.get(transactional_id), identity) for transactional_id, identity in shown.items()
+        ]
+        candidates = [txn for txn, identity in known if txn is not None and txn.client == identity]
+        candidates += [txn for _, txn in self._of_run(name, version, run)]
+        return any(txn.state is State.ONGOING for txn in candidates)
+
+    def _of_run(self, name: JointName, version: int, run: str | None) -> list[tuple[str, Transaction]]:
+        """Return the known children of a run, with their states; none without a run."""
+        return [
+            (transactional_id, self._state_of(transactional_id))
             for transactional_id, child in self._joints.children(name)
             if run and (child.version, child.run) == (version, run)
-        )
-        return any(txn is not None and txn.state is State.ONGOING for txn in of_run)
+        ]
 
     # -- children --------------------------------------------------------------------------------------------
 
@@ -323,13 +295,13 @@ class JointCommits:
             raise _superseded(child.name, child.version, child.run, state)
 
     def check_end(self, transactional_id: str, *, commit: bool) -> bool:
-        """Whether the id is a child's: then its identity ends with its transaction, also in the first dialect.
+        """Return whether the id is a child's. A child's identity ends with its transaction, also with TV1.
 
-        So a child that was aborted, and whose producer has begun another transaction, is not taken for the one that was
-        shown to whoever commits.
+        So if a child was aborted and its producer has begun another transaction, a commit does not take that
+        transaction for the child that the request names.
 
         Raises:
-            Refused: it is a child that wants to commit alone.
+            Refused: it is a child that would commit alone.
         """
         child = child_of(transactional_id)
         if child is not None and commit:
@@ -343,45 +315,36 @@ class JointCommits:
     def open_offsets(
         self, name: JointName, version: int, partition: TopicPartition, *, now_ms: int
     ) -> Decision[ChildShown]:
-        """A child of our own, for the offsets of consumer groups that are to be committed with the others.
+        """Open a child of the broker's own, for offsets of consumer groups that are committed with the others.
 
-        It is open at once, in the offsets log's `partition`, which may be written to when the record is durable: before
-        that a crash could give its producer id to another. It belongs to no run. If it is not committed, it is
-        aborted in time.
+        It is open at once in the offsets log's `partition`. The caller may write to the partition when the record is
+        durable: before that a crash could give its producer id to another producer. The child belongs to no run. If it
+        is not committed, it times out.
         """
-        records: list[Record] = []
+        draft = Draft(now_ms)
         self._attempt_count += 1
         attempt = f"{self._attempt_prefix}.{self._attempt_count}"
         transactional_id = child_id(name.key, version, "", OFFSETS_PART, attempt, group=name.group)
         txn = Transaction(
-            *self._ending.first_identity(transactional_id, records),
+            *self._ending.first_identity(transactional_id, draft.records),
             OFFSETS_TIMEOUT_MS,
             State.ONGOING,
             frozenset({partition}),
             update_ms=now_ms,
             start_ms=now_ms,
-            transaction_version=SECOND_DIALECT,
+            transaction_version=TV2,
         )
-        self._table.put(transactional_id, txn, records)
-        return Decision(ChildShown(transactional_id, *txn.client), records)
-
-    def _check_belongs(self, name: JointName, version: int, shown: ChildShown) -> None:
-        child = child_of(shown.transactional_id)
-        if child is None or child.name != name or child.version != version:
-            raise Refused(
-                ErrorCode.invalid_request,
-                f"{shown.transactional_id} is not a child of version {version} of joint commit {name.key!r} in "
-                f"transaction group {name.group or 'default'!r}",
-            )
+        self._table.put(transactional_id, txn, draft.records)
+        return draft.decision(ChildShown(transactional_id, *txn.client))
 
     def _chosen(self, name: JointName, version: int, shown: ChildShown) -> Transaction:
-        """The state of a child that can be committed.
+        """Return the state of a child that can be committed.
 
         Raises:
-            Refused: it cannot, and why.
+            Refused: it cannot be committed; the message says why.
         """
         transactional_id, *identity = shown
-        self._check_belongs(name, version, shown)
+        _check_belongs(name, version, shown)
         self.check_open(transactional_id)
         txn = self._table.get(transactional_id)
         if txn is None:
@@ -402,36 +365,32 @@ class JointCommits:
             raise turned_away(transactional_id)
         return txn
 
-    def _dismiss(
-        self,
-        transactional_id: str,
-        records: list[Record],
-        markers: list[MarkerOrder],
-        *,
-        now_ms: int,
-    ) -> None:
-        """Abort the child if it is open, forget it if it is not; if its markers are on the way, it is forgotten then."""
+    def _state_of(self, transactional_id: str) -> Transaction:
         txn = self._table.get(transactional_id)
         assert txn is not None
+        return txn
+
+    def _dismiss(self, transactional_id: str, draft: Draft) -> None:
+        """Abort the child if it is open. Otherwise forget it, now or when its markers are written."""
+        txn = self._state_of(transactional_id)
         if txn.state is State.ONGOING:
-            markers += self._ending.fence(transactional_id, txn, records, owner_may_ask=False, now_ms=now_ms)
+            self._ending.fence(transactional_id, txn, draft, owner_may_ask=False)
         elif not txn.state.is_decided:
-            self._table.forget(transactional_id, records)
+            self._table.forget(transactional_id, draft.records)
 
 
 _ABORTED: Final = (State.PREPARE_ABORT, State.COMPLETE_ABORT)
 
 
-class _OfLast(TypedDict):
-    commit_sequence: int
-    run: str
-    digest: str
-
-
-def _of_last(state: JointState, version: int) -> _OfLast:
-    """What is remembered of the last version that was committed, if it is this one."""
+def _committed(state: JointState, version: int) -> JointAnswer:
+    """Return the answer for a committed version. Only the last one is remembered in detail."""
     known = state if version == state.last_version else UNKNOWN
-    return _OfLast(commit_sequence=known.commit_sequence, run=known.committed_run, digest=known.digest)
+    return JointAnswer(
+        committed=True,
+        commit_sequence=known.commit_sequence,
+        run=known.committed_run,
+        digest=known.digest,
+    )
 
 
 def _added(superseded: tuple[str, ...], run: str) -> tuple[str, ...]:
@@ -453,6 +412,16 @@ def _check_names(name: JointName, version: int, run: str | None) -> None:
     if not 0 <= version <= VERSION_MAX:
         raise Refused(ErrorCode.invalid_request, f"version {version}; versions begin at 0")
     if not is_group_name(name.group):
-        raise Refused(ErrorCode.invalid_request, f"{name.group!r} is no transaction group")
+        raise Refused(ErrorCode.invalid_request, f"{name.group!r} is not the name of a transaction group")
     if run is not None and len(run.encode()) > RUN_SIZE_MAX:
         raise Refused(ErrorCode.invalid_request, f"the name of a run has at most {RUN_SIZE_MAX} bytes")
+
+
+def _check_belongs(name: JointName, version: int, shown: ChildShown) -> None:
+    child = child_of(shown.transactional_id)
+    if child is None or child.name != name or child.version != version:
+        raise Refused(
+            ErrorCode.invalid_request,
+            f"{shown.transactional_id} is not a child of version {version} of joint commit {name.key!r} in "
+            f"transaction group {name.group or 'default'!r}",
+        )

@@ -1,16 +1,17 @@
-"""What does the commit log say of a joint commit's key, byte for byte?
+"""Record of a joint commit's key in the commit log.
 
-The latest record of a key is all that is known of it: which version was committed last, with which commit sequence,
-and who has begun the next one. Its key is of a kind of our own (`transactions.records.JOINT_KIND`), which Kafka skips:
+The latest record of a key holds all that the coordinator knows of it: the last committed version and its commit
+sequence, and the run that has begun the next version. The record's key has a kind of stablelog's own
+(`transactions.records.JOINT_KIND`), which Kafka skips:
 
     i16 10001 · string transaction group · string key
 
-and its value is `HEAD`, then `string run`, `i16 count` and so many strings, the superseded runs; then, from value
-version 1 on, `string committed_run`, `string digest` and `i64 order`. A string is an i16 size and UTF-8. A null value
-forgets the key.
+The value is `HEAD`, then `string run`, `i16 count` and that many strings, the superseded runs; from value version 1 on,
+also `string committed_run`, `string digest` and `i64 order`. A string is an int16 size and UTF-8. A null value removes
+the key.
 
-A joint commit is this record *and* the decisions of its children, in one batch of the commit log, which a crash leaves
-whole or takes away whole.
+A joint commit is this record *and* the decisions of its children, in one batch of the commit log. A crash keeps or loses
+the batch as a whole.
 
 Format: docs/formats.md, "Commit log".
 """
@@ -19,8 +20,8 @@ import struct
 from dataclasses import dataclass, replace
 from typing import Final
 
-from stablelog.coordinators.transactions.records import NO_SEQUENCE, NO_TIME, FieldReader, string
-from stablelog.errors import Corrupt, refuse_newer
+from stablelog.coordinators.record_fields import INT16, INT64, FieldReader, string
+from stablelog.coordinators.transactions.transaction import NO_SEQUENCE, NO_TIME
 
 VALUE_VERSION: Final = 1
 JOINT_VALUE: Final = "a joint commit's key"
@@ -37,24 +38,22 @@ HEAD: Final = struct.Struct(
     "q"  # retention_ms
     "q"  # update_ms
 )
-COUNT: Final = struct.Struct(">h")
-ORDER: Final = struct.Struct(">q")
 
 
 @dataclass(frozen=True, slots=True)
 class JointState:
-    """What is known of a key.
+    """The state of a key.
 
     Attributes:
-        last_version: the last version that was committed; -1 if none was.
-        commit_sequence: number of that commit (g); -1 if none was.
-        open_version: the version that a run has begun since; -1 if none.
-        retention_ms: how long it is remembered from `update_ms` on; -1 for ever.
-        update_ms: when this record was made.
-        run: who has begun the open version last; empty if that run has given up.
-        superseded: runs that had begun the open version before, or have given up; oldest first.
-        committed_run: who has committed the last version; empty if it did not say.
-        digest: what the last version was made of, in its writer's words; empty if it did not say.
+        last_version: the last committed version; -1 if there is none.
+        commit_sequence: the commit sequence (g) of that commit; -1 if there is none.
+        open_version: the version that a run has begun since; -1 if there is none.
+        retention_ms: the time after `update_ms` during which the key is remembered; -1 without limit.
+        update_ms: the time of this record.
+        run: the run that has the open version; empty if that run has given it up.
+        superseded: the runs that had the open version before, or have given it up; oldest first.
+        committed_run: the run that committed the last version; empty if the commit did not name it.
+        digest: what the last version was made of, in the words of its writer; empty if the commit did not say.
         order: the greatest order of a run that has begun the open version; -1 if none had one.
     """
 
@@ -71,7 +70,7 @@ class JointState:
 
 
 def encode_joint(state: JointState) -> bytes:
-    """The value under a key's key."""
+    """Encode the state of a key."""
     head = HEAD.pack(
         VALUE_VERSION,
         state.last_version,
@@ -80,33 +79,25 @@ def encode_joint(state: JointState) -> bytes:
         state.retention_ms,
         state.update_ms,
     )
-    runs = b"".join(string(run) for run in state.superseded)
-    begun = string(state.run) + COUNT.pack(len(state.superseded)) + runs
-    return head + begun + string(state.committed_run) + string(state.digest) + ORDER.pack(state.order)
+    runs = INT16.pack(len(state.superseded)) + b"".join(map(string, state.superseded))
+    committed = string(state.committed_run) + string(state.digest)
+    return head + string(state.run) + runs + committed + INT64.pack(state.order)
 
 
 def decode_joint(value: bytes) -> JointState:
-    """The value under a key's key.
+    """Read the state of a key.
 
     Raises:
         NewerFormat: a later release has written it.
-        Corrupt: the value is cut short, too long, or of no version that there is.
+        Corrupt: the value is damaged.
     """
-    reader = FieldReader(value, "joint commit's value")
-    version, last_version, commit_sequence, open_version, retention_ms, update_ms = HEAD.unpack(
-        reader.take(HEAD.size)
-    )
-    refuse_newer(JOINT_VALUE, version, VALUE_VERSION)
-    if not 0 <= version <= VALUE_VERSION:
-        raise Corrupt(
-            f"commit log: a joint commit's value of version {version}; up to {VALUE_VERSION} can be read"
-        )
-    run = reader.text(reader.int16())
-    superseded = tuple(reader.text(reader.int16()) for _ in range(reader.int16()))
+    version = FieldReader(value, JOINT_VALUE).version(VALUE_VERSION)
+    reader = FieldReader(value, JOINT_VALUE)
+    _, last_version, commit_sequence, open_version, retention_ms, update_ms = reader.unpack(HEAD)
+    run = reader.string()
+    superseded = tuple(reader.string() for _ in range(reader.int16()))
     state = JointState(last_version, commit_sequence, open_version, retention_ms, update_ms, run, superseded)
     if version > 0:
-        committed_run, digest = reader.text(reader.int16()), reader.text(reader.int16())
-        (order,) = ORDER.unpack(reader.take(ORDER.size))
-        state = replace(state, committed_run=committed_run, digest=digest, order=order)
+        state = replace(state, committed_run=reader.string(), digest=reader.string(), order=reader.int64())
     reader.done()
     return state

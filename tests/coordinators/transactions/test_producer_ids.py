@@ -52,18 +52,18 @@ def test_after_a_crash_the_rest_of_a_block_is_skipped() -> None:
 
 def test_an_id_that_someone_has_is_skipped_with_those_below() -> None:
     ids = ProducerIds(block_size=3)
-    ids.skip_past(10)
+    ids.space.skip_past(10)
     assert take(ids) == 11
-    ids.skip_past(5)
+    ids.space.skip_past(5)
     assert take(ids) == 12
 
 
 def test_an_id_that_someone_made_up_does_not_use_up_all_others() -> None:
     ids = ProducerIds(block_size=3)
-    ids.skip_past(7)
-    ids.skip_past(PRODUCER_ID_MAX)
+    ids.space.skip_past(7)
+    ids.space.skip_past(PRODUCER_ID_MAX)
     assert take(ids) == 8
-    ids.skip_past(GIVEN_ID_MAX)
+    ids.space.skip_past(GIVEN_ID_MAX)
     assert [take(ids) for _ in range(4)] == [GIVEN_ID_MAX + 1 + i for i in range(4)]
 
 
@@ -91,7 +91,7 @@ def test_no_id_is_told_twice(steps: list[tuple[str, int]]) -> None:
             for end in durable:
                 ids.replay(end)
         if what == "meet":
-            ids.skip_past(number)
+            ids.space.skip_past(number)
             told |= set(range(number + 1))
             durable.append(number + 1)
 
@@ -128,7 +128,7 @@ def test_no_id_is_told_twice_by_groups_that_share_them(steps: list[tuple[str, in
                 for end in ends:
                     ids.replay(end)
         else:
-            groups[which].skip_past(number)
+            groups[which].space.skip_past(number)
             told |= set(range(number + 1))
             durable[which].append(number + 1)
 
@@ -137,8 +137,8 @@ def test_an_id_that_nobody_can_have_been_given_is_passed_over() -> None:
     assert (GIVEN_ID_MAX, PRODUCER_ID_MAX) == (2**62 - 1, 2**63 - 1)
     ids = ProducerIds(block_size=3)
     for shown in (GIVEN_ID_MAX + 1, PRODUCER_ID_MAX):
-        ids.skip_past(shown)
+        ids.space.skip_past(shown)
         assert ids.next_id == 0
-    ids.skip_past(GIVEN_ID_MAX)
+    ids.space.skip_past(GIVEN_ID_MAX)
     assert ids.next_id == GIVEN_ID_MAX + 1
     assert take(ids) == GIVEN_ID_MAX + 1

@@ -20,7 +20,7 @@ def test_a_pending_offset_counts_from_its_commit_on() -> None:
     assert committed(offsets) == {T0: 1}
     assert offsets.pending_partitions("g") == {T0, T1}
 
-    assert offsets.end(7, commit=True) == {"g"}
+    offsets.end(7, commit=True)
 
     assert committed(offsets) == {T0: 5, T1: 6}
     assert offsets.pending_partitions("g") == set()
@@ -72,8 +72,8 @@ def test_groups_and_producers_do_not_mix() -> None:
     offsets.commit("g", T0, value(1), producer_id=7)
     offsets.commit("h", T0, value(2), producer_id=7)
     offsets.commit("g", T1, value(3), producer_id=8)
-    assert offsets.end(8, commit=True) == {"g"}
-    assert offsets.end(9, commit=True) == set()
+    offsets.end(8, commit=True)
+    offsets.end(9, commit=True)
     assert (committed(offsets, "g"), committed(offsets, "h")) == ({T1: 3}, {})
     offsets.end(7, commit=True)
     assert (committed(offsets, "g"), committed(offsets, "h")) == ({T0: 1, T1: 3}, {T0: 2})

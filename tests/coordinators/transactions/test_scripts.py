@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.transactions.coordinator import (
+from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
+from stablelog.coordinators.transactions.decisions import (
     Decision,
     MarkerOrder,
     OpenTransaction,
     TransactionConfig,
-    TransactionCoordinator,
 )
-from stablelog.coordinators.transactions.joint.coordinator import BeginAnswer, ChildShown, CommitAnswer
+from stablelog.coordinators.transactions.joint.coordinator import ChildShown, JointAnswer
 from stablelog.coordinators.transactions.joint.records import decode_joint
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
 from stablelog.coordinators.transactions.records import (
@@ -34,11 +34,11 @@ from stablelog.coordinators.transactions.records import (
     read_key,
     transaction_key,
 )
-from stablelog.coordinators.transactions.states import LABELS
+from stablelog.coordinators.transactions.states import State
 from stablelog.errors import Refused
 from stablelog.types import TopicPartition
 from stablelog.wire.extension.children import JointName, child_id
-from tests.coordinators.kafka_coordinator import kafka_value
+from tests.coordinators.transactions.kafka_coordinator import kafka_value
 
 SCRIPTS = Path(__file__).parent / "scripts"
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -72,7 +72,7 @@ def shown_joint(value: bytes | None) -> str:
     return " ".join(parts)
 
 
-def made_of(answer: BeginAnswer | CommitAnswer) -> str:
+def made_of(answer: JointAnswer) -> str:
     return f" of {answer.digest} by {answer.run or '-'}" if answer.digest else ""
 
 
@@ -142,7 +142,7 @@ class Conversation:
         identity = producer.identity if "own" in flags else (-1, -1)
         if "as" in given:
             identity = self.parse(given["as"])
-        decision = self.coordinator.init_producer_id(
+        decision = self.coordinator.producers.init_producer_id(
             producer.transactional_id or None,
             milliseconds(given.get("timeout", "60s")),
             *identity,
@@ -266,7 +266,7 @@ class Conversation:
         )
         answer = decision.answer
         line = answer.error.name if answer.error is not ErrorCode.none else f"g={answer.commit_sequence}"
-        line += " already" if answer.already else ""
+        line += " already" if answer.committed else ""
         self.carry_out(decision, line + made_of(answer) + told(answer.message))
 
     def abort_joint(self, key: str, version: str, *names: str, **given: str) -> None:
@@ -302,7 +302,7 @@ class Conversation:
         assert value is not None
         txn = decode_transaction(value)._replace(producer_epoch=int(epoch))
         self.log.append([(key, encode_transaction(txn))])
-        self.coordinator.replay(*self.log[-1][0])
+        self.coordinator.table.replay(*self.log[-1][0])
         for producer in self.producers.values():
             if producer.transactional_id == transactional_id:
                 producer.identity = txn.client
@@ -337,7 +337,7 @@ class Conversation:
         self.coordinator = self.new_coordinator()
         for records in self.log:
             for key, value in records:
-                self.coordinator.replay(key, value)
+                self.coordinator.table.replay(key, value)
         self.closed = {("t", i) for i in range(4)}
         self.held = []
         decision = self.coordinator.loaded(self.now_ms)
@@ -354,7 +354,7 @@ class Conversation:
         version = int(given.get("version", FIRST))
         producer = self.producers.setdefault(name, Producer(transactional_id, version))
         producer.identity = self.parse(given["as"])
-        state = next(state for state, known in LABELS.items() if known == label)
+        state = next(state for state in State if state.label == label)
         targets = [partition(text) for text in partitions]
         value = kafka_value(*producer.identity, state, targets, transaction_version=version)
         self.log.append([(transaction_key(transactional_id), value)])
@@ -362,17 +362,17 @@ class Conversation:
     def checkpoint(self) -> None:
         """`checkpoint`: the commit log is trimmed to the live state."""
         self.log = []
-        self.append(Decision(None, self.coordinator.checkpoint()))
+        self.append(Decision(None, self.coordinator.table.checkpoint()))
 
     def describe(self, transactional_id: str) -> None:
         """`describe a`."""
-        d = self.coordinator.describe(transactional_id)
+        d = self.coordinator.table.get(transactional_id)
         if d is None:
             self.lines.append(f"{transactional_id}: unknown")
             return
-        line = f"{transactional_id}: {d.state} {d.producer_id}/{d.producer_epoch}"
-        if (d.client_producer_id, d.client_producer_epoch) != (d.producer_id, d.producer_epoch):
-            line += f" client {d.client_producer_id}/{d.client_producer_epoch}"
+        line = f"{transactional_id}: {d.state.label} {d.producer_id}/{d.producer_epoch}"
+        if (*d.client,) != (d.producer_id, d.producer_epoch):
+            line += f" client {d.client.producer_id}/{d.client.producer_epoch}"
         line += (
             f" timeout={'never' if d.is_two_phase else d.timeout_ms} start={d.start_ms} {shown(d.partitions)}"
         )
@@ -381,7 +381,7 @@ class Conversation:
     def list(self, **given: str) -> None:
         """`list states=Ongoing,Dead pids=0,1 longer=10s ids=a.*`."""
         try:
-            slices, unknown = self.coordinator.list_transactions(
+            slices, unknown = self.coordinator.table.list_transactions(
                 states=given["states"].split(",") if "states" in given else (),
                 producer_ids=[int(p) for p in given.get("pids", "").split(",") if p],
                 duration_ms=milliseconds(given["longer"]) if "longer" in given else -1,
@@ -397,7 +397,7 @@ class Conversation:
     def watermarks(self) -> None:
         """`watermarks`: the last commit and the last one up to which all have their markers."""
         c = self.coordinator
-        self.lines.append(f"last g={c.last_commit_sequence} resolved g={c.resolved_commit_sequence}")
+        self.lines.append(f"last g={c.table.last_sequence} resolved g={c.table.resolved_sequence}")
 
     # -- behind the commands -----------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ from stablelog.coordinators.consumer_groups.answers import (
     SyncRequest,
 )
 from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
-from stablelog.coordinators.consumer_groups.membership import State
+from stablelog.coordinators.consumer_groups.membership import Due, State
 from stablelog.coordinators.consumer_groups.records import (
     OffsetKey,
     read_group_value,
@@ -180,9 +180,9 @@ class Life(RuleBasedStateMachine):
         for entry in log:
             if entry.outcome is not None:
                 assert entry.producer_id is not None
-                coordinator.replay_marker(entry.producer_id, commit=entry.outcome)
+                coordinator.txn_ended(entry.producer_id, commit=entry.outcome)
             else:
-                coordinator.replay(entry.key, entry.value, entry.offset, entry.producer_id)
+                coordinator.table.replay(entry.key, entry.value, entry.producer_id)
         return coordinator
 
     def checkpointed(self) -> tuple[list[Entry], int]:
@@ -194,7 +194,8 @@ class Life(RuleBasedStateMachine):
             elif entry.producer_id is not None:
                 open_since.setdefault(entry.producer_id, entry.offset)
         again = [
-            Entry(self.end + n, key, value) for n, (key, value) in enumerate(self.coordinator.checkpoint())
+            Entry(self.end + n, key, value)
+            for n, (key, value) in enumerate(self.coordinator.table.live_state().rest)
         ]
         return [*self.log, *again], min(open_since.values(), default=self.end)
 
@@ -252,7 +253,7 @@ class Life(RuleBasedStateMachine):
         """Begin a checkpoint, or write its next slice; other records come between. At its end the log is trimmed."""
         if self.slices is None:
             _, trim_before = self.checkpointed()
-            self.slices = trim_before, self.coordinator.live_state().rest
+            self.slices = trim_before, self.coordinator.table.live_state().rest
         trim_before, rest = self.slices
         entries = [
             Entry(self.end + n, key, value) for n, (key, value) in enumerate(itertools.islice(rest, count))
@@ -283,20 +284,20 @@ class Life(RuleBasedStateMachine):
         trimmed = [entry for entry in log if entry.offset >= trim_before]
         rebuilt = [self.rebuilt(self.log), self.rebuilt(log), self.rebuilt(trimmed)]
         for coordinator in rebuilt:
-            assert dict(coordinator.checkpoint()) == dict(self.coordinator.checkpoint())
+            assert dict(coordinator.table.live_state().rest) == dict(self.coordinator.table.live_state().rest)
             assert pending_values(coordinator) == pending_values(self.coordinator)
         for producer_id in PRODUCERS:
             for coordinator in rebuilt:
                 coordinator.txn_ended(producer_id, commit=True)
             assert (
-                dict(rebuilt[0].checkpoint())
-                == dict(rebuilt[1].checkpoint())
-                == dict(rebuilt[2].checkpoint())
+                dict(rebuilt[0].table.live_state().rest)
+                == dict(rebuilt[1].table.live_state().rest)
+                == dict(rebuilt[2].table.live_state().rest)
             )
 
     @invariant()
     def groups_are_consistent(self) -> None:
-        for group in self.coordinator._groups.values():
+        for group in self.coordinator.table.groups.values():
             members = group.members
             assert group.joined_count <= self.config.group_size_max
             assert (group.leader_id is None) == (not members)
@@ -314,17 +315,19 @@ class Life(RuleBasedStateMachine):
                 assert all(member.join_token is None for member in members.values())
             if group.state is not completing:
                 assert all(member.sync_token is None for member in members.values())
-            assert (group.join_alarm.deadline_ms is not None) == (group.state is preparing)
-            assert (group.sync_alarm.deadline_ms is not None) == bool(group.pending_syncs)
+            deadlines = self.coordinator.table.deadlines
+            assert (deadlines.get(group.alarm(Due.JOIN)) is not None) == (group.state is preparing)
+            assert (deadlines.get(group.alarm(Due.SYNC)) is not None) == bool(group.pending_syncs)
             for member in members.values():
-                assert member.session.deadline_ms is not None or not member.is_waited_for
-            assert group.offsets_alarm.deadline_ms is not None
+                session = group.alarm(Due.SESSION, member.member_id)
+                assert deadlines.get(session) is not None or not member.can_time_out
+            assert deadlines.get(group.alarm(Due.OFFSETS)) is not None
 
     @invariant()
     def every_waiting_request_is_known_to_its_group(self) -> None:
         tokens = [
             token
-            for group in self.coordinator._groups.values()
+            for group in self.coordinator.table.groups.values()
             for member in group.members.values()
             for token in (member.join_token, member.sync_token)
             if token is not None
@@ -371,7 +374,7 @@ class OffsetsLife(Life):
         self.log.append(entry)
         self.history.append(entry)
         self.end += 1
-        self.carry_out(self.coordinator.txn_ended(producer_id, commit=outcome))
+        self.coordinator.txn_ended(producer_id, commit=outcome)
 
     @rule(group=OFTEN_G, which=OFTEN_T)
     def delete_offset(self, group: str, which: tuple[str, int]) -> None:

@@ -23,7 +23,6 @@ from stablelog.coordinators.consumer_groups.records import (
     subscribed_topics,
 )
 from stablelog.errors import Corrupt, NewerFormat
-from stablelog.varint import encode_uvarint
 
 NAMES = st.text(max_size=40)
 I16, I32, I64 = (st.integers(-(2**bits), 2**bits - 1) for bits in (15, 31, 63))
@@ -170,7 +169,7 @@ def test_a_later_version_is_refused_as_such_and_any_other_as_damage() -> None:
         read_offset_value(b"\x00\x05" + bytes(40))
     with pytest.raises(NewerFormat, match="the metadata of a group of version 5;"):
         read_group_value(b"\x00\x05" + bytes(40))
-    with pytest.raises(Corrupt, match="version -1, known are 0 to 4"):
+    with pytest.raises(Corrupt, match="version -1; versions 0 to 4 can be read"):
         read_offset_value(b"\xff\xff" + bytes(40))
 
 
@@ -191,29 +190,17 @@ def test_a_string_that_is_not_utf_8_is_corrupt() -> None:
         read_offset_value(value.replace(b"meta", b"m\xffta"))
 
 
-@pytest.mark.parametrize(
-    ("number", "content"),
-    [(0, "00"), (1, "01"), (126, "7e"), (127, "7f"), (128, "8001"), (16383, "ff7f"), (2**28, "8080808001")],
-)
-def test_varints_are_as_short_as_they_can_be_and_have_at_most_five_bytes(number: int, content: str) -> None:
-    assert encode_uvarint(number).hex() == content
-    assert records._Source(bytes.fromhex(content), "it")._varint() == number
-    if number < 128:
-        with pytest.raises(Corrupt, match="more than 5 bytes"):
-            records._Source(bytes.fromhex("80" * 5 + content), "it")._varint()
-
-
 def test_what_cannot_be_null_is_refused_where_it_is() -> None:
     key, value = encode_group_key("g"), encode_group_value(GROUP)
-    with pytest.raises(Corrupt, match="null where a string must be"):
+    with pytest.raises(Corrupt, match="null where a string is required"):
         read_key(key[:2] + b"\xff\xff")
-    with pytest.raises(Corrupt, match="null where a string must be"):
+    with pytest.raises(Corrupt, match="null where a string is required"):
         read_group_value(value[:2] + b"\xff\xff" + value[12:])
     count_at = value.index(struct.pack(">i", 1) + string("m1"))
     for count in (-1, -2):
         with pytest.raises(Corrupt, match=f"an array of {count}"):
             read_group_value(value[:count_at] + struct.pack(">i", count) + value[count_at + 4 :])
-    with pytest.raises(Corrupt, match="-1 bytes are not there"):
+    with pytest.raises(Corrupt, match="-1 bytes are expected"):
         read_group_value(value[:-7] + b"\xff\xff\xff\xff")
     with pytest.raises(Corrupt, match="a key of version -1"):
         read_key(b"\xff\xff")

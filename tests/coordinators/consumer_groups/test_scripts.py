@@ -32,7 +32,7 @@ from stablelog.coordinators.consumer_groups.records import (
     read_offset_value,
 )
 
-SCRIPTS = Path(__file__).parent / "group_scripts"
+SCRIPTS = Path(__file__).parent / "scripts"
 UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -195,7 +195,8 @@ class Conversation:
     def end(self, outcome: str, pid: str) -> str:
         """`end commit pid=7`, `end abort pid=7`: the marker of a producer's transaction."""
         self.log.append(("marker", (int(pid), outcome == "commit")))
-        return "\n".join(self.carry_out(self.coordinator.txn_ended(int(pid), commit=outcome == "commit")))
+        self.coordinator.txn_ended(int(pid), commit=outcome == "commit")
+        return ""
 
     def fetch(self, group: str, *asked: str) -> str:
         """`fetch g`, `fetch g t-0 t-1`, `fetch g stable`, `fetch g stable t-0`."""
@@ -254,14 +255,14 @@ class Conversation:
         """`crash`: all is read from the log again."""
         self.waiting.clear()
         self.coordinator = GroupCoordinator(GroupConfig(**self.config))
-        for offset, (kind, content) in enumerate(self.log):
+        for kind, content in self.log:
             if kind == "record":
-                self.coordinator.replay(*content, offset)
+                self.coordinator.table.replay(*content)
             elif kind == "txn":
                 producer_id, key, value = content
-                self.coordinator.replay(key, value, offset, producer_id)
+                self.coordinator.table.replay(key, value, producer_id)
             else:
-                self.coordinator.replay_marker(content[0], commit=content[1])
+                self.coordinator.txn_ended(content[0], commit=content[1])
         return "\n".join(self.carry_out(self.coordinator.loaded(self.now_ms)))
 
     def trim(self) -> str:
@@ -273,7 +274,7 @@ class Conversation:
             elif kind == "marker":
                 open_pids.pop(content[0], None)
         kept = min(open_pids.values(), default=len(self.log))
-        checkpoint = [("record", entry) for entry in self.coordinator.checkpoint()]
+        checkpoint = [("record", entry) for entry in self.coordinator.table.live_state().rest]
         # Offsets stay what they were: deleted records leave an offset behind.
         self.log = [("marker", (-1, False))] * kept + self.log[kept:] + checkpoint
         self.shown = len(self.log)

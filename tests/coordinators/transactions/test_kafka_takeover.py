@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stablelog.batch.markers import MarkerType
-from stablelog.coordinators.transactions.coordinator import Decision, MarkerOrder, OpenTransaction
+from stablelog.coordinators.transactions.decisions import Decision, MarkerOrder, OpenTransaction
 from stablelog.coordinators.transactions.states import State
 from stablelog.types import TopicPartition
-from tests.coordinators.kafka_coordinator import KafkaCoordinator
-from tests.coordinators.test_transactions_model import (
+from tests.coordinators.transactions.kafka_coordinator import KafkaCoordinator
+from tests.coordinators.transactions.test_model import (
     IDS,
     PARTITIONS,
     TIMEOUT_MS,
@@ -170,10 +170,10 @@ class TakenOver(World):
                 else:
                     assert written == [], f"a marker in {target} for {name}, whose state was {state.label}"
                     assert is_open == (known.producer_id in were_open[target])
-            description = self.coordinator.describe(name)
+            description = self.coordinator.table.get(name)
             assert description is not None
             ended = {State.PREPARE_COMMIT: "CompleteCommit", State.PREPARE_ABORT: "CompleteAbort"}
-            assert description.state == ended.get(state, state.label)
+            assert description.state.label == ended.get(state, state.label)
             if state is State.ONGOING:
                 assert description.partitions == partitions
 

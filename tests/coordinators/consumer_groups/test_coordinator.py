@@ -21,7 +21,7 @@ from stablelog.coordinators.consumer_groups.coordinator import (
     TICK_RECORDS_MAX,
     GroupCoordinator,
 )
-from stablelog.coordinators.consumer_groups.rebalance import PROTOCOLS_SIZE_MAX, STRING_SIZE_MAX
+from stablelog.coordinators.consumer_groups.joining import PROTOCOLS_SIZE_MAX, STRING_SIZE_MAX
 from stablelog.coordinators.consumer_groups.records import (
     GroupValue,
     MemberValue,
@@ -211,7 +211,7 @@ def test_a_member_of_an_old_record_has_its_session_timeout_for_joining(
     coordinator = a_coordinator()
     member = MemberValue("A-1", None, "A", "/h", recorded_ms, 10_000, SUBSCRIPTION, b"work")
     value = GroupValue("consumer", 3, "range", "A-1", 0, (member,))
-    coordinator.replay(encode_group_key("g"), encode_group_value(value), 0)
+    coordinator.table.replay(encode_group_key("g"), encode_group_value(value))
     coordinator.loaded(0)
     coordinator.join(a_join(fresh_id="2", rebalance_timeout_ms=0), "b", now_ms=4000)
     heard = coordinator.heartbeat("g", "A-1", 3, now_ms=9000)
@@ -305,10 +305,10 @@ def test_a_group_lives_as_long_as_its_offsets() -> None:
 def test_offsets_of_a_group_of_unknown_age_expire_by_their_own() -> None:
     coordinator = a_coordinator(offsets_retention_ms=HOUR_MS)
     group = GroupValue("consumer", 3, None, None, -1, ())
-    coordinator.replay(encode_group_key("g"), encode_group_value(group), 0)
-    for offset, (partition, commit_ms) in enumerate(((T0, 0), (T1, HOUR_MS)), 1):
+    coordinator.table.replay(encode_group_key("g"), encode_group_value(group))
+    for partition, commit_ms in ((T0, 0), (T1, HOUR_MS)):
         value = encode_offset_value(OffsetValue(1, -1, "", commit_ms))
-        coordinator.replay(encode_offset_key("g", *partition), value, offset)
+        coordinator.table.replay(encode_offset_key("g", *partition), value)
     coordinator.loaded(HOUR_MS)
     coordinator.tick(HOUR_MS + 600_000)
     assert set(fetched(coordinator)) == {T1}
@@ -322,8 +322,8 @@ def test_offsets_of_an_empty_group_expire_by_its_age_also_after_a_start(
 ) -> None:
     coordinator = a_coordinator(offsets_retention_ms=HOUR_MS)
     group = GroupValue("consumer", 3, None, None, empty_since_ms, ())
-    coordinator.replay(encode_group_key("g"), encode_group_value(group), 0)
-    coordinator.replay(encode_offset_key("g", *T0), encode_offset_value(OffsetValue(1, -1, "", 0)), 1)
+    coordinator.table.replay(encode_group_key("g"), encode_group_value(group))
+    coordinator.table.replay(encode_offset_key("g", *T0), encode_offset_value(OffsetValue(1, -1, "", 0)))
     coordinator.loaded(0)
     ended_ms = 0
     while fetched(coordinator):
@@ -349,9 +349,9 @@ def test_an_offset_may_be_kept_for_no_time() -> None:
 def test_offsets_of_a_group_that_is_empty_since_the_time_0_expire_by_that_time() -> None:
     coordinator = a_coordinator(offsets_retention_ms=HOUR_MS)
     group = GroupValue("consumer", 3, None, None, 0, ())
-    coordinator.replay(encode_group_key("g"), encode_group_value(group), 0)
+    coordinator.table.replay(encode_group_key("g"), encode_group_value(group))
     late = encode_offset_value(OffsetValue(1, -1, "", HOUR_MS // 2))
-    coordinator.replay(encode_offset_key("g", *T0), late, 1)
+    coordinator.table.replay(encode_offset_key("g", *T0), late)
     coordinator.loaded(HOUR_MS)
     coordinator.tick(HOUR_MS + 600_000)
     assert fetched(coordinator) == {}
@@ -380,43 +380,33 @@ def test_a_commit_of_a_member_of_a_group_that_is_not_there_is_refused_in_words_t
 
 def test_records_of_other_kinds_of_group_are_passed_over() -> None:
     coordinator = a_coordinator()
-    coordinator.replay(b"\x00\x03\x00\x01g", b"whatever", 0)
-    coordinator.replay(b"\x00\x0f\x00\x01g", None, 1)
+    coordinator.table.replay(b"\x00\x03\x00\x01g", b"whatever")
+    coordinator.table.replay(b"\x00\x0f\x00\x01g", None)
     assert coordinator.list_groups().answer == []
 
 
 def test_a_record_that_cannot_be_read_changes_nothing() -> None:
     coordinator = a_coordinator()
     coordinator.commit_offsets("g", {T0: OffsetCommit(1)}, now_ms=0)
-    before = list(coordinator.checkpoint())
+    before = list(coordinator.table.live_state().rest)
     for key in (encode_group_key("g"), encode_offset_key("g", "t", 0), encode_offset_key("h", "t", 0)):
-        with pytest.raises(Corrupt, match="at offset 17"):
-            coordinator.replay(key, b"\x00\x03nonsense", 17)
-    assert list(coordinator.checkpoint()) == before
+        with pytest.raises(Corrupt, match=r"the metadata of a group|a committed offset"):
+            coordinator.table.replay(key, b"\x00\x03nonsense")
+    assert list(coordinator.table.live_state().rest) == before
     assert len(coordinator.list_groups().answer) == 1
-
-
-def test_offsets_in_a_log_are_no_measure_between_logs() -> None:
-    """A directory that Kafka wrote has many offsets logs. Those of Kafka are read first, whatever offsets they reach."""
-    coordinator = a_coordinator()
-    for log_offset, offset, producer_id in ((1_000_000, 1, None), (0, 2, 7)):
-        value = encode_offset_value(OffsetValue(offset, -1, "", 0))
-        coordinator.replay(encode_offset_key("g", "t", 0), value, log_offset, producer_id)
-    coordinator.replay_marker(7, commit=True)
-    assert fetched(coordinator) == {T0: 2}
 
 
 def test_a_tombstone_of_a_group_leaves_offsets_that_are_still_there() -> None:
     coordinator = a_coordinator()
-    coordinator.replay(
-        encode_group_key("g"), encode_group_value(GroupValue("consumer", 3, None, None, 0, ())), 0
+    coordinator.table.replay(
+        encode_group_key("g"), encode_group_value(GroupValue("consumer", 3, None, None, 0, ()))
     )
-    coordinator.replay(encode_offset_key("g", "t", 0), encode_offset_value(OffsetValue(1, -1, "", 0)), 1)
-    coordinator.replay(encode_group_key("g"), None, 2)
+    coordinator.table.replay(encode_offset_key("g", "t", 0), encode_offset_value(OffsetValue(1, -1, "", 0)))
+    coordinator.table.replay(encode_group_key("g"), None)
     assert fetched(coordinator) == {T0: 1}
     (listed,) = coordinator.list_groups().answer
     assert listed.protocol_type == ""
-    coordinator.replay(encode_group_key("nobody"), None, 3)
+    coordinator.table.replay(encode_group_key("nobody"), None)
     assert len(coordinator.list_groups().answer) == 1
 
 
@@ -426,17 +416,17 @@ def test_nothing_is_due_where_nothing_is() -> None:
     decision = coordinator.tick(10**15)
     assert not decision.records
     assert not decision.answers
-    assert list(coordinator.checkpoint()) == []
+    assert list(coordinator.table.live_state().rest) == []
 
 
 def test_heartbeats_cost_no_memory() -> None:
     coordinator = a_coordinator()
     membership = with_a_member(coordinator)
-    size = len(coordinator._alarms._heap)
+    size = len(coordinator.table.deadlines)
     for now_ms in range(0, 50_000, 5):
         answer = coordinator.heartbeat("g", membership.member_id, membership.generation, now_ms=now_ms).answer
         assert answer is ErrorCode.none
-    assert len(coordinator._alarms._heap) <= size + 1
+    assert len(coordinator.table.deadlines) <= size + 1
 
 
 def test_a_subscription_that_could_never_be_recorded_is_refused_at_once() -> None:

@@ -24,12 +24,9 @@ from stablelog.coordinators.transactions.log_ends import (
     in_order,
 )
 from stablelog.coordinators.transactions.records import (
-    COMMIT_SEQUENCE_TAG,
     GroupKey,
     GroupState,
-    Identity,
     JointKey,
-    Transaction,
     TransactionKey,
     decode_group,
     decode_transaction,
@@ -41,9 +38,9 @@ from stablelog.coordinators.transactions.records import (
     transaction_key,
 )
 from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.transaction import Identity, Transaction
 from stablelog.errors import Corrupt, NewerFormat
 from stablelog.types import TopicPartition
-from stablelog.varint import encode_uvarint
 from stablelog.wire.extension.children import JointName
 
 EXAMPLE = Transaction(
@@ -252,7 +249,6 @@ def test_values_that_kafka_wrote_say_who_may_ask_again() -> None:
 def test_tags_that_are_not_known_survive() -> None:
     txn = EXAMPLE._replace(unknown_tags=((5, b"kafka, later"), (10_050, b"stablelog, later")))
     assert decode_transaction(encode_transaction(txn)) == txn
-    assert COMMIT_SEQUENCE_TAG not in dict(txn.unknown_tags)
 
 
 def test_keys() -> None:
@@ -274,7 +270,7 @@ def test_the_state_of_a_group() -> None:
     state = GroupState(producer_ids_end=2000, commit_sequence_next=77)
     assert encode_group(state).hex() == "000000000000000007d0000000000000004d"
     assert decode_group(encode_group(state) + b"what comes later") == state
-    with pytest.raises(Corrupt, match="10 bytes"):
+    with pytest.raises(Corrupt, match="16 bytes are expected, 8 are left"):
         decode_group(encode_group(state)[:10])
 
 
@@ -292,7 +288,7 @@ def test_values_of_a_later_release_are_refused_as_such() -> None:
         (HEAD_HEX + "06", "state 6"),
         (EXAMPLE_HEX + "00", "1 bytes too many"),
         (HEAD_HEX + "02" + "0202ff0100", "not UTF-8"),
-        (HEAD_HEX + "02" + "ffffffffff01", "varint"),
+        (HEAD_HEX + "02" + "ffffffffff01", "varint that does not end"),
         (HEAD_HEX + "02" + "02027400", "cut short"),
     ],
 )  # fmt: skip
@@ -341,17 +337,12 @@ def test_a_value_that_is_cut_anywhere_is_refused(size: int) -> None:
 
 def test_the_numbers_of_our_fields_and_keys_are_those_of_the_document() -> None:
     """A commit log that an earlier release has written names them."""
-    text = (Path(__file__).parents[2] / "docs" / "decisions" / "0003-transactions.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "decisions" / "0003-transactions.md").read_text()
     told = {
         name: int(tag) for tag, name in re.findall(r"^\| (10\d{3}) \| [^|]* \| (\w+) \|", text, re.MULTILINE)
     }
-    assert told == {
-        "commit_sequence": records.COMMIT_SEQUENCE_TAG,
-        "last_producer_epoch": records.LAST_EPOCH_TAG,
-        "transaction_epoch": records.TRANSACTION_EPOCH_TAG,
-        "ends": records.ENDS_TAG,
-        "settled_epoch": records.SETTLED_EPOCH_TAG,
-    }
+    own = {field: tag for tag, (field, _) in records.TAGS.items() if tag >= 10_000}
+    assert told == {**own, "ends": records.ENDS_TAG}
     kinds = dict.fromkeys(map(int, re.findall(r"[Kk](?:ey k)?ind (100\d\d)", text)))
     assert list(kinds)[:2] == [records.GROUP_KIND, records.JOINT_KIND]
 
@@ -362,19 +353,7 @@ def test_sizes_of_several_bytes_are_read(size: int) -> None:
     assert decode_transaction(encode_transaction(txn)) == txn
 
 
-VARINTS = [(0, "00"), (1, "01"), (126, "7e"), (127, "7f"), (128, "8001"), (16383, "ff7f"), (16384, "808001")]
-
-
-@pytest.mark.parametrize(("number", "content"), [*VARINTS, (2**32 - 1, "ffffffff0f")])
-def test_varints_are_as_short_as_they_can_be_and_have_at_most_five_bytes(number: int, content: str) -> None:
-    assert encode_uvarint(number).hex() == content
-    assert records.FieldReader(bytes.fromhex(content), "varint").varint() == number
-    if number < 128:
-        with pytest.raises(Corrupt, match="more than 5 bytes"):
-            records.FieldReader(bytes.fromhex("80" * 5 + content), "varint").varint()
-
-
 @pytest.mark.parametrize("key", ["0000ffff", "0000fffe61", "27100001", "2711000161ffff", "2711000161"])
 def test_a_key_whose_text_is_null_or_not_there_is_refused(key: str) -> None:
-    with pytest.raises(Corrupt, match="cut short"):
+    with pytest.raises(Corrupt, match=r"cut short|null where a string is required"):
         read_key(bytes.fromhex(key))

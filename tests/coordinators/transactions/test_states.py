@@ -3,14 +3,14 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
-from stablelog.coordinators.transactions.states import LABELS, TRANSITIONS, Event, State, next_state
+from stablelog.coordinators.transactions.states import TRANSITIONS, Event, State, next_state
 from stablelog.errors import Refused
 
 
 def test_every_event_has_its_outcome_in_every_state() -> None:
     assert TRANSITIONS.keys() == set(State)
     assert all(row.keys() == set(Event) for row in TRANSITIONS.values())
-    assert LABELS.keys() == set(State)
+    assert [state.label for state in (State.EMPTY, State.PREPARE_COMMIT)] == ["Empty", "PrepareCommit"]
 
 
 def test_an_outcome_is_decided_once() -> None:
@@ -40,7 +40,7 @@ def test_only_ids_at_rest_are_forgotten() -> None:
 
 def test_a_refusal_says_what_and_where() -> None:
     with pytest.raises(
-        Refused, match="the producer commits, while the transaction is in state Empty"
+        Refused, match="the producer commits, but its transaction is in state Empty"
     ) as caught:
         next_state(State.EMPTY, Event.COMMIT)
     assert caught.value.code is ErrorCode.invalid_txn_state

@@ -7,13 +7,13 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
-from stablelog.coordinators.transactions.coordinator import (
+from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
+from stablelog.coordinators.transactions.decisions import (
     Decision,
     EndAnswer,
     InitAnswer,
     OpenTransaction,
     TransactionConfig,
-    TransactionCoordinator,
 )
 from stablelog.coordinators.transactions.joint.coordinator import ChildShown
 from stablelog.coordinators.transactions.log_ends import LogEnd
@@ -40,7 +40,7 @@ def coordinator(**settings: Any) -> TransactionCoordinator:
 
 def init(c: TransactionCoordinator, transactional_id: str = "a", **given: Any) -> InitAnswer:
     given = {"api_version": 6, "now_ms": 0, **given}
-    return c.init_producer_id(transactional_id, given.pop("timeout_ms", 60_000), **given).answer
+    return c.producers.init_producer_id(transactional_id, given.pop("timeout_ms", 60_000), **given).answer
 
 
 def add(
@@ -95,7 +95,7 @@ def test_what_is_refused_changes_nothing(state: State) -> None:
     refused = 0
     for kind, (pid, epoch, *rest) in requests:
         c, _ = in_state(state)
-        before = c.checkpoint()
+        before = c.table.checkpoint()
         if kind == "end":
             commit, version = rest
             decision: Decision[Any] = c.end("a", pid, epoch, commit, api_version=version, now_ms=9)
@@ -106,7 +106,7 @@ def test_what_is_refused_changes_nothing(state: State) -> None:
             )
             error = decision.answer[T1]
         else:
-            decision = c.init_producer_id(
+            decision = c.producers.init_producer_id(
                 "a", 60_000, pid, epoch, keep_prepared=rest[0], api_version=6, now_ms=9
             )
             error = decision.answer.error
@@ -115,16 +115,16 @@ def test_what_is_refused_changes_nothing(state: State) -> None:
         refused += 1
         assert decision.records == []
         assert decision.markers == []
-        assert c.checkpoint() == before
+        assert c.table.checkpoint() == before
     assert refused > 40
 
 
 def test_verifying_changes_nothing() -> None:
     for state in State:
         c, who = in_state(state)
-        before = c.checkpoint()
+        before = c.table.checkpoint()
         codes = c.verify_partitions("a", who.producer_id, who.producer_epoch, [T0, T1])
-        assert c.checkpoint() == before
+        assert c.table.checkpoint() == before
         assert (codes[T0] is ErrorCode.none) == (state is State.ONGOING)
         assert codes[T1] is not ErrorCode.none
 
@@ -163,7 +163,7 @@ def test_no_partitions_begin_no_transaction() -> None:
     c = coordinator()
     who = init(c)
     assert add(c, who).records == []
-    assert c.describe("a").state == "Empty"  # type: ignore[union-attr]
+    assert c.table.get("a").state.label == "Empty"  # type: ignore[union-attr]
 
 
 def test_the_offsets_log_is_a_partition_like_any_other() -> None:
@@ -213,7 +213,7 @@ def test_numbers_go_on_after_a_restart_even_if_the_id_was_forgotten() -> None:
     log: list[Any] = []
     for i in range(3):
         name = f"id-{i}"
-        decision = c.init_producer_id(name, 60_000, api_version=6, now_ms=0)
+        decision = c.producers.init_producer_id(name, 60_000, api_version=6, now_ms=0)
         log += decision.records
         decision2 = add(c, decision.answer, T0, name=name)
         decision3 = end(c, decision.answer, commit=True, name=name)
@@ -221,13 +221,13 @@ def test_numbers_go_on_after_a_restart_even_if_the_id_was_forgotten() -> None:
         for order in decision3.markers:
             log += c.markers_done(name, order.producer_id, order.producer_epoch, now_ms=0).records
     log += c.forget_expired(10**12).records
-    assert len(c) == 0
-    for records in (log, c.checkpoint()):
+    assert len(c.table) == 0
+    for records in (log, c.table.checkpoint()):
         restarted = coordinator()
         for record in records:
-            restarted.replay(*record)
+            restarted.table.replay(*record)
         restarted.loaded(0)
-        assert restarted.last_commit_sequence == 3
+        assert restarted.table.last_sequence == 3
         who = init(restarted)
         assert who.producer_id >= 3
         add(restarted, who, T0)
@@ -240,17 +240,17 @@ def test_no_commit_gets_a_number_that_a_partition_may_have() -> None:
     add(c, who, T0)
     add(c, other, T0, name="b")
     name = JointName("", "k")
-    c.await_sequences()
-    before = c.checkpoint()
+    c.table.are_sequences_known = False
+    before = c.table.checkpoint()
     for _ in range(2):
         refused = end(c, who, commit=True)
         assert refused == Decision(EndAnswer(ErrorCode.coordinator_load_in_progress))
         joint = c.joint.commit(name, 0, [], now_ms=0)
         assert joint.answer.error is ErrorCode.coordinator_load_in_progress
-    assert c.checkpoint() == before
+    assert c.table.checkpoint() == before
     assert end(c, other, commit=False, name="b").answer.error is ErrorCode.none, "an abort needs none"
-    assert [c.met_sequence(sequence) for sequence in (4, 7, 7, 3)] == [True, True, False, False]
-    c.sequences_met()
+    assert [c.table.met_sequence(sequence) for sequence in (4, 7, 7, 3)] == [True, True, False, False]
+    c.table.are_sequences_known = True
     assert end(c, who, commit=True).markers[0].commit_sequence == 8
     assert c.joint.commit(name, 0, [], now_ms=0).answer.commit_sequence == 9
 
@@ -262,29 +262,29 @@ def test_the_last_cut_waits_for_the_slowest_commit() -> None:
         who = init(c, name)
         add(c, who, T0, name=name)
         decisions.append(end(c, who, commit=True, name=name))
-    assert (c.last_commit_sequence, c.resolved_commit_sequence) == (3, 0)
+    assert (c.table.last_sequence, c.table.resolved_sequence) == (3, 0)
     marked(c, decisions[1])
-    assert c.resolved_commit_sequence == 0
+    assert c.table.resolved_sequence == 0
     marked(c, decisions[0])
-    assert c.resolved_commit_sequence == 2
+    assert c.table.resolved_sequence == 2
     marked(c, decisions[2])
-    assert c.resolved_commit_sequence == 3
+    assert c.table.resolved_sequence == 3
 
 
 def test_reporting_markers_twice_or_late_changes_nothing() -> None:
     c, who = in_state(State.ONGOING)
     decision = end(c, who, commit=True)
     marked(c, decision)
-    before = c.checkpoint()
+    before = c.table.checkpoint()
     marked(c, decision)
     add(c, InitAnswer(ErrorCode.none, 0, 1), T0)
     end(c, InitAnswer(ErrorCode.none, 0, 1), commit=True)
     marked(c, decision)
-    assert c.describe("a").state == "PrepareCommit"  # type: ignore[union-attr]
+    assert c.table.get("a").state.label == "PrepareCommit"  # type: ignore[union-attr]
     assert c.markers_done("nobody", 0, 0, now_ms=0) == Decision(None)
     for other in ((0, 7), (7, 2)):
         assert c.markers_done("a", *other, now_ms=0) == Decision(None)
-    assert before != c.checkpoint()
+    assert before != c.table.checkpoint()
 
 
 def test_only_so_many_are_timed_out_or_forgotten_at_once() -> None:
@@ -302,7 +302,7 @@ def test_only_so_many_are_timed_out_or_forgotten_at_once() -> None:
     assert sizes == [20, 20, 10, 0]
     forgotten = [len(c.forget_expired(1000, count_max=20).records) for _ in range(6)]
     assert (max(forgotten), sum(forgotten)) == (20, 50)
-    assert len(c) == 50, "what was used at 100 is kept until 1100"
+    assert len(c.table) == 50, "what was used at 100 is kept until 1100"
 
 
 def test_after_a_start_with_an_earlier_clock_all_times_run_from_the_start() -> None:
@@ -314,11 +314,11 @@ def test_after_a_start_with_an_earlier_clock_all_times_run_from_the_start() -> N
     init(c, "idle", now_ms=before_ms)
     c.joint.commit(JointName("", "k"), 0, [], retention_ms=1000, now_ms=before_ms)
     restarted = coordinator(**settings)
-    for record in c.checkpoint():
-        restarted.replay(*record)
+    for record in c.table.checkpoint():
+        restarted.table.replay(*record)
     restarted.loaded(start_ms)
 
-    described = restarted.describe("open")
+    described = restarted.table.get("open")
     assert described is not None
     assert (described.start_ms, described.update_ms) == (start_ms, start_ms)
     assert restarted.forget_expired(start_ms + 999) == Decision(False)
@@ -335,12 +335,9 @@ def test_transactions_whose_time_is_not_up_are_not_looked_at() -> None:
     for i in range(2000):
         who = init(c, f"id-{i}", timeout_ms=60_000)
         add(c, who, T0, name=f"id-{i}")
-    table = c._table
     looked = []
-    original = table._timeouts.due
-    table._timeouts.due = lambda now_ms, count_max: (
-        looked.extend(found := original(now_ms, count_max)) or found
-    )  # type: ignore[method-assign,func-returns-value]
+    original = c.table.get
+    c.table.get = lambda name: looked.append(name) or original(name)  # type: ignore[method-assign,func-returns-value]
     for now_ms in range(0, 60_000, 1000):
         c.abort_overdue(now_ms)
     assert looked == []
@@ -351,14 +348,14 @@ def test_two_phase_transactions_are_never_timed_out() -> None:
     who = init(c, enable_two_phase=True, timeout_ms=1)
     add(c, who, T0)
     assert c.abort_overdue(2**60) == Decision(False)
-    assert c.describe("a").is_two_phase  # type: ignore[union-attr]
+    assert c.table.get("a").is_two_phase  # type: ignore[union-attr]
 
 
 def test_a_timeout_of_the_longest_possible_time_is_still_a_timeout() -> None:
     c = coordinator(transaction_timeout_ms_max=2**31 - 1)
     who = init(c, timeout_ms=2**31 - 1)
     add(c, who, T0)
-    assert not c.describe("a").is_two_phase  # type: ignore[union-attr]
+    assert not c.table.get("a").is_two_phase  # type: ignore[union-attr]
     assert len(c.abort_overdue(2**31).markers) == 1
 
 
@@ -370,8 +367,8 @@ def test_memory_for_an_id_does_not_grow_with_its_transactions() -> None:
         decision = end(c, who, commit=i % 2 == 0)
         marked(c, decision)
         who = decision.answer
-    table = c._table
-    assert len(c.checkpoint()) == 2
+    table = c.table
+    assert len(c.table.checkpoint()) == 2
     assert len(table._timeouts) <= 2
     assert (len(table._owners), len(table._decided), len(table._unmarked)) == (0, 0, 0)
 
@@ -384,8 +381,8 @@ def test_a_child_that_was_turned_away_leaves_nothing_when_it_is_forgotten() -> N
         c.turn_away(name, who.producer_id, who.producer_epoch)
         child = ChildShown(name, who.producer_id, who.producer_epoch)
         c.joint.abort(JointName("", "k"), 0, [child], now_ms=0)
-        assert c.describe(name) is None
-    assert len(c._table.turned_away) == 0
+        assert c.table.get(name) is None
+    assert len(c.table.turned_away) == 0
 
 
 def test_children_are_open_until_they_have_ended() -> None:
@@ -421,7 +418,7 @@ def test_a_child_that_was_turned_away_is_not_committed(has_begun: bool) -> None:
     decision = c.joint.commit(JointName("", "k"), 0, [child], now_ms=0)
     assert decision.answer.error is ErrorCode.invalid_txn_state
     assert "refused a partition" in (decision.answer.message or "")
-    assert (decision.records, decision.markers, c.last_commit_sequence) == ([], [], 0)
+    assert (decision.records, decision.markers, c.table.last_sequence) == ([], [], 0)
 
 
 def test_by_hand_only_open_transactions_are_aborted() -> None:
@@ -435,7 +432,7 @@ def test_by_hand_only_open_transactions_are_aborted() -> None:
 def test_a_decision_is_one_batch_with_the_record_of_the_outcome_last() -> None:
     """What a decision needs besides (a block of producer ids) comes before it, so that a torn log has both or none."""
     c = TransactionCoordinator(TransactionConfig(), producer_ids=ProducerIds(1))
-    decision = c.init_producer_id("a", 60_000, api_version=6, now_ms=0)
+    decision = c.producers.init_producer_id("a", 60_000, api_version=6, now_ms=0)
     assert [key for key, _ in decision.records] == [group_key(""), transaction_key("a")]
 
 
@@ -445,15 +442,16 @@ def test_groups_share_producer_ids_and_keep_their_own_numbers() -> None:
         TransactionCoordinator(TransactionConfig(), group=name, producer_ids=ProducerIds(10, space))
         for name in ("", "payments")
     ]
-    told = [init(c, f"{c.group}/{i}").producer_id for i in range(12) for c in groups]
+    named = dict(zip(groups, ("", "payments"), strict=True))
+    told = [init(c, f"{named[c]}/{i}").producer_id for i in range(12) for c in groups]
     assert len(set(told)) == 24
     assert max(told) < 40, "each has its own blocks"
     for c in groups:
-        add(c, InitAnswer(ErrorCode.none, told[groups.index(c)], 0), T0, name=f"{c.group}/0")
+        add(c, InitAnswer(ErrorCode.none, told[groups.index(c)], 0), T0, name=f"{named[c]}/0")
         decision = end(
-            c, InitAnswer(ErrorCode.none, told[groups.index(c)], 0), commit=True, name=f"{c.group}/0"
+            c, InitAnswer(ErrorCode.none, told[groups.index(c)], 0), commit=True, name=f"{named[c]}/0"
         )
-        assert (decision.markers[0].group, decision.markers[0].commit_sequence) == (c.group, 1)
+        assert (decision.markers[0].group, decision.markers[0].commit_sequence) == (named[c], 1)
 
 
 def test_a_group_does_not_take_another_groups_numbers() -> None:
@@ -463,17 +461,17 @@ def test_a_group_does_not_take_another_groups_numbers() -> None:
         who = init(other, f"{i}")
         add(other, who, T0, name=f"{i}")
         marked(other, end(other, who, commit=True, name=f"{i}"))
-    c.replay(*other.checkpoint()[0])
+    c.table.replay(*other.table.checkpoint()[0])
     c.loaded(0)
-    assert c.last_commit_sequence == 0
+    assert c.table.last_sequence == 0
 
 
 def test_kinds_of_kafkas_that_are_not_known_are_skipped_and_those_of_a_later_release_refused() -> None:
     c = coordinator()
     with pytest.raises(NewerFormat, match="of version 10002"):
-        c.replay(bytes.fromhex("2712000161"), b"from a later version")
-    c.replay(bytes.fromhex("0007000161"), None)
-    assert len(c) == 0
+        c.table.replay(bytes.fromhex("2712000161"), b"from a later version")
+    c.table.replay(bytes.fromhex("0007000161"), None)
+    assert len(c.table) == 0
 
 
 def test_markers_that_a_start_has_to_repeat_come_in_the_order_of_the_decisions() -> None:
@@ -481,23 +479,23 @@ def test_markers_that_a_start_has_to_repeat_come_in_the_order_of_the_decisions()
     log: list[Any] = []
     names = ["c", "a", "d", "b"]
     for name in names:
-        decision = c.init_producer_id(name, 60_000, api_version=6, now_ms=0)
+        decision = c.producers.init_producer_id(name, 60_000, api_version=6, now_ms=0)
         log += decision.records + add(c, decision.answer, T0, name=name).records
     for name in reversed(names):
-        identity = c.describe(name)
+        identity = c.table.get(name)
         assert identity is not None
         ended = c.end(
             name, identity.producer_id, identity.producer_epoch, name != "a", api_version=5, now_ms=0
         )
         log += ended.records
-    for records in (log, c.checkpoint()):
+    for records in (log, c.table.checkpoint()):
         restarted = coordinator()
         for record in records:
-            restarted.replay(*record)
+            restarted.table.replay(*record)
         markers = restarted.loaded(0).markers
         assert [order.transactional_id for order in markers] == ["b", "d", "a", "c"]
         assert [order.commit_sequence for order in markers] == [1, 2, -1, 3]
-        assert restarted.resolved_commit_sequence == 0
+        assert restarted.table.resolved_sequence == 0
 
 
 def test_pairs_without_offsets_are_open_transactions_too() -> None:
@@ -539,7 +537,7 @@ def test_an_open_transaction_of_another_epoch_than_the_producers_is_aborted() ->
         assert decision.records == []
         (order,) = decision.markers
         assert order.type is MarkerType.ABORT
-        assert T1 not in c.describe("a").partitions  # type: ignore[union-attr]
+        assert T1 not in c.table.get("a").partitions  # type: ignore[union-attr]
 
 
 def test_a_producer_that_shows_a_later_epoch_is_fenced_too() -> None:
@@ -549,7 +547,7 @@ def test_a_producer_that_shows_a_later_epoch_is_fenced_too() -> None:
         assert add(c, shown, T1).answer[T1] is not ErrorCode.none
         assert c.verify_partitions("a", who.producer_id, epoch, [T0])[T0] is not ErrorCode.none
         assert end(c, shown, commit=True).answer.error is not ErrorCode.none
-    assert c.describe("a").partitions == {T0}  # type: ignore[union-attr]
+    assert c.table.get("a").partitions == {T0}  # type: ignore[union-attr]
 
 
 def test_a_late_copy_of_an_init_is_answered_only_while_nothing_has_begun_since() -> None:
@@ -568,11 +566,11 @@ def test_a_late_copy_of_an_init_is_answered_only_while_nothing_has_begun_since()
             if not keeps:
                 assert init(c, keep_prepared=keeps_again, **asked) == answer
                 add(c, answer, T0)
-            before = c.checkpoint()
+            before = c.table.checkpoint()
             again = init(c, keep_prepared=keeps_again, **asked)
             expected = answer if keeps and keeps_again else InitAnswer(ErrorCode.producer_fenced)
             assert again == expected
-            assert c.checkpoint() == before
+            assert c.table.checkpoint() == before
 
 
 def test_the_partitions_of_a_kept_transaction_are_not_its_successors() -> None:
@@ -627,13 +625,13 @@ def test_a_producer_that_was_refused_a_partition_can_only_abort(state: State, ap
             marked(c, ended)
         shown = ended.answer[1:] if api_version == 5 else shown
     c.turn_away("a", *shown)
-    before = c.checkpoint()
+    before = c.table.checkpoint()
     assert ask(True) == Decision(EndAnswer(ErrorCode.invalid_txn_state))
     if state.is_decided:
         assert ask(False) == Decision(EndAnswer(ErrorCode.concurrent_transactions))
     elif state is not State.ONGOING:
         assert ask(False, open_only=True) == Decision(EndAnswer(ErrorCode.coordinator_load_in_progress))
-    assert c.checkpoint() == before
+    assert c.table.checkpoint() == before
     if state.is_decided:
         return
     aborted = ask(False)
@@ -664,18 +662,18 @@ def test_behind_the_last_epoch_comes_a_new_producer_id() -> None:
             who = init(c)
             if is_open:
                 add(c, who, T0)
-            for key, value in c.checkpoint():
+            for key, value in c.table.checkpoint():
                 assert value is not None
                 if key == transaction_key("a"):
                     value = encode_transaction(decode_transaction(value)._replace(producer_epoch=epoch))
-                restarted.replay(key, value)
+                restarted.table.replay(key, value)
             restarted.loaded(0)
             if is_open:
                 (order,) = restarted.force_abort("a", now_ms=0).markers
                 assert (order.producer_id, order.producer_epoch) == (0, marker_epoch)
-                described = restarted.describe("a")
+                described = restarted.table.get("a")
                 assert described is not None
-                found = described.client_producer_id, described.client_producer_epoch
+                found = tuple(described.client)
             else:
                 answer = init(restarted)
                 found = answer.producer_id, answer.producer_epoch
@@ -694,7 +692,7 @@ def test_where_a_partition_ends_that_is_not_known_lies_behind_every_offset() -> 
 
 
 def test_a_group_that_nobody_has_asked_for_anything_has_reserved_and_decided_nothing() -> None:
-    ((key, value),) = coordinator().checkpoint()
+    ((key, value),) = coordinator().table.checkpoint()
     assert key == group_key("")
     assert value is not None
     assert decode_group(value) == GroupState(producer_ids_end=0, commit_sequence_next=1)
@@ -703,13 +701,13 @@ def test_a_group_that_nobody_has_asked_for_anything_has_reserved_and_decided_not
 def test_changes_of_ids_and_of_keys_of_joint_commits_are_counted_together() -> None:
     """The broker takes a decision for half done while the count is ahead of what its journal has."""
     c = coordinator()
-    counts = [c.change_count]
+    counts = [c.table.change_count]
     who = init(c)
-    counts.append(c.change_count)
+    counts.append(c.table.change_count)
     c.joint.begin(JointName("", "key"), 1, "run", now_ms=0)
-    counts.append(c.change_count)
+    counts.append(c.table.change_count)
     add(c, who, T0)
-    counts.append(c.change_count)
+    counts.append(c.table.change_count)
     assert counts == sorted(set(counts)), "each change counts upwards"
 
 
@@ -756,9 +754,9 @@ def test_a_child_for_offsets_is_open_at_once_and_aborted_after_a_minute() -> Non
     later = other_start.joint.open_offsets(JointName("g", "k"), 2, T0, now_ms=5).answer
     assert later.transactional_id not in {child.transactional_id for child in shown}
     for child in shown:
-        described = c.describe(child.transactional_id)
+        described = c.table.get(child.transactional_id)
         assert described is not None
-        assert (described.state, described.partitions) == ("Ongoing", {T0})
+        assert (described.state, described.partitions) == (State.ONGOING, {T0})
         assert (described.start_ms, described.update_ms, described.transaction_version) == (5, 5, 2)
     assert c.abort_overdue(60_004).markers == []
     assert [order.transactional_id for order in c.abort_overdue(60_005).markers] == [
@@ -774,7 +772,7 @@ def test_a_list_is_made_in_slices_of_the_ids_that_are_there_when_it_begins(
     openers = {name: init(c, name) for name in ("open", "ends", "idle", "late")}
     for name in ("open", "ends"):
         add(c, openers[name], T0, name=name)
-    slices, _ = c.list_transactions(now_ms=0)
+    slices, _ = c.table.list_transactions(now_ms=0)
     assert [(one.transactional_id, one.state) for one in next(slices)] == [
         ("open", "Ongoing"),
         ("ends", "Ongoing"),

@@ -1,6 +1,5 @@
 import pytest
 
-from stablelog.coordinators.consumer_groups.alarms import Alarm
 from stablelog.coordinators.consumer_groups.membership import (
     TRANSITIONS,
     Group,
@@ -11,12 +10,8 @@ from stablelog.coordinators.consumer_groups.membership import (
 )
 
 
-def nothing() -> None:
-    """An action that nobody looks at."""
-
-
 def a_group() -> Group:
-    return Group("g", Alarm(nothing), Alarm(nothing), Alarm(nothing))
+    return Group("g")
 
 
 def a_member(
@@ -30,7 +25,6 @@ def a_member(
         session_timeout_ms=10,
         rebalance_timeout_ms=20,
         protocols=tuple((protocol, b"") for protocol in protocols.split(",")),
-        session=Alarm(nothing),
         join_token="token" if joined else None,
     )
 

@@ -20,22 +20,18 @@ from kio.schema.errors import ErrorCode
 from stablelog.batch.markers import MarkerType
 from stablelog.coordinators.live_state import LiveState
 from stablelog.coordinators.transactions import ending as transaction_ending
-from stablelog.coordinators.transactions.coordinator import (
+from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
+from stablelog.coordinators.transactions.decisions import (
     Decision,
     MarkerOrder,
     OpenTransaction,
     TransactionConfig,
-    TransactionCoordinator,
 )
 from stablelog.coordinators.transactions.ending import EPOCH_MAX
 from stablelog.coordinators.transactions.producer_ids import ProducerIds
-from stablelog.coordinators.transactions.records import (
-    NO_SEQUENCE,
-    TransactionKey,
-    decode_transaction,
-    read_key,
-)
+from stablelog.coordinators.transactions.records import TransactionKey, decode_transaction, read_key
 from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.transaction import NO_SEQUENCE
 from stablelog.types import TopicPartition
 from tests.scale import examples
 
@@ -306,7 +302,7 @@ class World:
         coordinator = self.new_coordinator()
         for records in log:
             for key, value in records:
-                coordinator.replay(key, value)
+                coordinator.table.replay(key, value)
         return coordinator, coordinator.loaded(self.now_ms)
 
     def loaded(self, decision: Decision[None]) -> None:
@@ -316,7 +312,7 @@ class World:
     def trim(self) -> None:
         """Begin a checkpoint, or write its next slice; at its end, everything before it goes as soon as all is durable."""
         if self.checkpoint is None:
-            state = self.coordinator.live_state()
+            state = self.coordinator.table.live_state()
             assert state is not None
             self.checkpoint = len(self.commit_log), state
             self.commit_log.append(Copied(state.undivided))
@@ -350,7 +346,7 @@ class World:
     def init(self, producer: Producer, *, keep: bool) -> None:
         asked = producer.identity or (-1, -1)
         self.takeovers[producer.transactional_id] += 1
-        decision = self.coordinator.init_producer_id(
+        decision = self.coordinator.producers.init_producer_id(
             producer.transactional_id,
             TIMEOUT_MS,
             *asked,
@@ -616,10 +612,10 @@ class World:
         for target, partition in self.partitions.items():
             assert not partition.open(), f"a transaction hangs in {target}"
             assert not partition.held
-        slices, _ = self.coordinator.list_transactions(now_ms=self.now_ms)
+        slices, _ = self.coordinator.table.list_transactions(now_ms=self.now_ms)
         found = [*itertools.chain.from_iterable(slices)]
         assert all(d.state in ("Empty", "CompleteCommit", "CompleteAbort") for d in found)
-        assert self.coordinator.resolved_commit_sequence == self.coordinator.last_commit_sequence
+        assert self.coordinator.table.resolved_sequence == self.coordinator.table.last_sequence
 
     def in_order(self, last_sequence: int, order: MarkerOrder) -> bool:
         return order.commit_sequence > last_sequence
@@ -660,11 +656,11 @@ class World:
 
 def state_of(coordinator: TransactionCoordinator) -> object:
     """What a coordinator knows."""
-    slices, _ = coordinator.list_transactions(now_ms=0)
+    slices, _ = coordinator.table.list_transactions(now_ms=0)
     found = [*itertools.chain.from_iterable(slices)]
-    joints = sorted(coordinator.joint._joints.records())
-    described = sorted(str(coordinator.describe(one.transactional_id)) for one in found)
-    return described, joints, coordinator.last_commit_sequence
+    joints = sorted(coordinator.table.joints.records())
+    described = sorted(str(coordinator.table.get(one.transactional_id)) for one in found)
+    return described, joints, coordinator.table.last_sequence
 
 
 def run(numbers: list[int]) -> World:

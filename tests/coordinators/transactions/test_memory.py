@@ -5,17 +5,14 @@ import struct
 import tracemalloc
 from collections.abc import Callable
 
-from stablelog.coordinators.transactions.coordinator import TransactionConfig, TransactionCoordinator
+from stablelog.coordinators.record_fields import Record
+from stablelog.coordinators.transactions.coordinator import TransactionCoordinator
+from stablelog.coordinators.transactions.decisions import TransactionConfig
 from stablelog.coordinators.transactions.idle_ids import DECODED_MAX, IdleIds, idle_value
 from stablelog.coordinators.transactions.joint.coordinator import ChildShown
-from stablelog.coordinators.transactions.records import (
-    Record,
-    Transaction,
-    decode_transaction,
-    encode_transaction,
-    read_idle_head,
-)
+from stablelog.coordinators.transactions.records import decode_transaction, encode_transaction, read_idle_head
 from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.wire.extension import children
 from stablelog.wire.extension.children import JointName, child_id
 
@@ -61,7 +58,7 @@ def log_of(count: int) -> list[Record]:
     coordinator, records = a_coordinator(), []
     for number in range(count):
         made: list[Record] = []
-        coordinator._table.put(f"my-application-{number:06d}", idle(number), made)
+        coordinator.table.put(f"my-application-{number:06d}", idle(number), made)
         records += made
     return records
 
@@ -74,13 +71,13 @@ def test_an_idle_transactional_id_takes_at_most_250_bytes() -> None:
     def start() -> None:
         coordinator = a_coordinator()
         for key, value in records:
-            coordinator.replay(key, None if value is None else bytes(bytearray(value)))
+            coordinator.table.replay(key, None if value is None else bytes(bytearray(value)))
         coordinator.loaded(10**15)
-        coordinator.partitions_opened()
+        coordinator.table.partitions_opened()
         found.append(coordinator)
 
     size = growth(start)
-    assert len(found[0]) == count
+    assert len(found[0].table) == count
     assert size / count <= IDLE_SIZE_MAX, f"{size / count:.0f} bytes"
 
 
@@ -94,10 +91,10 @@ def test_what_only_the_opening_of_partitions_needs_is_given_back() -> None:
         def start() -> None:
             coordinator = a_coordinator()
             for record in records:
-                coordinator.replay(*record)
+                coordinator.table.replay(*record)
             coordinator.loaded(10**15)
             if are_open:
-                coordinator.partitions_opened()
+                coordinator.table.partitions_opened()
             found.append(coordinator)
 
         return growth(start)
@@ -111,7 +108,7 @@ def test_so_it_does_in_a_broker_that_has_not_restarted() -> None:
 
     def work() -> None:
         for number in range(count):
-            coordinator._table.put(f"my-application-{number:06d}", idle(number), [])
+            coordinator.table.put(f"my-application-{number:06d}", idle(number), [])
 
     size = growth(work)
     decoded = 1000 * DECODED_MAX  # which do not grow with the number of ids
@@ -127,7 +124,7 @@ def test_attempts_of_tasks_leave_nothing_that_grows() -> None:
         shown = []
         for part in range(100):
             transactional_id = child_id("k", version, "run", part, 0)
-            answer = coordinator.init_producer_id(
+            answer = coordinator.producers.init_producer_id(
                 transactional_id, 60_000, api_version=5, now_ms=version
             ).answer
             who = answer.producer_id, answer.producer_epoch
@@ -154,8 +151,8 @@ def test_attempts_of_tasks_leave_nothing_that_grows() -> None:
     for version in range(WARM_UP):
         micro_batch(version)
     size = growth(stream)
-    assert len(coordinator) == 0
-    assert coordinator._table._producer_ids.next_id == 100, "as many as there were tasks at one time"
+    assert len(coordinator.table) == 0
+    assert coordinator.table._producer_ids.next_id == 100, "as many as there were tasks at one time"
     assert size < ATTEMPTS_SIZE_MAX, f"{size} bytes"
 
 
@@ -166,7 +163,7 @@ def test_ids_expire_in_the_order_of_their_last_use_whatever_the_order_in_the_log
     records = log_of(6)
     coordinator = TransactionCoordinator(TransactionConfig(transactional_id_expiration_ms=1000))
     for key, value in [*records[3:], *records[:3]]:
-        coordinator.replay(key, value)
+        coordinator.table.replay(key, value)
     start_ms = 1_760_000_000_006
     coordinator.loaded(start_ms)
     forgotten = []

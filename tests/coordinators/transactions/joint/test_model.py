@@ -18,19 +18,14 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.markers import MarkerType
 from stablelog.coordinators.transactions import ending as transaction_ending
-from stablelog.coordinators.transactions.coordinator import MarkerOrder
+from stablelog.coordinators.transactions.decisions import MarkerOrder
 from stablelog.coordinators.transactions.ending import EPOCH_MAX
-from stablelog.coordinators.transactions.joint.coordinator import (
-    OFFSETS_TIMEOUT_MS,
-    BeginAnswer,
-    ChildShown,
-    CommitAnswer,
-)
+from stablelog.coordinators.transactions.joint.coordinator import OFFSETS_TIMEOUT_MS, ChildShown, JointAnswer
 from stablelog.coordinators.transactions.joint.records import decode_joint
 from stablelog.coordinators.transactions.records import JointKey, TransactionKey, decode_transaction, read_key
 from stablelog.coordinators.transactions.states import State
 from stablelog.wire.extension.children import JointName, child_id, child_of
-from tests.coordinators.test_transactions_model import (
+from tests.coordinators.transactions.test_model import (
     PARTITIONS,
     Copied,
     Entry,
@@ -110,8 +105,8 @@ class JointWorld(World):
         child = child_of(former)
         assert child is not None, f"{former} is no child, and may come back"
         assert child_of(transactional_id) is not None
-        assert self.coordinator.joint._joints.is_over(former), f"{former} may come back"
-        assert self.coordinator.describe(former) is None
+        assert self.coordinator.table.joints.is_over(former), f"{former} may come back"
+        assert self.coordinator.table.get(former) is None
         for target, partition in self.partitions.items():
             assert producer_id not in partition.open(), f"{former} is open in {target}"
             ends = [offset for offset, entry in enumerate(partition.log) if entry.producer_id == producer_id]
@@ -354,7 +349,7 @@ class JointWorld(World):
             self.late_commits.append((driver.name, driver.version, children, driver.run))
         self.commit(driver, driver.name, driver.version, children, driver.run, txns)
 
-    def check_digest(self, name: JointName, version: int, answer: BeginAnswer | CommitAnswer) -> None:
+    def check_digest(self, name: JointName, version: int, answer: JointAnswer) -> None:
         was_last = answer.commit_sequence != -1
         assert answer.digest == (self.made_of[name, version] if was_last else "")
         self.told_digest += bool(answer.digest)
@@ -377,7 +372,7 @@ class JointWorld(World):
             now_ms=self.now_ms,
         )
         answer = decision.answer
-        if answer.error is ErrorCode.none and not answer.already:
+        if answer.error is ErrorCode.none and not answer.committed:
             self.open.pop(name, None)
         lost = self.choose(5) == 0
         if driver is not None:
@@ -387,7 +382,7 @@ class JointWorld(World):
             if answer.error is not ErrorCode.none:
                 assert (name, version) not in self.truth or answer.error is not ErrorCode.none
                 self.told_refused += 1
-            elif answer.already:
+            elif answer.committed:
                 is_last = all(v <= version for n, v in self.truth if n == name)
                 if is_last or answer.commit_sequence != -1:
                     g = self.truth[name, version][0]
@@ -407,7 +402,7 @@ class JointWorld(World):
             if answer.error is not ErrorCode.none:
                 driver.dead = True
                 return
-            if not answer.already:
+            if not answer.committed:
                 for txn in txns:
                     txn.answered = True
             if driver.version == version:
@@ -479,13 +474,13 @@ class JointWorld(World):
         for task in self.tasks:
             last = max((v for n, v in self.truth if n == task.driver.name), default=-1)
             if task.version <= last:
-                assert self.coordinator.describe(task.producer.transactional_id) is None, (
+                assert self.coordinator.table.get(task.producer.transactional_id) is None, (
                     "a child is remembered whose version is committed"
                 )
         for (name, version), (g, _) in self.truth.items():
             last = max(v for n, v in self.truth if n == name)
             answer = self.coordinator.joint.commit(name, version, [], now_ms=self.now_ms).answer
-            assert answer.already
+            assert answer.committed
             assert answer.commit_sequence == (g if version == last else -1)
             self.check_digest(name, version, answer)
 

@@ -29,5 +29,5 @@ def test_records_that_are_cut_or_newer_are_refused() -> None:
         decode_joint(written + b"\0")
     with pytest.raises(NewerFormat, match=r"a joint commit's key of version 2; .* up to 1"):
         decode_joint(b"\0\2" + written[2:])
-    with pytest.raises(Corrupt, match="version -1; up to 1 can be read"):
+    with pytest.raises(Corrupt, match="version -1; versions 0 to 1 can be read"):
         decode_joint(b"\xff\xff" + written[2:])

@@ -2,16 +2,17 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from stablelog.batch.markers import MarkerType
 from stablelog.coordinators.transactions.decisions import REPAIR, MarkerOrder, OpenTransaction
 from stablelog.coordinators.transactions.log_ends import LogEnd
-from stablelog.coordinators.transactions.records import Transaction, encode_transaction
+from stablelog.coordinators.transactions.records import encode_transaction
 from stablelog.coordinators.transactions.recovery import DecisionHistory, Ranked, markers_for
 from stablelog.coordinators.transactions.states import State
+from stablelog.coordinators.transactions.transaction import Transaction
 from tests.scale import seeds
 
 T0 = ("t", 0)
@@ -46,8 +47,8 @@ def order(
     )
 
 
-def past(orders: Mapping[int, Sequence[tuple[int, MarkerOrder]]]) -> Callable[[int], list[Ranked]]:
-    return lambda producer_id: [Ranked(*ranked) for ranked in orders.get(producer_id, ())]
+def past(orders: Mapping[int, Sequence[tuple[int, MarkerOrder]]]) -> dict[int, list[Ranked]]:
+    return {producer_id: [Ranked(*ranked) for ranked in found] for producer_id, found in orders.items()}
 
 
 def test_a_partition_with_nothing_open_needs_nothing_again() -> None:
@@ -193,17 +194,16 @@ def test_history_is_taken_out_partition_by_partition() -> None:
         False,
     ]
 
-    of = history.take(
-        T0, lambda taken: order(taken.producer_id, epoch=taken.transaction_epoch, g=taken.commit_sequence)
+    taken = history.take(
+        T0, {1, 2}, lambda t: order(t.producer_id, epoch=t.transaction_epoch, g=t.commit_sequence)
     )
-    assert of(1) == [Ranked(0, order(1, epoch=0, g=1))]
-    assert of(2) == []
+    assert taken == {1: [Ranked(0, order(1, epoch=0, g=1))]}
     assert len(history) == 1
     assert len(list(history.records())) == 1
     assert history.knows_producer(1)
     assert [history.knows(one, 1) for one in (T0, T1)] == [False, True]
 
-    history.take(T1, lambda taken: order(taken.producer_id, epoch=0))
+    assert history.take(T1, set(), lambda t: order(t.producer_id, epoch=0)) == {}
     assert len(history) == 0
     assert list(history.records()) == []
     assert history.end_rank == 1

@@ -7,11 +7,11 @@ import pytest
 from stablelog.coordinators.transactions import spare_ids
 from stablelog.coordinators.transactions.ending import Ending
 from stablelog.coordinators.transactions.joint.table import JointTable
-from stablelog.coordinators.transactions.records import Identity
 from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.spare_ids import SpareIds, durability_unknown
 from stablelog.coordinators.transactions.table import TransactionTable
-from tests.coordinators import test_joint_model as joint_model
+from stablelog.coordinators.transactions.transaction import Identity
+from tests.coordinators.transactions.joint import test_model as joint_model
 
 
 def test_an_identity_waits_for_its_barrier_and_for_those_before_it() -> None:

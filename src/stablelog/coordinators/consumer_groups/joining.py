@@ -1,0 +1,228 @@
+"""JoinGroup: new members, members that join again, and restarted static members.
+
+Source: Kafka's classic group protocol; KIP-345 (static members), KIP-394 (member ids first), KIP-814 (an answer that
+nothing is to be assigned).
+"""
+
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.coordinators.consumer_groups.answers import (
+    GroupConfig,
+    JoinAnswer,
+    JoinRequest,
+    SyncAnswer,
+    Token,
+)
+from stablelog.coordinators.consumer_groups.membership import Alarm, Due, Group, Member, State
+from stablelog.coordinators.consumer_groups.rebalance import (
+    Decision,
+    Rebalances,
+    answer_join,
+    answer_sync,
+    check_member,
+    joined,
+    record,
+)
+from stablelog.coordinators.consumer_groups.records import encode_group_value
+from stablelog.coordinators.deadlines import Deadlines
+from stablelog.errors import Refused
+
+PROTOCOLS_SIZE_MAX = 4 << 20  # Bytes of the protocols of one member.
+STRING_SIZE_MAX = 32_000  # Bytes of a string in a record; the format allows 32,767.
+
+
+class _Join(NamedTuple):
+    """A join that is being decided."""
+
+    group: Group
+    request: JoinRequest
+    token: Token
+    decision: Decision
+    now_ms: int
+
+
+class Joining:
+    """Decides which members join, in all groups."""
+
+    def __init__(self, config: GroupConfig, deadlines: Deadlines[Alarm], rebalances: Rebalances) -> None:
+        self._config = config
+        self._deadlines = deadlines
+        self._rebalances = rebalances
+
+    def check(self, request: JoinRequest) -> None:
+        """Check what can be checked without the group.
+
+        Raises:
+            Refused: the message says why.
+        """
+        config = self._config
+        if not config.session_timeout_ms_min <= request.session_timeout_ms <= config.session_timeout_ms_max:
+            raise Refused(
+                ErrorCode.invalid_session_timeout,
+                f"a session timeout of {request.session_timeout_ms} ms; "
+                f"{config.session_timeout_ms_min} to {config.session_timeout_ms_max} are allowed",
+            )
+        names = [
+            request.group_instance_id or "",
+            request.client_id,
+            request.client_host,
+            request.protocol_type,
+            *(name for name, _ in request.protocols),
+        ]
+        if any(len(name.encode()) > STRING_SIZE_MAX for name in names):
+            raise Refused(ErrorCode.invalid_request, f"a name of more than {STRING_SIZE_MAX} bytes")
+        # The coordinator keeps the protocols as long as the member. No group's record could hold larger ones.
+        if sum(len(name) + len(metadata) for name, metadata in request.protocols) > PROTOCOLS_SIZE_MAX:
+            raise Refused(
+                ErrorCode.invalid_request,
+                f"more than {PROTOCOLS_SIZE_MAX} bytes of protocols and their subscriptions",
+            )
+
+    def join(self, group: Group, request: JoinRequest, token: Token, decision: Decision, now_ms: int) -> None:
+        """Let a member join the next generation. If its join changes nothing, it gets the current generation.
+
+        Raises:
+            Refused: the message says why. Nothing has changed, except that a member above the limit may be dismissed.
+        """
+        join = _Join(group, request, token, decision, now_ms)
+        member_id = request.member_id
+        if not self._has_room(group, member_id):
+            if member_id in group.members:  # The limit was lowered, and this member is the last to join.
+                self._rebalances.dismiss(group, group.members[member_id], decision)
+                self._rebalances.complete_join_if_ready(group, decision, now_ms)
+            raise Refused(
+                ErrorCode.group_max_size_reached,
+                f"group {group.group_id!r} has reached its size of {self._config.group_size_max}",
+            )
+        if not group.supports(request.protocol_type, (name for name, _ in request.protocols)):
+            raise Refused(
+                ErrorCode.inconsistent_group_protocol,
+                f"group {group.group_id!r} has no protocol in common with this member",
+            )
+        if not member_id:
+            self._join_new(join)
+        elif member_id in group.pending_joins:
+            if request.group_instance_id is not None:
+                raise Refused(
+                    ErrorCode.unknown_member_id, f"{member_id!r} was given to a member without an instance id"
+                )
+            self._admit(join, member_id)
+        else:
+            check_member(group, member_id, request.group_instance_id)
+            self._rejoin(join)
+
+    def _has_room(self, group: Group, member_id: str) -> bool:
+        size_max = self._config.group_size_max
+        member = group.members.get(member_id)
+        if group.state is State.EMPTY:
+            return True
+        if group.state is State.PREPARING_REBALANCE:
+            # Only members that have joined count, so that a group that is too large dismisses the last ones.
+            return (member is not None and member.join_token is not None) or group.joined_count < size_max
+        return member is not None or len(group.members) < size_max
+
+    def _join_new(self, join: _Join) -> None:
+        group, request = join.group, join.request
+        instance_id = request.group_instance_id
+        if instance_id is not None:
+            member_id = f"{instance_id}-{request.fresh_id}"
+            if instance_id in group.static_ids:
+                self._replace_static(join, member_id, group.members[group.static_ids[instance_id]])
+            else:
+                self._admit(join, member_id)
+            return
+        member_id = f"{request.client_id}-{request.fresh_id}"
+        assert member_id not in group.members
+        if not request.knows_member_id_required:
+            self._admit(join, member_id)
+            return
+        if len(group.pending_joins) >= self._config.group_size_max:
+            raise Refused(
+                ErrorCode.group_max_size_reached, f"group {group.group_id!r} waits for too many members"
+            )
+        group.pending_joins.add(member_id)
+        self._deadlines.set(group.alarm(Due.SESSION, member_id), join.now_ms + request.session_timeout_ms)
+        join.decision.answers.append((join.token, JoinAnswer(ErrorCode.member_id_required, member_id)))
+
+    def _admit(self, join: _Join, member_id: str) -> None:
+        """Add a new member."""
+        group = join.group
+        if group.is_initial:
+            group.is_prolonged = True
+        member = _new_member(join, member_id)
+        member.is_new = True
+        group.add(member, join.request.protocol_type)
+        # The member cannot send heartbeats before it knows its generation. If its client is gone, this session ends the
+        # wait for it.
+        timeout_ms = self._config.new_member_join_timeout_ms
+        self._deadlines.set(group.alarm(Due.SESSION, member_id), join.now_ms + timeout_ms)
+        self._rebalances.rebalance_or_complete(group, join.decision, join.now_ms)
+
+    def _replace_static(self, join: _Join, member_id: str, former: Member) -> None:
+        """Put a restarted static member in its former place. The client that had the place is fenced."""
+        group, request, decision = join.group, join.request, join.decision
+        former_leader_id = group.leader_id or ""
+        self._deadlines.cancel(group.alarm(Due.SESSION, former.member_id))
+        answer_join(former, JoinAnswer(ErrorCode.fenced_instance_id, former.member_id), decision)
+        answer_sync(former, SyncAnswer(ErrorCode.fenced_instance_id), decision)
+        member = _new_member(join, member_id)
+        group.replace(member)
+        self._rebalances.renew_session(group, member, join.now_ms)
+        value = self._unchanged_generation(group)
+        if value is None:
+            self._rebalances.rebalance_or_complete(group, decision, join.now_ms)
+            return
+        record(group, value, decision)
+        leads = group.leader_id == member_id
+        if request.knows_skip_assignment:
+            answer = joined(group, member_id, with_members=leads, skip_assignment=leads)
+        else:
+            # A leader with an older client would assign anew, so it gets its former member id as the leader.
+            answer = joined(group, member_id, leader_id=former_leader_id)
+        answer_join(member, answer, decision)
+
+    def _unchanged_generation(self, group: Group) -> bytes | None:
+        """The record of the current generation after a replacement; None if a new generation is needed."""
+        if group.state is not State.STABLE or group.vote() != group.protocol_name:
+            # In the sync phase the leader may know the former id, and would assign nothing to the new one.
+            return None
+        assignments = {member.member_id: member.assignment for member in group.members.values()}
+        value = encode_group_value(group.value(assignments))
+        return value if len(value) <= self._config.group_metadata_size_max else None
+
+    def _rejoin(self, join: _Join) -> None:
+        """Let a member join again. A new generation begins, unless the join changes nothing."""
+        group, request = join.group, join.request
+        assert group.state is not State.EMPTY
+        member = group.members[request.member_id]
+        leads = group.leader_id == request.member_id
+        is_joining = group.state is State.PREPARING_REBALANCE
+        # The leader of a stable group joins again to have the partitions assigned anew, for reasons of its own.
+        is_new_assignment = group.state is State.STABLE and leads
+        if not is_joining and not is_new_assignment and member.protocols == request.protocols:
+            # In the sync phase the answer to its first join may have been lost.
+            answer = joined(group, request.member_id, with_members=leads)
+            join.decision.answers.append((join.token, answer))
+            return
+        answer_join(member, JoinAnswer(ErrorCode.rebalance_in_progress, member.member_id), join.decision)
+        member.protocols = request.protocols
+        member.session_timeout_ms = request.session_timeout_ms
+        member.rebalance_timeout_ms = request.rebalance_timeout_ms
+        member.join_token = join.token
+        self._rebalances.rebalance_or_complete(group, join.decision, join.now_ms)
+
+
+def _new_member(join: _Join, member_id: str) -> Member:
+    request = join.request
+    return Member(
+        member_id=member_id,
+        group_instance_id=request.group_instance_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        protocols=request.protocols,
+        join_token=join.token,
+    )

@@ -1,0 +1,122 @@
+"""State of the group coordinator: the offsets log in memory.
+
+`replay` of the log's records gives the same state. Not in the log, as in Kafka: members that have not joined yet,
+generations without an assignment, and groups that never had an assignment or an offset.
+"""
+
+from collections.abc import Iterator
+
+from stablelog.coordinators.consumer_groups.membership import Alarm, Group
+from stablelog.coordinators.consumer_groups.offsets import Offsets
+from stablelog.coordinators.consumer_groups.records import (
+    GroupKey,
+    OffsetValue,
+    encode_group_key,
+    encode_offset_key,
+    encode_offset_value,
+    read_group_value,
+    read_key,
+    read_offset_value,
+)
+from stablelog.coordinators.deadlines import Deadlines
+from stablelog.coordinators.live_state import LiveState
+from stablelog.coordinators.record_fields import Record
+from stablelog.types import TopicPartition
+
+
+class GroupTable:
+    """The groups of one offsets log.
+
+    Attributes:
+        groups: by group id.
+        offsets: the offsets of all groups.
+        deadlines: the deadlines of all groups.
+    """
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Group] = {}
+        self.offsets = Offsets()
+        self.deadlines: Deadlines[Alarm] = Deadlines()
+
+    def made(self, group_id: str) -> Group:
+        """The group. If it does not exist, it is created as a simple group."""
+        group = self.groups.get(group_id)
+        if group is None:
+            group = self.groups[group_id] = Group(group_id)
+        return group
+
+    def forget(self, group: Group) -> None:
+        """Remove a group, with its deadlines and without its offsets."""
+        for alarm in group.alarms():
+            self.deadlines.cancel(alarm)
+        del self.groups[group.group_id]
+
+    def remove_offset(self, group_id: str, partition: TopicPartition) -> Record:
+        """Remove the offsets of a group for a partition, pending or not. Returns the tombstone."""
+        self.offsets.remove(group_id, partition)
+        return encode_offset_key(group_id, *partition), None
+
+    def is_unused(self, group_id: str) -> bool:
+        """Whether the group has no offsets, pending or not."""
+        return not self.offsets.committed(group_id) and not self.offsets.has_open_transactions(group_id)
+
+    # -- start and trimming ----------------------------------------------------------------------------------
+
+    def replay(self, key: bytes, value: bytes | None, producer_id: int | None = None) -> Group | None:
+        """Take in a record of the log. Unknown kinds are skipped.
+
+        Args:
+            key: the record's key.
+            value: the record's value; None for a tombstone.
+            producer_id: producer id of the record's transaction; None outside transactions.
+
+        Returns:
+            The group of a committed offset; None for any other record.
+
+        Raises:
+            Corrupt: the record is damaged; nothing has changed.
+        """
+        subject = read_key(key)
+        if isinstance(subject, GroupKey):
+            self._replay_group(subject.group_id, value)
+        elif subject is not None and value is None:
+            self.offsets.remove(subject.group_id, (subject.topic, subject.partition))
+        elif subject is not None and value is not None:
+            committed = read_offset_value(value)
+            partition = (subject.topic, subject.partition)
+            self.offsets.commit(subject.group_id, partition, committed, producer_id=producer_id)
+            return self.made(subject.group_id)
+        return None
+
+    def _replay_group(self, group_id: str, value: bytes | None) -> None:
+        generation = None if value is None else read_group_value(value)
+        former = self.groups.get(group_id)
+        if former is not None:
+            self.forget(former)
+        if generation is not None:
+            group = self.made(group_id)
+            group.restore(generation)
+            group.recorded = value
+        elif not self.is_unused(group_id):
+            self.made(group_id)
+
+    def live_state(self) -> LiveState:
+        """Records of all groups and committed offsets. The log needs nothing before them, with one exception.
+
+        Offsets in open transactions are not among them: the log must keep its records from the last stable offset *of
+        the time of this call* on. Decisions may be made between two records.
+        """
+        return LiveState([], self._records())
+
+    def _records(self) -> Iterator[Record]:
+        for group_id in list(self.groups):
+            group = self.groups.get(group_id)
+            if group is not None and group.recorded is not None:
+                yield encode_group_key(group_id), group.recorded
+            for partition, value in self.offsets.checkpoint(group_id):
+                yield offset_record(group_id, partition, value)
+
+
+def offset_record(group_id: str, partition: TopicPartition, value: OffsetValue) -> Record:
+    """The record of a committed offset."""
+    return encode_offset_key(group_id, *partition), encode_offset_value(value)

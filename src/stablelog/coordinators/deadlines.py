@@ -1,0 +1,86 @@
+"""Queue of deadlines: one deadline for each key, the earliest first.
+
+A deadline that moves to a later time costs nothing: its entry stays in the heap, and moves on when its former time
+comes. The heap therefore has about one entry for each key, however many heartbeats or transactions there are. Keys with
+the same deadline come in the order in which their entries were added to the heap.
+"""
+
+import heapq
+import itertools
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+COMPACT_SIZE_MIN: Final = 64  # Entries of cancelled deadlines that the heap may always have.
+
+
+class Deadlines(Generic[Key]):
+    """Deadlines of keys. `len` is the number of entries in the heap."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Key]] = []
+        self._sequence = itertools.count()
+        self._deadlines: dict[Key, int] = {}
+        # By key: the time of its entry in the heap. It is never later than the key's deadline. An entry with another
+        # time has been replaced by an earlier one.
+        self._queued: dict[Key, int] = {}
+
+    def set(self, key: Key, deadline_ms: int) -> None:
+        """Set the deadline of a key, in place of its former one."""
+        self._deadlines[key] = deadline_ms
+        queued_ms = self._queued.get(key)
+        if queued_ms is None or deadline_ms < queued_ms:
+            self._queue(key, deadline_ms)
+
+    def cancel(self, key: Key) -> None:
+        """Remove the deadline of a key, if it has one."""
+        self._deadlines.pop(key, None)
+
+    def get(self, key: Key) -> int | None:
+        """The deadline of a key; None if it has none."""
+        return self._deadlines.get(key)
+
+    def next_ms(self) -> int | None:
+        """The earliest deadline; None if there is none."""
+        self._settle_top()
+        return self._heap[0][0] if self._heap else None
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether a key is due."""
+        next_ms = self.next_ms()
+        return next_ms is not None and next_ms <= now_ms
+
+    def take_due(self, now_ms: int) -> Key | None:
+        """Remove the key with the earliest deadline, if it is due, and return it; None if no key is due."""
+        if not self.is_due(now_ms):
+            return None
+        _, _, key = heapq.heappop(self._heap)
+        del self._queued[key], self._deadlines[key]
+        return key
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def _queue(self, key: Key, deadline_ms: int) -> None:
+        self._queued[key] = deadline_ms
+        heapq.heappush(self._heap, (deadline_ms, next(self._sequence), key))
+        if len(self._heap) > COMPACT_SIZE_MIN + 2 * len(self._deadlines):
+            # Drop the entries that have been replaced, and those of cancelled deadlines.
+            self._heap = [e for e in self._heap if self._queued.get(e[2]) == e[0] and e[2] in self._deadlines]
+            self._queued = {key: queued_ms for queued_ms, _, key in self._heap}
+            heapq.heapify(self._heap)
+
+    def _settle_top(self) -> None:
+        """Make the first entry of the heap one that is valid: the entry of its key, at the time of its deadline."""
+        while self._heap:
+            queued_ms, _, key = self._heap[0]
+            deadline_ms = self._deadlines.get(key)
+            if self._queued.get(key) == queued_ms == deadline_ms:
+                return
+            heapq.heappop(self._heap)
+            if self._queued.get(key) != queued_ms:
+                continue
+            del self._queued[key]
+            if deadline_ms is not None:
+                self._queue(key, deadline_ms)

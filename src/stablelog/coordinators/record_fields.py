@@ -1,0 +1,169 @@
+"""Fields of the records in the coordinators' logs: one encoding for both logs.
+
+Keys and values have the encoding of Kafka's messages. Integers are big-endian. A string has an int16 size before it, an
+array and a byte string have an int32 size; size -1 is null. In a *flexible* version of a value each size is an unsigned
+varint, the size plus one, and 0 is null (KIP-482). A flexible value, and each structure in it, ends with tagged fields:
+a count, and for each field its tag, its size and its bytes. A reader skips tags that it does not know.
+
+Format: docs/formats.md, "Commit log" and "Offsets log".
+"""
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+from stablelog.errors import Corrupt, refuse_newer
+from stablelog.varint import encode_uvarint, read_uvarint
+
+Record = tuple[bytes, bytes | None]  # Key and value; a null value removes what the key names.
+Item = TypeVar("Item")
+
+INT16: Final = struct.Struct(">h")
+INT32: Final = struct.Struct(">i")
+INT64: Final = struct.Struct(">q")
+
+
+def string(text: str | None) -> bytes:
+    """Encode a string, or null, for a version that is not flexible."""
+    if text is None:
+        return INT16.pack(-1)
+    data = text.encode()
+    return INT16.pack(len(data)) + data
+
+
+def byte_string(data: bytes) -> bytes:
+    """Encode a byte string for a version that is not flexible."""
+    return INT32.pack(len(data)) + data
+
+
+def compact_string(text: str) -> bytes:
+    """Encode a string for a flexible version."""
+    data = text.encode()
+    return encode_uvarint(len(data) + 1) + data
+
+
+def tagged_fields(fields: Iterable[tuple[int, bytes]]) -> bytes:
+    """Encode the tagged fields at the end of a flexible value. They are given in rising order of their tags."""
+    parts = [encode_uvarint(tag) + encode_uvarint(len(content)) + content for tag, content in fields]
+    return encode_uvarint(len(parts)) + b"".join(parts)
+
+
+class FieldReader:
+    """Reads the fields of a key or value from its beginning to its end.
+
+    Every method raises `Corrupt` if the bytes do not hold what it reads.
+
+    Args:
+        data: the key or value.
+        what: its name in error messages.
+
+    Attributes:
+        is_flexible: whether sizes are compact and tagged fields follow.
+    """
+
+    def __init__(self, data: bytes, what: str) -> None:
+        self.is_flexible = False
+        self._data = bytes(data)
+        self._what = what
+        self._at = 0
+
+    def corrupt(self, why: str) -> Corrupt:
+        """Make the error for damage at the present position."""
+        return Corrupt(f"damaged record of a coordinator: {self._what}, at byte {self._at}: {why}")
+
+    def take(self, size: int) -> bytes:
+        """Read `size` bytes."""
+        end = self._at + size
+        if not self._at <= end <= len(self._data):
+            left = len(self._data) - self._at
+            raise self.corrupt(f"it is cut short: {size} bytes are expected, {left} are left")
+        taken = self._data[self._at : end]
+        self._at = end
+        return taken
+
+    def done(self) -> None:
+        """Check that no bytes are left."""
+        if self._at != len(self._data):
+            raise self.corrupt(f"{len(self._data) - self._at} bytes too many")
+
+    def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
+        """Read fields of fixed size."""
+        return layout.unpack(self.take(layout.size))
+
+    def int16(self) -> int:
+        """Read an int16."""
+        return int(self.unpack(INT16)[0])
+
+    def int32(self) -> int:
+        """Read an int32."""
+        return int(self.unpack(INT32)[0])
+
+    def int64(self) -> int:
+        """Read an int64."""
+        return int(self.unpack(INT64)[0])
+
+    def version(self, known: int, flexible_from: int | None = None) -> int:
+        """Read the version of a value.
+
+        Args:
+            known: the highest version that this release reads.
+            flexible_from: the lowest flexible version; None if there is none.
+
+        Raises:
+            NewerFormat: a later release has written the value.
+        """
+        version = self.int16()
+        refuse_newer(self._what, version, known)
+        if not 0 <= version <= known:
+            raise self.corrupt(f"version {version}; versions 0 to {known} can be read")
+        self.is_flexible = flexible_from is not None and version >= flexible_from
+        return version
+
+    def varint(self) -> int:
+        """Read an unsigned varint."""
+        try:
+            number, self._at = read_uvarint(self._data, self._at)
+        except ValueError as error:
+            raise self.corrupt(str(error)) from None
+        return number
+
+    def count(self) -> int:
+        """Read the size of an array; -1 if it is null."""
+        return self._size(self.int32)
+
+    def _size(self, read: Callable[[], int]) -> int:
+        return self.varint() - 1 if self.is_flexible else read()
+
+    def nullable_string(self) -> str | None:
+        """Read a string or null."""
+        size = self._size(self.int16)
+        if size == -1:
+            return None
+        try:
+            return self.take(size).decode()
+        except UnicodeDecodeError as error:
+            raise self.corrupt(f"a string that is not UTF-8 ({error})") from None
+
+    def string(self) -> str:
+        """Read a string."""
+        text = self.nullable_string()
+        if text is None:
+            raise self.corrupt("null where a string is required")
+        return text
+
+    def byte_string(self) -> bytes:
+        """Read a byte string."""
+        return self.take(self.count())
+
+    def array(self, read: Callable[[], Item]) -> tuple[Item, ...]:
+        """Read an array; `read` reads one item."""
+        count = self.count()
+        if count < 0:
+            raise self.corrupt(f"an array of {count}")
+        return tuple(read() for _ in range(count))
+
+    def tagged_fields(self) -> dict[int, bytes]:
+        """Read the tagged fields, undecoded; none in a version that is not flexible."""
+        if not self.is_flexible:
+            return {}
+        return {self.varint(): self.take(self.varint()) for _ in range(self.varint())}

@@ -1,0 +1,189 @@
+"""InitProducerId: a producer gets its producer id and epoch, or takes over a transactional id.
+
+Source: KIP-98, KIP-360, KIP-890, KIP-939.
+"""
+
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from stablelog.coordinators.transactions.decisions import Decision, Draft, InitAnswer, TransactionConfig
+from stablelog.coordinators.transactions.ending import Ending
+from stablelog.coordinators.transactions.joint.coordinator import JointCommits
+from stablelog.coordinators.transactions.refusals import INIT_KNOWS_FENCED, fenced, for_version, tv1_refused
+from stablelog.coordinators.transactions.states import Event, State, next_state
+from stablelog.coordinators.transactions.table import TransactionTable
+from stablelog.coordinators.transactions.transaction import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    TV2,
+    TWO_PHASE_TIMEOUT_MS,
+    Identity,
+    Transaction,
+)
+from stablelog.errors import Refused
+
+TV2_VERSION: Final = 5  # An InitProducerId below this version is of a client that has only TV1.
+TRANSACTIONAL_ID_SIZE_MAX: Final = 1024
+
+
+class Initialization:
+    """Answers InitProducerId for one group.
+
+    Args:
+        config: the coordinator's settings.
+        table: the transactional ids.
+        ending: ends transactions.
+        joint: the joint commits.
+    """
+
+    def __init__(
+        self, config: TransactionConfig, table: TransactionTable, ending: Ending, joint: JointCommits
+    ) -> None:
+        self._config = config
+        self._table = table
+        self._ending = ending
+        self._joint = joint
+
+    def init_producer_id(
+        self,
+        transactional_id: str | None,
+        timeout_ms: int,
+        producer_id: int = NO_PRODUCER_ID,
+        producer_epoch: int = NO_EPOCH,
+        *,
+        enable_two_phase: bool = False,
+        keep_prepared: bool = False,
+        api_version: int,
+        now_ms: int,
+    ) -> Decision[InitAnswer]:
+        """Give a producer an id and epoch. With a transactional id, the producer that had it before is fenced.
+
+        Args:
+            transactional_id: None for a producer that is only idempotent.
+            timeout_ms: the maximum duration of its transactions.
+            producer_id: the producer id of a producer that continues after an error (KIP-360); -1 for a new producer.
+            producer_epoch: the epoch of `producer_id`; -1 for a new producer.
+            enable_two_phase: its transactions never time out (KIP-939).
+            keep_prepared: the open transaction is not aborted. The producer takes it over, to decide it.
+            api_version: version of InitProducerId.
+            now_ms: broker time.
+        """
+        draft = Draft(now_ms)
+        if transactional_id is None:
+            return draft.decision(InitAnswer(ErrorCode.none, self._table.take_producer_id(draft.records), 0))
+        asked = Identity(producer_id, producer_epoch)
+        try:
+            self._check(transactional_id, asked, api_version)
+            if (enable_two_phase or keep_prepared) and not self._config.two_phase_commit_enable:
+                raise Refused(
+                    ErrorCode.transactional_id_authorization_failed,
+                    "two-phase commit is off; transaction.two.phase.commit.enable turns it on",
+                )
+            if not enable_two_phase and not 0 < timeout_ms <= self._config.transaction_timeout_ms_max:
+                raise Refused(
+                    ErrorCode.invalid_transaction_timeout,
+                    f"a transaction timeout of {timeout_ms} ms; 1 to {self._config.transaction_timeout_ms_max} are valid",
+                )
+            answer = self._init(
+                transactional_id,
+                TWO_PHASE_TIMEOUT_MS if enable_two_phase else min(timeout_ms, TWO_PHASE_TIMEOUT_MS - 1),
+                asked if producer_id != NO_PRODUCER_ID else None,
+                draft,
+                keep=keep_prepared,
+            )
+        except Refused as refused:
+            answer = InitAnswer(for_version(refused.code, api_version, INIT_KNOWS_FENCED))
+        return draft.decision(answer)
+
+    def _check(self, transactional_id: str, asked: Identity, api_version: int) -> None:
+        if not 0 < len(transactional_id) <= TRANSACTIONAL_ID_SIZE_MAX:
+            raise Refused(
+                ErrorCode.invalid_request,
+                f"a transactional id has 1 to {TRANSACTIONAL_ID_SIZE_MAX} characters",
+            )
+        self._joint.check_open(transactional_id)
+        if (asked.producer_id == NO_PRODUCER_ID) != (asked.producer_epoch == NO_EPOCH) or min(asked) < -1:
+            raise Refused(
+                ErrorCode.invalid_request, "the request has a producer id without an epoch, or the reverse"
+            )
+        if self._config.strict and api_version < TV2_VERSION:
+            raise tv1_refused()
+
+    def _init(
+        self, transactional_id: str, timeout_ms: int, asked: Identity | None, draft: Draft, *, keep: bool
+    ) -> InitAnswer:
+        txn = self._table.get(transactional_id)
+        if txn is None:
+            client = self._ending.first_identity(transactional_id, draft.records)
+            txn = Transaction(*client, timeout_ms, State.EMPTY, update_ms=draft.now_ms)
+            self._table.put(transactional_id, txn, draft.records)
+            return InitAnswer(ErrorCode.none, *client)
+        owner = asked is not None
+        again = asked is not None and asked == txn.predecessor
+        if asked is not None and asked != txn.client and not again:
+            raise fenced(transactional_id, asked, txn)
+        next_state(txn.state, Event.KEEP if keep else Event.INIT)
+        if again:
+            return _repeated_answer(transactional_id, txn, keep=keep)
+        if txn.state is not State.ONGOING:
+            return self._new_incarnation(transactional_id, txn, timeout_ms, draft, owner=owner)
+        if keep:
+            return self._keep_open(transactional_id, txn, timeout_ms, draft, owner=owner)
+        self._ending.fence(transactional_id, txn, draft, owner_may_ask=owner)
+        return InitAnswer(ErrorCode.concurrent_transactions)
+
+    def _new_incarnation(
+        self, transactional_id: str, txn: Transaction, timeout_ms: int, draft: Draft, *, owner: bool
+    ) -> InitAnswer:
+        """Give a producer an id without an open transaction.
+
+        A successor that had to wait for the abort of its predecessor's transaction gets the epoch with which the
+        predecessor was fenced. No producer has had that epoch. (With TV1 the epoch is raised again, as in Kafka.)
+        """
+        reserved = (
+            txn.state is State.COMPLETE_ABORT
+            and txn.transaction_version >= TV2
+            and txn.last_producer_epoch == NO_EPOCH
+        )
+        client = txn.client if reserved and not owner else self._ending.raised(txn.client, draft.records)
+        value = Transaction(
+            *client,
+            timeout_ms,
+            State.EMPTY,
+            update_ms=draft.now_ms,
+            previous_producer_id=txn.client.producer_id,
+            last_producer_epoch=txn.client.producer_epoch if owner else NO_EPOCH,
+            transaction_version=txn.transaction_version,
+        )
+        self._table.put(transactional_id, value, draft.records)
+        return InitAnswer(ErrorCode.none, *client)
+
+    def _keep_open(
+        self, transactional_id: str, txn: Transaction, timeout_ms: int, draft: Draft, *, owner: bool
+    ) -> InitAnswer:
+        """Give a producer an id with its open transaction, which keeps the identity of its records."""
+        client = self._ending.raised(txn.client, draft.records)
+        value = txn._replace(
+            timeout_ms=max(
+                timeout_ms, txn.timeout_ms
+            ),  # A transaction that may outlive its producer still may.
+            update_ms=draft.now_ms,
+            previous_producer_id=txn.client.producer_id,
+            last_producer_epoch=txn.client.producer_epoch if owner else NO_EPOCH,
+            next_producer_id=client.producer_id,
+            next_producer_epoch=client.producer_epoch,
+            unknown_tags=(),
+        )
+        self._table.put(transactional_id, value, draft.records)
+        return InitAnswer(ErrorCode.none, *client, txn.producer_id, txn.producer_epoch)
+
+
+def _repeated_answer(transactional_id: str, txn: Transaction, *, keep: bool) -> InitAnswer:
+    """Repeat the answer to a request whose response was lost, or that has arrived twice."""
+    if txn.state is not State.ONGOING:
+        return InitAnswer(ErrorCode.none, *txn.client)
+    if keep and txn.is_kept:
+        return InitAnswer(ErrorCode.none, *txn.client, txn.producer_id, txn.producer_epoch)
+    # The producer got the answer, and has begun a transaction since. (Kafka aborts it.)
+    raise fenced(transactional_id, txn.predecessor, txn)

@@ -1,0 +1,113 @@
+"""The state of a transactional id: one immutable value, as the id's latest record in the commit log has it."""
+
+from typing import Final, NamedTuple
+
+from stablelog.coordinators.transactions.log_ends import NO_ENDS, LogEnds
+from stablelog.coordinators.transactions.states import State
+from stablelog.types import TopicPartition
+
+NO_PRODUCER_ID: Final = -1
+NO_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+NO_TIME: Final = -1
+TWO_PHASE_TIMEOUT_MS: Final = 2**31 - 1  # Kafka's sign of a two-phase transaction, which has no timeout.
+TV1: Final = 1
+TV2: Final = 2
+
+
+class Identity(NamedTuple):
+    """The producer id and producer epoch of a request."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class Transaction(NamedTuple):
+    """The state of a transactional id.
+
+    Attributes:
+        producer_id: the producer id of the transaction's records.
+        producer_epoch: the epoch of the records; after the decision, the epoch of the markers.
+        timeout_ms: the maximum duration of a transaction; `TWO_PHASE_TIMEOUT_MS` for no maximum.
+        state: see `State`.
+        partitions: partitions that the transaction has written to, or may write to. Empty once it is complete.
+        update_ms: the time of this record.
+        start_ms: the time at which the transaction began; -1 if the id had no transaction since its producer came.
+        previous_producer_id: together with `last_producer_epoch`, the identity before the current one.
+        last_producer_epoch: -1 if a request with the former identity must not be told the current one.
+        next_producer_id: the producer id of the client if it is not `producer_id`; -1 otherwise. If an open transaction
+            was kept for a successor (KIP-939), it is the successor's. If the epochs have run out, it is the id of the
+            next transaction.
+        next_producer_epoch: the epoch of `next_producer_id`; -1 means 0.
+        transaction_version: 0 and 1 for TV1, 2 for TV2.
+        commit_sequence: the commit sequence (g) of a commit; -1 otherwise.
+        transaction_epoch: after the decision, the epoch of the transaction's records; -1 otherwise.
+        ends: where the partitions ended at the decision, in the order of `in_order`. Only a decision that keeps the
+            producer's epoch has it.
+        settled_epoch: a leader epoch. All transactions with this producer epoch that began under a lower leader epoch
+            are over. -1 if there is none. See `transactions.recovery`.
+        unknown_tags: tagged fields of other versions, which are written back.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: State
+    partitions: frozenset[TopicPartition] = frozenset()
+    update_ms: int = NO_TIME
+    start_ms: int = NO_TIME
+    previous_producer_id: int = NO_PRODUCER_ID
+    last_producer_epoch: int = NO_EPOCH
+    next_producer_id: int = NO_PRODUCER_ID
+    next_producer_epoch: int = NO_EPOCH
+    transaction_version: int = 0
+    commit_sequence: int = NO_SEQUENCE
+    transaction_epoch: int = NO_EPOCH
+    ends: LogEnds = NO_ENDS
+    settled_epoch: int = NO_EPOCH
+    unknown_tags: tuple[tuple[int, bytes], ...] = ()
+
+    @property
+    def client(self) -> Identity:
+        """The identity that the producer's next request must have, once its last request is answered."""
+        if self.next_producer_id == NO_PRODUCER_ID:
+            return Identity(self.producer_id, self.producer_epoch)
+        return Identity(self.next_producer_id, max(self.next_producer_epoch, 0))
+
+    @property
+    def predecessor(self) -> Identity:
+        """The former identity of the same producer; its epoch is -1 if requests with it get no answer."""
+        return Identity(self.previous_producer_id, self.last_producer_epoch)
+
+    @property
+    def decided_under(self) -> int:
+        """The leader epoch of a decision that keeps the producer's epoch; -1 otherwise."""
+        return self.ends.leader_epoch if self.ends else NO_EPOCH
+
+    @property
+    def lacks_ends(self) -> bool:
+        """Whether the decision keeps the epoch of its transaction and does not say where the partitions ended.
+
+        Only Apache Kafka writes such decisions. The producer's next transaction has the same id and epoch. Only the
+        order of the records in the log tells which transaction a partition contains: see `transactions.recovery`.
+        """
+        return self.state.is_decided and self.transaction_epoch == self.producer_epoch and not self.ends
+
+    @property
+    def latest_ms(self) -> int:
+        """The later one of its times."""
+        return max(self.start_ms, self.update_ms)
+
+    def clamped(self, now_ms: int) -> "Transaction":
+        """The same state; times after `now_ms` become `now_ms`."""
+        return self._replace(start_ms=min(self.start_ms, now_ms), update_ms=min(self.update_ms, now_ms))
+
+    @property
+    def is_two_phase(self) -> bool:
+        """Whether its transactions never time out, and may outlive their producer."""
+        return self.timeout_ms == TWO_PHASE_TIMEOUT_MS
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the open transaction is a predecessor's: it can be decided, and nothing can be added to it."""
+        return self.state is State.ONGOING and self.next_producer_id != NO_PRODUCER_ID
