@@ -68,7 +68,7 @@ def test_a_deleted_group_is_freed():
                     "topics": [{"name": "t", "partitions": partitions}],
                 }
                 await desk.ask_with(8, 6, fields)
-                group = weakref.ref(coordinator._groups["g"])
+                group = weakref.ref(coordinator.table.groups["g"])
                 await desk.ask_with(42, 1, {"groups_names": ["g"]})
                 await until(lambda: group() is None)
 

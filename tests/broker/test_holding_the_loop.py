@@ -102,7 +102,7 @@ def test_ids_expire_between_requests(holds):
             clock.advance(2000)
             holds.clear()
             await desk.broker.maintenance.forget_expired()
-            assert len(group.coordinator) == 0
+            assert len(group.coordinator.table) == 0
             found = longest(holds)
             assert found[0] < HOLD_S_MAX, found
 

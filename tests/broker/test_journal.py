@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from stablelog.batch.records import decode_records
 from stablelog.broker import journal as journal_module
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.flush import GroupFlush
@@ -33,11 +32,7 @@ class Desk:
     def replayed(self):
         found = []
 
-        def take(batch, header):
-            if not header.is_control:
-                found.extend((record.key, record.value) for record in decode_records(batch))
-
-        self.journal.replay(take)
+        self.journal.replay(lambda key, value, _producer_id: found.append((key, value)))
         return found
 
 

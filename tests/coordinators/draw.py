@@ -467,7 +467,7 @@ class Groups:
                 return self.sync(client)
             if described.state == "Stable" and conversation.generations.get(client) is not None:
                 return f"heartbeat g {client}{self.instance(client)}"
-        group = conversation.coordinator._groups.get("g")
+        group = conversation.coordinator.table.groups.get("g")
         is_known = group is not None and member_id in {*group.members, *group.pending_joins}
         return self.join(client, anew=not is_known)
 

@@ -4,6 +4,7 @@ import contextlib
 
 from stablelog.broker.journal import Journal
 from stablelog.broker.maintenance import Maintenance
+from stablelog.broker.marker_durability import MarkerDurability
 from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.coordinators.transactions.recovery import DecisionHistory
 from stablelog.coordinators.transactions.table import TransactionTable
@@ -146,7 +147,7 @@ def _trusting(index):
 
 MUTANTS = {
     markers_out_of_order: (TransactionGroup, "_write"),
-    counted_before_its_markers_are_durable: (TransactionGroup, "_awaited_markers"),
+    counted_before_its_markers_are_durable: (MarkerDurability, "awaited"),
     counted_when_decided: (TransactionGroup, "resolved_commit_sequence"),
     counted_when_the_decision_is_durable: (TransactionGroup, "resolved_commit_sequence"),
     counted_when_no_group_waits_for_anything: (TransactionGroup, "resolved_commit_sequence"),

@@ -8,9 +8,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from stablelog.batch.header import BatchHeader
-from stablelog.batch.markers import MarkerType, read_marker
-from stablelog.batch.records import decode_records
 from stablelog.broker.journal import Journal
 from stablelog.broker.tasks import Tasks
 from stablelog.coordinators.consumer_groups.answers import GroupDecision
@@ -41,19 +38,12 @@ class Groups:
 
     def load(self) -> None:
         """Rebuild groups and offsets from the offsets log."""
-        self.journal.replay(self._replay)
-        self.apply(self.coordinator.loaded(self._now_ms()))
-
-    def _replay(self, batch: memoryview, header: BatchHeader) -> None:
-        if header.is_control:
-            marker = read_marker(batch)
-            if marker is not None:
-                self.coordinator.txn_ended(header.producer_id, commit=marker.type is MarkerType.COMMIT)
-            return
-        producer_id = header.producer_id if header.is_transactional else None
-        for record in decode_records(batch):
-            if record.key is not None:
-                self.coordinator.table.replay(record.key, record.value, producer_id)
+        coordinator = self.coordinator
+        self.journal.replay(
+            coordinator.table.replay,
+            lambda producer_id, commit: coordinator.txn_ended(producer_id, commit=commit),
+        )
+        self.apply(coordinator.loaded(self._now_ms()))
 
     def apply(self, decision: GroupDecision[Any]) -> None:
         """Append the decision's records; its responses are sent once they are durable."""

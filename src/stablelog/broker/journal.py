@@ -21,17 +21,20 @@ from functools import partial
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.header import HEADER, BatchHeader, crc_holds, headers_in, read_header
-from stablelog.batch.records import Record, encode_batch
+from stablelog.batch.markers import MarkerType, read_marker
+from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.flush import GroupFlush
 from stablelog.coordinators.live_state import LiveState
+from stablelog.coordinators.record_fields import Record as CoordinatorRecord
 from stablelog.errors import Corrupt, DiskError, Refused, Unavailable
 from stablelog.log.partition import Origin, Partition
 from stablelog.log.segment import Segment
 
 log = logging.getLogger(__name__)
 
-Entry = tuple[bytes, bytes | None]
+TakeRecord = Callable[[bytes, bytes | None, int | None], object]
+TakeEnd = Callable[[int, bool], object]
 
 REPLAY_READ_SIZE = 4 << 20
 CHECKPOINT_SLICE_COUNT = 200  # Records that are made and appended in one turn of the event loop.
@@ -87,12 +90,14 @@ class Journal:
         """
         self._item_count = item_count
 
-    def append(self, entries: Sequence[Entry]) -> None:
+    def append(self, entries: Sequence[CoordinatorRecord]) -> None:
         """Append records outside any transaction. They become durable with the next wait, or soon."""
         if entries:
             self._append(encode_batch(self._records(entries)))
 
-    def append_transactional(self, entries: Sequence[Entry], producer_id: int, producer_epoch: int) -> None:
+    def append_transactional(
+        self, entries: Sequence[CoordinatorRecord], producer_id: int, producer_epoch: int
+    ) -> None:
         """Append records as part of the producer's transaction: its end decides whether they count.
 
         Raises:
@@ -105,7 +110,7 @@ class Journal:
         if self._waiting or not self._write(batch):
             raise Refused(ErrorCode.coordinator_load_in_progress, self._reserve.state())
 
-    def _records(self, entries: Iterable[Entry]) -> list[Record]:
+    def _records(self, entries: Iterable[CoordinatorRecord]) -> list[Record]:
         now_ms = self._now_ms()
         return [Record(0, now_ms, key, value, ()) for key, value in entries]
 
@@ -213,11 +218,15 @@ class Journal:
         while self._effects and self._effects[0][0] <= self.partition.high_watermark:
             self._effects.popleft()[1]()
 
-    def replay(self, take: Callable[[memoryview, BatchHeader], None]) -> None:
-        """Pass every batch of the log to `take`; the batches with one key in the order of their offsets.
+    def replay(self, take: TakeRecord, end: TakeEnd | None = None) -> None:
+        """Pass every record of the log to `take`; the records with one key in the order of their offsets.
+
+        Args:
+            take: takes in a record: its key, its value, and the producer id of its transaction.
+            end: takes in a marker: its producer id, and whether it is a commit marker. Without it markers are skipped.
 
         Raises:
-            Corrupt: a batch is damaged, or `take` rejects it. The broker does not guess a coordinator's decisions.
+            Corrupt: a batch is damaged, or `take` rejects a record. The broker does not guess a coordinator's decisions.
         """
         for partition in (*self._older, self.partition):
             try:
@@ -230,7 +239,7 @@ class Journal:
                 if not in_order or not crc_holds(batch, 0, header):
                     raise _damaged(partition, next_offset)
                 try:
-                    take(batch, header)
+                    _replay_batch(batch, header, take, end)
                 except Corrupt as error:
                     raise _damaged(partition, header.base_offset, error) from error
                 next_offset = header.next_offset
@@ -311,6 +320,18 @@ class Journal:
         if before_offset > self.partition.start_offset:
             self._reserve.attempt(lambda: self.partition.delete_records(before_offset), frees=True)
         self._checkpoint_begin = None
+
+
+def _replay_batch(batch: memoryview, header: BatchHeader, take: TakeRecord, end: TakeEnd | None) -> None:
+    if header.is_control:
+        marker = None if end is None else read_marker(batch)
+        if end is not None and marker is not None:
+            end(header.producer_id, marker.type is MarkerType.COMMIT)
+        return
+    producer_id = header.producer_id if header.is_transactional else None
+    for record in decode_records(batch):
+        if record.key is not None:
+            take(record.key, record.value, producer_id)
 
 
 def _complete(future: "asyncio.Future[None]") -> None:

@@ -13,16 +13,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
-from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import Marker, MarkerType
-from stablelog.batch.records import decode_records
 from stablelog.broker.disk_reserve import DiskReserve
 from stablelog.broker.flush import GroupFlush
 from stablelog.broker.groups import Groups
 from stablelog.broker.journal import Journal
+from stablelog.broker.marker_durability import MarkerDurability
 from stablelog.broker.tasks import Tasks
 from stablelog.broker.topic import Topic
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
@@ -39,14 +37,11 @@ from stablelog.coordinators.transactions.decisions import (
 )
 from stablelog.coordinators.transactions.log_ends import OFFSET_UNKNOWN, in_order
 from stablelog.coordinators.transactions.producer_ids import ProducerIds, ProducerIdSpace
-from stablelog.coordinators.transactions.spare_ids import Barrier
 from stablelog.errors import DiskError, Refused, Unavailable
 from stablelog.log.partition import MarkerWrite, Partition
 from stablelog.types import TopicPartition
 
 log = logging.getLogger(__name__)
-
-MARKER_ENDS_MIN = 64  # Below this number of partitions `_marker_ends` is not searched for durable entries.
 
 Answer = TypeVar("Answer")
 # A decision, and the future of the request that waits for its markers.
@@ -102,12 +97,7 @@ class TransactionGroup:
         self._settling: dict[TopicPartition, tuple[list[MarkerOrder], int]] = {}
         # By order: the partitions that still lack its marker.
         self._waiting_for: dict[OrderKey, set[TopicPartition]] = {}
-        # By commit sequence: the end offsets of markers that were not durable when they were written.
-        self._marked: dict[int, list[tuple[Partition, int]]] = {}
-        # By partition: the end offset of its last marker, until that is durable; and the barrier behind all of them.
-        self._marker_ends: dict[Partition, int] = {}
-        self._marker_ends_max = MARKER_ENDS_MIN
-        self._barrier: Barrier | None = None
+        self._durability = MarkerDurability(topics)
         self._durable_sequence = 0  # The commit sequence of the last commit whose decision is durable.
         self._appended_sequence = 0
         self.coordinator = TransactionCoordinator(
@@ -116,7 +106,7 @@ class TransactionGroup:
             coordinator_epoch=topics.leader_epoch,
             producer_ids=ProducerIds(space=id_space),
             end_offsets=self._end_offsets,
-            marker_barrier=self._marker_barrier,
+            marker_barrier=self._durability.barrier,
         )
         journal.bound_by(
             lambda: self.coordinator.table.item_count + sum(topic.partition_count for topic in topics)
@@ -146,7 +136,7 @@ class TransactionGroup:
             Corrupt: the commit log is damaged.
             Unavailable: the disk refuses the records that have to be added.
         """
-        self.journal.replay(self._replay)
+        self.journal.replay(lambda key, value, _producer_id: self.coordinator.table.replay(key, value))
         self._recorded_count = self.coordinator.table.change_count
         decision = self.coordinator.loaded(self._now_ms())
         self._append(decision)
@@ -162,11 +152,6 @@ class TransactionGroup:
         for target in self.coordinator.table.history.partitions():
             if not self._exists(target):
                 self.settle(target, [], None)
-
-    def _replay(self, batch: memoryview, header: BatchHeader) -> None:
-        for record in () if header.is_control else decode_records(batch):
-            if record.key is not None:
-                self.coordinator.table.replay(record.key, record.value)
 
     def awaited(self) -> set[TopicPartition]:
         """Partitions that must be opened before all decisions from before the start are settled."""
@@ -199,9 +184,7 @@ class TransactionGroup:
 
     def _hold_back(self, order: MarkerOrder, targets: set[TopicPartition]) -> None:
         for target in targets:
-            self._held_back.setdefault(target, []).append(order)
-        if targets:
-            self._waiting_for[_key(order)] = targets
+            self._keep_for(target, [order])
 
     # -- decisions ---------------------------------------------------------------------------------------------
 
@@ -237,7 +220,7 @@ class TransactionGroup:
     def resolved_commit_sequence(self) -> int:
         """The greatest resolved commit sequence: no crash can undo these commits or lose one of their markers."""
         settling = {sequence for sequence, _ in self._settling_commits()}
-        unmarked = min({*self._awaited_markers(), *settling}, default=self._durable_sequence + 1)
+        unmarked = min({*self._durability.awaited(), *settling}, default=self._durable_sequence + 1)
         return min(self.coordinator.table.resolved_sequence, self._durable_sequence, unmarked - 1)
 
     def unresolved(self) -> list[tuple[int, str, str, int]]:
@@ -254,7 +237,7 @@ class TransactionGroup:
         }
         awaited = {
             (sequence, "", partition.topic, partition.index)
-            for sequence, ends in self._awaited_markers().items()
+            for sequence, ends in self._durability.awaited().items()
             for partition, _ in ends
         }
         settling = {(sequence, "", *target) for sequence, target in self._settling_commits()}
@@ -271,26 +254,6 @@ class TransactionGroup:
             for order in orders:
                 if order.transactional_id == REPAIR and order.commit_sequence >= 0:
                     yield order.commit_sequence, target
-
-    def _awaited_markers(self) -> dict[int, list[tuple[Partition, int]]]:
-        return {
-            sequence: left
-            for sequence, ends in list(self._marked.items())
-            if (left := [(partition, end) for partition, end in ends if self._is_awaited(partition, end)])
-        }
-
-    def _forget_durable(self) -> None:
-        """Drop commits whose markers are durable, up to the first that still waits, so that few are left to check."""
-        done = []
-        for sequence, ends in self._marked.items():
-            if any(self._is_awaited(partition, end) for partition, end in ends):
-                break
-            done.append(sequence)
-        for sequence in done:
-            del self._marked[sequence]
-
-    def _is_awaited(self, partition: Partition, end: int) -> bool:
-        return self._topics.has(partition) and partition.high_watermark < end
 
     def _write_when_durable(self, decision: Decision[Any], done: "asyncio.Future[None] | None") -> None:
         self.journal.after(lambda: self._decided.append((decision, done)))
@@ -413,11 +376,7 @@ class TransactionGroup:
         self, partition: Partition, orders: list[MarkerOrder], outcomes: Sequence[object]
     ) -> None:
         self._flush.dirty(partition)
-        end = partition.end_offset
-        self._marker_ends[partition] = end
-        if len(self._marker_ends) > self._marker_ends_max:
-            self._forget_durable_ends()
-        self._barrier = None
+        self._durability.note(partition, [o.commit_sequence for o in orders if o.commit_sequence >= 0])
         for order, outcome in zip(orders, outcomes, strict=True):
             if isinstance(outcome, Refused):
                 # A producer with a higher epoch, or a later coordinator, has ended the transaction already.
@@ -428,33 +387,8 @@ class TransactionGroup:
                     partition.index,
                     outcome,
                 )
-            if order.commit_sequence >= 0 and partition.high_watermark < end:
-                self._marked.setdefault(order.commit_sequence, []).append((partition, end))
             if partition.topic == CONSUMER_OFFSETS_TOPIC:
                 self._groups.transaction_ended(order.producer_id, commit=order.type is MarkerType.COMMIT)
-
-    def _marker_barrier(self) -> Barrier:
-        """Make a function that tells whether all present markers are durable; see `coordinators...spare_ids`."""
-        if self._barrier is None:
-            self._forget_durable_ends()
-            self._barrier = partial(self._are_durable, list(self._marker_ends.items()))
-        return self._barrier
-
-    def _forget_durable_ends(self) -> None:
-        self._marker_ends = {
-            partition: end for partition, end in self._marker_ends.items() if self._is_awaited(partition, end)
-        }
-        self._marker_ends_max = MARKER_ENDS_MIN + 2 * len(self._marker_ends)
-
-    def _are_durable(self, ends: list[tuple[Partition, int]]) -> bool | None:
-        """Whether partitions are durable up to these ends; None if one of them has failed, was reopened or deleted."""
-        while ends:
-            partition, end = ends[-1]
-            if partition.high_watermark < end:
-                may_still_be = partition.failure is None and self._topics.has(partition)
-                return False if may_still_be else None
-            ends.pop()
-        return True
 
     def _report_done(self, orders: Iterable[MarkerOrder]) -> None:
         """Tell the coordinator that all markers of these orders are written. The records that follow are one batch."""
@@ -465,7 +399,7 @@ class TransactionGroup:
                     order.transactional_id, order.producer_id, order.producer_epoch, now_ms=self._now_ms()
                 ).records
         self._record(records)
-        self._forget_durable()
+        self._durability.forget_durable()
 
     def _record(self, records: list[Record]) -> None:
         self.journal.append(records)

@@ -383,6 +383,6 @@ def test_who_asks_for_a_cut_does_not_pay_for_all_commits_before():
                 assert (await desk.end("a", who, True)).error_code is ErrorCode.none
                 await desk.durable()
             assert (await ask(desk)).commit_sequence == 200
-            assert len(desk.broker.transactions.default._marked) <= 2
+            assert len(desk.broker.transactions.default._durability) <= 2
 
     run(conversation)
