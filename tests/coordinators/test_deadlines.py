@@ -7,10 +7,7 @@ from stablelog.coordinators.deadlines import COMPACT_SIZE_MIN, Deadlines
 
 
 def due(deadlines: Deadlines[str], now_ms: int) -> list[str]:
-    found = []
-    while (key := deadlines.take_due(now_ms)) is not None:
-        found.append(key)
-    return found
+    return list(deadlines.due(now_ms, 10_000))
 
 
 def test_what_is_due_comes_out_once_and_in_order() -> None:
@@ -32,6 +29,14 @@ def test_keys_with_one_deadline_come_in_the_order_in_which_they_were_added() -> 
     for name in "bca":
         deadlines.set(name, 5)
     assert due(deadlines, 5) == ["b", "c", "a"]
+
+
+def test_one_look_takes_out_only_so_many() -> None:
+    deadlines: Deadlines[int] = Deadlines()
+    for key in range(100):
+        deadlines.set(key, 0)
+    assert len(list(deadlines.due(0, 30))) == 30
+    assert len(list(deadlines.due(0, 100))) == 70
 
 
 def test_a_deadline_can_be_put_off_brought_forward_and_cancelled() -> None:
@@ -91,7 +96,7 @@ def test_deadlines_agree_with_a_dictionary(acts: list[tuple[str, int, int]]) -> 
             model.pop(key, None)
         else:
             earliest_ms = min(model.values(), default=None)
-            taken = deadlines.take_due(time_ms)
+            taken = next(deadlines.due(time_ms, 1), None)
             if earliest_ms is None or earliest_ms > time_ms:
                 assert taken is None
             else:

@@ -7,7 +7,7 @@ the same deadline come in the order in which their entries were added to the hea
 
 import heapq
 import itertools
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Final, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -51,13 +51,14 @@ class Deadlines(Generic[Key]):
         next_ms = self.next_ms()
         return next_ms is not None and next_ms <= now_ms
 
-    def take_due(self, now_ms: int) -> Key | None:
-        """Remove the key with the earliest deadline, if it is due, and return it; None if no key is due."""
-        if not self.is_due(now_ms):
-            return None
-        _, _, key = heapq.heappop(self._heap)
-        del self._queued[key], self._deadlines[key]
-        return key
+    def due(self, now_ms: int, count_max: int) -> Iterator[Key]:
+        """Remove the keys that are due, at most `count_max`. Each is removed when it is taken from the iterator."""
+        for _ in range(count_max):
+            if not self.is_due(now_ms):
+                return
+            _, _, key = heapq.heappop(self._heap)
+            del self._queued[key], self._deadlines[key]
+            yield key
 
     def __len__(self) -> int:
         return len(self._heap)

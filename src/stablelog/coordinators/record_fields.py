@@ -10,6 +10,7 @@ Format: docs/formats.md, "Commit log" and "Offsets log".
 
 import struct
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from stablelog.errors import Corrupt, refuse_newer
@@ -44,8 +45,13 @@ def compact_string(text: str) -> bytes:
 
 def tagged_fields(fields: Iterable[tuple[int, bytes]]) -> bytes:
     """Encode the tagged fields at the end of a flexible value. They are given in rising order of their tags."""
-    parts = [encode_uvarint(tag) + encode_uvarint(len(content)) + content for tag, content in fields]
+    parts = [_tag_and_size(tag, len(content)) + content for tag, content in fields]
     return encode_uvarint(len(parts)) + b"".join(parts)
+
+
+@lru_cache(maxsize=256)  # Nearly all fields have one of a few tags and sizes.
+def _tag_and_size(tag: int, size: int) -> bytes:
+    return encode_uvarint(tag) + encode_uvarint(size)
 
 
 class FieldReader:

@@ -396,10 +396,7 @@ class GroupCoordinator:
     def tick(self, now_ms: int) -> GroupDecision[None]:
         """Handle the deadlines that are due, as many as one turn of the event loop can take."""
         decision = GroupDecision(None)
-        for _ in range(TICK_ALARMS_MAX):
-            alarm = self._deadlines.take_due(now_ms)
-            if alarm is None:
-                break
+        for alarm in self._deadlines.due(now_ms, TICK_ALARMS_MAX):
             group = self._groups[alarm.group_id]
             if alarm.due is Due.OFFSETS:
                 self._check_expiry(group, decision, now_ms)

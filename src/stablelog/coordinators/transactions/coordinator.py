@@ -426,9 +426,8 @@ class TransactionCoordinator:
         """
         draft = Draft(now_ms, self.table.loaded(self._coordinator_epoch, now_ms))
         for transactional_id in self.table.decided():
-            txn = self.table.get(transactional_id)
-            assert txn is not None
-            draft.markers.append(self._ending.order(transactional_id, txn)._replace(repeated=True))
+            order = self._ending.order(transactional_id, self.table.known(transactional_id))
+            draft.markers.append(order._replace(repeated=True))
         return draft.decision(None)
 
     def reconcile(

@@ -109,8 +109,7 @@ class Reconciliation:
         transactional_id = self._table.owner(found.producer_id)
         if transactional_id is None:
             return False
-        txn = self._table.get(transactional_id)
-        assert txn is not None
+        txn = self._table.known(transactional_id)
         shown = (found.producer_id, found.producer_epoch)
         if 0 <= found.leader_epoch < txn.settled_epoch:
             return False  # It belongs to an earlier transaction, which was decided without it.

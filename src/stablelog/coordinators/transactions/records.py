@@ -33,7 +33,7 @@ KIP-939.
 
 import struct
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 from stablelog.coordinators.record_fields import (
@@ -161,9 +161,10 @@ def encode_group(state: GroupState) -> bytes:
 
 _VERSION: Final = INT16.pack(VALUE_VERSION)
 _WRITTEN: Final = [
-    (tag, field, layout, None if tag == LAST_EPOCH_TAG else Transaction._field_defaults[field])
+    (tag, layout, None if tag == LAST_EPOCH_TAG else Transaction._field_defaults[field])
     for tag, (field, layout) in TAGS.items()
 ]
+_numbers_of: Final = attrgetter(*(field for field, _ in TAGS.values()))  # In the order of `_WRITTEN`.
 
 
 def encode_transaction(txn: Transaction) -> bytes:
@@ -186,8 +187,8 @@ def encode_transaction(txn: Transaction) -> bytes:
             )
     fields = [
         (tag, layout.pack(number))
-        for tag, field, layout, default in _WRITTEN
-        if (number := getattr(txn, field)) != default
+        for (tag, layout, default), number in zip(_WRITTEN, _numbers_of(txn), strict=True)
+        if number != default
     ]
     if txn.ends:
         assert txn.partitions == set(txn.ends.partitions)

@@ -101,6 +101,12 @@ class TransactionTable:
         txn = self._live.get(transactional_id)
         return self._idle.get(transactional_id) if txn is None else txn
 
+    def known(self, transactional_id: str) -> Transaction:
+        """The state of an id that is known."""
+        txn = self.get(transactional_id)
+        assert txn is not None, f"{transactional_id} is unknown"
+        return txn
+
     def owner(self, producer_id: int) -> str | None:
         """The id that has a producer id; None if there is none."""
         owner = self._owners.get(producer_id)
@@ -213,8 +219,7 @@ class TransactionTable:
     def forget(self, transactional_id: str, records: list[Record]) -> None:
         """Forget an id without an open transaction, and add its tombstone."""
         self._change_count += 1
-        txn = self.get(transactional_id)
-        assert txn is not None
+        txn = self.known(transactional_id)
         assert next_state(txn.state, Event.EXPIRE) is None
         self._idle.remove(transactional_id)
         if self.joints.is_over(transactional_id) and not self.history.knows_producer(txn.client.producer_id):
@@ -303,10 +308,7 @@ class TransactionTable:
 
     def overdue(self, now_ms: int, count_max: int) -> Iterator[tuple[str, Transaction]]:
         """Take open transactions that have timed out, at most `count_max`. The caller ends each."""
-        for _ in range(count_max):
-            transactional_id = self._timeouts.take_due(now_ms)
-            if transactional_id is None:
-                return
+        for transactional_id in self._timeouts.due(now_ms, count_max):
             yield transactional_id, self._live[transactional_id]
 
     def may_be_overdue(self, now_ms: int) -> bool:

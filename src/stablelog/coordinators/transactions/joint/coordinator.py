@@ -267,7 +267,7 @@ class JointCommits:
     def _of_run(self, name: JointName, version: int, run: str | None) -> list[tuple[str, Transaction]]:
         """Return the known children of a run, with their states; none without a run."""
         return [
-            (transactional_id, self._state_of(transactional_id))
+            (transactional_id, self._table.known(transactional_id))
             for transactional_id, child in self._joints.children(name)
             if run and (child.version, child.run) == (version, run)
         ]
@@ -365,14 +365,9 @@ class JointCommits:
             raise turned_away(transactional_id)
         return txn
 
-    def _state_of(self, transactional_id: str) -> Transaction:
-        txn = self._table.get(transactional_id)
-        assert txn is not None
-        return txn
-
     def _dismiss(self, transactional_id: str, draft: Draft) -> None:
         """Abort the child if it is open. Otherwise forget it, now or when its markers are written."""
-        txn = self._state_of(transactional_id)
+        txn = self._table.known(transactional_id)
         if txn.state is State.ONGOING:
             self._ending.fence(transactional_id, txn, draft, owner_may_ask=False)
         elif not txn.state.is_decided:

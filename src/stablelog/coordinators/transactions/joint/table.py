@@ -108,10 +108,7 @@ class JointTable:
 
     def forget_expired(self, now_ms: int, count_max: int, records: list[Record]) -> None:
         """Forget keys that have expired, at most `count_max`, and add their tombstones."""
-        for _ in range(count_max):
-            name = self._expiries.take_due(now_ms)
-            if name is None:
-                return
+        for name in self._expiries.due(now_ms, count_max):
             if name in self._children:
                 self._expiries.set(name, now_ms + 1)
             else:
