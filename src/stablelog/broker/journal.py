@@ -285,7 +285,7 @@ class Journal:
             if not self._has_told_untrimmed:
                 self._has_told_untrimmed = True
                 log.warning(
-                    "%s has %d MiB and is not trimmed while so many decisions in it lack markers: a partition that they "
+                    "%s has %d MiB and is not trimmed: hundreds of decisions in it lack markers, because a partition that they "
                     "are for is offline. Restore that partition, or delete its topic",
                     self.partition.topic,
                     self.partition.size >> 20,

@@ -179,7 +179,7 @@ class Joining:
         if request.knows_skip_assignment:
             answer = joined(group, member_id, with_members=leads, skip_assignment=leads)
         else:
-            # A leader with an older client would assign anew, so it gets its former member id as the leader.
+            # A leader with an older client would assign the partitions again, so it gets its former member id as the leader.
             answer = joined(group, member_id, leader_id=former_leader_id)
         answer_join(member, answer, decision)
 
@@ -199,7 +199,7 @@ class Joining:
         member = group.members[request.member_id]
         leads = group.leader_id == request.member_id
         is_joining = group.state is State.PREPARING_REBALANCE
-        # The leader of a stable group joins again to have the partitions assigned anew, for reasons of its own.
+        # The leader of a stable group joins again to get a new assignment, for reasons of its own.
         is_new_assignment = group.state is State.STABLE and leads
         if not is_joining and not is_new_assignment and member.protocols == request.protocols:
             # In the sync phase the answer to its first join may have been lost.

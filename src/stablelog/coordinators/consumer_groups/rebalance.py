@@ -220,7 +220,7 @@ class Rebalances:
         self.dismiss(group, group.members[member_id], decision)
 
     def dismiss(self, group: Group, member: Member, decision: Decision) -> None:
-        """Remove a member. Its pending requests are answered: if its client still runs, it has to join anew."""
+        """Remove a member. Its pending requests are answered: a client that still runs has to join as a new member."""
         self._deadlines.cancel(group.alarm(Due.SESSION, member.member_id))
         answer_join(member, JoinAnswer(ErrorCode.unknown_member_id), decision)
         answer_sync(member, SyncAnswer(ErrorCode.unknown_member_id), decision)
@@ -315,7 +315,7 @@ def check_member(group: Group, member_id: str, group_instance_id: str | None) ->
     """Check that a request comes from a member of the group.
 
     Raises:
-        Refused: UNKNOWN_MEMBER_ID: the client must join anew. FENCED_INSTANCE_ID: another client has taken the static
+        Refused: UNKNOWN_MEMBER_ID: the client must join as a new member. FENCED_INSTANCE_ID: another client has taken the static
             member's place, and the client must stop.
     """
     if group_instance_id is not None:

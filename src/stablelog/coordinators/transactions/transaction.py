@@ -34,7 +34,7 @@ class Transaction(NamedTuple):
         update_ms: the time of this record.
         start_ms: the time at which the transaction began; -1 if the id had no transaction since its producer came.
         previous_producer_id: together with `last_producer_epoch`, the identity before the current one.
-        last_producer_epoch: -1 if a request with the former identity must not be told the current one.
+        last_producer_epoch: -1 if a request with the former identity must not get the current one.
         next_producer_id: the producer id of the client if it is not `producer_id`; -1 otherwise. If an open transaction
             was kept for a successor (KIP-939), it is the successor's. If the epochs have run out, it is the id of the
             next transaction.
