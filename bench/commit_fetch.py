@@ -23,9 +23,9 @@ from stablelog.client.commits import describe_commits
 from stablelog.embedded import EmbeddedBroker
 from stablelog.env.local_disk import LocalDisk
 from stablelog.log.names import COMMIT_SUFFIXES
-from stablelog.log.partition import LogConfig
+from stablelog.log.partition import LogConfig, Partition
 from stablelog.views.commit_order import CommitOrder
-from stablelog.views.commit_ordered import CommitOrderedPartition
+from stablelog.views.commit_ordered import CommitOrdered
 
 LOOKED_AT = struct.Struct(">qi9xhi30xi")  # base offset, length, attributes, last offset delta, records
 PAGE_SIZE = 4096
@@ -203,7 +203,7 @@ def measure_index(directory: Path, shapes: tuple[Shape, ...], section: Section) 
         log_size = sum(size for path, size in files.items() if path.suffix == ".log")
         section.row(f"{named(shape)}: on disk, B per transaction").add(OURS, size / shape.transaction_count)
         section.row(f"{named(shape)}: on disk, % of the log").add(OURS, size * 100 / log_size)
-        partition = CommitOrderedPartition.open(
+        partition = Partition.open(
             LocalDisk(),
             directory / f"{name}-0",
             LogConfig(order="commit"),
@@ -211,6 +211,7 @@ def measure_index(directory: Path, shapes: tuple[Shape, ...], section: Section) 
             partition=0,
             clean=True,
             now_ms=1,
+            order=CommitOrdered(LocalDisk()),
         )
         tracemalloc.start()
         view = CommitOrder(partition, LocalDisk())

@@ -21,7 +21,7 @@ from stablelog.client.cluster import LATEST, Cluster
 from stablelog.embedded import EmbeddedBroker
 from stablelog.env.local_disk import LocalDisk
 from stablelog.log.partition import LogConfig, MarkerWrite, Partition
-from stablelog.views.commit_ordered import CommitOrderedPartition
+from stablelog.views.commit_ordered import CommitOrdered
 
 ORDINARY = "ordinary topic"
 ORDERS = {OURS: "commit", ORDINARY: "offset"}
@@ -89,15 +89,16 @@ def steps(shape: Shape) -> Iterator[tuple[int, bool]]:
 
 def fill(directory: Path, shape: Shape, contestant: str) -> None:
     """Append the transactions to an empty partition that no broker has open."""
-    kind = CommitOrderedPartition if contestant == OURS else Partition
-    partition = kind.open(
-        LocalDisk(),
+    disk = LocalDisk()
+    partition = Partition.open(
+        disk,
         directory,
         LogConfig(order=ORDERS[contestant]),
         topic=shape.topic(contestant).name,
         partition=0,
         clean=True,
         now_ms=NOW_MS,
+        order=CommitOrdered(disk) if contestant == OURS else None,
     )
     value = os.urandom(shape.record_size)
     sequences = [0] * shape.writers

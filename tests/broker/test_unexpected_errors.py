@@ -29,6 +29,7 @@ from stablelog.coordinators.transactions.coordinator import TransactionCoordinat
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.errors import DiskError, Refused, Unavailable
 from stablelog.log.partition import Partition
+from stablelog.log.segment import Segment
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.views.commit_order import CommitOrder
@@ -243,7 +244,7 @@ def test_an_append_that_ends_half_way_takes_its_partition_offline(monkeypatch, c
 
     async def conversation():
         async with two_partitions() as (desk, failures):
-            fails_once(monkeypatch, Partition, "_note")
+            fails_once(monkeypatch, Segment, "note")
             with pytest.raises(RuntimeError):
                 await desk.produce(batch(b"x"), partition=0)
             await check_first_is_offline(desk, caplog, None)

@@ -1,11 +1,16 @@
 """Faults that the kills have to find, next to those of `tests.cuts.mutants`. A broker's process makes one with `apply`."""
 
+from dataclasses import replace
+
 from stablelog.broker.groups import Groups
 from stablelog.broker.transaction_group import TransactionGroup
+from stablelog.log import producers
 from stablelog.log.compaction import LatestOffsets
 from stablelog.log.partition import Partition
 from stablelog.log.producer import NO_TXN
+from stablelog.log.producer_table import ProducerTable
 from stablelog.log.producers import Producers
+from stablelog.log.readable_log import ReadableLog
 from stablelog.log.recovery.plan import Planner
 from stablelog.log.recovery.replay import _Replay
 from stablelog.log.segment import Segment
@@ -13,12 +18,15 @@ from stablelog.log.transaction_index import TransactionIndex
 from tests.cuts import mutants as of_cuts
 
 
+def with_producers(partition, kept):
+    """Give a partition the producer state of these producers."""
+    partition.log.producers = Producers.restored(ProducerTable.of(kept), 2**60)
+
+
 def producers_are_forgotten_at_a_restart(load):
     def mutant(self, *arguments, **named):
         load(self, *arguments, **named)
-        by_id = self._producers.by_id
-        for idle in [one.producer_id for one in by_id.values() if one.txn_first_offset == NO_TXN]:
-            del by_id[idle]
+        with_producers(self, list(self.log.producers.open_producers()))
 
     return mutant
 
@@ -26,9 +34,7 @@ def producers_are_forgotten_at_a_restart(load):
 def open_transactions_are_forgotten_at_a_restart(load):
     def mutant(self, *arguments, **named):
         load(self, *arguments, **named)
-        for producer in self._producers._open.values():
-            producer.txn_first_offset = NO_TXN
-        self._producers._open.clear()
+        with_producers(self, [replace(one, txn_first_offset=NO_TXN) for one in self.log.producers])
 
     return mutant
 
@@ -72,12 +78,11 @@ def the_start_of_the_log_is_forgotten_at_a_restart(_read_log_start):
     return mutant
 
 
-def a_repetition_is_appended_again(find_duplicate):
-    def mutant(self, header):
-        kept = find_duplicate(self, header)
+def a_repetition_is_appended_again(repeated):
+    def mutant(producer, header):
+        kept = repeated(producer, header)
         if kept is not None:
-            batches = self.by_id[header.producer_id].batches
-            while batches.pop() is not kept:
+            while producer.batches.pop() is not kept:
                 pass
 
     return mutant
@@ -92,12 +97,12 @@ MUTANTS = {
     open_transactions_are_forgotten_at_a_restart: (Partition, "_load"),
     aborts_are_not_indexed_again: (_Replay, "_take"),
     an_abort_at_the_end_of_a_fetch_is_left_out: (TransactionIndex, "collect"),
-    the_stable_offset_ignores_open_transactions: (Partition, "last_stable_offset"),
+    the_stable_offset_ignores_open_transactions: (ReadableLog, "last_stable_offset"),
     the_latest_value_of_a_key_goes: (LatestOffsets, "is_latest"),
     offsets_of_aborted_transactions_count: (Groups, "transaction_ended"),
     offsets_of_committed_transactions_are_lost: (Groups, "transaction_ended"),
     the_start_of_the_log_is_forgotten_at_a_restart: (Planner, "_read_log_start"),
-    a_repetition_is_appended_again: (Producers, "find_duplicate"),
+    a_repetition_is_appended_again: (producers, "_repeated"),
     decided_transactions_get_no_markers_after_a_restart: (TransactionGroup, "write_decided"),
 }
 

@@ -326,7 +326,7 @@ async def third_life(disk, after):
         await desk.durable()
         for partition in desk.broker.topics.open_partitions():
             if (partition.topic, partition.index) in DEFAULT_TARGETS:
-                partition.take_snapshot()
+                partition.log.take_snapshot()
                 desk.broker.flush.dirty(partition)
         await write_plainly(desk, "plain", 0, "behind the snapshot")
         await desk.durable()

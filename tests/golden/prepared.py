@@ -14,9 +14,9 @@ from stablelog.coordinators.transactions.records import decode_transaction, tran
 from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.env.local_disk import LocalDisk
 from stablelog.log.model import LogConfig
+from stablelog.log.names import INDEX, TIMEINDEX, TXNINDEX
 from stablelog.log.partition import Partition
 from stablelog.log.retention import is_log, offset_of
-from stablelog.log.segment import INDEX, TIMEINDEX, TXNINDEX
 from stablelog.log.transaction_index import TransactionIndex, encode_entry
 from tests.golden.cells import STOPPED, Cell
 

@@ -153,7 +153,7 @@ def growing_and_rolling():
     told.tell("roll of an empty segment")
     log.sync()
     told.write("P5 P6")
-    log.partition.take_snapshot()
+    log.partition.log.take_snapshot()
     told.tell("snapshot")
     log.sync()
     told.write("P6a", sync=False)
@@ -379,7 +379,7 @@ def short_log():
     log = Log(TracingDisk(), index_interval_bytes=100)
     log.write("P1 - P1a P2 P2c")
     for words in ("P3 - -", "P4", "-"):
-        log.partition.take_snapshot()
+        log.partition.log.take_snapshot()
         log.now_ms += 5
         log.write(words)
     return closed(log)

@@ -15,12 +15,13 @@ from stablelog.log import cleaner, compaction, producer_table, transaction_index
 from stablelog.log import partition as partition_module
 from stablelog.log import scan as scan_module
 from stablelog.log import segment as segment_module
-from stablelog.log.append import MarkerBatch, fitting
+from stablelog.log.append import PlannedBatch, fitting
 from stablelog.log.epoch_check import check_epochs, latest_epoch, latest_epoch_of_all
 from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.log_start import decode_log_start, encode_log_start
 from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite, Origin
 from stablelog.log.offset_index import OffsetIndex
+from stablelog.log.open_files import OpenFiles
 from stablelog.log.producer import KeptBatch, Producer
 from stablelog.log.producer_table import ProducerTable
 from stablelog.log.producers import Producers
@@ -30,7 +31,7 @@ from stablelog.log.recovery import examine as examine_module
 from stablelog.log.recovery import replay, tail
 from stablelog.log.recovery.repair import examine
 from stablelog.log.retention import count_too_much, count_too_old
-from stablelog.log.segment import OpenFiles, Segment
+from stablelog.log.segment import Segment
 from stablelog.log.snapshots import (
     FoundSnapshots,
     ProducersFile,
@@ -161,8 +162,7 @@ def test_markers_are_written_together_as_far_as_a_segment_can_hold_them():
                 timestamp_ms=NOW_MS,
                 position_count=count,
             )
-            write = MarkerWrite(1, 0, Marker(MarkerType.COMMIT, 0))
-            found.append(MarkerBatch(write, read_header(batch), batch))
+            found.append(PlannedBatch(read_header(batch), batch[:61], (batch,)))
             offset = found[-1].header.next_offset
         return found
 
@@ -196,10 +196,10 @@ def test_without_a_limit_no_segment_is_too_old_or_too_much(retention_ms, count):
     log = Log(segment_bytes=1).write("- - -")
     log.partition.roll(NOW_MS)
     config = LogConfig(retention_ms=retention_ms)
-    assert count_too_old(log.partition._segments, config, NOW_MS + 10) == count
+    assert count_too_old(log.partition.log.segments, config, NOW_MS + 10) == count
     sizes = [segment.size for segment in log.partition.segments()]
     for stay, too_much in ((-1, 0), (sum(sizes), 0), (sum(sizes) - sizes[0], 1), (0, 3)):
-        assert count_too_much(log.partition._segments, LogConfig(retention_bytes=stay)) == too_much
+        assert count_too_much(log.partition.log.segments, LogConfig(retention_bytes=stay)) == too_much
 
 
 def test_an_append_tells_where_it_went_and_by_which_time():
@@ -565,7 +565,7 @@ def are_right(entries, batches, bases):
 @pytest.mark.parametrize("batches_and_bases", EPOCH_LOGS)
 def test_a_file_of_leader_epochs_is_held_against_every_batch_where_one_begins(batches_and_bases):
     batches, bases = batches_and_bases
-    partition = log_of_epochs(batches, bases).partition
+    log = log_of_epochs(batches, bases)
     pairs = list(itertools.product(range(5), range(8)))
     rising = [
         entries
@@ -573,12 +573,12 @@ def test_a_file_of_leader_epochs_is_held_against_every_batch_where_one_begins(ba
         for entries in itertools.combinations(pairs, count)
         if all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(entries))
     ]
-    true = list(LeaderEpochs.decode(partition._disk.read_bytes(DIRECTORY / EPOCH_FILE)).entries)
+    true = list(LeaderEpochs.decode(log.disk.read_bytes(DIRECTORY / EPOCH_FILE)).entries)
     rising += [[*true[:at], *true[at + 1 :]] for at in range(len(true))] + [true]
     outcomes = set()
     for entries in rising:
         try:
-            check_epochs(LeaderEpochs(list(entries)), partition._segments, DIRECTORY / EPOCH_FILE)
+            check_epochs(LeaderEpochs(list(entries)), log.partition.log.segments, DIRECTORY / EPOCH_FILE)
             is_right = True
         except Corrupt:
             is_right = False
@@ -618,13 +618,14 @@ def test_the_latest_epoch_of_a_closed_log_is_one_of_a_batch_or_one_that_begins_b
 # -- producers and their files ---------------------------------------------------------------------------------------
 
 
-def header(producer_id, sequence, *, count=1, transactional=True):
+def header(producer_id, sequence, base_offset, *, count=1, transactional=True):
     return read_header(
         encode_batch(
             [Record(0, NOW_MS, None, b"")] * count,
             producer_id=producer_id,
             producer_epoch=0,
             base_sequence=sequence,
+            base_offset=base_offset,
             transactional=transactional,
         )
     )
@@ -634,12 +635,12 @@ def header(producer_id, sequence, *, count=1, transactional=True):
 def test_counts_of_open_transactions_replace_what_was_counted_and_nothing_else(is_packed):
     producers = Producers()
     for producer_id in (1, 2, 3):
-        producers.batch_appended(header(producer_id, 0, count=4), 10 * producer_id, NOW_MS)
+        producers.note(header(producer_id, 0, 10 * producer_id, count=4), None, NOW_MS)
     if is_packed:
         producers.pack_unused(NOW_MS + 1)
     before = {one.producer_id: one for one in producers}
     producers.set_open_record_counts({1: 7, 3: 9})
-    producers.batch_appended(header(1, 4), 50, NOW_MS + 1)
+    producers.note(header(1, 4, 50), None, NOW_MS + 1)
     after = {one.producer_id: one for one in producers}
     assert [producers.open_record_count(one) for one in (1, 2, 3)] == [8, 4, 9]
     assert [after[one].txn_record_count for one in (1, 2, 3)] == [8, 4, 9]
@@ -654,12 +655,12 @@ def test_the_first_unstable_offset_is_the_least_of_all_that_is_open_or_not_durab
     for _ in range(300):
         producer_id, choice = chance.randrange(6), chance.random()
         if choice < 0.4:
-            producers.batch_appended(header(producer_id, 0), offset, NOW_MS)
+            producers.note(header(producer_id, 0, offset), None, NOW_MS)
             opened.setdefault(producer_id, offset)
             offset += 1
         elif choice < 0.8:
             marker = Marker(chance.choice(list(MarkerType)), 0)
-            txn = producers.marker_appended(producer_id, 0, marker, offset, offset + 1, NOW_MS, NOW_MS)
+            txn = producers.note(header(producer_id, 0, offset), marker, NOW_MS)
             assert (txn is not None) == (producer_id in opened)
             if txn is not None:
                 producers.ended(txn)

@@ -489,7 +489,7 @@ def test_a_sealed_log_file_that_ends_early_behind_a_whole_batch_is_refused(clean
 def test_a_damaged_offset_index_is_rebuilt_also_where_a_transaction_is_open(clean):
     """A start looks up where the transaction began, before the log file is proven."""
     log = several_segments(clean=clean, words=WORDS + "P7 " + "- " * 40)
-    (begun,) = (one.current_txn_start_offset for one in log.partition.producers() if one.producer_id == 7)
+    (begun,) = (one.txn_first_offset for one in log.partition.producers() if one.producer_id == 7)
     base = max(base for base in log.bases if base <= begun)
     assert base != log.bases[-1]
     changed(log, path_of(base, ".index"), 7)
@@ -510,7 +510,7 @@ def test_a_snapshot_does_not_hide_a_changed_offset_before_it(clean):
     log = several_segments()
     log.partition = log.open()
     log.write("P1 - - ")
-    log.partition.take_snapshot()
+    log.partition.log.take_snapshot()
     log.sync()
     log.partition.close(clean=clean)
     changed(log, path_of(log.bases[-1]), 0)

@@ -60,7 +60,7 @@ def test_the_time_index_tells_an_offset_before_the_first_batch_that_reaches_a_ti
     read = TimeIndex(BASE, bytes(made.content()) + bytes(24))
     for index in (made, read):
         assert [index[place] for place in range(len(index))] == rows
-        assert index.last_timestamp == (rows[-1][0] if rows else NO_TIMESTAMP)
+        assert index.last == (rows[-1] if rows else (NO_TIMESTAMP, BASE))
         earlier = [at for known, at in rows if known < timestamp]
         assert index.offset_before(timestamp) == (earlier[-1] if earlier else None)
         for place in (-1, len(rows)):

@@ -174,7 +174,7 @@ class History(RuleBasedStateMachine):
 
     @rule()
     def take_a_snapshot(self):
-        self.partition.take_snapshot()
+        self.partition.log.take_snapshot()
 
     @rule(hours=st.integers(0, 4))
     def let_time_pass(self, hours):

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from stablelog.log.open_files import OpenFiles
 from stablelog.log.partition import Isolation
-from stablelog.log.segment import OpenFiles
 from stablelog.testing.sim_disk import SimDisk
 from tests.log.timeline import Log
 

@@ -88,7 +88,7 @@ def test_an_index_that_was_not_written_before_a_crash_is_made_from_the_log():
     log.end(1, commit=False)
     log.disk.fault = None
     log.partition = log.open()
-    assert [txn.first_offset for txn in log.partition._active.txn_index] == [0]
+    assert [txn.first_offset for txn in log.partition.log.segments.active.txn_index] == [0]
     assert log.stable_offset == 2
 
 
@@ -499,7 +499,7 @@ def test_of_stray_snapshots_only_those_that_a_start_can_use_survive():
     log = Log(segment_bytes=400)
     for _ in range(20):
         log.write("P1 P2")
-        log.partition.take_snapshot()
+        log.partition.log.take_snapshot()
         log.sync()
     log.partition.close()
     bases = {segment.base_offset for segment in log.partition.segments()}
@@ -719,7 +719,6 @@ def test_a_closed_partition_takes_no_call_and_touches_no_file(order):
         partition.unsynced,
         lambda: partition.synced(work),
         partition.assume_synced,
-        partition.take_snapshot,
         partition.prove,
         lambda: partition.read(partition.end_offset, 1, Isolation.READ_COMMITTED),
         lambda: partition.aborted_in(0, 1),
@@ -965,7 +964,7 @@ def test_open_transactions_are_told_with_their_epoch_and_age_the_oldest_first():
     log = Log()
     log.write("- - -")
     log.reopen(leader_epoch=3)
-    assert log.partition.oldest_open_started_ms is None
+    assert log.partition.producer_state.oldest_open_started_ms is None
     assert log.partition.open_transactions() == []
     for producer in (2, 1):
         log.now_ms += 5
@@ -973,9 +972,9 @@ def test_open_transactions_are_told_with_their_epoch_and_age_the_oldest_first():
     log.sync()
     told = [astuple(each) for each in log.partition.open_transactions()]
     assert told == [(2, 2, 3, NOW_MS + 5, 3), (1, 1, 4, NOW_MS + 10, 3)]
-    assert log.partition.oldest_open_started_ms == NOW_MS + 5
+    assert log.partition.producer_state.oldest_open_started_ms == NOW_MS + 5
     log.end(2, commit=True, epoch=2)
-    assert log.partition.oldest_open_started_ms == NOW_MS + 10
+    assert log.partition.producer_state.oldest_open_started_ms == NOW_MS + 10
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -23,11 +23,11 @@ def test_the_stable_offset_follows_the_oldest_open_transaction():
     log = Log()
     log.write("P1 P2 P3 P1 P2 P3")
     log.write("P1a")
-    assert log.partition._active.txn_index[0].stable_offset == 1
+    assert log.partition.log.segments.active.txn_index[0].stable_offset == 1
     log.write("P3a")
-    assert log.partition._active.txn_index[1].stable_offset == 1
+    assert log.partition.log.segments.active.txn_index[1].stable_offset == 1
     log.write("P2a")
-    assert log.partition._active.txn_index[2].stable_offset == 9
+    assert log.partition.log.segments.active.txn_index[2].stable_offset == 9
     assert log.stable_offset == 9
 
 
@@ -490,7 +490,7 @@ def test_of_a_producer_whose_batches_another_epoch_has_replaced_kafkas_form_tell
     log = write("P1")
     log.now_ms += 7000
     log.end(1, commit=False, epoch=1)
-    log.partition.take_snapshot()
+    log.partition.log.take_snapshot()
     log.sync()
     content = log.disk.read_bytes(DIRECTORY / f"{log.partition.end_offset:020d}.snapshot")
     [entry] = SNAPSHOT_ENTRY.iter_unpack(content[SNAPSHOT_HEADER.size :])

@@ -1,6 +1,7 @@
 import pytest
 
 from stablelog.errors import Corrupt
+from stablelog.log import segment as segment_module
 from stablelog.log.transaction_index import AbortedTxn, TransactionIndex, encode_entry
 from stablelog.log.verify import verify_directory
 from tests.log.timeline import DIRECTORY, Log, write
@@ -106,15 +107,27 @@ def test_an_abort_may_be_found_several_segments_later():
     assert log.aborted(0, 1) == ["P1@0..5"]
 
 
-def test_where_nothing_was_aborted_no_index_is_read():
+@pytest.fixture
+def loaded(monkeypatch):
+    """The base offsets of the segments whose transaction index is loaded."""
+    bases, load = [], segment_module.load_txn_index
+
+    def noted(disk, path_of, summary):
+        bases.append(summary.base_offset)
+        return load(disk, path_of, summary)
+
+    monkeypatch.setattr(segment_module, "load_txn_index", noted)
+    return bases
+
+
+def test_where_nothing_was_aborted_no_index_is_read(loaded):
     log = write("P1 P1c " * 200, segment_bytes=1000)
     assert len(log.partition.segments()) > 20
     log.reopen()
     for segment in log.partition.segments()[:-1]:
         log.disk.remove(segment.path(".txnindex"))
-        assert segment._txn_index is None
     assert log.aborted(0) == []
-    assert all(segment._txn_index is None for segment in log.partition.segments()[:-1])
+    assert not loaded
 
 
 def test_truncation_takes_the_entry_that_ends_there_and_leaves_the_one_before():
@@ -151,7 +164,7 @@ def test_the_only_segments_transaction_index_vanished():
     assert log.all_aborted() == before
 
 
-def test_segments_that_an_open_transaction_holds_back_cost_nothing_where_there_is_nothing_to_be_found():
+def test_segments_that_an_open_transaction_holds_back_cost_nothing_where_there_is_nothing_to_be_found(loaded):
     log = write("P9 " + "P1 P1a " * 60, segment_bytes=300)
     log.reopen()
     segments = log.partition.segments()[:-1]
@@ -159,8 +172,7 @@ def test_segments_that_an_open_transaction_holds_back_cost_nothing_where_there_i
     assert {segment.stable_offset for segment in segments} == {0}
     log.write("P9c")
     assert [txn.first_offset for txn in log.partition.aborted_in(0, 4)] == [1, 3]
-    loaded = [segment for segment in segments if segment._txn_index is not None]
-    assert loaded == [segment for segment in segments if segment.base_offset <= 4]
+    assert loaded == [segment.base_offset for segment in segments if segment.base_offset <= 4]
 
 
 def test_an_index_of_another_segment_is_not_taken_for_this_ones():

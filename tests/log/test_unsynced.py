@@ -101,12 +101,12 @@ def test_older_snapshots_go_when_newer_ones_are_written_and_not_before():
     log = Log()
     for number in (1, 2, 3, 4):
         log.write("P1")
-        log.partition.take_snapshot()
+        log.partition.log.take_snapshot()
         log.sync()
         assert snapshots(log) == list(range(max(number - 1, 1), number + 1)), "the newest, and one before it"
     log.disk.fault = no_room_for_snapshots
     log.write("P1", sync=False)
-    log.partition.take_snapshot()
+    log.partition.log.take_snapshot()
     log.sync()
     assert log.partition.high_watermark == 5
     assert snapshots(log) == [3, 4]
@@ -117,7 +117,7 @@ def test_older_snapshots_go_when_newer_ones_are_written_and_not_before():
 
 def test_a_stop_that_finds_no_room_for_its_snapshot_leaves_the_older_ones():
     log = Log().write("P1")
-    log.partition.take_snapshot()
+    log.partition.log.take_snapshot()
     log.sync()
     log.write("P1 P2")
     log.disk.fault = no_room_for_snapshots
@@ -134,7 +134,7 @@ def test_a_stop_that_finds_no_room_for_its_snapshot_leaves_the_older_ones():
 def test_the_name_of_a_segment_is_durable_with_the_first_sync_behind_its_records(seed):
     """Also where no other name has changed."""
     log = Log().write("-")
-    log.partition.take_snapshot()
+    log.partition.log.take_snapshot()
     log.sync()
     log.partition.roll(log.now_ms)
     log.write("-")
@@ -145,13 +145,13 @@ def test_the_name_of_a_segment_is_durable_with_the_first_sync_behind_its_records
 
 def test_what_is_not_written_comes_before_what_is_to_be_written_since():
     log = Log().write("-")
-    log.partition.take_snapshot()
+    log.partition.log.take_snapshot()
     work = log.partition.unsynced()
     log.disk.fault = no_room_for_snapshots
     work.run()
     log.disk.fault = None
     log.write("-", sync=False)
-    log.partition.take_snapshot()
+    log.partition.log.take_snapshot()
     log.partition.synced(work)
     assert snapshots(log) == []
     named = [sorted(int(path.stem) for path in files) for files in log.partition.unsynced().writes]

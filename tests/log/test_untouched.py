@@ -19,7 +19,7 @@ LOG, INDEX, TIMEINDEX, TXNINDEX = (
 def log_with_snapshot(words="P1 P1a P2 -", more=""):
     """A log with a snapshot at its end, and with more behind it that is synced."""
     log = Log().write(words)
-    log.partition.take_snapshot()
+    log.partition.log.take_snapshot()
     log.sync()
     return log.write(more)
 
@@ -107,7 +107,7 @@ def test_it_holds_no_index_open_where_it_was_replayed():
     assert len(log.disk.open_files) == 1
     assert [txn.producer_id for txn in log.all_aborted()] == [1, 2, 1]
     log.write("P3 P3a")
-    log.partition.take_snapshot()
+    log.partition.log.take_snapshot()
     log.sync()
     log.reopen(clean=False, is_established=True)
     assert len(log.all_aborted()) == 4
@@ -160,7 +160,7 @@ def test_it_holds_no_index_open_after_an_abort(is_synced):
             log.partition.assume_synced()
         assert len(log.disk.open_files) == 1, "the log file is open, and no index"
     assert ("reading", TXNINDEX) not in calls, "a partition may have a million aborts"
-    log.partition.take_snapshot()
+    log.partition.log.take_snapshot()
     log.sync()
     assert log.disk.content(TXNINDEX) == log.disk.durable(TXNINDEX)
     log.reopen(clean=False, is_established=True)
@@ -207,7 +207,7 @@ def test_a_close_syncs_neither_a_log_that_is_synced_nor_an_empty_index():
 def test_a_close_completes_the_time_index_behind_a_snapshot():
     log = Log(index_interval_bytes=1 << 20)
     log.append(1, transactional=False, time_ms=log.now_ms + 7)
-    log.partition.take_snapshot()
+    log.partition.log.take_snapshot()
     log.sync()
     assert not len(log.disk.content(TIMEINDEX))
     log.partition.close()
@@ -218,7 +218,7 @@ def test_a_close_syncs_what_only_the_system_has():
     log = log_with_snapshot()
     log.append(1)
     log.partition.assume_synced()
-    log.partition.take_snapshot()
+    log.partition.log.take_snapshot()
     steps = log.disk.steps
     log.partition.close()
     assert log.disk.steps > steps
@@ -246,7 +246,7 @@ def test_entries_that_closes_have_added_to_the_time_index_stay(snapshot, clean):
     log = Log(index_interval_bytes=150)
     if snapshot:
         log.write("- - -")
-        log.partition.take_snapshot()
+        log.partition.log.take_snapshot()
         log.sync()
     for _ in range(3):
         log.now_ms += 10
@@ -259,7 +259,7 @@ def test_entries_that_closes_have_added_to_the_time_index_stay(snapshot, clean):
     assert len(content) >= 36
     log.partition = log.open(clean=clean, recovery_point=end, is_established=True)
     assert log.disk.steps == steps
-    index = log.partition._active.time_index
+    index = log.partition.log.segments.active.time_index
     assert bytes(index.content())[: len(content)] == content
     pairs = [index[at] for at in range(len(index))]
     assert pairs == sorted(set(pairs))
@@ -279,7 +279,7 @@ def test_entries_stay_however_much_stands_before_the_snapshot(size):
     for _ in range(3):
         log.append(1, size=size)
         log.now_ms += 10
-    log.partition.take_snapshot()
+    log.partition.log.take_snapshot()
     log.sync()
     for _ in range(2):
         log.now_ms += 10
@@ -412,7 +412,7 @@ def test_a_close_writes_a_snapshot_of_which_a_power_loss_has_kept_one_file(lost)
 def closed_after_a_kill(batches):
     """A log whose broker was killed when it had written its index files, and whose next broker has closed it."""
     log = Log(index_interval_bytes=1).write(batches)
-    log.partition._active.write_indexes()
+    log.partition.log.segments.active.growing.write()
     log.partition.close(clean=False)
     log.partition = log.open(recovery_point=3, is_established=True)
     log.partition.close()
@@ -450,7 +450,7 @@ def test_a_close_lists_no_directory_and_leaves_the_newest_snapshot_alone():
     for _ in range(3):
         log.reopen()
         log.write("P1 P1c P1")
-        log.partition.take_snapshot()
+        log.partition.log.take_snapshot()
         log.write("P1")
         calls = []
         log.disk.fault = lambda what, path, calls=calls: calls.append(what)

@@ -9,9 +9,10 @@ from stablelog.batch.header import Codec, headers_in
 from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite
+from stablelog.log.partition import Partition
 from stablelog.testing.sim_disk import SimDisk, SimFile
 from stablelog.views import extent_lookup, extents, index_format
-from stablelog.views.commit_ordered import CommitOrderedPartition
+from stablelog.views.commit_ordered import CommitOrdered
 
 DIRECTORY = Path("/data/t-0")
 NOW_MS = 1_700_000_000_000
@@ -70,7 +71,7 @@ class Log:
         self.partition = self.open(clean=True)
 
     def open(self, *, clean, progress=None, is_established=False):
-        partition = CommitOrderedPartition.open(
+        partition = Partition.open(
             self.disk,
             DIRECTORY,
             self.config,
@@ -81,6 +82,7 @@ class Log:
             recovery_point=0,
             is_established=is_established,
             progress=progress,
+            order=CommitOrdered(self.disk),
         )
         partition.prove()
         return partition

@@ -1,5 +1,6 @@
 """A partition of a commit-ordered topic: appends, deletions, retention and the start of the view."""
 
+import errno
 import random
 
 import pytest
@@ -7,9 +8,10 @@ from crc32c import crc32c
 
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, encode_batch
-from stablelog.errors import Corrupt, OffsetOutOfRange, Refused, Unavailable
+from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange, Refused, Unavailable
 from stablelog.log.log_start import encode_log_start
 from stablelog.log.model import Isolation
+from stablelog.views import commit_order
 from tests.views.committed_log import DIRECTORY, NOW_MS, Log, commit_of, lying
 
 
@@ -252,3 +254,32 @@ def test_a_batch_without_room_for_the_records_that_it_claims_is_refused():
     batch[17:21] = crc32c(memoryview(batch)[21:]).to_bytes(4, "big")
     with pytest.raises(Refused, match="2 records in 7 bytes"):
         Log().partition.append(bytes(batch), now_ms=NOW_MS)
+
+
+def test_a_view_forgets_segments_whose_files_cannot_be_renamed(monkeypatch):
+    log = Log(segment_bytes=600, file_delete_delay_ms=0)
+    for _ in range(20):
+        log.plain()
+    log.sync()
+    assert len(log.partition.segments()) > 2
+    forgotten, forget = [], commit_order.CommitOrder.forget_deleted
+
+    def note(view):
+        forget(view)
+        forgotten.append(view)
+
+    def fail(_directory):
+        raise DiskError("listing the directory", errno.EIO, undone=True)
+
+    monkeypatch.setattr(commit_order.CommitOrder, "forget_deleted", note)
+    monkeypatch.setattr(log.disk, "list_dir", fail)
+    with pytest.raises(DiskError):
+        log.partition.delete_records(log.partition.high_watermark)
+    assert forgotten == [log.partition.view]
+    monkeypatch.undo()
+    assert len(log.partition.segments()) == 1
+    log.plain()
+    log.sync()
+    start = log.partition.visible_start(Isolation.READ_COMMITTED)
+    assert log.partition.view.removed_sequence() is None
+    assert log.fetched(start)[0]

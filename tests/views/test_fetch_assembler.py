@@ -8,7 +8,7 @@ import pytest
 from stablelog.batch.header import HEADER, PREFIX, headers_in
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Corrupt
-from stablelog.log import segment as segments
+from stablelog.log import batch_search
 from stablelog.log.model import Isolation
 from stablelog.log.proof import DamagedBatch
 from stablelog.testing.sim_disk import SimFile
@@ -289,7 +289,7 @@ def test_a_read_in_the_middle_passes_over_little_of_what_stands_before_it(monkey
             return self.of.unpack_from(buffer, position)
 
     monkeypatch.setattr(fetch_assembler, "LOOKED_AT", Counted(fetch_assembler.LOOKED_AT))
-    monkeypatch.setattr(segments, "OFFSETS", Counted(segments.OFFSETS))
+    monkeypatch.setattr(batch_search, "OFFSETS", Counted(batch_search.OFFSETS))
     position, payload = log.expected()[590]
     assert (position, payload) in log.fetched(position, size_max=1)[0]
     assert 0 < len(looked_at) < 140

@@ -38,7 +38,7 @@ def grown(chance, steps=60):
         elif action < 0.9:
             log.sync()
         elif action < 0.92:
-            log.partition.take_snapshot()
+            log.partition.log.take_snapshot()
     return log
 
 

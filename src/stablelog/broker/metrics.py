@@ -209,7 +209,7 @@ def _or_unavailable(app: Any) -> Any:
 
 def _partition_samples(partition: Partition, now_ms: int) -> Iterator[Sample]:
     labels = (partition.topic, str(partition.index))
-    started_ms = partition.oldest_open_started_ms
+    started_ms = partition.producer_state.oldest_open_started_ms
     oldest_s = 0.0 if started_ms is None else (now_ms - started_ms) / 1000
     lag = partition.high_watermark - partition.last_stable_offset
     yield Sample("stablelog_log_size_bytes", labels, partition.size)

@@ -20,7 +20,7 @@ from stablelog.log.log_start import LOG_START_FILE, write_missing_log_start
 from stablelog.log.names import VIEW_START_FILE
 from stablelog.log.partition import Partition
 from stablelog.log.recovery import NEVER
-from stablelog.views.commit_ordered import CommitOrderedPartition
+from stablelog.views.commit_ordered import CommitOrdered
 from stablelog.views.last_commit import last_commit_sequence
 
 log = logging.getLogger(__name__)
@@ -183,11 +183,10 @@ class PartitionDirectories:
         progress: Callable[[int, int], None] | None = None,
         listing: Listing | None = None,
     ) -> Partition:
-        kind = CommitOrderedPartition if topic.is_commit_ordered else Partition
         at = (topic.name, index)
         if recovery_point is None:
             recovery_point = 0 if is_new else self._checkpoints.recovery_point(at)
-        return kind.open(
+        return Partition.open(
             self._disk,
             self.path(topic.name, index),
             topic.log_config,
@@ -202,6 +201,7 @@ class PartitionDirectories:
             gapless_epoch=NEVER if start.established_epoch is None else start.established_epoch,
             progress=progress,
             listing=listing,
+            order=CommitOrdered(self._disk) if topic.is_commit_ordered else None,
         )
 
     def last_commit_sequence(self, topic: str, index: int) -> int:

@@ -28,8 +28,8 @@ from stablelog.broker.topic_reservations import Reservations
 from stablelog.env.disk import Disk
 from stablelog.errors import Refused, StablelogError, Unavailable
 from stablelog.log.epoch_check import latest_epoch_of_all
+from stablelog.log.open_files import OpenFiles
 from stablelog.log.partition import Partition
-from stablelog.log.segment import OpenFiles
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.errors import Refused
 from stablelog.log.partition import Partition
 from stablelog.types import TopicPartition
-from stablelog.views.commit_ordered import CommitOrderedPartition
+from stablelog.views.commit_order import CommitOrder
 from stablelog.wire.extension.transaction_groups import (
     DEFAULT_GROUP,
     NAME_RULE,
@@ -230,7 +230,7 @@ class Transactions:
         topic = self._topics.get(partition.topic)
         own_name = DEFAULT_GROUP if topic is None else topic.group
         own = self._groups.get(own_name, self.default)
-        if isinstance(partition, CommitOrderedPartition):
+        if isinstance(partition.view, CommitOrder):
             self.meet_sequence(own, partition.view.latest_sequence, partition.topic, partition.index)
         concerned = self._concerned(target, own_name)
         for group in concerned:

@@ -1,10 +1,12 @@
-"""What may be appended: a batch by itself, whoever its producer is, and markers.
+"""Plans appends: checks a batch, or markers, and makes the bytes that are to be written. Nothing changes here.
+
+`log.writer` writes a plan and notes it.
 
 Source: Kafka's leader-side rules for client batches (KIP-98); docs/protocol.md, "Produce".
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
@@ -21,7 +23,7 @@ from stablelog.batch.header import (
     headers_in,
     read_header,
 )
-from stablelog.batch.markers import MarkerType, encode_marker
+from stablelog.batch.markers import Marker, MarkerType, encode_marker, read_marker
 from stablelog.env.disk import Buffer
 from stablelog.errors import Corrupt, Refused
 from stablelog.log.model import Appended, LogConfig, MarkerWrite, Origin
@@ -30,13 +32,13 @@ from stablelog.log.producers import Producers
 ATTRIBUTES = slice(21, 23)
 MAX_TIMESTAMP = slice(35, 43)
 RECORD_SIZE_MIN = 7  # bytes: each of a record's fields takes one
-POSITION_COUNT_MAX = 2**31 - 1  # what `lastOffsetDelta` of a marker can say
+POSITION_COUNT_MAX = 2**31 - 1  # records of a transaction: the greatest `lastOffsetDelta` of its marker
 
 
 def check_batch(
     header: BatchHeader, batch: Buffer, origin: Origin, *, topic: str, config: LogConfig, now_ms: int
 ) -> None:
-    """Refuse what may not be written.
+    """Refuse a batch that may not be written, whichever producer it is of.
 
     Args:
         header: of the batch.
@@ -75,10 +77,10 @@ def check_batch(
 
 
 def _check_times(header: BatchHeader, topic: str, config: LogConfig, now_ms: int) -> None:
-    """By the header, so that nothing has to be decoded: its first and its greatest timestamp."""
+    """Check the first and the greatest timestamp of the header; no record is decoded."""
     if header.is_log_append_time:
         raise Refused(ErrorCode.invalid_timestamp, "a client does not say that its times are the broker's")
-    if config.message_timestamp_type == "LogAppendTime":
+    if config.is_log_append_time:
         return
     ahead_ms = header.max_timestamp - now_ms
     if ahead_ms > config.message_timestamp_after_ms_max:
@@ -113,25 +115,8 @@ def _check_client_batch(header: BatchHeader, topic: str, size_max: int) -> None:
         raise Refused(ErrorCode.invalid_record, "a transactional batch without a producer id")
 
 
-def check_positions(header: BatchHeader, open_record_count: int) -> None:
-    """Refuse what would make a transaction longer than a commit marker can say. What a header claims, it takes.
-
-    Args:
-        header: of a batch in a commit-ordered topic.
-        open_record_count: how many records its transaction holds here.
-
-    Raises:
-        Refused: its commit would need more positions than `lastOffsetDelta` can tell.
-    """
-    if header.is_transactional and open_record_count + header.record_count > POSITION_COUNT_MAX:
-        raise Refused(
-            ErrorCode.invalid_record,
-            f"a transaction of {open_record_count + header.record_count} records; in a commit-ordered partition it holds up to {POSITION_COUNT_MAX}",
-        )
-
-
 def check_keys(header: BatchHeader, batch: Buffer, topic: str) -> None:
-    """Refuse a record without a key in a topic that is compacted: compaction would not know what it is the latest of.
+    """Refuse a record without a key in a compacted topic: compaction keeps the latest record of each key.
 
     Raises:
         Refused: there is one.
@@ -141,33 +126,8 @@ def check_keys(header: BatchHeader, batch: Buffer, topic: str) -> None:
         raise Refused(ErrorCode.invalid_record, f"{topic} is compacted; its records need keys")
 
 
-def check_replicated(batches: Buffer, end_offset: int) -> list[tuple[int, BatchHeader]]:
-    """Refuse batches of another log that do not go on where this one ends, or later.
-
-    Returns:
-        Each with its position.
-
-    Raises:
-        Refused: an offset is written already.
-        Corrupt: the bytes are no batches, or not those of their CRCs.
-    """
-    found = list(headers_in(batches))
-    if not found:
-        raise Corrupt(f"{len(batches)} bytes without a whole batch")
-    for position, header in found:
-        if not crc_holds(batches, position, header):
-            raise Corrupt(f"the CRC of the batch at offset {header.base_offset} does not hold")
-        if header.base_offset < end_offset:
-            raise Refused(
-                ErrorCode.invalid_record,
-                f"offset {header.base_offset} comes after {end_offset - 1} is written",
-            )
-        end_offset = header.next_offset
-    return found
-
-
 def with_append_time(batch: Buffer, now_ms: int) -> bytes:
-    """The batch with the broker's time in place of its producer's. It changes what the CRC covers."""
+    """The batch with the broker's time in place of its producer's, and with the CRC of that."""
     stamped = bytearray(batch)
     attributes = int.from_bytes(stamped[ATTRIBUTES], "big") | LOG_APPEND_TIME
     stamped[ATTRIBUTES] = attributes.to_bytes(2, "big")
@@ -176,42 +136,133 @@ def with_append_time(batch: Buffer, now_ms: int) -> bytes:
     return bytes(stamped)
 
 
-class MarkerBatch(NamedTuple):
-    """A marker as it will stand in the log."""
+class PlannedBatch(NamedTuple):
+    """A batch as it will stand in the log.
 
-    write: MarkerWrite
+    Attributes:
+        header: with its own base offset and leader epoch.
+        head: its first 61 bytes.
+        buffers: all its bytes.
+        marker: what a control batch says; None if it is no marker of a transaction.
+    """
+
     header: BatchHeader
-    batch: bytes
+    head: Buffer
+    buffers: tuple[Buffer, ...]
+    marker: Marker | None = None
+
+
+class PlannedLog(Protocol):
+    """The log, as a plan reads it. `Partition` is one."""
+
+    topic: str
+    config: LogConfig
+    leader_epoch: int
+    start_offset: int
+
+    @property
+    def end_offset(self) -> int:
+        """The offset that the next record gets."""
+
+    @property
+    def producer_state(self) -> Producers:
+        """The producer state."""
+
+
+def plan_append(
+    batch: Buffer,
+    origin: Origin,
+    log: PlannedLog,
+    now_ms: int,
+    *,
+    require_first_sequence_zero: bool = False,
+    are_keys_checked: bool = False,
+) -> PlannedBatch | Appended:
+    """Decide about the batch of a client or a coordinator.
+
+    Args:
+        batch: its bytes. They are written as they are, but for base offset, leader epoch and the broker's time.
+        origin: who appends: a client may do less than a coordinator.
+        log: to which the batch is appended.
+        now_ms: the broker's clock.
+        require_first_sequence_zero: whether a producer that is not known here has to begin with sequence 0.
+        are_keys_checked: whether `check_keys` has accepted the batch.
+
+    Returns:
+        What is to be written; where the original is, if the batch repeats one.
+
+    Raises:
+        Refused: the batch is not valid, out of order, or from an old epoch.
+        Corrupt: the bytes are no batch, or not those of its CRC.
+    """
+    config, producers = log.config, log.producer_state
+    header = read_header(batch)
+    check_batch(header, batch, origin, topic=log.topic, config=config, now_ms=now_ms)
+    is_client = origin is Origin.CLIENT
+    if is_client and config.is_compacted and not are_keys_checked:
+        check_keys(header, batch, log.topic)
+    if header.has_producer and not is_client:
+        producers.check_epoch(header)
+    elif header.has_producer:
+        kept = producers.check_batch(
+            header,
+            require_first_sequence_zero=require_first_sequence_zero,
+            open_record_count_max=POSITION_COUNT_MAX if config.is_commit_ordered else None,
+        )
+        if kept is not None:
+            time_ms = kept.timestamp_ms if config.is_log_append_time else -1
+            return Appended(kept.first_offset, kept.last_offset, time_ms, log.start_offset, duplicate=True)
+    if config.is_log_append_time:
+        batch = with_append_time(batch, now_ms)
+        header = read_header(batch)
+    header = BatchHeader(log.end_offset, header.batch_length, log.leader_epoch, *header[3:])
+    head = HEADER.pack(*header)
+    return PlannedBatch(header, head, (head, memoryview(batch)[HEADER.size :]))
+
+
+def plan_replicated(batches: Buffer, end_offset: int) -> list[PlannedBatch]:
+    """Decide about batches of another log, which keep their offsets and leader epochs.
+
+    Raises:
+        Refused: an offset is written already.
+        Corrupt: the bytes are no batches, or not those of their CRCs.
+    """
+    planned = []
+    for position, header in headers_in(batches):
+        if not crc_holds(batches, position, header):
+            raise Corrupt(f"the CRC of the batch at offset {header.base_offset} does not hold")
+        if header.base_offset < end_offset:
+            raise Refused(
+                ErrorCode.invalid_record,
+                f"offset {header.base_offset} comes after {end_offset - 1} is written",
+            )
+        end_offset = header.next_offset
+        batch = memoryview(batches)[position : position + header.size]
+        marker = read_marker(batch) if header.is_control else None
+        planned.append(PlannedBatch(header, batch[: HEADER.size], (batch,), marker))
+    if not planned:
+        raise Corrupt(f"{len(batches)} bytes without a whole batch")
+    return planned
 
 
 def plan_markers(
-    markers: Sequence[MarkerWrite],
-    producers: Producers,
-    *,
-    offset: int,
-    leader_epoch: int,
-    log_start_offset: int,
-    now_ms: int,
-    with_positions: bool,
-    by_broker_time: bool,
-) -> tuple[list[Appended | Refused], list[MarkerBatch]]:
-    """Check markers that are to be written together from `offset` on. Nothing changes.
+    markers: Sequence[MarkerWrite], log: PlannedLog, now_ms: int
+) -> tuple[list[Appended | Refused], list[PlannedBatch]]:
+    """Decide about markers that are to be written together.
+
+    In a commit-ordered topic the marker of a commit takes an offset for each record, too.
 
     Args:
         markers: in the order in which they are to be written.
-        producers: those of the partition.
-        offset: of the first marker.
-        leader_epoch: under which they are written.
-        log_start_offset: for the outcomes.
+        log: to which they are appended.
         now_ms: the broker's clock, and the timestamp of the markers.
-        with_positions: whether the marker of a commit takes an offset for each record, too (commit order).
-        by_broker_time: whether they say that their timestamp is the broker's, as in a topic with LogAppendTime.
 
     Returns:
-        What becomes of each, and the batches to be written.
+        The outcome of each, and the batches to be written.
     """
+    config, producers, offset = log.config, log.producer_state, log.end_offset
     outcomes: list[Appended | Refused] = []
-    batches: list[MarkerBatch] = []
+    batches: list[PlannedBatch] = []
     planned: dict[int, MarkerWrite] = {}  # the last one of each producer
     for write in markers:
         before = planned.get(write.producer_id)
@@ -228,31 +279,31 @@ def plan_markers(
             outcomes.append(refused)
             continue
         if not needed or (before is not None and before.producer_epoch == write.producer_epoch):
-            outcomes.append(Appended(-1, -1, -1, log_start_offset, duplicate=True))
+            outcomes.append(Appended(-1, -1, -1, log.start_offset, duplicate=True))
             continue
         positions = 0
-        if with_positions and write.marker.type is MarkerType.COMMIT:
+        if config.is_commit_ordered and write.marker.type is MarkerType.COMMIT:
             positions = producers.open_record_count(write.producer_id)
         batch = encode_marker(
             write.marker,
             base_offset=offset,
-            leader_epoch=leader_epoch,
+            leader_epoch=log.leader_epoch,
             producer_id=write.producer_id,
             producer_epoch=write.producer_epoch,
             timestamp_ms=now_ms,
             position_count=positions,
-            by_broker_time=by_broker_time,
+            by_broker_time=config.is_log_append_time,
         )
         header = read_header(batch)
-        batches.append(MarkerBatch(write, header, batch))
-        outcomes.append(Appended(offset, header.last_offset, now_ms, log_start_offset))
+        batches.append(PlannedBatch(header, batch[: HEADER.size], (batch,), write.marker))
+        outcomes.append(Appended(offset, header.last_offset, now_ms, log.start_offset))
         planned[write.producer_id] = write
         offset = header.next_offset
     return outcomes, batches
 
 
-def fitting(batches: list[MarkerBatch], relative_offset_max: int) -> int:
-    """How many of the first markers one segment can hold: at least one. In a commit-ordered topic they may be long."""
+def fitting(batches: list[PlannedBatch], relative_offset_max: int) -> int:
+    """How many of the first batches one segment can hold: at least one. Markers of a commit-ordered topic may be long."""
     base_offset = batches[0].header.base_offset
     count = len(batches)
     while count > 1 and batches[count - 1].header.last_offset - base_offset > relative_offset_max:

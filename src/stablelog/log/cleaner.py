@@ -29,7 +29,8 @@ from stablelog.log.compaction import (
 from stablelog.log.interrupted import CLEANED, begin_swap, finish_swap
 from stablelog.log.model import LogConfig
 from stablelog.log.names import LOG, SEGMENT_SUFFIXES, SUMMARY
-from stablelog.log.segment import OpenFiles, Segment
+from stablelog.log.open_files import OpenFiles
+from stablelog.log.segment import Segment
 from stablelog.log.segments import Segments
 from stablelog.log.summary import Summary
 from stablelog.log.transaction_index import AbortedTxn
@@ -54,16 +55,6 @@ class Cleaned:
     changed: bool
 
 
-class _CleanedSegment(Segment):
-    """A segment under the names that tell recovery to throw it away."""
-
-    __slots__ = ()
-
-    def path(self, suffix: str) -> Path:
-        """The segment's file of this kind."""
-        return Segment.path(self, suffix + CLEANED)
-
-
 class _CancelledError(Exception):
     """The pass is to end here."""
 
@@ -86,6 +77,7 @@ class Compaction:
         key_count: how many keys there were in what was added since the last pass.
         read_size: bytes read in the second walk.
         written_size: bytes that stay of them.
+        cancelled: `cancel` was called.
     """
 
     def __init__(
@@ -111,7 +103,7 @@ class Compaction:
         self._config = config
         self._now_ms = now_ms
         self._latest = LatestOffsets(max(first_dirty_offset, summaries[0].base_offset), key_count_max)
-        self._cancelled = False
+        self.cancelled = False
         open_files = OpenFiles(OPEN_SEGMENTS_MAX)
         segments = [Segment(disk, directory, summary.base_offset, open_files) for summary in summaries]
         for segment, summary in zip(segments, summaries, strict=True):
@@ -124,14 +116,9 @@ class Compaction:
         """What lies before this was cleaned, once the pass is over: the next first dirty offset."""
         return self._latest.end_offset
 
-    @property
-    def cancelled(self) -> bool:
-        """Whether it was told to end before its time."""
-        return self._cancelled
-
     def cancel(self) -> None:
         """Have `steps` end at its next step. May be called from another thread."""
-        self._cancelled = True
+        self.cancelled = True
 
     def steps(self) -> Iterator[Cleaned | None]:
         """Do it, a step at a time.
@@ -154,7 +141,7 @@ class Compaction:
                 delete_retention_ms=self._config.delete_retention_ms,
             )
             for group in grouped(self._to_clean(), self._config):
-                if self._cancelled:
+                if self.cancelled:
                     return
                 cleaned = self._begin(group[0].base_offset)
                 try:
@@ -208,7 +195,7 @@ class Compaction:
         """Each batch of a segment, proven by its CRC; after some bytes (None, b"")."""
         for _ in segment.prove():
             yield None, b""
-            if self._cancelled:
+            if self.cancelled:
                 raise _CancelledError
         read_size = 0
         for position, header in segment.walk(0):
@@ -223,14 +210,15 @@ class Compaction:
             if read_size >= STEP_SIZE:
                 read_size = 0
                 yield None, b""
-                if self._cancelled:
+                if self.cancelled:
                     raise _CancelledError
 
     # -- the second walk ---------------------------------------------------------------------------------------
 
-    def _begin(self, base_offset: int) -> _CleanedSegment:
+    def _begin(self, base_offset: int) -> Segment:
+        """Make a segment under the names that let recovery remove it."""
         discard_cleaned(self._disk, self._directory, base_offset)
-        cleaned = _CleanedSegment(self._disk, self._directory, base_offset, OpenFiles())
+        cleaned = Segment(self._disk, self._directory, base_offset, OpenFiles(), CLEANED)
         cleaned.create()
         return cleaned
 
@@ -391,7 +379,7 @@ class _Writer:
     def _flush(self) -> None:
         if not self._waiting:
             return
-        position = self.segment.append(tuple(self._waiting))
+        position = self.segment.append(self._waiting)
         for batch in self._waiting:
             header = read_header(batch)
             self.segment.note(header, position, batch[: HEADER.size], self._index_interval)

@@ -1,9 +1,11 @@
-"""Which leader epoch wrote from which offset.
+"""The leader epochs of a partition: which epoch wrote from which offset on.
 
 Format: docs/formats.md, "leader-epoch-checkpoint".  Source: KIP-101, KIP-320.
 """
 
+from bisect import bisect_right
 from itertools import pairwise
+from operator import itemgetter
 
 from stablelog.errors import Corrupt, refuse_newer
 
@@ -24,7 +26,7 @@ class LeaderEpochs:
         return self.entries[-1][0] if self.entries else UNKNOWN
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that `epoch` writes from `start_offset`. Returns whether it was new."""
+        """Note that `epoch` writes from `start_offset`. Returns whether the epoch is new."""
         if epoch <= self.latest:
             return False
         while self.entries and self.entries[-1][1] >= start_offset:
@@ -34,12 +36,8 @@ class LeaderEpochs:
 
     def epoch_of(self, offset: int) -> int:
         """Which epoch wrote the record at `offset`; -1 if that is not known."""
-        found = UNKNOWN
-        for epoch, start in self.entries:
-            if start > offset:
-                break
-            found = epoch
-        return found
+        count = bisect_right(self.entries, offset, key=itemgetter(1))
+        return self.entries[count - 1][0] if count else UNKNOWN
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The greatest epoch that is not above `epoch`, and where it ended, exclusive; (-1, -1) if there is none."""
@@ -47,15 +45,11 @@ class LeaderEpochs:
             return UNKNOWN, UNKNOWN
         if epoch == self.latest:
             return epoch, log_end_offset
-        found = UNKNOWN
-        for known, start in self.entries:
-            if known > epoch:
-                return (found, start) if found != UNKNOWN else (epoch, start)
-            found = known
-        raise AssertionError("the latest epoch is above every other")
+        count = bisect_right(self.entries, epoch, key=itemgetter(0))
+        return self.entries[count - 1][0] if count else epoch, self.entries[count][1]
 
     def truncate_to(self, end_offset: int) -> bool:
-        """Forget what lies at or past `end_offset`. Returns whether anything changed."""
+        """Drop the epochs that begin at or past `end_offset`. Returns whether anything changed."""
         count = len(self.entries)
         self.entries = [(epoch, start) for epoch, start in self.entries if start < end_offset]
         return len(self.entries) != count

@@ -52,6 +52,16 @@ class LogConfig:
     order: str = "offset"  # or "commit": what a read-committed reader gets; it cannot change
 
     @property
+    def is_commit_ordered(self) -> bool:
+        """Whether read-committed readers get whole transactions in the order of their commits."""
+        return self.order == "commit"
+
+    @property
+    def is_log_append_time(self) -> bool:
+        """Whether records get the broker's time in place of their producers'."""
+        return self.message_timestamp_type == "LogAppendTime"
+
+    @property
     def is_compacted(self) -> bool:
         """Whether compaction keeps the last record of each key, so that each record needs one."""
         return "compact" in self.cleanup_policy
@@ -96,18 +106,6 @@ class Slice:
     def size(self) -> int:
         """Bytes."""
         return sum(len(buffer) for buffer in self.buffers)
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerDescription:
-    """A producer of a partition, for people. Times by the broker's clock."""
-
-    producer_id: int
-    producer_epoch: int
-    last_sequence: int
-    last_timestamp_ms: int
-    coordinator_epoch: int
-    current_txn_start_offset: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Format: docs/formats.md, "The data directory".
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 LOG, INDEX, TIMEINDEX, TXNINDEX, SUMMARY = ".log", ".index", ".timeindex", ".txnindex", ".summary"
@@ -22,6 +22,8 @@ DELETED = ".deleted"
 VIEW_START_FILE = "view-start-offset"  # where the view in commit order begins
 # What a partition has beside the files of segments and the snapshots.
 SINGLE_FILES = ("leader-epoch-checkpoint", "log-start-offset", "partition.metadata", VIEW_START_FILE)
+
+PathOf = Callable[[str], Path]  # the path of a segment's file with a suffix
 
 OFFSET_DIGITS, OFFSET_MAX = 20, f"{2**63 - 1:020d}"
 _OFFSET = re.compile(r"[0-9]{20}\.")
@@ -61,6 +63,11 @@ def is_summary(name: str) -> bool:
 def offset_of(name: str) -> int:
     """The offset that a name begins with; it `has_offset`."""
     return int(name[:OFFSET_DIGITS])
+
+
+def segment_path(directory: Path, base_offset: int, mark: str, suffix: str) -> Path:
+    """The path of a segment's file. `mark` is what compaction puts behind the suffix, or nothing."""
+    return directory / f"{base_offset:020d}{suffix}{mark}"
 
 
 def first_segment_path(directory: Path, names: Iterable[str], log_start: int) -> Path:

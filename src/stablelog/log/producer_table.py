@@ -451,12 +451,9 @@ class ProducerTable:
     def limit_times(self, now_ms: int) -> None:
         """Make times by the broker's clock that lie after `now_ms` to `now_ms`."""
         for at, block in enumerate(self._blocks):
-            has_open = max(_kinds(block)) >= OPEN
-            if max(_used(block)) <= now_ms and not has_open:
+            if max(_used(block)) <= now_ms and max(_kinds(block)) < OPEN:
                 continue
             producers = [_unpack(row) for row in _rows(block)]
-            if all(max(one.used_ms, one.txn_started_ms) <= now_ms for one in producers):
-                continue
             for producer in producers:
                 producer.used_ms = min(producer.used_ms, now_ms)
                 producer.txn_started_ms = min(producer.txn_started_ms, now_ms)

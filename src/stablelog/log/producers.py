@@ -1,8 +1,9 @@
-"""Producers of a partition: sequences, epochs, open transactions, and how far the log is decided.
+"""The producer state of a partition: sequences, epochs, open transactions, and how far the log is decided.
 
-Keeps of each producer its last five batches, so that a retry is recognised, also after a restart; its epoch, so that
-a predecessor is refused; and its open transaction. After a transaction has ended, only its last batch is kept: the
-others repeat nothing any more. All times are the broker's: a client that replays old data does not expire itself.
+The state keeps the last five batches of each producer, so that a retry is recognized, also after a restart. It keeps
+the producer's epoch, so that batches of an older epoch are refused, and its open transaction. After a transaction has
+ended, only its last batch is kept: a client does not retry the others. All times are the broker's, so that a client
+that writes records with old timestamps does not expire.
 
 Producers that were used recently are objects; all others are packed (`producer_table`).
 
@@ -20,7 +21,6 @@ from stablelog.batch.markers import Marker, MarkerType, read_marker
 from stablelog.env.disk import Buffer
 from stablelog.errors import Refused
 from stablelog.log.compaction import LastBatch
-from stablelog.log.model import ProducerDescription
 from stablelog.log.producer import BATCHES_KEPT, NO_TXN, KeptBatch, Producer
 from stablelog.log.producer_table import ProducerTable
 from stablelog.log.transaction_index import AbortedTxn
@@ -45,9 +45,8 @@ class Producers:
     """The producers of one partition, and what of the log is undecided."""
 
     def __init__(self) -> None:
-        self._table = (
-            ProducerTable()
-        )  # all of them; of those in `_recent`, as they were when they were packed
+        # All producers. The state of a recent one is as it was when it was packed.
+        self._table = ProducerTable()
         self._recent: OrderedDict[int, Producer] = OrderedDict()  # in the order of their last use
         self._open: OrderedDict[int, int] = OrderedDict()  # first offsets of open transactions, rising
         # (marker offset, first offset) of transactions whose marker is not yet durable
@@ -60,8 +59,8 @@ class Producers:
     def restored(cls, table: ProducerTable, now_ms: int) -> "Producers":
         """Make producer state of the producers that a snapshot holds. The table belongs to it from now on.
 
-        Times after `now_ms` become `now_ms`: the machine's clock may have been set back since, and a producer would
-        else expire only once the clock has caught up.
+        Times after `now_ms` become `now_ms`. The machine's clock may have been set back since; without this, a producer
+        would expire only once the clock has caught up.
         """
         self = cls()
         table.limit_times(now_ms)
@@ -72,10 +71,10 @@ class Producers:
 
     # -- recent producers --------------------------------------------------------------------------------------
 
-    def _unpacked(self, producer_id: int) -> Producer | None:
-        """A producer that is not among the recent ones, which it joins; None if it is not known."""
-        producer = self._table.get(producer_id)
-        if producer is not None:
+    def _known(self, producer_id: int) -> Producer | None:
+        """A producer, as an object among the recent ones; None if it is not known."""
+        producer = self._recent.get(producer_id)
+        if producer is None and (producer := self._table.get(producer_id)) is not None:
             producer.is_packed = True
             self._add_recent(producer)
         return producer
@@ -101,6 +100,12 @@ class Producers:
     def _look_up(self, producer_id: int) -> Producer | None:
         """A producer to be read; None if it is not known."""
         return self._recent.get(producer_id) or self._table.get(producer_id)
+
+    def _with_open(self, producer_id: int) -> Producer:
+        """A producer with an open transaction, to be read."""
+        producer = self._look_up(producer_id)
+        assert producer is not None, "a producer with an open transaction is known"
+        return producer
 
     # -- all of them -------------------------------------------------------------------------------------------
 
@@ -143,26 +148,25 @@ class Producers:
 
     def open_record_count(self, producer_id: int) -> int:
         """How many records a producer has written in its open transaction; 0 without one."""
-        if producer_id not in self._open:
-            return 0
-        producer = self._look_up(producer_id)
-        assert producer is not None, "a producer with an open transaction is known"
-        return producer.txn_record_count
+        return self._with_open(producer_id).txn_record_count if producer_id in self._open else 0
 
     def set_open_record_counts(self, counts: Mapping[int, int]) -> None:
-        """Say how many records the open transactions of these producers hold, where that was counted anew."""
+        """Set how many records the open transactions of these producers hold, where that was counted again."""
         for producer_id, count in counts.items():
-            producer = self._recent.get(producer_id) or self._unpacked(producer_id)
+            producer = self._known(producer_id)
             assert producer is not None, "a producer with an open transaction is known"
             producer.txn_record_count = count
             producer.is_packed = False
 
     def open_producers(self) -> Iterator[Producer]:
         """Producers with an open transaction, the oldest transaction first."""
-        for producer_id in self._open:
-            producer = self._look_up(producer_id)
-            assert producer is not None, "a producer with an open transaction is known"
-            yield producer
+        return map(self._with_open, self._open)
+
+    @property
+    def oldest_open_started_ms(self) -> int | None:
+        """When the oldest open transaction began, by the broker's clock; None without one."""
+        oldest = next(self.open_producers(), None)
+        return None if oldest is None else oldest.txn_started_ms
 
     def last_batches(self) -> Callable[[int], LastBatch | None]:
         """What compaction has to leave of each producer, by producer id; any thread may ask."""
@@ -177,98 +181,69 @@ class Producers:
 
         return last_batch
 
-    def descriptions(self) -> Iterator[ProducerDescription]:
-        """All of them as they are now, in the order of their ids."""
-        table = self.frozen()
-        return (
-            ProducerDescription(
-                producer.producer_id,
-                producer.producer_epoch,
-                producer.last_sequence,
-                producer.used_ms,
-                producer.coordinator_epoch,
-                producer.txn_first_offset,
-            )
-            for producer in table
-        )
-
     # -- checks: nothing changes -------------------------------------------------------------------------------
 
-    def find_duplicate(self, header: BatchHeader) -> KeptBatch | None:
-        """Find the kept batch that this one repeats.
+    def check_batch(
+        self,
+        header: BatchHeader,
+        *,
+        require_first_sequence_zero: bool = False,
+        open_record_count_max: int | None = None,
+    ) -> KeptBatch | None:
+        """Decide whether a client's batch is appended.
 
-        A transactional batch repeats only a batch of the transaction that is open here. A client resolves its batches
-        before it ends a transaction, so what carries a sequence of an ended one is either late, or another record:
-        after an abort librdkafka gives the sequence of a batch whose answer was lost to its next record. Answered as a
-        repetition, that record would be missing from a transaction whose commit succeeds. (Kafka answers it so.)
+        Args:
+            header: of the batch.
+            require_first_sequence_zero: whether a producer that is not known here has to begin with sequence 0.
+            open_record_count_max: how many records a transaction may have here; None: as many as the client writes.
 
         Returns:
-            None if it repeats none. `check_batch` then refuses a repetition of an ended transaction by its sequence.
-        """
-        producer_id = header.producer_id
-        producer = self._recent.get(producer_id) or self._unpacked(producer_id)
-        if producer is None or producer.producer_epoch != header.producer_epoch:
-            return None
-        is_open = producer.txn_first_offset != NO_TXN
-        if header.is_transactional != is_open:
-            return None
-        for kept in producer.batches:
-            if (
-                kept.last_sequence == header.last_sequence
-                and kept.first_sequence == header.base_sequence
-                and (not is_open or kept.first_offset >= producer.txn_first_offset)
-            ):
-                return kept
-        return None
-
-    def check_batch(self, header: BatchHeader, *, require_first_sequence_zero: bool) -> None:
-        """Refuse a client's batch that is out of order, from an old epoch, or out of its transaction.
+            The kept batch that this one repeats; None if it is to be appended.
 
         Raises:
-            Refused: invalid_producer_epoch, out_of_order_sequence_number or invalid_txn_state.
+            Refused: the batch is out of order, from an old epoch, out of its transaction, or makes that too long:
+                invalid_producer_epoch, out_of_order_sequence_number, invalid_txn_state or invalid_record.
         """
-        producer_id = header.producer_id
-        producer = self._recent.get(producer_id) or self._unpacked(producer_id)
-        who = f"producer {header.producer_id}"
+        producer = self._known(header.producer_id)
         if producer is None:
-            if require_first_sequence_zero and header.base_sequence != 0:
-                raise _out_of_order(
-                    f"{who} is not known here and begins with sequence {header.base_sequence}, not 0"
+            self._check_first(header, require_first_sequence_zero=require_first_sequence_zero)
+            return None
+        kept = _repeated(producer, header)
+        if kept is None:
+            _check_epoch(producer, header)
+            _check_follows(producer, header)
+            record_count = producer.txn_record_count + header.record_count
+            if (
+                open_record_count_max is not None
+                and header.is_transactional
+                and record_count > open_record_count_max
+            ):
+                raise Refused(
+                    ErrorCode.invalid_record,
+                    f"a transaction of {record_count} records; in a commit-ordered partition it holds up to {open_record_count_max}",
                 )
-            epoch, least = self._refused.get(header.producer_id, (-1, -1))
-            if epoch == header.producer_epoch and header.base_sequence > least:
-                raise _out_of_order(
-                    f"{who} sends sequence {header.base_sequence}, and {least} that was refused comes again"
-                )
-            return
-        self.check_epoch(header)
-        if header.producer_epoch > producer.producer_epoch:
-            if header.base_sequence != 0:
-                raise _out_of_order(
-                    f"{who} begins epoch {header.producer_epoch} with sequence {header.base_sequence}, not 0"
-                )
-        elif header.base_sequence != (producer.last_sequence + 1) & SEQUENCE_MAX:
-            # After -1, of an epoch that only a marker is known of, comes 0.
-            raise _out_of_order(f"{who} sends sequence {header.base_sequence} after {producer.last_sequence}")
-        if producer.txn_first_offset != NO_TXN and not header.is_transactional:
-            raise Refused(
-                ErrorCode.invalid_txn_state,
-                f"{who} has a transaction open here and sends a batch outside of it",
+        return kept
+
+    def _check_first(self, header: BatchHeader, *, require_first_sequence_zero: bool) -> None:
+        if require_first_sequence_zero and header.base_sequence != 0:
+            raise _out_of_order(
+                f"producer {header.producer_id} is not known here and begins with sequence {header.base_sequence}, not 0"
+            )
+        epoch, least = self._refused.get(header.producer_id, (-1, -1))
+        if epoch == header.producer_epoch and header.base_sequence > least:
+            raise _out_of_order(
+                f"producer {header.producer_id} sends sequence {header.base_sequence}, and {least} that was refused comes again"
             )
 
     def check_epoch(self, header: BatchHeader) -> None:
-        """Refuse a batch of a predecessor.
+        """Refuse a batch with an older epoch than the producer's.
 
         Raises:
             Refused: invalid_producer_epoch.
         """
-        producer_id = header.producer_id
-        producer = self._recent.get(producer_id) or self._unpacked(producer_id)
-        if producer is not None and header.producer_epoch < producer.producer_epoch:
-            raise Refused(
-                ErrorCode.invalid_producer_epoch,
-                f"producer {header.producer_id} writes with epoch {header.producer_epoch}; {producer.producer_epoch} has begun",
-            )
+        producer = self._known(header.producer_id)
+        if producer is not None:
+            _check_epoch(producer, header)
 
     def check_marker(
         self, producer_id: int, producer_epoch: int, marker: Marker, transaction_version: int
@@ -281,7 +256,7 @@ class Producers:
         Raises:
             Refused: invalid_producer_epoch or transaction_coordinator_fenced.
         """
-        producer = self._recent.get(producer_id) or self._unpacked(producer_id)
+        producer = self._known(producer_id)
         if producer is None:
             return True
         if producer_epoch < producer.producer_epoch:
@@ -318,97 +293,65 @@ class Producers:
         while len(self._refused) > REFUSED_KEPT:
             self._refused.popitem(last=False)
 
-    def batch_appended(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
-        """A batch of this producer was written at `base_offset`."""
+    def take(self, header: BatchHeader, batch: Buffer, now_ms: int) -> EndedTxn | None:
+        """Note a batch that stands in the log. Its bytes are read only if it is a marker. See `note`."""
+        return self.note(header, read_marker(batch) if header.is_control else None, now_ms)
+
+    def note(self, header: BatchHeader, marker: Marker | None, now_ms: int) -> EndedTxn | None:
+        """Note a batch that was written.
+
+        Args:
+            header: of the batch, with its own base offset.
+            marker: what a control batch says; None if it is no marker of a transaction.
+            now_ms: the broker's clock.
+
+        Returns:
+            The transaction that a marker ends. It counts as undecided until `ended` is called with it. None if the
+            producer had written nothing here.
+        """
+        if marker is not None:
+            return self._note_marker(header, marker, now_ms)
+        if header.has_producer and not header.is_control:
+            self._note_batch(header, now_ms)
+        return None
+
+    def _note_batch(self, header: BatchHeader, now_ms: int) -> None:
         producer = self._at_epoch(header.producer_id, header.producer_epoch, now_ms)
         self._refused.pop(header.producer_id, None)
-        last_offset = base_offset + header.last_offset_delta
         if header.base_sequence != NO_SEQUENCE:
             batches = producer.batches
             batches.append(
-                KeptBatch(header.last_sequence, last_offset, header.last_offset_delta, header.max_timestamp)
+                KeptBatch(
+                    header.last_sequence, header.last_offset, header.last_offset_delta, header.max_timestamp
+                )
             )
             if len(batches) > BATCHES_KEPT:
                 del batches[0]
         producer.last_timestamp_ms = header.max_timestamp
         if header.is_transactional:
             if producer.txn_first_offset == NO_TXN:
-                producer.txn_first_offset = base_offset
+                producer.txn_first_offset = self._open[header.producer_id] = header.base_offset
                 producer.txn_started_ms = now_ms
-                self._open[producer.producer_id] = base_offset
             producer.txn_record_count += header.record_count
 
-    def marker_appended(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        marker: Marker,
-        marker_offset: int,
-        next_offset: int,
-        timestamp_ms: int,
-        now_ms: int,
-    ) -> EndedTxn | None:
-        """Take a marker that was written: the producer's transaction has ended.
-
-        Args:
-            producer_id: of the marker.
-            producer_epoch: of the marker.
-            marker: what it says.
-            marker_offset: its own.
-            next_offset: of the batch that follows it.
-            timestamp_ms: of the marker.
-            now_ms: the broker's clock.
-
-        Returns:
-            The transaction, which counts as undecided until `ended` is called with it; None if the producer had
-            written nothing here.
-        """
-        producer = self._at_epoch(producer_id, producer_epoch, now_ms)
+    def _note_marker(self, header: BatchHeader, marker: Marker, now_ms: int) -> EndedTxn | None:
+        producer = self._at_epoch(header.producer_id, header.producer_epoch, now_ms)
         producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
-        producer.last_timestamp_ms = timestamp_ms
-        if producer.txn_first_offset == NO_TXN:
+        producer.last_timestamp_ms = header.max_timestamp
+        first_offset, marker_offset = producer.txn_first_offset, header.base_offset
+        if first_offset == NO_TXN:
             return None
         aborted = None
         if marker.type is MarkerType.ABORT:
-            others = (first for first in self._open.values() if first != producer.txn_first_offset)
-            stable_offset = next(others, next_offset)
-            aborted = AbortedTxn(producer_id, producer.txn_first_offset, marker_offset, stable_offset)
-        return EndedTxn(
-            producer_id, producer.txn_first_offset, marker_offset, producer.txn_record_count, aborted
-        )
-
-    def take(self, header: BatchHeader, batch: Buffer, now_ms: int) -> EndedTxn | None:
-        """A batch stands in the log: take it as it is.
-
-        Args:
-            header: of the batch.
-            batch: its bytes; they are read only if it is a marker.
-            now_ms: the broker's clock.
-
-        Returns:
-            The transaction that it ends, if it is a marker and there is one: see `marker_appended`.
-        """
-        if header.is_control:
-            marker = read_marker(batch)
-            if marker is None:
-                return None
-            return self.marker_appended(
-                header.producer_id,
-                header.producer_epoch,
-                marker,
-                header.base_offset,
-                header.next_offset,
-                header.max_timestamp,
-                now_ms,
-            )
-        if header.has_producer:
-            self.batch_appended(header, header.base_offset, now_ms)
-        return None
+            others = (first for first in self._open.values() if first != first_offset)
+            stable_offset = next(others, header.next_offset)
+            aborted = AbortedTxn(producer.producer_id, first_offset, marker_offset, stable_offset)
+        return EndedTxn(producer.producer_id, first_offset, marker_offset, producer.txn_record_count, aborted)
 
     def ended(self, txn: EndedTxn) -> None:
         """The transaction's end is in the log and, if it was aborted, in the index: it is open no longer."""
         del self._open[txn.producer_id]
-        producer = self._recent.get(txn.producer_id) or self._unpacked(txn.producer_id)
+        producer = self._known(txn.producer_id)
         assert producer is not None, "a producer with an open transaction is known"
         assert producer.txn_first_offset == txn.first_offset
         producer.is_packed = False
@@ -424,8 +367,8 @@ class Producers:
 
     def _at_epoch(self, producer_id: int, producer_epoch: int, now_ms: int) -> Producer:
         """A producer that has written, to be changed by the caller."""
-        producer = self._recent.get(producer_id)
-        if producer is not None or (producer := self._unpacked(producer_id)) is not None:
+        producer = self._known(producer_id)
+        if producer is not None:
             self._recent.move_to_end(producer_id)
         else:
             producer = Producer(producer_id, producer_epoch, used_ms=now_ms)
@@ -456,6 +399,58 @@ class Producers:
             self.pack_unused(unused_before_ms)  # those that were used since
             forgotten, more = self._table.remove_unused(used_before_ms, EXPIRED_BLOCKS_MAX)
             yield forgotten
+
+
+def _repeated(producer: Producer, header: BatchHeader) -> KeptBatch | None:
+    """The kept batch that this one repeats; None if it repeats none.
+
+    A transactional batch repeats only a batch of the transaction that is open here. A client resolves its batches
+    before it ends a transaction. A batch with a sequence of an ended transaction is therefore either late, or another
+    record: after an abort librdkafka gives the sequence of a batch whose response was lost to its next record. If that
+    record were taken for a repetition, it would be missing from a transaction whose commit succeeds. (Kafka takes it
+    for one.) `_check_follows` refuses a repetition of an ended transaction by its sequence.
+    """
+    if producer.producer_epoch != header.producer_epoch:
+        return None
+    is_open = producer.txn_first_offset != NO_TXN
+    if header.is_transactional != is_open:
+        return None
+    last_sequence = header.last_sequence
+    for kept in producer.batches:
+        if (
+            kept.last_sequence == last_sequence
+            and kept.first_sequence == header.base_sequence
+            and (not is_open or kept.first_offset >= producer.txn_first_offset)
+        ):
+            return kept
+    return None
+
+
+def _check_epoch(producer: Producer, header: BatchHeader) -> None:
+    if header.producer_epoch < producer.producer_epoch:
+        raise Refused(
+            ErrorCode.invalid_producer_epoch,
+            f"producer {header.producer_id} writes with epoch {header.producer_epoch}; {producer.producer_epoch} has begun",
+        )
+
+
+def _check_follows(producer: Producer, header: BatchHeader) -> None:
+    """Refuse a batch that does not follow the producer's last one, or lies outside its open transaction."""
+    if header.producer_epoch > producer.producer_epoch:
+        if header.base_sequence != 0:
+            raise _out_of_order(
+                f"producer {header.producer_id} begins epoch {header.producer_epoch} with sequence {header.base_sequence}, not 0"
+            )
+    elif header.base_sequence != (producer.last_sequence + 1) & SEQUENCE_MAX:
+        # After -1, of an epoch that only a marker is known of, comes 0.
+        raise _out_of_order(
+            f"producer {header.producer_id} sends sequence {header.base_sequence} after {producer.last_sequence}"
+        )
+    if producer.txn_first_offset != NO_TXN and not header.is_transactional:
+        raise Refused(
+            ErrorCode.invalid_txn_state,
+            f"producer {header.producer_id} has a transaction open here and sends a batch outside of it",
+        )
 
 
 def _out_of_order(message: str) -> Refused:

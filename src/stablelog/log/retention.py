@@ -1,7 +1,7 @@
-"""Retention: which segments are deleted, and the files that are deleted after a delay.
+"""Retention: which segments are deleted, and the files that are removed after a delay.
 
-Segments are deleted from the oldest on, whole, and only when what is in them is durable. Before the first file is
-touched, the partition writes where the log begins: see `log_start`.
+Segments are deleted from the oldest on, whole, and only when their content is durable. Before the first file is
+renamed, the partition records where the log begins: see `log_start`.
 
 Source: Kafka's retention by time and size.
 """
@@ -9,6 +9,7 @@ Source: Kafka's retention by time and size.
 import contextlib
 from collections import deque
 from collections.abc import Iterable
+from itertools import takewhile
 from pathlib import Path
 
 from stablelog.env.disk import Disk, File
@@ -23,7 +24,7 @@ HELD_MAX = 16  # removed files that are open at a time, in a partition
 
 
 def count_too_old(segments: Segments, config: LogConfig, now_ms: int) -> int:
-    """How many of the first segments hold nothing that is younger than `retention.ms`. The last one may be among them."""
+    """How many of the first segments have only records older than `retention.ms`. The last one may be among them."""
     if config.retention_ms == NO_LIMIT:
         return 0
     count = 0
@@ -39,7 +40,7 @@ def count_too_old(segments: Segments, config: LogConfig, now_ms: int) -> int:
 
 
 def count_too_much(segments: Segments, config: LogConfig) -> int:
-    """How many of the first segments can go so that at least `retention.bytes` stay."""
+    """How many of the first segments can be deleted so that at least `retention.bytes` stay."""
     if config.retention_bytes == NO_LIMIT:
         return 0
     excess = segments.size - config.retention_bytes
@@ -54,16 +55,12 @@ def count_too_much(segments: Segments, config: LogConfig) -> int:
 
 def count_durable(segments: Segments, high_watermark: int) -> int:
     """How many of the first segments can be deleted at all: sealed, and durable as a whole."""
-    count = 0
-    while (
-        count < len(segments) - 1 and segments[count].durable and segments[count].end_offset <= high_watermark
-    ):
-        count += 1
-    return count
+    durable = takewhile(lambda segment: segment.durable and segment.end_offset <= high_watermark, segments)
+    return min(sum(1 for _ in durable), len(segments) - 1)
 
 
 class PendingDeletes:
-    """Files of deleted segments, which are kept for a while because a reader may still use them."""
+    """Files of deleted segments. They stay for a while, because a reader may still use them."""
 
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
@@ -71,7 +68,7 @@ class PendingDeletes:
         self._pending: deque[tuple[int, list[Path]]] = deque()  # when they are due, oldest first
 
     def add(self, segments: list[Segment], before_offset: int, due_ms: int) -> None:
-        """Rename the files of deleted segments, and have them removed at `due_ms`.
+        """Rename the files of deleted segments, and schedule their removal at `due_ms`.
 
         Args:
             segments: closed ones.
@@ -95,15 +92,15 @@ class PendingDeletes:
         try:
             self._disk.rename(path, marked)
         except DiskError:
-            return path  # it is removed as late, and a start takes it for what it is: before the log's start
+            return path  # it is removed at the same time; a start removes it, because it lies before the log's start
         return marked
 
     def purge(self, now_ms: int) -> list[File]:
         """Remove the names of files that are due, up to `HELD_MAX` log files.
 
         Returns:
-            The log files, open. The disk takes their bytes back when they are closed, which takes long: in any thread. If
-            there are any, more files may be due.
+            The log files, open. The file system frees their bytes when they are closed. That takes long, so the caller
+            does it in a thread. If there are any, more files may be due.
 
         Raises:
             DiskError: a file cannot be removed. It is tried again by the next call.
@@ -133,6 +130,6 @@ class PendingDeletes:
 
 
 def close_all(files: Iterable[File]) -> None:
-    """Close files, removed ones perhaps: then the disk takes their bytes back."""
+    """Close files. Of removed ones the file system frees the bytes then."""
     for file in files:
         file.close()

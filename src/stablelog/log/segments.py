@@ -1,11 +1,11 @@
-"""The segments of a partition in their order: which one holds an offset, and which know of an abort.
+"""The segments of a partition, oldest first: which one holds an offset, and which have entries of aborted transactions.
 
-Only the last segment grows. All others are sealed, and for each of those its summary tells two numbers that the
-search for aborted transactions needs: the first offset that was undecided at its end, which only grows from
-segment to segment, and the least first offset of the transactions aborted in it.
+Only the last segment grows; all others are sealed. The summary of a sealed segment has two numbers that the search for
+aborted transactions needs: the first offset that was undecided at its end, which only grows from segment to segment,
+and the least first offset of the transactions aborted in it.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -24,6 +24,7 @@ class Segments:
 
     Attributes:
         active: the one that grows.
+        bases: the base offsets. Other modules only read them.
     """
 
     def __init__(self, segments: list[Segment]) -> None:
@@ -31,7 +32,7 @@ class Segments:
         assert all(segment.sealed for segment in segments[:-1])
         self._row = segments
         self.active = segments[-1]
-        self._bases = [segment.base_offset for segment in segments]
+        self.bases = [segment.base_offset for segment in segments]
         self._sealed_size = sum(segment.size for segment in segments[:-1])
         self._gone = 0  # how many were dropped from the beginning: minima count from there
         self._minima = Minima(self._least_aborted)
@@ -51,17 +52,12 @@ class Segments:
         """Bytes of all log files."""
         return self._sealed_size + self._row[-1].size
 
-    @property
-    def bases(self) -> list[int]:
-        """The base offsets, not to be changed."""
-        return self._bases
-
     def place_of(self, offset: int) -> int:
         """The place of the segment in which the offset lies, or of the first one if it lies before all."""
-        return max(bisect_right(self._bases, offset) - 1, 0)
+        return max(bisect_right(self.bases, offset) - 1, 0)
 
     def cut_at(self, offset: int) -> tuple[int, int, Segment, list[Segment]]:
-        """Where a log is cut that is to end at `offset`, or at the beginning of the batch in which that lies.
+        """Find where to cut a log that is to end at `offset`, or at the beginning of the batch in which that lies.
 
         Returns:
             The end of the log after the cut; the size that its last log file then has; that segment; and the segments
@@ -76,10 +72,10 @@ class Segments:
 
     def from_base(self, base_offset: int) -> list[Segment]:
         """The segments that begin at this offset or after it."""
-        return self._row[bisect_right(self._bases, base_offset - 1) :]
+        return self._row[bisect_right(self.bases, base_offset - 1) :]
 
     def unproven_ahead(self, offset: int) -> Unproven | None:
-        """What a reader that has come to `offset` meets next: the following segment, if it is not proven.
+        """The error of a reader that goes on from `offset` to a segment that is not proven; None without one.
 
         A segment that is known to be damaged is not proven again.
         """
@@ -99,14 +95,14 @@ class Segments:
         self._sealed_size += self.active.size
         self._row.append(segment)
         self.active = segment
-        self._bases.append(segment.base_offset)
+        self.bases.append(segment.base_offset)
 
     def drop_first(self, count: int) -> list[Segment]:
         """Take out the oldest segments. Returns them."""
         assert 0 <= count < len(self._row)
         dropped = self._row[:count]
         del self._row[:count]
-        del self._bases[:count]
+        del self.bases[:count]
         self._gone += count
         self._sealed_size -= sum(segment.size for segment in dropped)
         return dropped
@@ -123,20 +119,13 @@ class Segments:
     def aborted(self, place: int, start: int, end: int) -> list[AbortedTxn]:
         """The aborted transactions that touch [start, end), of which `start` lies in the segment at `place`.
 
-        The first sealed segment whose stable offset reaches `end` is the last that can know of one: by its end
-        every transaction begun before `end` had ended. Of those up to there only the ones are looked at that hold
-        the end of a transaction begun before `end`. So however many segments there are, and however many of them
-        an open transaction holds back, no index is touched in which there is nothing to be found.
+        The search ends with the first sealed segment whose stable offset reaches `end`: at its end, every transaction
+        that began before `end` had ended. Up to there the search opens only the indexes that have a transaction with a
+        first offset before `end`. However many segments there are, it opens no index without a result.
         """
-        low, high = place, len(self._row) - 1
-        while low < high:
-            middle = (low + high) // 2
-            if self._row[middle].stable_offset < end:
-                low = middle + 1
-            else:
-                high = middle
-        found: list[AbortedTxn] = []
         last = len(self._row) - 1
+        low = bisect_left(self._row, end, place, last, key=lambda segment: segment.stable_offset)
+        found: list[AbortedTxn] = []
         if place < last:
             self._minima.extend_to(self._gone + last)
             for number in self._minima.below(end, self._gone + place, self._gone + min(low + 1, last)):
@@ -149,7 +138,7 @@ class Segments:
 
     def _least_aborted(self, begin: int, end: int) -> Iterator[int]:
         for number in range(begin, end):
-            # Segments that were dropped before anybody asked are not looked at any more.
+            # Segments that were dropped before the first search are not opened.
             least = self._row[number - self._gone].least_aborted_offset if number >= self._gone else None
             yield NO_ABORT if least is None else least
 
@@ -157,8 +146,8 @@ class Segments:
 def cut_files(disk: Disk, directory: Path, segment: Segment, position: int, later: Sequence[Segment]) -> None:
     """Cut the log file of a closed segment at `position`, and remove the files of later ones. Durable on return.
 
-    Their summaries go first, and what was removed from the directory before this call is durably gone then: none of it
-    says after a crash that the log was durable past the cut.
+    The summaries are removed first. That also makes durable what the caller has removed from the directory. After a
+    crash no file then says that the log was durable past the cut.
     """
     for sealed in (segment, *later):
         disk.remove(sealed.path(SUMMARY))

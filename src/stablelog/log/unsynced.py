@@ -1,12 +1,12 @@
 """The work that makes more of a partition durable, in its order.
 
-First the files of the segments that have grown are synced, then the names of new ones, and at last the files are
-written that describe the log: a segment's summary, a snapshot of producers, the leader epochs. Such a file is true
-only once the log is durable, so that recovery may rely on all that it describes. A file that cannot be written, as on
-a full disk, is written with a later work: the log is durable without it, and recovery can rebuild it.
+A work first syncs the files of the segments that have grown, then the directory with the names of new files. Last it
+writes the files that describe the log: a segment's summary, a snapshot, the leader epochs. Recovery relies on what such
+a file says, so the log has to be durable before the file is written. If a file cannot be written, as on a full disk, a
+later work writes it: the log is durable without it, and recovery can rebuild it.
 
-A work is handed out on the event loop and run in any thread. Until `done` is called with it, the next one includes
-it: a stop may have come in between.
+A work is made on the event loop and run in any thread. Until `done` is called with it, the next work includes it,
+because the first one may never have run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,17 +23,16 @@ Files = Mapping[Path, Content]  # of one directory
 
 @dataclass(slots=True, eq=False)
 class SyncWork:
-    """What has to be done so that a partition is durable up to `end_offset`. Safe to run in any thread.
+    """The work that makes a partition durable up to `end_offset`. Safe to run in any thread.
 
     Attributes:
-        files: to be synced first.
-        directory: to be synced then, if names changed in it.
-        writes: to be written at last, in order: each is true only once the log is durable. Files of one entry are
-            written together.
+        files: are synced first.
+        directory: is synced then; None if no name changed in it.
+        writes: are written last, in order, because they describe a durable log. Files of one entry are written together.
         release: bases of sealed segments that need not stay open afterwards.
         unwritten: set by `run`: those of `writes` that are not written, because of `failure`.
         failure: set by `run`: why not all of `writes` are written; None if they are.
-        sync_failure: set by `run`: the sync that failed. The system tells a lost write once: no later sync proves anything.
+        sync_failure: set by `run`: the sync that failed. The system reports a lost write once, so no later sync counts.
     """
 
     end_offset: int
@@ -47,7 +46,7 @@ class SyncWork:
     sync_failure: DiskError | None = field(default=None, init=False)
 
     def with_older(self, older: "SyncWork") -> "SyncWork":
-        """This work, and one before it that may not have been run."""
+        """This work together with an older one that may not have run."""
         both = replace(
             self,
             files=list(dict.fromkeys([*older.files, *self.files])),
@@ -59,15 +58,15 @@ class SyncWork:
 
     @property
     def is_large(self) -> bool:
-        """Whether it writes so much that the event loop must not wait for it."""
+        """Whether the work writes more than the event loop may wait for."""
         return sum(len(content) for files in self.writes for content in files.values()) > LARGE_SIZE
 
     def run(self) -> None:
-        """Do it.
+        """Run the work.
 
         Raises:
-            DiskError: which bytes are durable is not known. A file of `writes` that could not be written is no
-                error: it is in `unwritten` with all behind it.
+            DiskError: a sync failed: which bytes are durable is not known. A file of `writes` that cannot be written is
+                no error: `unwritten` has it and all that follow.
         """
         if self.sync_failure is not None:
             raise self.sync_failure
@@ -88,54 +87,51 @@ class SyncWork:
 
 
 class Unsynced:
-    """What of a partition is not durable yet.
+    """Collects what of a partition is not durable yet.
 
     Args:
         disk: where the partition lies.
         directory: its own.
         base_offset: of the segment that grows; all before it is durable.
+
+    Attributes:
+        names_changed: a file was made whose name is not durable.
+        are_indexes_written: the index files of the growing segment are complete, and the next work syncs them, too.
     """
 
     def __init__(self, disk: Disk, directory: Path, base_offset: int) -> None:
         self._disk = disk
         self._directory = directory
         self._from = base_offset  # the first segment that a sync has to look at
-        self._names_changed = False
-        self._are_indexes_written = False
+        self.names_changed = False
+        self.are_indexes_written = False
         self._writes: list[Files] = []
         self._handed_out: SyncWork | None = None  # until it is known to have been run
 
     def write(self, files: Files) -> None:
-        """Have these files written, together, once all that was appended so far is durable."""
+        """Write these files, together, when all that was appended so far is durable."""
         self._writes.append(files)
-
-    def names_changed(self) -> None:
-        """A file was made."""
-        self._names_changed = True
-
-    def indexes_written(self) -> None:
-        """The index files of the growing segment have all that memory holds: have them synced, too."""
-        self._are_indexes_written = True
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is to be synced or written, but for what grew since the last work."""
+        """Whether only appended bytes are to be synced, and no work is under way."""
         return self._handed_out is None and not self.is_more_than_bytes
 
     @property
     def is_more_than_bytes(self) -> bool:
-        """Whether there is more to do than to sync what grew."""
-        return bool(self._writes) or self._names_changed or self._are_indexes_written
+        """Whether there is more to do than to sync appended bytes."""
+        return bool(self._writes) or self.names_changed or self.are_indexes_written
 
     def work(self, segments: Segments, synced_offset: int) -> SyncWork:
-        """What has to be done now, where the log is known to be synced up to an offset."""
+        """Make the work that is due, for a log that is synced up to an offset."""
         grown = segments.from_base(self._from)
         writes, self._writes = self._writes, []
-        names_changed, self._names_changed = self._names_changed, False
-        with_indexes, self._are_indexes_written = bool(writes) or self._are_indexes_written, False
+        names_changed, self.names_changed = self.names_changed, False
+        with_indexes, self.are_indexes_written = bool(writes) or self.are_indexes_written, False
         for segment in grown if with_indexes else ():
-            # What is written relies on the indexes, so they have to be there with their names.
-            names_changed, segment.names_changed = names_changed or segment.names_changed, False
+            # The files that are written rely on the indexes, so these need durable names.
+            names_changed |= segment.growing.names_changed
+            segment.growing.names_changed = False
         end_offset = segments.active.end_offset
         files = [
             file
@@ -156,8 +152,8 @@ class Unsynced:
     def sync_log(self, segments: Segments) -> None:
         """Make the log durable up to its end at once: its bytes, and the names of its files.
 
-        A work that is handed out stays what it is: it may be running in another thread meanwhile. Nor is any of the files
-        written that describe the log: recovery rebuilds them.
+        This changes no work that is under way, because that may run in another thread. It writes none of the files that
+        describe the log: recovery rebuilds them.
 
         Raises:
             DiskError: which bytes are durable is not known.
@@ -168,14 +164,14 @@ class Unsynced:
         self._disk.sync_dir(self._directory)
 
     def done(self, work: SyncWork, segments: Segments) -> None:
-        """Take note that a work was run. Sealed segments are released once all that describes them is written."""
+        """Note that a work was run. Sealed segments are released when all files that describe them are written."""
         if work is self._handed_out:
             self._handed_out = None
         if work.unwritten:
             self._writes[:0] = work.unwritten
             return
         if self._handed_out is None:
-            segments.active.close_index_files()  # an idle partition keeps its log file open, and no more
+            segments.active.growing.close_files()  # an idle partition keeps its log file open, and no more
         for base_offset in work.release:
             segment = segments[segments.place_of(base_offset)]
             assert segment.base_offset == base_offset, "only durable segments are deleted"

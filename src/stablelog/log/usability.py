@@ -12,7 +12,7 @@ class Usability:
         name: of the partition, in messages.
 
     Attributes:
-        is_writing: bytes are in the log file that are not in memory yet.
+        is_writing: the log file has bytes that are not noted in memory yet.
         is_closed: the directory may have been deleted, and made again for another topic of the name.
         on_failure: called once, with the reason, when the partition fails; not when it is closed.
     """
@@ -20,7 +20,7 @@ class Usability:
     def __init__(self, name: str) -> None:
         self.is_writing = False
         self.is_closed = False
-        self.on_failure: Callable[[Unavailable], None] = _tell_nobody
+        self.on_failure: Callable[[Unavailable], None] = _ignore
         self._name = name
         self._failed: Unavailable | None = None
 
@@ -34,15 +34,15 @@ class Usability:
         return self._failed
 
     def fail(self, why: Unavailable) -> None:
-        """Take no calls any more. The first reason holds."""
+        """Take no calls from now on. The first reason holds."""
         if self._failed is None:
             self._failed = why
             self.on_failure(why)
 
     def close(self) -> None:
-        """Take no calls any more, and forget who wants to know of failures: a closed partition is in no cycle."""
+        """Take no calls from now on, and drop `on_failure`, so that a closed partition is in no reference cycle."""
         self.is_closed = True
-        self.on_failure = _tell_nobody
+        self.on_failure = _ignore
 
     def check(self) -> None:
         """Raise Unavailable if the partition has failed or is closed."""
@@ -52,10 +52,10 @@ class Usability:
             self.check_open()
 
     def check_open(self) -> None:
-        """Raise Unavailable if the partition is closed: what it does by path would concern a later one of its name."""
+        """Raise Unavailable if the partition is closed: its paths may belong to a later partition of its name."""
         if self.is_closed:
             raise Unavailable(f"{self._name} is closed")
 
 
-def _tell_nobody(_why: Unavailable) -> None:
+def _ignore(_why: Unavailable) -> None:
     pass

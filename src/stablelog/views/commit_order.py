@@ -20,9 +20,9 @@ from typing import NamedTuple
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange, Unproven
 from stablelog.log.model import Slice
-from stablelog.log.partition import Partition
 from stablelog.log.read import STEP_COUNT_MAX, Batch, Lookup, TimestampedOffset, in_steps
 from stablelog.log.segment import Segment
+from stablelog.log.view import ViewedLog
 from stablelog.views.commit_index import CommitIndex
 from stablelog.views.extent_lookup import extents_from
 from stablelog.views.extents import ExtentColumns
@@ -62,7 +62,7 @@ class CommitOrder:
     """
 
     def __init__(
-        self, partition: Partition, disk: Disk, progress: Callable[[int, int], None] | None = None
+        self, partition: ViewedLog, disk: Disk, progress: Callable[[int, int], None] | None = None
     ) -> None:
         self._partition = partition
         self._builder = IndexBuilder(partition, disk)

@@ -18,9 +18,9 @@ from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt, DiskError
 from stablelog.log.names import LOG
-from stablelog.log.partition import Partition
 from stablelog.log.proof import bad_crc
 from stablelog.log.segment import Segment
+from stablelog.log.view import ViewedLog
 from stablelog.views.commit_index import CommitIndex
 from stablelog.views.extents import EXTENT, SEVERAL, Extent, Extents
 from stablelog.views.index_format import NO_PRODUCER
@@ -46,7 +46,7 @@ class IndexBuilder:
         failure: why a sealed index is not written yet; None if all are.
     """
 
-    def __init__(self, partition: Partition, disk: Disk) -> None:
+    def __init__(self, partition: ViewedLog, disk: Disk) -> None:
         self._partition = partition
         self._disk = disk
         self._unwritten: deque[CommitIndex] = deque()  # sealed indexes that are not written, oldest first

@@ -16,7 +16,8 @@ from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt
 from stablelog.log.names import INDEX, LOG, SUMMARY, log_offsets
 from stablelog.log.offset_index import OffsetIndex
-from stablelog.log.segment import OpenFiles, Segment
+from stablelog.log.open_files import OpenFiles
+from stablelog.log.segment import Segment
 from stablelog.log.summary import Summary
 from stablelog.views.commit_index import CommitIndex
 

@@ -29,7 +29,7 @@ def test_many_producers_are_described_as_few_are(monkeypatch):
             partition = desk.broker.topics.partition("t", 0)
             for count in (3, 1001):
                 table = ProducerTable.of(Producer(one, one % 7, 5) for one in range(count))
-                partition._producers = Producers.restored(table, 0)
+                partition.log.producers = Producers.restored(table, 0)
                 assert await producers(desk, "t", 0) == [(one, one % 7, -1, 5, -1) for one in range(count)]
             asked = part(DESCRIBE_PRODUCERS, 0, "request", "TopicRequest", name="t", partition_indexes=(1,))
             answer = await desk.ask(DESCRIBE_PRODUCERS, 0, topics=(asked,))

@@ -52,7 +52,7 @@ def several_epochs(seed, *, clean=False):
         log.now_ms += 1
         if step % 7 == 0:
             log.sync()
-            log.partition.take_snapshot()
+            log.partition.log.take_snapshot()
             log.sync()
         if step in (STEPS // 3, STEPS // 2):
             log.reopen(clean=chance.random() < 0.5, leader_epoch=step)

@@ -11,7 +11,7 @@ from kio.static.primitive import i64
 from stablelog.broker.apis import Broker, Context, code_for
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
 from stablelog.errors import Refused
-from stablelog.views.commit_ordered import CommitOrderedPartition
+from stablelog.views.commit_order import CommitOrder
 from stablelog.wire.extension.commits import (
     COUNT_MAX,
     DescribeCommitsRequest,
@@ -35,13 +35,13 @@ async def handle(
 
 def _describe(broker: Broker, request: DescribeCommitsRequest) -> DescribeCommitsResponse:
     partition = broker.topics.partition(request.topic, request.partition_index, PARTITION_CODES)
-    if not isinstance(partition, CommitOrderedPartition):
+    view = partition.view
+    if not isinstance(view, CommitOrder):
         raise Refused(
             ErrorCode.invalid_request,
             f"{request.topic!r} is in the order of its writes, in which transactions lie across each other: this "
             "needs a topic made with stablelog.order=commit",
         )
-    view = partition.view
     start = int(request.offset)
     if request.commit_sequence > 0:
         start = max(start, view.offset_after(request.commit_sequence - 1))

@@ -18,7 +18,7 @@ from stablelog.broker.apis import Broker, Context, code_for
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, PartitionState
 from stablelog.broker.transaction_group import TransactionGroup
 from stablelog.errors import Refused
-from stablelog.views.commit_ordered import CommitOrderedPartition
+from stablelog.views.commit_order import CommitOrder
 from stablelog.wire.extension.cut import (
     NOT_KNOWN,
     RESOLVED,
@@ -34,38 +34,38 @@ PARTITION_CODES = CODES["DescribeCut"]
 NAMED_MAX = 5  # The maximum number of partitions that a refusal names.
 
 
-def _partitions(broker: Broker, name: str) -> list[CommitOrderedPartition]:
-    """The partitions of one topic.
+def _views(broker: Broker, name: str) -> list[CommitOrder]:
+    """The views of one topic's partitions, in the order of their indexes.
 
     Raises:
         Refused: the topic does not exist or is not commit-ordered, or one of its partitions is not open.
     """
-    partitions = []
+    views: list[CommitOrder] = []
     for index in range(broker.topics.named(name).partition_count):
         partition = broker.topics.partition(name, index, PARTITION_CODES)
-        if not isinstance(partition, CommitOrderedPartition):
+        if not isinstance(partition.view, CommitOrder):
             raise Refused(
                 ErrorCode.invalid_request,
                 f"{name!r} is in the order of its writes, in which transactions lie across each other: a cut needs "
                 "topics made with stablelog.order=commit",
             )
-        partitions.append(partition)
-    return partitions
+        views.append(partition.view)
+    return views
 
 
-def _cut(partition: CommitOrderedPartition, commit_sequence: int) -> CutPartition:
+def _cut(index: int, view: CommitOrder, commit_sequence: int) -> CutPartition:
     """The cut through one partition.
 
     Raises:
         Corrupt: an index is damaged.
         Unavailable: an index cannot be read.
     """
-    removed = partition.view.removed_sequence()
+    removed = view.removed_sequence()
     return CutPartition(
-        partition_index=i32(partition.index),
-        offset=i64(partition.view.offset_after(commit_sequence)),
+        partition_index=i32(index),
+        offset=i64(view.offset_after(commit_sequence)),
         removed_commit_sequence=i64(NOT_KNOWN if removed is None else removed),
-        torn_commit_sequence=i64(partition.view.torn_sequence()),
+        torn_commit_sequence=i64(view.torn_sequence()),
     )
 
 
@@ -124,10 +124,13 @@ async def handle(broker: Broker, request: DescribeCutRequest, _context: Context)
     try:
         group = _group(broker, request)
         numbers = broker.transactions.get(group)
-        found = {name: _partitions(broker, name) for name in request.topics}
+        found = {name: _views(broker, name) for name in request.topics}
         wanted = _resolved(broker, numbers, group, request.commit_sequence)
         topics = tuple(
-            CutTopic(name=name, partitions=tuple(_cut(partition, wanted) for partition in found[name]))
+            CutTopic(
+                name=name,
+                partitions=tuple(_cut(index, view, wanted) for index, view in enumerate(found[name])),
+            )
             for name in request.topics
         )
     except PARTITION_ERRORS as error:

@@ -12,19 +12,19 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
 from stablelog.broker.turns import in_turns
-from stablelog.log.model import ProducerDescription
+from stablelog.log.producer import Producer
 
 PARTITION_CODES = CODES["DescribeProducers"]
 
 
-def _state(producer: ProducerDescription) -> ProducerState:
+def _state(producer: Producer) -> ProducerState:
     return ProducerState(
         producer_id=producer.producer_id,
         producer_epoch=producer.producer_epoch,
         last_sequence=producer.last_sequence,
-        last_timestamp=producer.last_timestamp_ms,
+        last_timestamp=producer.used_ms,
         coordinator_epoch=producer.coordinator_epoch,
-        current_txn_start_offset=producer.current_txn_start_offset,
+        current_txn_start_offset=producer.txn_first_offset,
     )
 
 

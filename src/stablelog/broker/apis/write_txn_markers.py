@@ -26,7 +26,6 @@ from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC, group_of_log
 from stablelog.errors import Refused
 from stablelog.log.partition import MarkerWrite, Partition
-from stablelog.views.commit_ordered import CommitOrderedPartition
 
 PARTITION_CODES = CODES["WriteTxnMarkers"]
 
@@ -56,7 +55,7 @@ def _write(
     try:
         partition = broker.topics.partition(name, index, PARTITION_CODES)
         check_marked(broker, (name, index), PARTITION_CODES.offline)
-        if asked.transaction_result and isinstance(partition, CommitOrderedPartition):
+        if asked.transaction_result and partition.view is not None:
             return ErrorCode.invalid_request
         if broker.reserve.is_full and not _may_end(broker, partition, asked.producer_id):
             broker.reserve.check("WriteTxnMarkers")

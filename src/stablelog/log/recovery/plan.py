@@ -22,9 +22,10 @@ from stablelog.log.names import (
     has_offset,
     offset_of,
 )
+from stablelog.log.open_files import OpenFiles
 from stablelog.log.recovery.tail import SyncedEnd
 from stablelog.log.recovery.trust import Start, choose_start, trusted_summaries
-from stablelog.log.segment import OpenFiles, Segment
+from stablelog.log.segment import Segment
 from stablelog.log.summary import Summary
 
 NEVER = 2**31  # greater than any leader epoch

@@ -14,13 +14,14 @@ from stablelog.log.interrupted import finish_interrupted
 from stablelog.log.listing import Listing
 from stablelog.log.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.names import LOG, PRODUCERS, SNAPSHOT, SUMMARY, TXNINDEX
+from stablelog.log.open_files import OpenFiles
 from stablelog.log.producers import Producers
 from stablelog.log.proof import bad_crc
 from stablelog.log.recovery.plan import NEVER, Known, Plan, Planner
 from stablelog.log.recovery.tail import Cut, check_cut, keep_segment, keep_tail
 from stablelog.log.recovery.trust import Start
 from stablelog.log.scan import check_crc, scan_batches
-from stablelog.log.segment import RELATIVE_OFFSET_MAX, OpenFiles, Segment
+from stablelog.log.segment import RELATIVE_OFFSET_MAX, Segment
 from stablelog.log.snapshots import FoundSnapshots, ProducersFile, SnapshotFile
 from stablelog.log.summary import Summary
 
@@ -370,10 +371,10 @@ class _Replay:
             self._disk.remove(segment.path(SUMMARY))
             self._disk.sync_dir(self._directory)
         self._write_indexes(segment)
-        segment.close_index_files()
+        segment.growing.close_files()
         segment.growing_log.sync()
         self._disk.sync_dir(self._directory)
-        segment.names_changed = False
+        segment.growing.names_changed = False
 
     def _cut_segments(self, last: Segment, later: list[Segment], damage: str) -> None:
         """Delete the segments behind the log's new end, and keep their log files under another name.
@@ -425,7 +426,7 @@ class _Replay:
         """Write the indexes from memory. Entries of a lost end of the log are removed from the files."""
         if segment.least_aborted_offset is None:
             self._disk.remove(segment.path(TXNINDEX))
-        segment.write_indexes()
+        segment.growing.write()
 
     def _advance(self, size: int) -> None:
         before = self._done_size // PROGRESS_SIZE

@@ -10,8 +10,10 @@ from itertools import pairwise, takewhile
 
 from stablelog.errors import Corrupt
 from stablelog.log.directory import PartitionDirectory
+from stablelog.log.open_files import OpenFiles
 from stablelog.log.producers import Producers
-from stablelog.log.segment import OpenFiles, Segment
+from stablelog.log.sealed_indexes import are_files_of
+from stablelog.log.segment import Segment
 from stablelog.log.summary import Summary
 
 
@@ -39,7 +41,11 @@ def trusted_summaries(directory: PartitionDirectory, segments: Sequence[Segment]
     """
     for segment, following in pairwise(segments):
         summary = directory.summary(segment.base_offset)
-        if summary is None or summary.end_offset > following.base_offset or not segment.matches(summary):
+        if (
+            summary is None
+            or summary.end_offset > following.base_offset
+            or not are_files_of(directory.listing.disk, segment.path, summary)
+        ):
             return
         yield summary
 

@@ -1,0 +1,55 @@
+"""The common part of a segment's indexes: entries of one size, in memory or mapped from a file."""
+
+import struct
+from bisect import bisect_left
+from typing import ClassVar
+
+from stablelog.env.disk import Buffer
+
+
+class IndexEntries:
+    """The entries of one index. A mapped index becomes a copy in memory when the first entry is added."""
+
+    ENTRY: ClassVar[struct.Struct]
+
+    def __init__(self, entries: Buffer, count: int) -> None:
+        self._entries = entries
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _row(self, place: int) -> tuple[int, ...]:
+        if not 0 <= place < self._count:
+            raise IndexError(place)
+        return self.ENTRY.unpack_from(self._entries, place * self.ENTRY.size)
+
+    def _add(self, row: bytes) -> None:
+        if not isinstance(self._entries, bytearray):
+            self._entries = bytearray(self.content())
+        self._entries += row
+        self._count += 1
+
+    def _count_below(self, field: struct.Struct, bound: int) -> int:
+        """How many entries have less than `bound` in a field that never falls from entry to entry."""
+        entries, unpack, size = self._entries, field.unpack_from, self.ENTRY.size
+        low, high = 0, self._count
+        while low < high:
+            middle = (low + high) // 2
+            if unpack(entries, middle * size)[0] < bound:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def content(self) -> memoryview:
+        """The bytes of the file. While the view exists, no entry can be added: see `memoryview.release`."""
+        return memoryview(self._entries)[: self._count * self.ENTRY.size]
+
+
+def count_used(entry: struct.Struct, entries: Buffer) -> int:
+    """How many entries a file holds. Kafka preallocates the file: the rest of it is zeros."""
+    places = range(len(entries) // entry.size)
+    return bisect_left(
+        places, True, key=lambda place: not any(entry.unpack_from(entries, place * entry.size))
+    )
