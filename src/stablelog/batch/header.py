@@ -198,8 +198,3 @@ def assemble(header: BatchHeader, packed: bytes) -> bytes:
     batch += packed
     write_crc(batch)
     return bytes(batch)
-
-
-def stamped_prefix(header: BatchHeader, base_offset: int, leader_epoch: int) -> bytes:
-    """Return the first 16 bytes of the batch with the offset and epoch that the leader assigns; the length stays."""
-    return PREFIX.pack(base_offset, header.batch_length, leader_epoch)
