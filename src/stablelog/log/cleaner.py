@@ -1,10 +1,10 @@
-"""Compaction at work: reads sealed segments, and writes what stays of them beside them.
+"""Runs compaction: reads sealed segments, and writes the records that stay into new segments.
 
-All of it goes over files that do not change any more, through files and indexes of its own; so it may run in any
-thread while the partition is read and written. Only to put a finished segment in the place of those that it was made
-of is the partition's own affair: `Partition.take_cleaned`, between two steps.
+A pass reads files that do not change any more, and has files and indexes of its own. It may therefore run in any thread
+while the partition is read and written. Between two steps, `Partition.take_cleaned` puts a finished segment in the place
+of those that it was made of.
 
-Source: Kafka's log cleaner; `compaction` decides, `interrupted` tells what a crash leaves.
+Source: Kafka's log cleaner; `compaction` decides what stays, `interrupted` says what a crash leaves.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -56,7 +56,7 @@ class Cleaned:
 
 
 class _CancelledError(Exception):
-    """The pass is to end here."""
+    """The pass was cancelled."""
 
 
 class Compaction:
@@ -68,10 +68,10 @@ class Compaction:
         summaries: of the segments that may be cleaned, from the log's first one on.
         spanning: aborted transactions that began in them and whose markers lie behind them.
         last_batch: of a producer, by its id; None if it is not known.
-        first_dirty_offset: from where on nothing has been cleaned yet.
+        first_dirty_offset: from which on nothing has been cleaned yet.
         config: the partition's settings.
         now_ms: the broker's clock.
-        key_count_max: how many keys there is memory for. What lies behind them waits for another pass.
+        key_count_max: how many keys there is memory for. Records behind them wait for another pass.
 
     Attributes:
         key_count: how many keys there were in what was added since the last pass.
@@ -113,22 +113,22 @@ class Compaction:
 
     @property
     def end_offset(self) -> int:
-        """What lies before this was cleaned, once the pass is over: the next first dirty offset."""
+        """The first dirty offset after this pass: records before it were cleaned."""
         return self._latest.end_offset
 
     def cancel(self) -> None:
-        """Have `steps` end at its next step. May be called from another thread."""
+        """End `steps` at its next step. May be called from another thread."""
         self.cancelled = True
 
     def steps(self) -> Iterator[Cleaned | None]:
-        """Do it, a step at a time.
+        """Run the pass, a step at a time.
 
         Yields:
-            A finished segment, which is to be put in place before the next step; None between steps.
+            A finished segment, which the caller puts in place before the next step; None between steps.
 
         Raises:
-            Corrupt: a batch or an index is not what was written. What was put in place before is right.
-            Unavailable: the disk failed. Nothing of the segment under way is seen.
+            Corrupt: a batch or an index is not what was written. Segments that were put in place before are right.
+            Unavailable: the disk failed. The files of the unfinished segment are removed, now or by recovery.
             FileNotFoundError: a segment was deleted meanwhile.
         """
         try:
@@ -262,7 +262,7 @@ class Compaction:
 
 
 class Cleaning:
-    """What a partition knows of its compaction: how far it has come, and what is under way.
+    """The compaction of one partition: how far it has come, and which pass is under way.
 
     Args:
         disk: where the partition lies.
@@ -270,7 +270,7 @@ class Cleaning:
         open_files: of its segments.
 
     Attributes:
-        first_dirty_offset: from where on nothing has been compacted.
+        first_dirty_offset: from which on nothing has been compacted.
     """
 
     def __init__(self, disk: Disk, directory: Path, open_files: OpenFiles) -> None:
@@ -291,7 +291,7 @@ class Cleaning:
         now_ms: int,
         key_count_max: int,
     ) -> Compaction | None:
-        """A pass, if the topic is to be compacted and there is enough to do; None if not."""
+        """Make a pass, if the topic is to be compacted and there is enough to do; None if not."""
         if "compact" not in config.cleanup_policy or config.order != "offset":
             return None
         sealed = [segment for segment in segments if segment.durable]
@@ -317,10 +317,11 @@ class Cleaning:
         """Put a finished segment in the place of those that it was made of.
 
         Returns:
-            The segments then; the same ones if it would change nothing; None if others stand there by now.
+            The segments then; the same ones if the finished segment changes nothing; None if the segments in its place
+            have changed meanwhile.
 
         Raises:
-            Unavailable: the disk failed. Whether it is in place is known after a restart.
+            Unavailable: the disk failed. Only a restart shows whether the segment is in place.
         """
         base_offset, count = cleaned.replaced[0], len(cleaned.replaced)
         place = segments.place_of(base_offset)
@@ -341,17 +342,17 @@ class Cleaning:
         return segments.replaced(place, count, fresh)
 
     def over(self, work: Compaction) -> None:
-        """A pass is over."""
+        """Note that a pass is over."""
         self.first_dirty_offset = max(self.first_dirty_offset, work.end_offset)
         self._under_way = {}
 
     def cut(self, end_offset: int) -> None:
-        """The log ends here now."""
+        """Note that the log was cut, and ends here."""
         self.first_dirty_offset = min(self.first_dirty_offset, end_offset)
 
 
 class _Writer:
-    """Writes what stays into a segment, some at a time."""
+    """Writes the batches that stay into a segment, in writes of about WRITE_SIZE."""
 
     def __init__(self, segment: Segment, index_interval: int) -> None:
         self.segment = segment
@@ -363,7 +364,7 @@ class _Writer:
         self._next_offset = segment.base_offset
 
     def write(self, header: BatchHeader, batch: Buffer, kept: Kept) -> None:
-        """Write what stays of a batch."""
+        """Write the part of a batch that stays."""
         self._leader_epoch = header.leader_epoch
         self.changed = self.changed or kept.batch is not batch
         if kept.batch is None:
@@ -388,7 +389,7 @@ class _Writer:
         self._waiting_size = 0
 
     def finish(self, end_offset: int) -> None:
-        """Take up the offsets to the end, so that the segment ends where the next one begins."""
+        """Fill the offsets up to the end, so that the segment ends where the next one begins."""
         if self._next_offset < end_offset:
             self._waiting.append(filler(self._next_offset, end_offset, self._leader_epoch))
         self._flush()

@@ -1,16 +1,16 @@
-"""What compaction keeps of a log: the latest record of each key, and what readers and producers still need.
+"""Decides what compaction keeps of a log: the latest record of each key, and what readers and producers still need.
 
-A pass has two walks. The first goes over what was added since the last pass and notes the latest offset of each key;
-what was aborted does not count, so it never hides what was committed. The second goes over the log from its beginning
+A pass has two walks. The first walk reads the records since the last pass and notes the latest offset of each key.
+Aborted records do not count, so that they never hide committed ones. The second walk reads the log from its beginning
 and leaves out
 
 - the records of aborted transactions, and every record whose key has a later one;
 - a tombstone that is the latest of its key, once its delete horizon has passed;
-- a marker in whose transaction the walk met no batch, once its delete horizon has passed. A walk that first finds it so
-  sets the horizon: readers that are on the way get the time to see it.
+- a marker in whose transaction the walk met no batch, once its delete horizon has passed. The first walk that finds such
+  a marker sets the horizon, so that current readers have the time to read it.
 
-A producer's last batch stays, if without records: it holds the sequence that comes next. The marker that is all that
-is known of a producer's epoch stays, too. Offsets never change.
+A producer's last batch stays, if without records, because it has the last sequence. A marker stays, too, if only it has
+the epoch of a producer. Offsets never change.
 
 Source: Kafka's log cleaner, KIP-534; docs/formats.md, "Compacted segments".
 """

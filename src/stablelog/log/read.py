@@ -1,11 +1,11 @@
-"""What a reader gets, and what it must leave out.
+"""Reads batches by offset, with the aborted transactions in them, and looks up records by time.
 
-A read hands out whole batches as they stand in the mapped file: nothing is decoded or copied. What it says of
-aborted transactions concerns exactly those batches. To say more would do harm: clients take one transaction of the
-list for each abort marker that they see.
+A read returns whole batches as slices of the mapped file: it decodes and copies nothing. It lists the aborted
+transactions of exactly these batches. A longer list would do harm: a client takes one transaction off the list for each
+abort marker that it reads.
 
-A lookup by time goes in steps, because it may have to read the headers of many batches. Between two steps the log may
-change in any way that keeps its offsets.
+A lookup by time goes in steps, because it may read the headers of many batches. Between two steps the log may change in
+any way that keeps its offsets.
 
 Source: KIP-98; the abort index.
 """

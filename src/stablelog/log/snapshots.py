@@ -1,11 +1,10 @@
-"""Producer state on disk, so that recovery replays only what came after.
+"""Snapshots of the producer state, so that recovery replays only the log behind them.
 
-Two files stand for one offset S and hold what was known when the log ended there. `<S>.snapshot` is Kafka's: it
-keeps one batch of each producer. `<S>.producers` is ours: all five, when each last wrote by the broker's clock,
-and how far the segment that S lies in had come. We read ours, and Kafka's where there is no other.
+A snapshot of offset S holds the producer state when the log ended at S, in two files. `<S>.snapshot` is Kafka's, with
+one batch of each producer. `<S>.producers` is stablelog's own: all five batches, when each producer last wrote by the
+broker's clock, and the progress of the segment in which S lies. Recovery reads Kafka's file only without the other one.
 
-A snapshot is a copy of the packed table, which is taken in milliseconds on the event loop. Its files are encoded
-piece by piece while they are written, in any thread.
+The event loop copies the packed table in milliseconds. Any thread then encodes the files piece by piece and writes them.
 
 Format: docs/formats.md, "Producer snapshot", "Producers".
 """
@@ -53,7 +52,7 @@ PIECE_BLOCKS = 256  # of up to 32 producers: a piece of a file that is written h
 
 
 class FoundSnapshots(NamedTuple):
-    """What recovery has found of snapshots.
+    """The snapshots that recovery has found.
 
     Attributes:
         offsets: of those in the directory.
@@ -71,8 +70,8 @@ class FoundSnapshots(NamedTuple):
 class Snapshots:
     """The snapshots of one partition: when the next one is due, and which of them stay.
 
-    One stands at the beginning of each segment, and stays as long as that does: when the segments before it are deleted,
-    nothing else knows of the transactions that began in them. The others save recovery from reading.
+    The snapshot at the beginning of a segment stays as long as the segment: when earlier segments are deleted, only it
+    has the transactions that began in them. The others shorten recovery.
 
     Args:
         disk: where the partition lies.
@@ -91,13 +90,13 @@ class Snapshots:
         self._holds_producers = False  # the newest one
 
     def opened(self, found: FoundSnapshots) -> None:
-        """Take note of what recovery has found."""
+        """Note what recovery has found."""
         self._offsets, self._whole = set(found.offsets), set(found.whole)
         self._replayed_size, self._holds_producers = found.replayed_size, found.holds_producers
         self.put_off()
 
     def appended(self, size: int) -> None:
-        """So many bytes were appended to the log."""
+        """Note that bytes were appended to the log."""
         self._appended_size += size
         self._replayed_size += size
 
@@ -119,7 +118,7 @@ class Snapshots:
         return self._appended_size >= max(size_min, SHARE * self._size)
 
     def put_off(self) -> None:
-        """The next one is due when as much has been appended as after one that was taken now."""
+        """Count the bytes to the next snapshot from now on, as if one was taken."""
         self._appended_size = 0
 
     def take(self, producers: Producers, progress: Summary) -> dict[Path, Content]:
@@ -146,27 +145,27 @@ class Snapshots:
         }
 
     def remove(self, offset: int) -> None:
-        """Remove the one of this offset."""
+        """Remove the snapshot of an offset."""
         self._offsets.discard(offset)
         self._whole.discard(offset)
         self._disk.remove(self._directory / f"{offset:020d}.snapshot")
         self._disk.remove(self._directory / f"{offset:020d}.producers")
 
     def remove_older(self, durable_end_offset: int) -> None:
-        """Remove snapshots within a segment that newer, durable ones replace; one that cannot go is tried again."""
+        """Remove snapshots within a segment that newer, durable ones replace. What fails is tried again later."""
         with contextlib.suppress(DiskError):
             while len(self._within) > KEPT_COUNT and self._within[KEPT_COUNT] <= durable_end_offset:
                 self.remove(self._within[0])
                 self._within.popleft()
 
     def keep_newest(self, end_offset: int, bases: Iterable[int]) -> None:
-        """Where one stands at the log's end, remove all others but those at the beginnings of segments."""
+        """If there is a snapshot at the log's end, remove all others but those at the beginnings of segments."""
         if end_offset in self._whole:
             for offset in sorted(self._offsets - {end_offset, *bases}):
                 self.remove(offset)
 
     def forget_past(self, end_offset: int) -> None:
-        """Remove those of offsets past `end_offset`: they will be those of other records."""
+        """Remove snapshots past `end_offset`: other records will get their offsets."""
         for name in self._disk.list_dir(self._directory):
             if is_snapshot(name) and offset_of(name) > end_offset:
                 self._disk.remove(self._directory / name)
