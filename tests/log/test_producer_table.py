@@ -299,17 +299,22 @@ def test_producers_that_have_written_are_packed_when_they_are_idle():
     assert size / 5_000 <= IDLE_SIZE_MAX
 
 
-def test_producers_that_have_written_within_a_minute_are_not_packed():
+def test_producers_that_have_written_within_a_minute_are_not_packed(monkeypatch):
     """A producer at work is not packed and unpacked with each batch."""
     log = Log(producer_id_expiration_ms=10**9)
     begun = log.now_ms
     for producer_id in (1, 2, 3):
         log.append(producer_id, transactional=False)
         log.now_ms += 1
-    recent = log.partition.producer_state._recent
+    unpacked, get = set(), ProducerTable.get
+    monkeypatch.setattr(ProducerTable, "get", lambda table, one: unpacked.add(one) or get(table, one))
     for later_ms, left in ((0, [1, 2, 3]), (60_000, [1, 2, 3]), (60_001, [2, 3]), (60_003, [])):
         assert sum(log.partition.expire_producers(begun + later_ms)) == 0
-        assert sorted(recent) == left
+        unpacked.clear()
+        for one in (1, 2, 3):
+            given = header(one, 0, 1, 1, transactional=False, timestamp_ms=log.now_ms)
+            log.partition.producer_state.check_epoch(given)
+        assert sorted({1, 2, 3} - unpacked) == left
     assert len(list(log.partition.producers())) == 3
 
 
