@@ -240,6 +240,23 @@ def test_a_plain_batch_within_an_open_transaction_is_refused():
     assert refused(log.append, 1, transactional=False) is ErrorCode.invalid_txn_state
 
 
+def test_a_batch_gets_its_offset_after_the_check_of_its_transaction():
+    """The check may end another transaction, whose marker goes to the same log."""
+    log = Log().write("P2")
+    batch = encode_batch(
+        [Record(0, log.now_ms, None, b"x")],
+        producer_id=1,
+        producer_epoch=0,
+        base_sequence=0,
+        transactional=True,
+    )
+    appended = log.partition.append(
+        batch, now_ms=log.now_ms, transaction_check=lambda _header: log.end(2, commit=True)
+    )
+    assert (appended.first_offset, log.partition.end_offset) == (2, 3)
+    assert [txn.first_offset for txn in log.partition.open_transactions()] == [2]
+
+
 def test_the_coordinators_word_is_asked_for_with_every_batch_but_a_duplicate():
     log = Log()
     asked = []

@@ -1,11 +1,12 @@
-"""Plans appends: checks a batch, or markers, and makes the bytes that are to be written. Nothing changes here.
+"""Plans appends: checks a batch, or markers, and makes the bytes that are to be written.
 
-`log.writer` writes a plan and notes it.
+A plan changes nothing in the log; `log.writer` writes it and notes it. The producer state only remembers a batch that
+verification refused.
 
 Source: Kafka's leader-side rules for client batches (KIP-98); docs/protocol.md, "Produce".
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from crc32c import crc32c
@@ -136,6 +137,9 @@ def with_append_time(batch: Buffer, now_ms: int) -> bytes:
     return bytes(stamped)
 
 
+TransactionCheck = Callable[[BatchHeader], None]
+
+
 class PlannedBatch(NamedTuple):
     """A batch as it will stand in the log.
 
@@ -175,6 +179,7 @@ def plan_append(
     log: PlannedLog,
     now_ms: int,
     *,
+    transaction_check: TransactionCheck | None = None,
     require_first_sequence_zero: bool = False,
     are_keys_checked: bool = False,
 ) -> PlannedBatch | Appended:
@@ -185,6 +190,8 @@ def plan_append(
         origin: who appends: a client may do less than a coordinator.
         log: to which the batch is appended.
         now_ms: the broker's clock.
+        transaction_check: asked about a client's transactional batch that is not a duplicate; raises Refused. It comes
+            before the batch gets its offset, because it may write to the same log.
         require_first_sequence_zero: whether a producer that is not known here has to begin with sequence 0.
         are_keys_checked: whether `check_keys` has accepted the batch.
 
@@ -192,7 +199,7 @@ def plan_append(
         What is to be written; where the original is, if the batch repeats one.
 
     Raises:
-        Refused: the batch is not valid, out of order, or from an old epoch.
+        Refused: the batch is not valid, out of order, from an old epoch, or not in its transaction.
         Corrupt: the bytes are no batch, or not those of its CRC.
     """
     config, producers = log.config, log.producer_state
@@ -212,6 +219,12 @@ def plan_append(
         if kept is not None:
             time_ms = kept.timestamp_ms if config.is_log_append_time else -1
             return Appended(kept.first_offset, kept.last_offset, time_ms, log.start_offset, duplicate=True)
+        if transaction_check is not None and header.is_transactional:
+            try:
+                transaction_check(header)
+            except Refused:
+                producers.batch_refused(header)
+                raise
     if config.is_log_append_time:
         batch = with_append_time(batch, now_ms)
         header = read_header(batch)

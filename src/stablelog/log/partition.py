@@ -10,13 +10,12 @@ Invariants, at every return:
 Format: docs/formats.md.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from stablelog.batch.header import BatchHeader
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import OffsetOutOfRange, Refused
-from stablelog.log.append import fitting, plan_append, plan_markers, plan_replicated
+from stablelog.log.append import TransactionCheck, fitting, plan_append, plan_markers, plan_replicated
 from stablelog.log.epoch_check import epoch_at
 from stablelog.log.listing import Listing
 from stablelog.log.log_start import LOG_START_FILE, encode_log_start
@@ -50,8 +49,6 @@ __all__ = [
     "Slice",
     "SyncWork",
 ]
-
-TransactionCheck = Callable[[BatchHeader], None]
 
 
 class Partition(PrunableLog):
@@ -207,21 +204,15 @@ class Partition(PrunableLog):
             origin,
             self,
             now_ms,
+            transaction_check=transaction_check,
             require_first_sequence_zero=require_first_sequence_zero,
             are_keys_checked=are_keys_checked,
         )
         if isinstance(plan, Appended):
             return plan
-        header = plan.header
-        if transaction_check is not None and origin is Origin.CLIENT and header.is_transactional:
-            try:
-                transaction_check(header)
-            except Refused:
-                self.log.producers.batch_refused(header)
-                raise
         self.log.write((plan,), self.config, now_ms)
         time_ms = now_ms if self.config.is_log_append_time else -1
-        return Appended(header.base_offset, header.last_offset, time_ms, self.start_offset)
+        return Appended(plan.header.base_offset, plan.header.last_offset, time_ms, self.start_offset)
 
     def _append_replicated(self, batches: Buffer, now_ms: int) -> Appended:
         """Append batches of another log, with their offsets and epochs. The same markers give the same index."""
