@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stablelog.spark.offsets import CutPoint, StreamOffsets, parse_assign, parse_indexes, parse_offsets
+from stablelog.spark.offsets import CutPoint, StreamOffsets, parse_assign, parse_indexes, parse_numbers
 
 places = st.dictionaries(
     st.tuples(st.text("abc.-_", min_size=1), st.integers(0, 100)), st.integers(0, 2**62), max_size=20
@@ -33,12 +33,12 @@ def test_the_cut_of_offsets_stands_beside_them():
     assert list(text) == ["#cut", "#topics", "orders"]
     assert text["#cut"] == {"commitSequence": 42, "group": "payments"}
     assert StreamOffsets.from_json(text) == offsets
-    assert parse_offsets(json.dumps(text)) == {"orders": {0: 23}}
+    assert parse_numbers(json.dumps(text), least=0) == {("orders", 0): 23}
 
 
 def test_what_a_stream_reports_can_be_given_as_an_option():
     reported = StreamOffsets({("orders", 0): 23}, {"orders": "ab"}).to_json()
-    assert parse_offsets(json.dumps(reported)) == {"orders": {0: 23}}
+    assert parse_numbers(json.dumps(reported), least=0) == {("orders", 0): 23}
 
 
 def test_assigned_partitions():

@@ -46,10 +46,10 @@ def test_options_that_change_nothing_here_are_taken():
 @pytest.mark.parametrize(
     ("given", "found"),
     [
-        ({"startingOffsets": '{"x": {"0": 3, "1": -2}}'}, Bound("offsets", {"x": {0: 3, 1: -2}})),
-        ({"startingOffsets": '{"#topics": {"x": "ab"}, "x": {"0": 3}}'}, Bound("offsets", {"x": {0: 3}})),
+        ({"startingOffsets": '{"x": {"0": 3, "1": -2}}'}, Bound("offsets", {("x", 0): 3, ("x", 1): -2})),
+        ({"startingOffsets": '{"#topics": {"x": "ab"}, "x": {"0": 3}}'}, Bound("offsets", {("x", 0): 3})),
         ({"startingTimestamp": "17"}, Bound("timestamp", timestamp_ms=17)),
-        ({"startingOffsetsByTimestamp": '{"x": {"0": 17}}'}, Bound("timestamps", {"x": {0: 17}})),
+        ({"startingOffsetsByTimestamp": '{"x": {"0": 17}}'}, Bound("timestamps", {("x", 0): 17})),
         ({"cut": "true", "startingCut": "17"}, Bound("cut", commit_sequence=17)),
     ],
 )
@@ -104,12 +104,12 @@ def test_durations_have_units(text, time_ms):
         ),
         ({**READ, "includeCommits": "true", "isolation": "read_uncommitted"}, "includeCommits and isolation"),
         ({**READ, "startingOffsets": "sooner"}, "startingOffsets='sooner' is not valid: earliest, latest"),
-        ({**READ, "startingOffsets": '{"x": {"0": -3}}'}, "x-0 at -3"),
+        ({**READ, "startingOffsets": '{"x": {"0": -3}}'}, "-3 is less than -2"),
         ({**READ, "startingOffsets": '{"x": {"0": 2.5}}'}, r"2\.5 is no whole number"),
         ({**READ, "startingOffsets": '{"x": {"0": true}}'}, "True is no whole number"),
-        ({**READ, "startingOffsets": f'{{"x": {{"0": {2**63}}}}}'}, "more than 64 bits"),
+        ({**READ, "startingOffsets": f'{{"x": {{"0": {2**63}}}}}'}, f"is more than {2**63 - 1}"),
         ({**READ, "startingOffsets": '{"#topics": {"x": "ab"}}'}, "no partition"),
-        ({**READ, "startingTimestamp": str(2**63)}, "more than 64 bits"),
+        ({**READ, "startingTimestamp": str(2**63)}, f"is more than {2**63 - 1}"),
         ({**READ, "endingOffsets": "earliest"}, "read nothing"),
         ({**READ, "startingOffsetsByTimestampStrategy": "latest"}, "a time to begin at, which is not given"),
         ({**READ, "endingOffsets": '{"x": {"0": -2}}'}, "read nothing"),
@@ -161,7 +161,7 @@ def test_a_write_has_options_of_its_own():
     [
         ({}, "say where to write"),
         ({"bootstrap": "h:1", "subscribe": "x"}, "subscribe is an option of a batch read or a stream's read"),
-        ({"bootstrap": "h:1", "batchBytes": "4g"}, "batchBytes='4g' is not valid: .*more than a request"),
+        ({"bootstrap": "h:1", "batchBytes": "4g"}, "batchBytes='4g' is not valid: .*is more than 104857600"),
         ({"bootstrap": "h:1", "txnAppId": "job"}, "txnAppId and txnVersion go together"),
         ({"bootstrap": "h:1", "txnAppId": "job", "txnVersion": "-1"}, "txnVersion='-1' is not valid"),
         ({"bootstrap": "h:1", "guarantee": "maybe"}, "exactly-once or at-least-once"),
@@ -172,7 +172,7 @@ def test_a_write_has_options_of_its_own():
             {"bootstrap": "h:1", "transactionTimeout": "soon"},
             "transactionTimeout='soon' is not valid: a duration",
         ),
-        ({"bootstrap": "h:1", "transactionTimeout": "600h"}, "more than 24 days"),
+        ({"bootstrap": "h:1", "transactionTimeout": "600h"}, "2160000000 is more than 2147483647"),
     ],
 )
 def test_an_option_of_a_write_that_makes_no_sense_is_refused_by_name(given, message):

@@ -159,46 +159,6 @@ def test_a_history_reads_as_confluent_kafka_reads_it(spark, stablelog_broker, is
     assert count({"bootstrap": bootstrap, "subscribe": topic, "isolation": isolation}) == len(wanted)
 
 
-@pytest.fixture(params=["true", "false"])
-def pushdown(request, spark):
-    """Whether Spark hands its filters over. By default it does not, and refuses a reader that has pushFilters."""
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", request.param)
-    yield request.param == "true"
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-
-
-def test_filters_of_one_frame_do_not_mix(spark, stablelog_broker, numbers, pushdown):
-    frame = read(spark, stablelog_broker, numbers).load()
-    assert frame.where("partition = 1 AND offset >= 80").count() == 20
-    assert frame.count() == COUNT
-    assert frame.where("offset < 5 OR partition = 2").count() == 110
-    one, other = frame.where("partition = 0 AND offset < 10"), frame.where("partition = 1")
-    assert one.union(other).count() == 110
-    assert frame.where("partition IN (0, 2) AND offset IN (3, 99)").count() == 4
-    assert frame.where("topic = 'another' OR offset IS NULL").count() == 0
-
-
-def test_filters_narrow_what_is_planned_for_who_asks_for_it(spark, stablelog_broker, numbers, pushdown):
-    def narrowed(condition):
-        asked = {"filterPushdown": "true", "maxRecordsPerPartition": "50"}
-        frame = read(spark, stablelog_broker, numbers, **asked).load().where(condition)
-        return frame.count(), frame.rdd.getNumPartitions()
-
-    everything = COUNT // 50
-    found = narrowed(f"partition = 1 AND offset >= 80 AND topic = '{numbers}'")
-    assert found == (20, 1 if pushdown else everything)
-    found = narrowed("timestamp >= timestamp_millis(1700000000000 + 240)")
-    assert found == (COUNT - 240, 2 if pushdown else everything)
-    assert narrowed("topic = 'another'")[0] == 0
-
-
-def test_spark_still_takes_the_plan_of_the_last_filter_for_other_queries(spark, stablelog_broker, numbers):
-    # Once this fails, Spark has mended it, and filterPushdown can be on by default.
-    frame = read(spark, stablelog_broker, numbers, filterPushdown="true").load()
-    assert frame.where("partition = 1").count() == 100
-    assert frame.count() == 100
-
-
 def test_a_view_in_sql(spark, stablelog_broker, numbers):
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY VIEW numbers USING stablelog OPTIONS "

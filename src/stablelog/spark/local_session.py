@@ -37,7 +37,6 @@ SETTINGS = {
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     # Spark's default manager calls `readlink` when it renames on a local disk: 16 processes in each micro-batch.
     "spark.sql.streaming.checkpointFileManagerClass": f"{CHECKPOINTS}.FileSystemBasedCheckpointFileManager",
-    "spark.sql.python.filterPushdown.enabled": "true",
     # Each micro-batch opens a state store for each shuffle partition. Spark's default of 200 takes a small machine
     # seconds.
     "spark.sql.shuffle.partitions": str(min(8, os.cpu_count() or 1)),

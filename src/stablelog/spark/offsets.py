@@ -7,7 +7,7 @@ Spark compares offsets as strings, so everything is sorted: equal offsets give e
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -31,17 +31,9 @@ class Bound:
     """
 
     kind: str
-    by_partition: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
     timestamp_ms: int = 0
     commit_sequence: int = 0
-
-    def places(self) -> set[TopicPartition]:
-        """The partitions that are named."""
-        return {(topic, index) for topic, indexes in self.by_partition.items() for index in indexes}
-
-    def of(self, place: TopicPartition) -> int | None:
-        """The offset or time of a partition; None if it is not named."""
-        return self.by_partition.get(place[0], {}).get(place[1])
 
 
 class CutPoint(NamedTuple):
@@ -92,29 +84,23 @@ class StreamOffsets:
         )
 
 
-def parse_offsets(text: str) -> dict[str, dict[int, int]]:
-    """Offsets by topic and partition. What a stream reported of its progress is taken too.
+def parse_numbers(text: str, least: int) -> dict[TopicPartition, int]:
+    """The numbers of `{"topic": {"0": 23}}`, each `least` or more. The offsets that a stream reports are accepted, too.
 
     Raises:
-        ValueError: it is not that.
+        ValueError: the text has another form, or names no partition.
     """
-    found = _by_partition(text)
-    for topic, offsets in found.items():
-        for index, offset in offsets.items():
-            if offset < EARLIEST:
-                raise ValueError(f"{topic}-{index} at {offset}")
-    return found
-
-
-def parse_timestamps(text: str) -> dict[str, dict[int, int]]:
-    """Times in ms by topic and partition.
-
-    Raises:
-        ValueError: it is not that.
-    """
-    found = _by_partition(text)
-    if any(time < 0 for times in found.values() for time in times.values()):
-        raise ValueError("a time before 1970")
+    value = json.loads(text)
+    if not isinstance(value, dict) or not value:
+        raise ValueError("not a JSON object of topics")
+    found = {
+        (topic, whole_number(index)): whole_number(number, least)
+        for topic, numbers in value.items()
+        if topic not in (TOPIC_IDS, CUT)
+        for index, number in numbers.items()
+    }
+    if not found:
+        raise ValueError("no partition")
     return found
 
 
@@ -122,22 +108,22 @@ def parse_assign(text: str) -> tuple[TopicPartition, ...]:
     """The partitions of `{"topic": [0, 1]}`.
 
     Raises:
-        ValueError: it is not that, or there is none.
+        ValueError: the text has another form, or names no partition.
     """
     value = json.loads(text)
     if not all(isinstance(indexes, list) for indexes in value.values()):
         raise ValueError("partitions are a list of numbers")
-    places = tuple(sorted({(topic, _index(index)) for topic, indexes in value.items() for index in indexes}))
+    places = {(topic, whole_number(index)) for topic, indexes in value.items() for index in indexes}
     if not places:
         raise ValueError("no partition")
-    return places
+    return tuple(sorted(places))
 
 
 def parse_indexes(text: str) -> frozenset[int]:
     """The numbers of `0,3,5-7`.
 
     Raises:
-        ValueError: it is not that.
+        ValueError: the text has another form.
     """
     found: set[int] = set()
     for part in text.split(","):
@@ -149,40 +135,25 @@ def parse_indexes(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def by_topic(offsets: Iterable[tuple[TopicPartition, int]]) -> dict[str, dict[int, int]]:
+def by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[int, int]]:
     """Offsets of partitions, by topic."""
     found: dict[str, dict[int, int]] = {}
-    for (topic, index), offset in sorted(offsets):
+    for (topic, index), offset in sorted(offsets.items()):
         found.setdefault(topic, {})[index] = offset
     return found
 
 
-def _by_partition(text: str) -> dict[str, dict[int, int]]:
-    value = json.loads(text)
-    if not isinstance(value, dict) or not value:
-        raise ValueError("not a JSON object of topics")
-    found = {
-        topic: {_index(index): _number(number) for index, number in indexes.items()}
-        for topic, indexes in value.items()
-        if topic not in (TOPIC_IDS, CUT)
-    }
-    if not any(found.values()):
-        raise ValueError("no partition")
-    return found
+def whole_number(value: object, least: int = 0, most: int = NUMBER_MAX) -> int:
+    """A whole number, as JSON or text has it. A fraction is not rounded.
 
-
-def _number(value: object) -> int:
-    """A number as JSON has it, or as text: nothing is rounded."""
+    Raises:
+        ValueError: the value is not a whole number, or is out of range.
+    """
     if type(value) not in (int, str):
         raise ValueError(f"{value} is no whole number")
     number = int(str(value))
-    if number > NUMBER_MAX:
-        raise ValueError(f"{number} has more than 64 bits")
+    if number < least:
+        raise ValueError(f"{number} is less than {least}")
+    if number > most:
+        raise ValueError(f"{number} is more than {most}")
     return number
-
-
-def _index(value: object) -> int:
-    index = int(str(value))
-    if index < 0:
-        raise ValueError(f"partition {index}")
-    return index

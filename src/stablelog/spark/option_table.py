@@ -5,16 +5,18 @@ format; `txnAppId` and `txnVersion` are Delta's.
 """
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from stablelog.settings import Kind, boolean, choice
 from stablelog.spark.offsets import (
+    EARLIEST,
     NUMBER_MAX,
     Bound,
     parse_assign,
     parse_indexes,
-    parse_offsets,
-    parse_timestamps,
+    parse_numbers,
+    whole_number,
 )
 
 BATCH, STREAM, WRITE = "batch", "stream", "write"
@@ -22,9 +24,11 @@ READ = f"{BATCH}, {STREAM}"
 ANY = f"{READ}, {WRITE}"
 BATCH_SIZE_MAX = 100 << 20  # Kafka's default of socket.request.max.bytes
 DURATION_MS_MAX = 2**31 - 1  # Kafka's messages have 32 bits for a timeout
-_DURATION = re.compile(r"(\d+)(ms|s|m|h|)")
-_UNITS_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
-_SIZES = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_UNITLESS = {"": 1}
+_DURATIONS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
+_SIZES = {"": 1, "b": 1} | {
+    unit + b: size for unit, size in (("k", 1 << 10), ("m", 1 << 20), ("g", 1 << 30)) for b in ("", "b")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,68 +61,40 @@ def _pattern(text: str) -> str:
     return text
 
 
-def _natural(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError("less than 0")
-    if number > NUMBER_MAX:
-        raise ValueError("more than 64 bits")
-    return number
+def _number(least: int, most: int = NUMBER_MAX, units: Mapping[str, int] = _UNITLESS) -> Callable[[str], int]:
+    """Make a parser of whole numbers in this range, each with one of the units behind it."""
 
+    def parse(text: str) -> int:
+        match = re.fullmatch(r"(-?\d+)\s*([a-z]*)", text.lower())
+        if match is None or match[2] not in units:
+            raise ValueError
+        return whole_number(int(match[1]) * units[match[2]], least, most)
 
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError("less than 1")
-    return number
-
-
-def _size(text: str) -> int:
-    lowered = text.lower().removesuffix("b")
-    unit = _SIZES.get(lowered[-1:], 1)
-    return _count(lowered[:-1].strip() if unit > 1 else lowered) * unit
-
-
-def _batch_size(text: str) -> int:
-    size = _size(text)
-    if size > BATCH_SIZE_MAX:
-        raise ValueError("more than a request can hold, which is 100m")
-    return size
-
-
-def _duration(text: str) -> int:
-    """Parse a duration in milliseconds."""
-    found = _DURATION.fullmatch(text.lower().replace(" ", ""))
-    if found is None:
-        raise ValueError
-    duration_ms = _count(found[1]) * _UNITS_MS[found[2]]
-    if duration_ms > DURATION_MS_MAX:
-        raise ValueError("more than 24 days")
-    return duration_ms
+    return parse
 
 
 def _starting(text: str) -> Bound:
     lowered = text.lower()
-    return Bound(lowered) if lowered in ("earliest", "latest") else Bound("offsets", parse_offsets(text))
+    return Bound(lowered) if lowered in ("earliest", "latest") else Bound("offsets", parse_numbers(text, EARLIEST))
 
 
 def _ending(text: str) -> Bound:
     bound = _starting(text)
-    if bound.kind == "earliest" or any(-2 in offsets.values() for offsets in bound.by_partition.values()):
+    if bound.kind == "earliest" or EARLIEST in bound.by_partition.values():
         raise ValueError("earliest would read nothing")
     return bound
 
 
 def _cut(text: str) -> Bound:
-    return Bound("cut", commit_sequence=_natural(text))
+    return Bound("cut", commit_sequence=_number(0)(text))
 
 
 def _time(text: str) -> Bound:
-    return Bound("timestamp", timestamp_ms=_natural(text))
+    return Bound("timestamp", timestamp_ms=_number(0)(text))
 
 
 def _times(text: str) -> Bound:
-    return Bound("timestamps", by_partition=parse_timestamps(text))
+    return Bound("timestamps", by_partition=parse_numbers(text, 0))
 
 
 def _word(*words: str) -> Kind:
@@ -128,9 +104,9 @@ def _word(*words: str) -> Kind:
 
 
 TEXT = Kind(str, "text")
-COUNT = Kind(_count, "1 and more")
-SIZE = Kind(_size, "bytes; with k, m or g")
-DURATION = Kind(_duration, "a duration: 500ms, 10s, 15m, 1h")
+COUNT = Kind(_number(1), "1 and more")
+SIZE = Kind(_number(1, units=_SIZES), "bytes; with k, m or g")
+DURATION = Kind(_number(1, DURATION_MS_MAX, _DURATIONS), "a duration: 500ms, 10s, 15m, 1h")
 ISOLATION = _word("read_committed", "read_uncommitted")
 CODEC = _word("none", "gzip", "snappy", "lz4", "zstd")
 TIME = Kind(_time, "milliseconds since 1970")
@@ -247,12 +223,6 @@ OPTIONS: dict[str, Option] = {
         READ,
         "How many bytes a task reads. By default tasks read less than 128m if cores would be idle otherwise.",
         "up to 128m",
-    ),
-    "filterPushdown": Option(
-        "false",
-        boolean(),
-        BATCH,
-        "Whether filters on topic, partition, offset and time reduce what is read. Switch it on only if every query loads a frame of its own.",
     ),
     "minPartitions": Option(
         "", COUNT, READ, "The least number of tasks. There are fewer if there are fewer records."

@@ -35,7 +35,6 @@ class ReadOptions:
     fail_on_data_loss: bool
     scan: str
     check_crc: bool
-    filter_pushdown: bool
     target_size: int | None
     task_count_min: int | None
     task_offsets_max: int | None
@@ -59,7 +58,7 @@ class WriteOptions:
     transaction_group: str | None
     transaction_timeout_ms: int
     commit_group: str | None
-    source_offsets: dict[str, dict[int, int]] | None
+    source_offsets: dict[TopicPartition, int] | None
     codec: str
     batch_size_max: int
     checkpoint: str | None
@@ -118,7 +117,6 @@ def read_options(given: Mapping[str, str], where: str = READ) -> ReadOptions:
         fail_on_data_loss=values["failOnDataLoss"],
         scan=scan,
         check_crc=values["checkCrc"],
-        filter_pushdown=values["filterPushdown"],
         target_size=values["targetBytesPerTask"],
         task_count_min=values["minPartitions"],
         task_offsets_max=values["maxRecordsPerPartition"],

@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -167,12 +167,3 @@ def _end(cluster: Cluster, child: Child, *, commit: bool) -> None:
     producer = Producer(cluster, child[0])
     producer.resume(child[1], child[2])
     producer.end(commit=commit)
-
-
-def by_partition(offsets: Mapping[str, Mapping[int, int]]) -> dict[TopicPartition, int]:
-    """Offsets that Spark has by topic and index, by topic-partition."""
-    return {
-        (topic, partition): offset
-        for topic, places in offsets.items()
-        for partition, offset in places.items()
-    }

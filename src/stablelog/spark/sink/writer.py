@@ -35,9 +35,10 @@ from pyspark.sql.datasource import (
 
 from stablelog.client import joint
 from stablelog.errors import InvalidConfig, Refused, Unavailable, did_you_mean
+from stablelog.spark.offsets import by_topic
 from stablelog.spark.options import WriteOptions, write_options
 from stablelog.spark.sink.checkpoint import digest_of, local_checkpoint, plan_digest, progress
-from stablelog.spark.sink.ending import abort_parts, by_partition, commit_parts
+from stablelog.spark.sink.ending import abort_parts, commit_parts
 from stablelog.spark.sink.parts import (
     EXACTLY_ONCE,
     Part,
@@ -119,8 +120,8 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[Any]) -> None:
         """Decide the write."""
         given = self._options.source_offsets
-        offsets = None if given is None else lambda: by_partition(given)
-        digest = "" if given is None else digest_of(given)
+        offsets = None if given is None else lambda: given
+        digest = "" if given is None else digest_of(by_topic(given))
         commit_parts(self._options, messages, offsets, digest)
 
     def abort(self, messages: Sequence[Any]) -> None:

@@ -21,12 +21,11 @@ from stablelog.client.responses import Missing
 from stablelog.errors import InvalidConfig
 from stablelog.spark.offsets import StreamOffsets
 from stablelog.spark.options import ReadOptions
-from stablelog.spark.planning import Limits, Piece, Span, plan
+from stablelog.spark.planning import Limits, Piece, plan
 from stablelog.spark.schema import Columns
 from stablelog.spark.source import broker_log, directory_log, extent_reader
 from stablelog.spark.source.cuts import batch_ranges, cluster_of
-from stablelog.spark.source.filters import Hook, Narrowing
-from stablelog.spark.source.resolve import Log, Range, ranges_between, resolve, stream_end, stream_ranges
+from stablelog.spark.source.resolve import Log, ranges_between, resolve, stream_end, stream_ranges
 from stablelog.spark.worker import tune_worker
 from stablelog.types import TopicPartition
 
@@ -143,46 +142,21 @@ class StablelogReader(DataSourceReader):
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
         self._options = options
         self._columns = columns
-        self._narrowing = Narrowing()
-        if options.filter_pushdown:
-            self.pushFilters = Hook(DataSourceReader.pushFilters, self._narrowing.take)  # type: ignore[method-assign, assignment]
 
     def partitions(self) -> list[InputPartition]:
         """The tasks of the read."""
         log = open_log(self._options)
         try:
-            return [TaskPartition(pieces) for pieces in plan(self._spans(log), limits(self._options))]
+            ranges, topic_ids = batch_ranges(self._options, log)
+            check_columns(self._columns, log, topic_ids)
+            spans = log.spans(ranges, topic_ids)
+            return [TaskPartition(pieces) for pieces in plan(spans, limits(self._options))]
         finally:
             log.close()
-
-    def _spans(self, log: Log) -> list[Span]:
-        narrowing = self._narrowing
-        ranges, topic_ids = batch_ranges(self._options, log)
-        check_columns(self._columns, log, topic_ids)
-        kept = []
-        for place, start, end in ranges:
-            start, end = narrowing.cut(start, end)
-            if narrowing.keeps(place) and start < end:
-                kept.append(Range(place, start, end))
-        if narrowing.timestamp_min_ms is not None and kept:
-            firsts = log.at_times({wanted.place: narrowing.timestamp_min_ms for wanted in kept})
-            found = []
-            for place, start, end in kept:
-                first = firsts[place]
-                if first is not None and first < end:
-                    found.append(Range(place, max(start, first), end))
-            kept = found
-        return list(log.spans(kept, topic_ids))
 
     def read(self, partition: Any) -> Iterator[Any]:
         """The records of a task."""
         return read_task(self._options, self._columns, partition)
-
-    def __getstate__(self) -> Any:
-        return self._options, self._columns
-
-    def __setstate__(self, state: Any) -> None:
-        self._options, self._columns = state
 
 
 class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -161,11 +161,10 @@ def resolve(
         return _at_times(options, log_, dict.fromkeys(earliest, bound.timestamp_ms), option, latest)
     _check_places(option, bound, set(earliest))
     if bound.kind == "timestamps":
-        times = {place: bound.by_partition[place[0]][place[1]] for place in earliest}
-        return _at_times(options, log_, times, option, latest)
+        return _at_times(options, log_, bound.by_partition, option, latest)
     found = {}
     for place, first in earliest.items():
-        wanted = bound.by_partition[place[0]][place[1]]
+        wanted = bound.by_partition[place]
         if wanted == EARLIEST:
             wanted = first
         elif wanted == LATEST:
@@ -181,7 +180,7 @@ def resolve(
 
 
 def _check_places(option: str, bound: Bound, places: set[TopicPartition]) -> None:
-    named = bound.places()
+    named = set(bound.by_partition)
     if named - places:
         raise InvalidConfig(f"{option} names {names(named - places)}, which is not read")
     if places - named:
