@@ -20,6 +20,7 @@ from bench.report import Section, Wanted
 from stablelog.batch.header import Codec
 from stablelog.batch.records import Record, encode_batch
 from stablelog.batch.stamping import stamp
+from stablelog.spark.columns.builder import ColumnBuilder
 from stablelog.spark.columns.decoder import Decoder
 from stablelog.spark.columns.encoder import Encoder
 
@@ -33,9 +34,10 @@ import time; began = time.process_time()
 import pyarrow
 from stablelog.batch.records import Record, encode_batch
 there = time.process_time()
+from stablelog.spark.columns.builder import ColumnBuilder
 from stablelog.spark.columns.decoder import Decoder
-decoder = Decoder("t", 0, ["value"])
-list(decoder.feed(encode_batch([Record(0, 0, b"k", b"v")]), 0, 1)), next(decoder.flush())
+builder = ColumnBuilder(["value"])
+list(Decoder("t", 0, builder).feed(encode_batch([Record(0, 0, b"k", b"v")]), 0, 1)), next(builder.take())
 print(time.process_time() - there)
 """
 
@@ -112,10 +114,11 @@ def decode(
     log: bytes, rows: int, columns: tuple[str, ...], aborted: bool = False, check_crc: bool = True
 ) -> None:
     """Decode a log, as a task does."""
-    decoder = Decoder("events", 0, columns, check_crc=check_crc)
+    builder = ColumnBuilder(columns)
+    decoder = Decoder("events", 0, builder, check_crc=check_crc)
     listed = [(666, 0)] if aborted else []
     found = sum(batch.num_rows for batch in decoder.feed(log, 0, 1 << 60, listed))
-    assert found + sum(batch.num_rows for batch in decoder.flush()) == rows
+    assert found + sum(batch.num_rows for batch in builder.take()) == rows
 
 
 def encode(batch: pa.RecordBatch, codec: str, times: int) -> None:

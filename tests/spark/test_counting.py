@@ -10,7 +10,6 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 import stablelog
 from stablelog.log.partition import Isolation
-from stablelog.spark.columns.arrow_schema import arrow_schema
 from stablelog.spark.columns.builder import ColumnBuilder
 from stablelog.spark.columns.decoder import Decoder
 from stablelog.spark.option_table import BATCH
@@ -43,8 +42,8 @@ def offsets_read(files: PartitionFiles, start: int, end: int, isolation: str) ->
     if start == end:
         return []
     options = read_options({"path": str(files.directory.parent), "isolation": isolation}, BATCH)
-    builder = ColumnBuilder(arrow_schema(["offset"]))
-    decoder = Decoder("t", 0, isolation=isolation, builder=builder)
+    builder = ColumnBuilder(["offset"])
+    decoder = Decoder("t", 0, builder, isolation=isolation)
     batches = [*read(options, None, files.span(start, end).piece(), decoder), *builder.take()]
     return [offset for batch in batches for offset in batch.column(0).to_pylist()]
 

@@ -5,6 +5,7 @@ Segment files are counted by `source.counting`; for a broker, the headers of fet
 
 from collections.abc import Mapping
 
+from stablelog.batch.aborted import AbortedFilter
 from stablelog.errors import Unavailable
 from stablelog.spark.option_table import BATCH
 from stablelog.spark.options import read_options
@@ -63,15 +64,13 @@ def _broker_of(log: Log) -> BrokerLog:
 
 def _fetched_count(broker: BrokerLog, wanted: Range, isolation: str) -> int:
     total = 0
-    open_aborted: set[int] = set()
+    aborted = AbortedFilter()
     for fetched, headers in answers(broker.cluster, wanted, isolation):
-        ahead = sorted((first, producer) for producer, first in fetched.aborted)
+        aborted.add(fetched.aborted, wanted.start)
         for position, header in headers:
-            while ahead and ahead[0][0] <= header.last_offset:
-                open_aborted.add(ahead.pop(0)[1])
             if header.is_control:
-                open_aborted.discard(header.producer_id)
-            elif not (header.is_transactional and header.producer_id in open_aborted):
+                aborted.pass_control(fetched.records, position, header.producer_id, header.last_offset)
+            elif not (header.is_transactional and aborted.drops(header.producer_id, header.last_offset)):
                 batch = fetched.records[position : position + header.size]
                 total += records_inside(header, batch, wanted.start, wanted.end)
     return total

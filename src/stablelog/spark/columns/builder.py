@@ -5,7 +5,7 @@ fill one builder, one after the other, so that many small partitions make few ba
 rows and `bytes_max` bytes of keys, values and headers, or one record if that is larger.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stablelog.spark.columns.arrow_schema import HEADER_TYPE, TYPES, checked_schema
 from stablelog.spark.kernels import decode as k
 
 ROWS_MAX = 50_000
@@ -21,19 +20,23 @@ BYTES_MAX = 8 << 20
 BYTES_LIMIT = 1 << 30  # Bytes. Offsets in an Arrow binary column have 32 bits.
 
 
-@lru_cache(maxsize=64)
-def _topic_column(topic: str, count: int) -> pa.Array:
-    """A column with the topic's name `count` times. It is kept for all batches of the topic."""
-    name = topic.encode()
-    offsets = pa.py_buffer(np.arange(count + 1, dtype=np.int32) * np.int32(len(name)))
-    return pa.Array.from_buffers(
-        pa.string(), count, [None, offsets, pa.py_buffer(name * count)], null_count=0
-    )
+HEADER_TYPE = pa.struct([("key", pa.string()), ("value", pa.binary())])
+TYPES = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "headers": pa.list_(pa.field("element", HEADER_TYPE)),
+}
 
 
 @lru_cache(maxsize=64)
-def _number_column(number: int, count: int) -> pa.Array:
-    return pa.array(np.full(count, number, dtype=np.int32), pa.int32())
+def _constant(value: str | int, kind: pa.DataType, count: int) -> pa.Array:
+    """A column of equal values. It is kept for all batches of the topic or partition."""
+    return pa.repeat(pa.scalar(value, kind), count)
 
 
 def _stretch(count: int) -> int:
@@ -45,23 +48,30 @@ class ColumnBuilder:
     """The buffers of a batch that is being filled.
 
     Args:
-        schema: the columns, in order: those of `columns.TYPES`.
+        names: the columns, in order: keys of TYPES.
         rows_max: a batch is full at so many rows.
         bytes_max: a batch is full at so many bytes of keys, values and headers.
+        allocate: makes a buffer of so many bytes.
     """
 
-    def __init__(self, schema: pa.Schema, rows_max: int = ROWS_MAX, bytes_max: int = BYTES_MAX) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        rows_max: int = ROWS_MAX,
+        bytes_max: int = BYTES_MAX,
+        allocate: Callable[[int], pa.Buffer] = pa.allocate_buffer,
+    ) -> None:
         assert 0 < rows_max < 1 << 24, rows_max
-        assert 0 < bytes_max <= BYTES_LIMIT, bytes_max
-        self.schema = checked_schema(schema)
-        self.rows_max = rows_max
+        self.schema = pa.schema([(name, TYPES[name]) for name in names])
         self.bytes_max = bytes_max
         self.state: npt.NDArray[np.int64] = np.zeros(k.STATE_WIDTH, np.int64)
-        self._names = frozenset(self.schema.names)
+        self._rows_max = rows_max
+        self._allocate = allocate
+        self._names = frozenset(names)
         self._buffers: dict[str, pa.Buffer] = {}
         self._runs: list[tuple[str, int, int]] = []  # topic, partition, first row
         self.state[k.DEPTH] = self.depth
-        self._allocate(bytes_max)
+        self._clear(bytes_max)
 
     @property
     def depth(self) -> int:
@@ -87,7 +97,7 @@ class ColumnBuilder:
     def grow(self) -> None:
         """Make room for a record larger than `bytes_max`. Only when no rows are gathered."""
         assert self.row_count == 0
-        self._allocate(int(self.state[k.NEEDED]))
+        self._clear(int(self.state[k.NEEDED]))
 
     def take(self) -> Iterator[pa.RecordBatch]:
         """Yield the gathered rows, if any, as a batch. The builder then has new, empty buffers."""
@@ -98,16 +108,23 @@ class ColumnBuilder:
         batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
         last = self._runs[-1][:2]
         self._runs = [(*last, 0)]
-        self._allocate(self.bytes_max)
+        self._clear(self.bytes_max)
         yield batch
 
     def _buffer(self, name: str, size: int) -> int:
-        self._buffers[name] = pa.allocate_buffer(size)
+        self._buffers[name] = self._allocate(size)
         return int(self._buffers[name].address)
 
-    def _allocate(self, bytes_max: int) -> None:
-        assert bytes_max <= BYTES_LIMIT, bytes_max
-        state, rows = self.state, self.rows_max
+    def _offsets_buffer(self, name: str, count: int) -> int:
+        """A new buffer for the offsets of so many values, of which the first is 0."""
+        address = self._buffer(name, 4 * (count + 1))
+        np.frombuffer(self._buffers[name], np.int32, 1)[0] = 0
+        return address
+
+    def _clear(self, bytes_max: int) -> None:
+        """Make new buffers, for this number of bytes of keys, values and headers."""
+        assert 0 < bytes_max <= BYTES_LIMIT, bytes_max
+        state, rows = self.state, self._rows_max
         state[k.ROWS] = state[k.USED] = state[k.HEADER_COUNT] = state[k.HEADER_NULLS] = 0
         state[k.ROWS_MAX], state[k.USED_MAX], state[k.NAMES_ARE_ASCII] = rows, bytes_max, 1
         for name, place, size in [
@@ -121,23 +138,18 @@ class ColumnBuilder:
             if name in self._names:
                 self._allocate_bytes(name, place, rows, bytes_max)
         if "headers" in self._names:
-            state[k.HEADER_OFFSETS] = self._buffer("headers.offsets", 4 * (rows + 1))
+            state[k.HEADER_OFFSETS] = self._offsets_buffer("headers.offsets", rows)
             state[k.HEADER_VALIDITY] = self._buffer("headers.validity", rows // 8 + 1)
-            self._begin_offsets("headers.offsets")
             entries = bytes_max // 2 + 1  # A header takes at least two bytes.
             self._allocate_bytes("name", k.NAME, entries, bytes_max)
             self._allocate_bytes("content", k.CONTENT, entries, bytes_max)
 
     def _allocate_bytes(self, name: str, place: int, rows: int, bytes_max: int) -> None:
         state = self.state
-        state[place + k.BYTES_OFFSETS] = self._buffer(f"{name}.offsets", 4 * (rows + 1))
+        state[place + k.BYTES_OFFSETS] = self._offsets_buffer(f"{name}.offsets", rows)
         state[place + k.BYTES_VALIDITY] = self._buffer(f"{name}.validity", rows // 8 + 1)
         state[place + k.BYTES_DATA] = self._buffer(f"{name}.data", bytes_max)
         state[place + k.BYTES_SIZE] = state[place + k.BYTES_NULLS] = 0
-        self._begin_offsets(f"{name}.offsets")
-
-    def _begin_offsets(self, name: str) -> None:
-        np.frombuffer(self._buffers[name], np.int32, 1)[0] = 0
 
     def _column(self, name: str, rows: int) -> pa.Array:
         match name:
@@ -166,9 +178,8 @@ class ColumnBuilder:
         for n, (topic, partition, first) in enumerate(self._runs):
             end = self._runs[n + 1][2] if n + 1 < len(self._runs) else rows
             if end > first:
-                length = _stretch(end - first)
-                whole = _topic_column(topic, length) if name == "topic" else _number_column(partition, length)
-                parts.append(whole.slice(0, end - first))
+                value = topic if name == "topic" else partition
+                parts.append(_constant(value, TYPES[name], _stretch(end - first)).slice(0, end - first))
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def _headers_column(self, rows: int) -> pa.Array:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from stablelog.batch.compression import compress
 from stablelog.batch.header import (
@@ -40,7 +39,13 @@ FIRST_CAPACITY = 32 << 10
 GROWTH = 4
 POOL_BYTES_MAX = 32 << 20  # Bytes of buffers that are used again after their batch was sent.
 
-COLUMNS = ("key", "value", "headers", "topic", "partition")
+TYPES = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "headers": pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+}
 
 
 class EncodedBatch(NamedTuple):
@@ -76,9 +81,6 @@ class Encoder:
         lingers: bool = False,
         first_partition: int = 0,
     ) -> None:
-        if codec.upper() not in Codec.__members__:
-            known = ", ".join(name.lower() for name in Codec.__members__)
-            raise InvalidConfig(f"there is no codec {codec!r}; there are {known}")
         if not k.HEADER_SIZE < batch_bytes_max <= 1 << 30:
             raise InvalidConfig(f"batches of {batch_bytes_max} bytes: from 62 to {1 << 30} is possible")
         self._codec = Codec[codec.upper()]
@@ -121,12 +123,15 @@ class Encoder:
         state[k.ROW_COUNT] = batch.num_rows
         state[k.NOW] = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         state[k.RECORD_SIZE_MAX] = self._message_bytes_max - k.HEADER_SIZE
-        rows = _Rows(batch, state)
-        names = rows.topics(topic)
+        columns = _columns_of(batch)
+        _point_to(state, columns)
+        names, numbers = _topics_of(columns, topic)
+        if numbers is not None and len(numbers):
+            state[k.TOPICS] = numbers.buffers()[1].address
         topics = self._topics(names, partition_counts)
         while (status := k.encode_rows(state, topics, self._slots)) != k.DONE:
             if status != k.FULL:
-                raise rows.refusal(status, names, partition_counts, self._message_bytes_max)
+                raise _refusal(status, state, columns, topic, partition_counts)
             yield from self._make_room(state, names, topics)
         for number, name in enumerate(names):
             self._sticky[name] = int(topics[number, k.TOPIC_STICKY])
@@ -225,116 +230,78 @@ class Encoder:
         return EncodedBatch(topic, partition, batch, count)
 
 
-class _Rows:
-    """The columns of an Arrow batch as the kernel takes them; keeps them in memory."""
+def _columns_of(batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    """The columns that are written, in the types that the kernel reads."""
+    columns = {}
+    for name, kind in TYPES.items():
+        if name not in batch.schema.names:
+            continue
+        column = batch.column(name)
+        try:
+            columns[name] = column.cast(kind)
+        except pa.ArrowException as error:
+            raise InvalidConfig(f"the column {name} is {column.type}, not {kind}: {error}") from error
+    if "value" not in columns:
+        raise InvalidConfig(f"there is no column value; there are {', '.join(batch.schema.names)}")
+    return columns
 
-    def __init__(self, batch: pa.RecordBatch, state: npt.NDArray[np.int64]) -> None:
-        self._columns = {name: batch.column(name) for name in COLUMNS if name in batch.schema.names}
-        self._state = state
-        self._held: list[pa.Array] = []
-        if "value" not in self._columns:
-            raise InvalidConfig(f"there is no column value; there are {', '.join(batch.schema.names)}")
-        self._take_bytes("value", k.VALUE, self._columns["value"])
-        key = self._columns.get("key")
-        if key is not None and not pa.types.is_null(key.type):
-            self._take_bytes("key", k.KEY, key)
-        if "headers" in self._columns:
-            self._take_headers(self._columns["headers"])
-        if "partition" in self._columns:
-            self._take_partitions(self._columns["partition"])
 
-    def topics(self, topic: str | None) -> list[str]:
-        """The topics of these rows; the kernel finds each row's among them."""
-        if topic is not None:
-            return [topic]
-        column = self._columns.get("topic")
-        if column is None:
-            raise InvalidConfig("there is neither an option topic nor a column topic")
-        if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
-            raise InvalidConfig(f"the column topic is {column.type}; it must be a string")
-        if column.null_count:
-            raise InvalidConfig("the column topic is null somewhere, and there is no option topic")
-        found = column.dictionary_encode()
-        numbers = self._hold(found.indices.cast(pa.int32()))
-        self._state[k.TOPICS] = numbers.buffers()[1].address + 4 * numbers.offset if len(numbers) else 0
-        return [str(name) for name in found.dictionary.to_pylist()]
-
-    def refusal(
-        self, status: int, topics: list[str], partition_counts: Mapping[str, int], message_bytes_max: int
-    ) -> InvalidConfig:
-        """Make the error for the row at which the kernel has stopped."""
-        row = int(self._state[k.ROW])
-        if status == k.BAD_HEADER:
-            return InvalidConfig(f"the column headers has a header without a key in row {row} of its batch")
-        if status == k.TOO_LARGE:
-            return InvalidConfig(
-                f"the row {row} of its batch makes a record of {int(self._state[k.NEEDED])} bytes, and a request holds "
-                f"{message_bytes_max - k.HEADER_SIZE}: make the row smaller"
-            )
-        assert status == k.BAD_PARTITION, status
-        column = self._columns.get("topic")
-        topic = topics[0] if len(topics) == 1 or column is None else str(column[row])
-        return InvalidConfig(
-            f"the column partition says {self._columns['partition'][row]}, and the topic {topic!r} has "
-            f"{partition_counts[topic]} partitions"
-        )
-
-    def _hold(self, array: pa.Array) -> pa.Array:
-        self._held.append(array)
-        return array
-
-    def _take_bytes(self, name: str, place: int, array: pa.Array) -> None:
-        kind = array.type
-        if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind) or _is_view(kind):
-            array = pc.cast(array, pa.binary())
-        elif not pa.types.is_binary(kind) and not pa.types.is_string(kind):
-            raise InvalidConfig(f"the column {name} is {kind}; it must be binary or a string")
-        validity, offsets, data = self._hold(array).buffers()
-        self._state[place + k.BYTES_OFFSETS] = (
-            offsets.address + 4 * array.offset if offsets is not None else 0
-        )
-        self._state[place + k.BYTES_VALIDITY] = _validity(array, validity)
-        self._state[place + k.BYTES_BIT] = array.offset
-        self._state[place + k.BYTES_DATA] = data.address if data is not None else 0
-
-    def _take_partitions(self, array: pa.Array) -> None:
-        if pa.types.is_null(array.type):
-            return
-        if not pa.types.is_int32(array.type):
-            raise InvalidConfig(f"the column partition is {array.type}; it must be int32 (Spark's INT)")
-        validity, numbers = self._hold(array).buffers()
-        self._state[k.PARTITIONS] = numbers.address + 4 * array.offset
-        self._state[k.PARTITIONS_VALIDITY] = _validity(array, validity)
-        self._state[k.PARTITIONS_BIT] = array.offset
-
-    def _take_headers(self, array: pa.Array) -> None:
-        kind = array.type
-        if pa.types.is_null(kind):
-            return
-        if pa.types.is_large_list(kind):
-            array = pc.cast(array, pa.list_(kind.value_field))
-        elif not pa.types.is_list(kind):
-            raise InvalidConfig(
-                f"the column headers is {kind}; it must be array<struct<key: string, value: binary>>"
-            )
-        entries = array.values
-        if not pa.types.is_struct(entries.type) or [field.name for field in entries.type] != ["key", "value"]:
-            raise InvalidConfig(
-                f"the column headers is {kind}; it must be array<struct<key: string, value: binary>>"
-            )
+def _point_to(state: npt.NDArray[np.int64], columns: Mapping[str, pa.Array]) -> None:
+    """Write into the kernel's state where the columns are. The caller keeps the columns in memory."""
+    for name, place in (("key", k.KEY), ("value", k.VALUE), ("partition", k.PARTITIONS)):
+        if name in columns:
+            _point(state, place, columns[name])
+    if "headers" in columns:
+        entries = columns["headers"].values
         if entries.null_count:
             raise InvalidConfig("the column headers has a null among its headers")
-        validity, offsets = self._hold(array).buffers()[:2]
-        self._state[k.LISTS] = offsets.address + 4 * array.offset if offsets is not None else 0
-        self._state[k.LISTS_VALIDITY] = _validity(array, validity)
-        self._state[k.LISTS_BIT] = array.offset
-        self._take_bytes("headers.key", k.NAME, entries.field(0))
-        self._take_bytes("headers.value", k.CONTENT, entries.field(1))
+        _point(state, k.LISTS, columns["headers"])
+        _point(state, k.NAME, entries.field(0))
+        _point(state, k.CONTENT, entries.field(1))
 
 
-def _is_view(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary_view(kind) or pa.types.is_string_view(kind))
+def _point(state: npt.NDArray[np.int64], place: int, array: pa.Array) -> None:
+    """Write the addresses of an array's 32-bit numbers or offsets, its validity bits and its bytes, if it has any."""
+    validity, numbers, *data = array.buffers()
+    state[place + k.NUMBERS] = numbers.address + 4 * array.offset if numbers is not None else 0
+    state[place + k.VALIDITY] = validity.address if validity is not None and array.null_count else 0
+    state[place + k.BIT] = array.offset
+    if pa.types.is_binary(array.type) or pa.types.is_string(array.type):
+        state[place + k.DATA] = data[0].address if data[0] is not None else 0
 
 
-def _validity(array: pa.Array, validity: pa.Buffer | None) -> int:
-    return int(validity.address) if validity is not None and array.null_count else 0
+def _topics_of(columns: Mapping[str, pa.Array], topic: str | None) -> tuple[list[str], pa.Array | None]:
+    """The topics of these rows, and for each row the number of its topic among them; None if all have one topic."""
+    if topic is not None:
+        return [topic], None
+    column = columns.get("topic")
+    if column is None:
+        raise InvalidConfig("there is neither an option topic nor a column topic")
+    if column.null_count:
+        raise InvalidConfig("the column topic is null in a row, and there is no option topic")
+    found = column.dictionary_encode()
+    return found.dictionary.to_pylist(), found.indices
+
+
+def _refusal(
+    status: int,
+    state: npt.NDArray[np.int64],
+    columns: Mapping[str, pa.Array],
+    topic: str | None,
+    partition_counts: Mapping[str, int],
+) -> InvalidConfig:
+    """Make the error for the row at which the kernel has stopped."""
+    row = int(state[k.ROW])
+    if status == k.BAD_HEADER:
+        return InvalidConfig(f"the column headers has a header without a key in row {row} of its batch")
+    if status == k.TOO_LARGE:
+        return InvalidConfig(
+            f"the row {row} of its batch makes a record of {int(state[k.NEEDED])} bytes, and a request holds "
+            f"{int(state[k.RECORD_SIZE_MAX])}: make the row smaller"
+        )
+    assert status == k.BAD_PARTITION, status
+    name = str(columns["topic"][row]) if topic is None else topic
+    return InvalidConfig(
+        f"the column partition says {columns['partition'][row]}, and the topic {name!r} has {partition_counts[name]} "
+        "partitions"
+    )

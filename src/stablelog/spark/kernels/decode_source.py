@@ -52,24 +52,6 @@ def read_varint(address: int, end: int) -> tuple[int, int]:
     return _long_varint(address, end)
 
 
-@inlined
-def _marker_type(records: int, end: int, attributes: int) -> int:
-    """What the control batch whose records begin there says: 0 abort, 1 commit."""
-    if attributes & k.CODEC_MASK:
-        return k.MARKER_COMPRESSED
-    address = records
-    for part in range(5):  # length, attributes, timestamp, offset, key size
-        if part == 1:
-            address += 1
-            continue
-        size, address = read_varint(address, end)
-        if address < 0:
-            return k.MARKER_NONE
-        if part == 4 and size >= 4 and end - address >= 4:
-            return load_int16(address + 2)  # behind the version
-    return k.MARKER_NONE
-
-
 def _scan_batches(state: Any, table: Any) -> int:
     """Read the headers of whole batches from SCAN_POSITION on, into at most SCAN_COUNT_MAX rows of the table.
 
@@ -98,8 +80,7 @@ def _scan_batches(state: Any, table: Any) -> int:
         row[k.SIZE] = batch_size
         row[k.BASE_OFFSET] = load_int64(at)
         row[k.CRC] = load_int32(at + 17) & 0xFFFFFFFF
-        attributes = load_int16(at + 21)
-        row[k.ATTRIBUTES] = attributes
+        row[k.ATTRIBUTES] = load_int16(at + 21)
         row[k.LAST_DELTA] = last_delta
         row[k.BASE_TIMESTAMP] = load_int64(at + 27)
         row[k.MAX_TIMESTAMP] = load_int64(at + 35)
@@ -107,9 +88,6 @@ def _scan_batches(state: Any, table: Any) -> int:
         row[k.RECORD_COUNT] = record_count
         row[k.RECORDS] = at + k.HEADER_SIZE
         row[k.RECORDS_SIZE] = batch_size - k.HEADER_SIZE
-        row[k.MARKER] = k.MARKER_NONE
-        if attributes & k.CONTROL and record_count > 0:
-            row[k.MARKER] = _marker_type(at + k.HEADER_SIZE, at + batch_size, attributes)
         position += batch_size
         count += 1
     state[k.SCAN_POSITION] = position

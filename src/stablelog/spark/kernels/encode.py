@@ -15,19 +15,10 @@ SOURCE = "stablelog.spark.kernels.encode_source"
 # The places of the state array: the encoder's position, and the columns of the rows.
 ROW, ROW_COUNT, NOW, SLOT, NEEDED, IS_STICKY, RECORD_SIZE_MAX = range(7)
 TOPICS = 7  # address of a topic's number for each row; 0 if all are of topic 0
-PARTITIONS, PARTITIONS_VALIDITY, PARTITIONS_BIT = 8, 9, 10
-LISTS, LISTS_VALIDITY, LISTS_BIT = (
-    11,
-    12,
-    13,
-)  # addresses of the header lists' offsets and validity bits, and the first bit
-KEY, VALUE, NAME, CONTENT = (
-    14,
-    18,
-    22,
-    26,
-)  # first places of the columns of bytes; each column has the four places below
-BYTES_OFFSETS, BYTES_VALIDITY, BYTES_BIT, BYTES_DATA = range(4)
+PARTITIONS, LISTS, KEY, VALUE, NAME, CONTENT = 8, 11, 14, 18, 22, 26  # first places of the columns
+# The places of a column: the addresses of its numbers or offsets and of its validity bits, the first bit, and the
+# address of its bytes, which partitions and the lists of headers do not have. Address 0: there are none.
+NUMBERS, VALIDITY, BIT, DATA = range(4)
 STATE_WIDTH = 30
 
 # The columns of the table with a row for each topic.

@@ -58,16 +58,21 @@ def _put_varint(address: int, value: int) -> int:
 
 
 @inlined
-def _is_null(validity: int, bit: int) -> bool:
+def _is_null(state: Any, column: int, row: int) -> bool:
+    """Whether a column has no value in a row, or there is no such column."""
+    if state[column + k.NUMBERS] == 0:
+        return True
+    validity: int = state[column + k.VALIDITY]
+    bit: int = state[column + k.BIT] + row
     return validity != 0 and (load_byte(validity + (bit >> 3)) >> (bit & 7)) & 1 == 0
 
 
 @inlined
 def _value_size(state: Any, column: int, row: int) -> int:
     """Bytes of a value; -1 if it is null or there is no such column."""
-    offsets = state[column + k.BYTES_OFFSETS]
-    if offsets == 0 or _is_null(state[column + k.BYTES_VALIDITY], state[column + k.BYTES_BIT] + row):
+    if _is_null(state, column, row):
         return -1
+    offsets = state[column + k.NUMBERS]
     return load_native32(offsets + 4 * row + 4) - load_native32(offsets + 4 * row)
 
 
@@ -80,7 +85,7 @@ def _field_size(size: int) -> int:
 def _put_field(state: Any, column: int, row: int, size: int, address: int) -> int:
     address = _put_varint(address, size)
     if size > 0:
-        source = state[column + k.BYTES_DATA] + load_native32(state[column + k.BYTES_OFFSETS] + 4 * row)
+        source = state[column + k.DATA] + load_native32(state[column + k.NUMBERS] + 4 * row)
         copy_bytes(address, source, size)
         address += size
     return address
@@ -89,7 +94,7 @@ def _put_field(state: Any, column: int, row: int, size: int, address: int) -> in
 @inlined
 def _header_range(state: Any, row: int) -> tuple[int, int]:
     """The entries of a row's headers, as [first, end)."""
-    if state[k.LISTS] == 0 or _is_null(state[k.LISTS_VALIDITY], state[k.LISTS_BIT] + row):
+    if _is_null(state, k.LISTS, row):
         return 0, 0
     return load_native32(state[k.LISTS] + 4 * row), load_native32(state[k.LISTS] + 4 * row + 4)
 
@@ -125,14 +130,14 @@ def _slot_of(state: Any, topics: Any, row: int) -> int:
     first_slot: int = topic[k.TOPIC_FIRST_SLOT]
     count: int = topic[k.TOPIC_PARTITION_COUNT]
     state[k.IS_STICKY] = 0
-    if state[k.PARTITIONS] != 0 and not _is_null(state[k.PARTITIONS_VALIDITY], state[k.PARTITIONS_BIT] + row):
+    if not _is_null(state, k.PARTITIONS, row):
         partition = load_native32(state[k.PARTITIONS] + 4 * row)
         if not 0 <= partition < count:
             return k.BAD_PARTITION
         return first_slot + partition
     size = _value_size(state, k.KEY, row)
     if size >= 0:
-        source = state[k.KEY + k.BYTES_DATA] + load_native32(state[k.KEY + k.BYTES_OFFSETS] + 4 * row)
+        source = state[k.KEY + k.DATA] + load_native32(state[k.KEY + k.NUMBERS] + 4 * row)
         return first_slot + (murmur2(source, size) & 0x7FFFFFFF) % count
     state[k.IS_STICKY] = 1
     return first_slot + int(topic[k.TOPIC_STICKY])

@@ -22,7 +22,7 @@ from stablelog.errors import InvalidConfig
 from stablelog.spark.offsets import StreamOffsets
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Limits, Piece, plan
-from stablelog.spark.schema import Columns
+from stablelog.spark.schema import Columns, shaped
 from stablelog.spark.source import broker_log, directory_log, extent_reader
 from stablelog.spark.source.cuts import batch_ranges, cluster_of
 from stablelog.spark.source.resolve import Log, ranges_between, resolve, stream_end, stream_ranges
@@ -94,7 +94,6 @@ def check_columns(columns: Columns, log: Log, topics: Iterable[str]) -> None:
 
 def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterator[Any]:
     """The records of a task, in Arrow batches. Spark hands in a partition of its own where there is nothing to read."""
-    from stablelog.spark.columns.arrow_schema import arrow_schema
     from stablelog.spark.columns.builder import ColumnBuilder
     from stablelog.spark.columns.commit_columns import CommitColumns, decoded_names
     from stablelog.spark.columns.decoder import Decoder
@@ -103,17 +102,18 @@ def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterato
     if not isinstance(partition, TaskPartition):
         return
     cluster = broker_log.connect(options) if options.bootstrap is not None else None
+    schema = columns.arrow_schema()
     # One builder for the task, so that small pieces share a batch.
-    builder = ColumnBuilder(arrow_schema(decoded_names(columns.names)))
+    builder = ColumnBuilder(decoded_names(columns.names))
     fetched: list[Piece] = []
     try:
         for piece in partition.pieces:
             decoder = Decoder(
                 piece.topic,
                 piece.partition,
+                builder,
                 isolation=options.isolation,
                 check_crc=options.check_crc,
-                builder=builder,
             )
             if piece.extents or cluster is None:
                 batches = extent_reader.read(options, cluster, piece, decoder)
@@ -124,11 +124,11 @@ def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterato
                 of_commits = CommitColumns(cluster, piece, columns.names)
                 batches = map(of_commits.added, chain(batches, builder.take()))
             for batch in batches:
-                yield columns.shaped(batch)
+                yield shaped(batch, schema)
             if not piece.extents and decoder.next_offset > piece.start:
                 fetched.append(piece)
         for batch in builder.take():
-            yield columns.shaped(batch)
+            yield shaped(batch, schema)
         if cluster is not None and fetched:
             broker_log.check_topics(cluster, fetched)
     finally:

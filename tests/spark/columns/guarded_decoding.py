@@ -4,58 +4,45 @@ One byte read or written too far ends the process. Run by test_decoder.
 """
 
 import ctypes
+import functools
+import itertools
 import mmap
 import random
 import sys
 
 import numpy as np
+import pyarrow as pa
 
 from stablelog.batch.header import HEADER, Codec
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Corrupt
-from stablelog.spark.columns.arrow_schema import NAMES, arrow_schema
-from stablelog.spark.columns.builder import ColumnBuilder
+from stablelog.spark.columns.builder import TYPES, ColumnBuilder
 from stablelog.spark.columns.decoder import Decoder
 
 PAGE = mmap.PAGESIZE
+KEPT = 64  # arenas of one size, which are used in turn: more than a builder has buffers
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-_arenas = {}
 
 
-def guarded(name, size):
-    """An array whose end is the last byte that may be touched; one for each name and number of pages, for ever."""
-    pages = -(-size // PAGE) or 1
-    if (name, pages) not in _arenas:
+@functools.cache
+def arenas(pages):
+    """Addresses of memory of so many pages, each with a forbidden page behind it."""
+    found = []
+    for _ in range(KEPT):
         private_anonymous = 0x22
-        address = _libc.mmap(None, (pages + 1) * PAGE, 3, private_anonymous, -1, 0)
-        assert _libc.mprotect(address + pages * PAGE, PAGE, 0) == 0
-        _arenas[name, pages] = address
-    start = _arenas[name, pages] + pages * PAGE - size
+        found.append(_libc.mmap(None, (pages + 1) * PAGE, 3, private_anonymous, -1, 0))
+        assert _libc.mprotect(found[-1] + pages * PAGE, PAGE, 0) == 0
+    return itertools.cycle(found)
+
+
+def guarded(size):
+    """An array whose end is the last byte that may be touched."""
+    pages = -(-size // PAGE) or 1
+    start = next(arenas(pages)) + pages * PAGE - size
     return np.frombuffer((ctypes.c_char * size).from_address(start), np.uint8)
-
-
-class GuardedBuffer:
-    """What the builder takes for an Arrow buffer: it is filled, and never made into a column."""
-
-    def __init__(self, name, size):
-        self.array = guarded(name, size)
-        self.address = self.array.ctypes.data
-
-
-class GuardedBuilder(ColumnBuilder):
-    def _buffer(self, name, size):
-        self._buffers[name] = buffer = GuardedBuffer(name, size)
-        return buffer.address
-
-    def take(self):
-        self._allocate(self.bytes_max)
-        return iter(())
-
-    def _begin_offsets(self, name):
-        self._buffers[name].array[:4] = 0
 
 
 def damaged(rng):
@@ -84,15 +71,13 @@ def damaged(rng):
 
 def main(count):
     rng, refused = random.Random(7), 0
-    schemas = [
-        arrow_schema(names) for names in (NAMES, ["value"], ["key", "headers"], ["timestamp"], ["offset"])
-    ]
     for _ in range(count):
         data = damaged(rng)
-        given = guarded("data", len(data))
+        given = guarded(len(data))
         given[:] = np.frombuffer(data, np.uint8)
-        for schema in schemas:
-            decoder = Decoder("t", 0, builder=GuardedBuilder(schema, 7, 200), check_crc=False)
+        for names in (TYPES, ["value"], ["key", "headers"], ["timestamp"], ["offset"]):
+            builder = ColumnBuilder(names, 7, 200, allocate=lambda size: pa.py_buffer(guarded(size)))
+            decoder = Decoder("t", 0, builder, check_crc=False)
             try:
                 list(decoder.feed(memoryview(given), 0, 1 << 60))
             except Corrupt:
