@@ -144,3 +144,12 @@ def test_what_is_left_of_a_run_that_was_cut_comes_next():
     history = of([(("a", 0), 5, False)])
     found = admit([Range(("a", 0), 2, 5)], history.commits, 0, TriggerLimits(2))
     assert found == (0, {("a", 0): 4})
+
+
+def test_the_children_of_a_joint_commit_are_never_parted():
+    """Tasks of a sink write to one partition, and their transactions have one commit sequence."""
+    place = PLACES[0]
+    children = [Commit(0, 3, 1, 0), Commit(3, 6, 1, 0), Commit(7, 9, 2, 0)]
+    for limit in (1, 3, 4, 6, 7):
+        found = admit([Range(place, 0, 10)], {place: children}, 2, TriggerLimits(limit))
+        assert found == (1, {place: 6})
