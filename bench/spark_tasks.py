@@ -160,9 +160,7 @@ def read_memory_mb(data: str) -> float:
 
 def write_memory_mb(bootstrap: str, size: int, value_size: int) -> float:
     """Write rows as a task does, in this process; the most memory that it takes."""
-    from stablelog.client.cluster import Cluster
-    from stablelog.spark.sink.parts import Written
-    from stablelog.spark.sink.task import TaskWriter
+    from stablelog.spark.sink.task import write_rows
 
     most = _Most()
 
@@ -175,9 +173,7 @@ def write_memory_mb(bootstrap: str, size: int, value_size: int) -> float:
             most.look()
 
     options = write_options({"bootstrap": bootstrap, "topic": "memory"})
-    TaskWriter(Cluster(bootstrap), options, f"memory-{size}-{value_size}").write_all(
-        Written(None, None, 0), rows()
-    )
+    write_rows(options, f"memory-{size}-{value_size}", 0, rows())
     return most.mb
 
 

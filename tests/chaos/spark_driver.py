@@ -114,7 +114,7 @@ def source_class():
 
     class Writer(StreamWriter):
         def __init__(self, writer, directory):
-            super().__init__(writer._options, writer._run)
+            super().__init__(writer.options, writer.run)
             self.directory = directory
 
         def write(self, iterator):
@@ -144,7 +144,7 @@ def source_class():
             finally:
                 Connection.send = send
             step(directory, "decided")
-            logged = Path(self._options.checkpoint) / "commits" / str(batchId)
+            logged = Path(self.options.checkpoint) / "commits" / str(batchId)
             step(directory, "commit log", logged)
             step(directory, "commit logged", logged)
 
@@ -159,7 +159,7 @@ def source_class():
 
         def streamReader(self, schema):
             plain = super().streamReader(schema)
-            reader = Reader(plain._options, plain._columns)
+            reader = Reader(plain.options, plain.columns)
             reader.directory = self.directory
             return reader
 

@@ -119,6 +119,6 @@ def test_the_sink_promises_what_it_can(kafka):
     write("of a task that failed", Task(0, 0))
     abort_parts(options, [write("dropped", Task(0, 1))])
     messages = [write("a", Task(0, 0)), write("b", Task(1, 0))]
-    commit_parts(options, messages, None)
+    commit_parts(options, messages)
     abort_parts(options, messages)
     assert sorted(committed(kafka.bootstrap, topic)) == [b"a", b"b"]

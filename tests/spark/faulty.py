@@ -30,16 +30,16 @@ class FaultySource(StablelogDataSource):
 
 class FaultyWriter(StreamWriter):
     def __init__(self, writer, faults):
-        super().__init__(writer._options, writer._run)
-        self._faults = faults
+        super().__init__(writer.options, writer.run)
+        self.faults = faults
 
     def write(self, iterator):
         message = super().write(iterator)
         with contextlib.suppress(FileNotFoundError):
-            (self._faults / "fail").unlink()
+            (self.faults / "fail").unlink()
             raise RuntimeError("a task that fails after having written")
         deadline = time.monotonic() + WAIT_S
-        while (self._faults / "wait").exists() and time.monotonic() < deadline:
-            (self._faults / "written").touch()
+        while (self.faults / "wait").exists() and time.monotonic() < deadline:
+            (self.faults / "written").touch()
             time.sleep(0.02)
         return message

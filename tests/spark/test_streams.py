@@ -52,7 +52,7 @@ def clock(monkeypatch):
 
 def reader(**given):
     made = StablelogStreamReader(read_options({**GIVEN, **given}, STREAM), Columns(StructType([])))
-    made._log = GrowingLog()
+    made.source = GrowingLog()
     return made
 
 
@@ -88,7 +88,7 @@ def test_a_limit_holds_unless_spark_wants_everything(clock):
 def test_what_is_there_now_is_not_what_comes_later(clock):
     made = reader()
     made.prepareForTriggerAvailableNow()
-    made._log.ends = {A: 30, B: 50}
+    made.source.ends = {A: 30, B: 50}
     assert made.latestOffset(offsets(10, 0), ReadAllAvailable()) == offsets(20, 5)
     assert made.latestOffset(offsets(20, 5), ReadAllAvailable()) == offsets(20, 5)
     # A run before this one came further.
@@ -105,7 +105,7 @@ def test_too_few_offsets_are_waited_for_but_not_for_ever(clock):
     clock.now += 2
     assert made.latestOffset(start, limit) == offsets(20, 5)
     assert made.latestOffset(offsets(20, 5), limit) == offsets(20, 5)
-    made._log.ends = {A: 40, B: 5}
+    made.source.ends = {A: 40, B: 5}
     clock.now += 1
     assert made.latestOffset(offsets(20, 5), limit) == offsets(40, 5)
 
@@ -117,9 +117,9 @@ def test_what_was_written_before_spark_asks_is_seen_however_long_nothing_came(cl
     for _ in range(1000):  # ten seconds of what Spark does
         clock.now += 0.01
         assert made.latestOffset(end, ReadAllAvailable()) == end
-    made._log.ends = {A: 21, B: 5}
+    made.source.ends = {A: 21, B: 5}
     assert made.latestOffset(end, ReadAllAvailable()) == offsets(21, 5)
-    assert made._log.asked == 1002, "one request each time"
+    assert made.source.asked == 1002, "one request each time"
 
 
 def test_what_is_reported_is_what_there_is(clock):
@@ -146,8 +146,8 @@ def test_offsets_come_back_as_the_text_they_were(clock):
 def test_offsets_of_a_topic_that_was_created_again_are_never_taken_for_the_old_ones(clock):
     made = reader()
     end = made.latestOffset(offsets(10, 0), ReadAllAvailable())
-    made._log.partitions = lambda **_how: dict.fromkeys((A, B), "another")
-    made._log.ends = {A: 40, B: 40}
+    made.source.partitions = lambda **_how: dict.fromkeys((A, B), "another")
+    made.source.ends = {A: 40, B: 40}
     clock.now += 1  # less than metadata is kept for
     with pytest.raises(Unavailable, match="x was deleted and created again"):
         made.latestOffset(end, ReadAllAvailable())
@@ -155,7 +155,7 @@ def test_offsets_of_a_topic_that_was_created_again_are_never_taken_for_the_old_o
 
 def test_what_is_there_now_of_a_topic_that_was_created_again_ends_where_it_ends(clock):
     made = reader(failOnDataLoss="false")
-    made._log.partitions = lambda **_how: dict.fromkeys((A, B), "another")
+    made.source.partitions = lambda **_how: dict.fromkeys((A, B), "another")
     made.prepareForTriggerAvailableNow()
     end = made.latestOffset(offsets(1000, 5), ReadAllAvailable())
     assert end == {"#topics": {"x": "another"}, "x": {"0": 20, "1": 5}}

@@ -57,6 +57,10 @@ class StreamOffsets:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     cut: CutPoint | None = None
 
+    def replaced(self, topic_ids: Mapping[str, str]) -> set[str]:
+        """The topics that were deleted and created again: their ids now differ from the known ones."""
+        return {topic for topic, now in topic_ids.items() if self.topic_ids.get(topic, now) != now}
+
     def to_json(self) -> dict[str, Any]:
         """Canonical: equal offsets give dictionaries that are written as equal JSON."""
         found: dict[str, Any] = {}

@@ -12,7 +12,7 @@ from stablelog.spark.options import read_options
 from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.source.broker_log import BrokerLog, answers
 from stablelog.spark.source.counting import files_count, records_inside
-from stablelog.spark.source.cuts import batch_ranges
+from stablelog.spark.source.cuts import batch_ranges, broker_of
 from stablelog.spark.source.directory_log import DirectoryLog, steadily
 from stablelog.spark.source.reader import open_log
 from stablelog.spark.source.resolve import Log, Range
@@ -39,7 +39,7 @@ def count(given: Mapping[str, str] | None = None, **more: str) -> int:
         for wanted, files in log.files_of(ranges, topic_ids).items():
             counted = None if files is None else _by_files(log, files, wanted, committed=committed)
             if counted is None:
-                counted = _fetched_count(_broker_of(log), wanted, options.isolation)
+                counted = _fetched_count(broker_of(log), wanted, options.isolation)
             total += counted
         return total
     finally:
@@ -54,12 +54,6 @@ def _by_files(log: Log, files: PartitionFiles, wanted: Range, *, committed: bool
         if isinstance(log, DirectoryLog):
             raise
         return None
-
-
-def _broker_of(log: Log) -> BrokerLog:
-    broker = getattr(log, "broker", log)
-    assert isinstance(broker, BrokerLog)
-    return broker
 
 
 def _fetched_count(broker: BrokerLog, wanted: Range, isolation: str) -> int:

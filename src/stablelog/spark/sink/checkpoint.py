@@ -16,10 +16,8 @@ from stablelog.spark.offsets import StreamOffsets
 from stablelog.types import TopicPartition
 
 OFFSETS_LOG_VERSION = "v1"
-METADATA_LINES, NO_OFFSET = (
-    2,
-    "-",
-)  # Lines before the sources' offsets; the text for a source without offsets.
+METADATA_LINES = 2  # before the lines of the sources' offsets
+NO_OFFSET = "-"  # the line of a source without offsets
 DIGEST_LENGTH = 32
 
 
@@ -34,9 +32,8 @@ def plan_digest(checkpoint: str | None, batch_id: int) -> str:
         A digest; empty if the checkpoint cannot be read here, or has no entry for the micro-batch.
     """
     try:
-        path = local_checkpoint(checkpoint) / "offsets" / str(batch_id)
-        lines = path.read_text().splitlines()
-    except (InvalidConfig, OSError, ValueError):
+        lines = _entry(checkpoint, batch_id)
+    except (InvalidConfig, Unavailable):
         return ""
     if len(lines) <= METADATA_LINES:
         return ""
@@ -59,13 +56,11 @@ def progress(checkpoint: str | None, batch_id: int) -> dict[TopicPartition, int]
         InvalidConfig: it reads no topics, or the checkpoint is not in a local directory.
         Unavailable: the log of offsets cannot be read.
     """
-    path = local_checkpoint(checkpoint) / "offsets" / str(batch_id)
-    try:
-        lines = path.read_text().splitlines()
-    except OSError as error:
-        raise Unavailable(f"commitGroup: {path} cannot be read: {error}") from error
-    if not lines or lines[0] != OFFSETS_LOG_VERSION:
-        raise Unavailable(f"commitGroup: {path} is {lines[:1]}, not a log of offsets of version v1")
+    lines = _entry(checkpoint, batch_id)
+    if lines[:1] != [OFFSETS_LOG_VERSION]:
+        raise Unavailable(
+            f"commitGroup: offsets/{batch_id} of the checkpoint is {lines[:1]}, not a log of offsets of version v1"
+        )
     found: dict[TopicPartition, int] = {}
     for line in lines[METADATA_LINES:]:
         for place, offset in _topic_offsets(line).next_offsets.items():
@@ -74,6 +69,15 @@ def progress(checkpoint: str | None, batch_id: int) -> dict[TopicPartition, int]
     if not found:
         raise InvalidConfig("commitGroup: the query reads no topic whose progress could be committed")
     return found
+
+
+def _entry(checkpoint: str | None, batch_id: int) -> list[str]:
+    """The lines of a micro-batch's entry in the checkpoint's log of offsets."""
+    path = local_checkpoint(checkpoint) / "offsets" / str(batch_id)
+    try:
+        return path.read_text().splitlines()
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"commitGroup: {path} cannot be read: {error}") from error
 
 
 def _topic_offsets(line: str) -> StreamOffsets:

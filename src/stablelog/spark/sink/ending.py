@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -12,13 +12,7 @@ from stablelog.client.cluster import Cluster
 from stablelog.client.producer import Producer
 from stablelog.errors import Refused, StablelogError, Unavailable
 from stablelog.spark.options import WriteOptions
-from stablelog.spark.sink.parts import (
-    Child,
-    Part,
-    Written,
-    cluster_of,
-    told,
-)
+from stablelog.spark.sink.parts import Child, Part, Written, cluster_of, explained
 from stablelog.types import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -27,7 +21,7 @@ _log = logging.getLogger(__name__)
 def commit_parts(
     options: WriteOptions,
     messages: Iterable[Any],
-    offsets: Callable[[], dict[TopicPartition, int]] | None,
+    offsets: Mapping[TopicPartition, int] | None = None,
     digest: str = "",
 ) -> None:
     """Commit what the tasks have written.
@@ -35,53 +29,39 @@ def commit_parts(
     Args:
         options: the options of the write.
         messages: the messages of the tasks.
-        offsets: up to where the sources were read, if that is to be committed too.
+        offsets: the offsets of the source to commit in the same decision, for the option commitGroup.
         digest: digest of the plan that the tasks were to write; empty if unknown.
 
     Raises:
-        Refused: it cannot be committed, and nothing is; or it was committed before as something else.
-        Unavailable: no answer; it may have been committed or not, and asking again tells. Or Spark does not hand in the
+        Refused: it cannot be committed, and nothing is; or it was committed before with another plan.
+        Unavailable: no answer; whether it is committed is unknown, and a repeated call tells. Or Spark does not pass the
             message of each task; nothing is committed.
     """
     written = _all_written(messages)
-    cluster = cluster_of(options)
     children = [message.child for message in written if message.child is not None]
     part = written[0].part if written else None
     if part is None:
         for child in children:
-            _end(cluster, child, commit=True)
+            _end(cluster_of(options), child, commit=True)
         return
     skipped = [message for message in written if message.is_skipped]
-    if skipped:  # The micro-batch or write was committed as a whole before any task asked.
-        _check_same(part, digest, skipped[0].digest)
-        if part.in_sequence and len(skipped) < len(written):
-            raise _committed_by_another(part)
+    if skipped:  # The micro-batch or write was committed as a whole before these tasks asked.
+        _check_repeated(part, digest, skipped[0].digest, by_another=len(skipped) < len(written))
         return
-    group_offsets: dict[tuple[str, str, int], int | tuple[int, str | None]] = {}
-    if offsets is not None and options.commit_group is not None:
-        group_offsets = {
-            (options.commit_group, topic, partition): offset
-            for (topic, partition), offset in offsets().items()
-        }
-    decided = told(
-        lambda: joint.commit(
-            cluster,
+    with explained(options, part):
+        decided = joint.commit(
+            cluster_of(options),
             part.key,
             part.version,
             children,
-            group_offsets=group_offsets,
+            group_offsets={(options.commit_group or "", *place): at for place, at in (offsets or {}).items()},
             run=part.run,
             retention_ms=part.retention_ms,
             digest=digest,
             group=options.transaction_group or "",
-        ),
-        options,
-        part,
-    )
+        )
     if decided.already and decided.run != part.run:  # Another run of the writer has committed it meanwhile.
-        _check_same(part, digest, decided.digest)
-        if part.in_sequence:
-            raise _committed_by_another(part)
+        _check_repeated(part, digest, decided.digest, by_another=True)
     _log.info(
         "%s version %d: %d records of %d tasks are commit %d",
         part.key,
@@ -110,60 +90,58 @@ def _all_written(messages: Iterable[Any]) -> list[Written]:
     return written
 
 
-def _check_same(part: Part, digest: str, committed: str) -> None:
-    """Check that a version that was committed earlier has the plan that was to be written now.
+def _check_repeated(part: Part, digest: str, committed: str, *, by_another: bool) -> None:
+    """Check that a version that was committed earlier may be skipped now.
+
+    Args:
+        part: the joint commit.
+        digest: digest of the plan that the tasks were to write.
+        committed: digest of the plan that was committed.
+        by_another: whether the commit came after tasks of this run had begun.
 
     Raises:
-        Refused: it has another plan, and skipping this one would lose rows.
+        Refused: another plan was committed, so that skipping this one would lose rows; or another driver works on the
+            same checkpoint.
     """
+    what = f"micro-batch {part.version} of query {part.key}"
+    if not part.in_sequence:
+        what = f"version {part.version} of txnAppId {part.key}"
+        reason = "was committed with other sourceOffsets than these: its rows are not known to be written. A write of other rows needs another txnVersion"
+    else:
+        reason = "was committed by another plan than the checkpoint has for it now: the checkpoint has lost the plan of its last micro-batch (a power failure, a restored copy), and Spark has planned it again. The sink would skip rows that are not written. Restore the lost entries of its directory offsets; or begin with a new checkpoint, and startingOffsets where the output ends (with commitGroup, the group's offsets say where)"
+    if digest and committed and digest != committed:
+        raise Refused(ErrorCode.producer_fenced, f"{what} {reason}")
     if committed and not digest and part.in_sequence:
         _log.warning(
-            "micro-batch %d of query %s is committed; whether as what the checkpoint has for it now cannot be told, because the checkpoint cannot be read here",
-            part.version,
-            part.key,
+            "%s is committed; whether with the plan that the checkpoint has for it now is unknown, because the checkpoint cannot be read here",
+            what,
         )
-    if not digest or not committed or digest == committed:
-        return
-    if part.in_sequence:
+    if by_another and part.in_sequence:
         raise Refused(
             ErrorCode.producer_fenced,
-            f"micro-batch {part.version} of query {part.key} was committed by another plan than the checkpoint has for it now: the checkpoint has lost the plan of its last micro-batch (a power failure, a copy put back), and Spark has planned it anew. Rows between the two would be passed over as written that are not. Put the lost entries of its directory offsets back; or begin with a new checkpoint, and startingOffsets where the output ends (with commitGroup, the group's offsets say where)",
+            f"{what} was committed by another driver while this one wrote it, and nothing of this one's: another driver works on the same checkpoint. Stop one of them",
         )
-    raise Refused(
-        ErrorCode.producer_fenced,
-        f"version {part.version} of txnAppId {part.key} was committed with other sourceOffsets than these: its rows are not known to be written. A write of other rows needs another txnVersion",
-    )
-
-
-def _committed_by_another(part: Part) -> Refused:
-    return Refused(
-        ErrorCode.producer_fenced,
-        f"micro-batch {part.version} of query {part.key} was committed by another driver while this one wrote it, and nothing of this one's: another driver works on the same checkpoint. Stop one of them",
-    )
 
 
 def abort_parts(options: WriteOptions, messages: Iterable[Any]) -> None:
-    """Abort the known open transactions, if the broker can be reached; the others end when they time out."""
+    """Abort the known open transactions, if the broker responds; the others end when they time out."""
     written = [message for message in messages if isinstance(message, Written)]
-    if not written:
-        return
-    cluster = cluster_of(options)
     children = [message.child for message in written if message.child is not None]
-    part = written[0].part
+    part = written[0].part if written else None
     try:
-        if part is None:
-            for child in children:
-                with contextlib.suppress(Refused):  # A committed transaction stays committed.
-                    _end(cluster, child, commit=False)
-        else:
+        if part is not None:
             group = options.transaction_group or ""
-            joint.abort(cluster, part.key, part.version, children, run=part.run, group=group)
+            joint.abort(cluster_of(options), part.key, part.version, children, run=part.run, group=group)
+            return
+        for child in children:
+            with contextlib.suppress(Refused):  # A committed transaction stays committed.
+                _end(cluster_of(options), child, commit=False)
     except StablelogError as error:
-        _log.warning("what was written will be aborted by the broker after its timeout: %s", error)
+        _log.warning("the broker will abort what was written after its timeout: %s", error)
 
 
 def _end(cluster: Cluster, child: Child, *, commit: bool) -> None:
-    """End a task's own transaction, from here."""
+    """End a task's own transaction, from the driver."""
     producer = Producer(cluster, child[0])
     producer.resume(child[1], child[2])
     producer.end(commit=commit)

@@ -1,9 +1,9 @@
 """The messages between the driver and the tasks of a write."""
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
 from pyspark.sql.datasource import WriterCommitMessage
@@ -14,9 +14,6 @@ from stablelog.errors import Refused
 from stablelog.spark.options import WriteOptions
 
 EXACTLY_ONCE = "exactly-once"
-ABORT_DEADLINE_S = 5.0
-
-Result = TypeVar("Result")
 Child = tuple[str, int, int]  # transactional id, producer id, producer epoch
 
 
@@ -73,14 +70,15 @@ def cluster_of(options: WriteOptions) -> Cluster:
     return _clusters[known_by]
 
 
-def told(ask: Callable[[], Result], options: WriteOptions, part: Part) -> Result:
-    """Send a request; extend the message of a refusal by its meaning for the user who started the query.
+@contextlib.contextmanager
+def explained(options: WriteOptions, part: Part) -> Iterator[None]:
+    """Extend the message of a fenced request by its meaning for the user who started the query.
 
     Raises:
-        Refused: with what to do.
+        Refused: the extended refusal.
     """
     try:
-        return ask()
+        yield
     except Refused as refused:
         if refused.code is not ErrorCode.producer_fenced:
             raise

@@ -21,9 +21,9 @@ committed with another plan is refused instead of skipped.
 Source: docs/spark.md, "The sink"; docs/decisions/0006-joint-commit.md.
 """
 
-import logging
+import difflib
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -45,14 +45,15 @@ from stablelog.spark.sink.parts import (
     Written,
     cluster_of,
 )
-from stablelog.spark.sink.task import PASSED_OVER, task_of, write_part
-from stablelog.types import TopicPartition
+from stablelog.spark.sink.task import Task, write_part
 
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
 ONE_WRITE_RETENTION_MS = 3_600_000  # How long the broker remembers a write that cannot be repeated.
-_log = logging.getLogger(__name__)
-
-# name -> (types that are taken, as Spark writes them; whether nulls make no sense)
+# Columns that a source has, and that the log sets itself.
+IGNORED = frozenset(
+    {"offset", "timestamp", "timestampType", "commitSequence", "commitTimestamp", "transactionGroup"}
+)
+# name -> the types that are written, as Spark names them
 COLUMNS = {
     "key": ("binary", "string"),
     "value": ("binary", "string"),
@@ -66,17 +67,17 @@ class StreamWriter(DataSourceStreamArrowWriter):
     """The sink of a stream."""
 
     def __init__(self, options: WriteOptions, run: str, order: int = joint.NO_ORDER) -> None:
-        self._options = options
-        self._run = run
-        self._order = order
+        self.options = options
+        self.run = run
+        self.order = order
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle for the tasks of a micro-batch, with the order of this run.
 
         The driver's decision does not need the order.
         """
-        order = _next_order(self._options) if self._order == joint.NO_ORDER else self._order
-        return {**self.__dict__, "_order": order}
+        order = _next_order(self.options) if self.order == joint.NO_ORDER else self.order
+        return {**self.__dict__, "order": order}
 
     def write(self, iterator: Iterator[Any]) -> Written:
         """Write a task's rows."""
@@ -84,24 +85,20 @@ class StreamWriter(DataSourceStreamArrowWriter):
         assert context is not None
         query_id, batch_id = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if not query_id or batch_id is None:
-            raise Unavailable(
-                "Spark does not tell which query and micro-batch this is, which the sink goes by"
-            )
-        run = context.getLocalProperty(RUN_ID) or self._run
-        part = Part(query_id, int(batch_id), run, self._order, in_sequence=True)
-        return write_part(self._options, part, task_of(context), iterator)
+            raise Unavailable("Spark does not name the query and the micro-batch, which identify the commit")
+        run = context.getLocalProperty(RUN_ID) or self.run
+        part = Part(query_id, int(batch_id), run, self.order, in_sequence=True)
+        return write_part(self.options, part, _task_of(context), iterator)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Decide the micro-batch."""
-        options = self._options
-        offsets: Callable[[], dict[TopicPartition, int]] | None = None
-        if options.commit_group is not None:
-            offsets = lambda: progress(options.checkpoint, batchId)  # noqa: E731
-        commit_parts(options, messages, offsets, plan_digest(options.checkpoint, batchId))
+        checkpoint = self.options.checkpoint
+        offsets = progress(checkpoint, batchId) if self.options.commit_group is not None else None
+        commit_parts(self.options, messages, offsets, plan_digest(checkpoint, batchId))
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 (Spark's name)
         """Abort what is not committed."""
-        abort_parts(self._options, messages)
+        abort_parts(self.options, messages)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -115,18 +112,20 @@ class BatchWriter(DataSourceArrowWriter):
         """Write a task's rows."""
         context = TaskContext.get()
         assert context is not None
-        return write_part(self._options, self._part, task_of(context), iterator)
+        return write_part(self._options, self._part, _task_of(context), iterator)
 
     def commit(self, messages: Sequence[Any]) -> None:
         """Decide the write."""
-        given = self._options.source_offsets
-        offsets = None if given is None else lambda: given
-        digest = "" if given is None else digest_of(by_topic(given))
-        commit_parts(self._options, messages, offsets, digest)
+        offsets = self._options.source_offsets
+        commit_parts(self._options, messages, offsets, digest_of(by_topic(offsets)) if offsets else "")
 
     def abort(self, messages: Sequence[Any]) -> None:
         """Abort what is not committed."""
         abort_parts(self._options, messages)
+
+
+def _task_of(context: TaskContext) -> Task:
+    return Task(context.partitionId(), context.attemptNumber(), context.taskAttemptId())
 
 
 def stream_writer(given: Mapping[str, str], schema: Any) -> StreamWriter:
@@ -189,7 +188,7 @@ def check_columns(schema: Any, topic: str | None) -> None:
     """
     types = {field.name: field.dataType for field in schema.fields}
     for name, found in types.items():
-        if name in PASSED_OVER:
+        if name in IGNORED:
             continue
         if name not in COLUMNS:
             hint = did_you_mean(name, COLUMNS) or f"; there are {', '.join(COLUMNS)}"

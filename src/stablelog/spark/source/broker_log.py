@@ -41,27 +41,13 @@ def connect(options: ReadOptions) -> Cluster:
     )
 
 
-def record_size(cluster: Cluster, wanted: Range, isolation: str = "read_committed") -> float | None:
-    """Bytes of a record, by the first batches of a range; None if the range has lost its beginning.
-
-    A read-uncommitted reader's offsets are all counted as records, its markers and gaps, too.
-    """
-    try:
-        fetched = cluster.fetch(*wanted.place, wanted.start, SAMPLE_SIZE, isolation)
-    except OffsetOutOfRange:
-        return None
-    sizes = [(header.size, header.last_offset_delta + 1) for _, header in headers_in(fetched.records)]
-    counted = sum(count for _, count in sizes)
-    return sum(size for size, _ in sizes) / counted if counted else RECORD_SIZE_GUESS
-
-
 class BrokerLog:
     """The log behind a list of brokers."""
 
     def __init__(self, options: ReadOptions, cluster: Cluster | None = None) -> None:
         self._options = options
         self.cluster = cluster or connect(options)
-        self._record_sizes: dict[TopicPartition, float] = {}
+        self._record_sizes: dict[tuple[TopicPartition, str], float] = {}
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
         """As `Log`."""
@@ -117,25 +103,31 @@ class BrokerLog:
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
         """As `Log`: sizes are estimated from the first batches of a range."""
         for wanted in ranges:
-            count = wanted.end - wanted.start
-            yield FetchSpan(
-                *wanted.place,
-                wanted.start,
-                wanted.end,
-                int(count * self._record_size(wanted)),
-                topic_ids.get(wanted.place[0], ""),
-            )
+            topic_id = topic_ids.get(wanted.place[0], "")
+            yield FetchSpan(*wanted.place, wanted.start, wanted.end, self._size(wanted), topic_id)
 
-    def _record_size(self, wanted: Range) -> float:
-        known = self._record_sizes.get(wanted.place)
-        if known is None:
-            if wanted.end - wanted.start < SAMPLED_COUNT_MIN:
-                return RECORD_SIZE_GUESS
-            known = record_size(self.cluster, wanted, "read_uncommitted")
-            if known is None:
+    def record_size(self, wanted: Range, isolation: str) -> float:
+        """Bytes of a record, by the first batches of a range; a guess if the range has lost its beginning.
+
+        A read-uncommitted reader's offsets are all counted as records, including those of markers and gaps.
+        """
+        key = wanted.place, isolation
+        if key not in self._record_sizes:
+            try:
+                fetched = self.cluster.fetch(*wanted.place, wanted.start, SAMPLE_SIZE, isolation)
+            except OffsetOutOfRange:
                 return RECORD_SIZE_GUESS  # The task that reads the range reports the error.
-            self._record_sizes[wanted.place] = known
-        return known
+            headers = [header for _, header in headers_in(fetched.records)]
+            count = sum(header.last_offset_delta + 1 for header in headers)
+            size = sum(header.size for header in headers)
+            self._record_sizes[key] = size / count if count else RECORD_SIZE_GUESS
+        return self._record_sizes[key]
+
+    def _size(self, wanted: Range) -> int:
+        """Bytes of a range, estimated."""
+        count = wanted.end - wanted.start
+        is_small = count < SAMPLED_COUNT_MIN
+        return int(count * (RECORD_SIZE_GUESS if is_small else self.record_size(wanted, "read_uncommitted")))
 
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
@@ -155,9 +147,8 @@ class BrokerLog:
         if count_max is not None:
             counts = shares(counts, count_max)
         if size_max is not None:
-            by_place = {wanted.place: wanted for wanted in ranges}
-            sizes = {place: count * self._record_size(by_place[place]) for place, count in counts.items()}
-            excess = sum(sizes.values()) / size_max
+            limited = [wanted._replace(end=wanted.start + counts[wanted.place]) for wanted in ranges]
+            excess = sum(map(self._size, limited)) / size_max
             if excess > 1:
                 counts = shares(counts, max(1, int(sum(counts.values()) / excess)))
         return {wanted.place: wanted.start + counts[wanted.place] for wanted in ranges}

@@ -6,6 +6,7 @@ the last cut but none of the stream's offsets, so it makes no micro-batch.
 
 import time
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
@@ -19,10 +20,9 @@ from stablelog.spark.planning import plan
 from stablelog.spark.schema import Columns
 from stablelog.spark.source import reader
 from stablelog.spark.source.admission import NO_LIMIT, TriggerLimits, admit, count_up_to
-from stablelog.spark.source.broker_log import RECORD_SIZE_GUESS, record_size
-from stablelog.spark.source.cuts import Cuts, cluster_of
+from stablelog.spark.source.cuts import Cuts, broker_of
 from stablelog.spark.source.reader import METADATA_AGE_MAX_S, StablelogStreamReader, TaskPartition
-from stablelog.spark.source.resolve import Range, lost, ranges_between, stream_end, stream_ranges
+from stablelog.spark.source.resolve import lost, ranges_between, stream_end, stream_ranges
 from stablelog.types import TopicPartition
 
 
@@ -31,32 +31,29 @@ class CutStreamReader(StablelogStreamReader):
 
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
         super().__init__(options, columns)
-        self._cuts: Cuts | None = None
         self._last: StreamOffsets | None = None  # The last cut, as last requested.
-        self._record_sizes: dict[TopicPartition, float] = {}
 
-    @property
-    def _at_cuts(self) -> Cuts:
-        if self._cuts is None:
-            self._cuts = Cuts(self._options, self._opened, cluster_of(self._opened), self._there)
-        return self._cuts
+    @cached_property
+    def cuts(self) -> Cuts:
+        """The cuts through the topics that are read."""
+        return Cuts(self.options, self.source, self._there)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The cut at which a query without a checkpoint begins."""
-        latest = self._at_cuts.latest()
-        return self._at_cuts.resolve(self._options.starting, "startingOffsets", latest).to_json()
+        latest = self.cuts.latest()
+        return self.cuts.resolve(self.options.starting, "startingOffsets", latest).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Limit the query to transactions that are committed by now."""
-        self._target = self._last = self._at_cuts.latest()
+        self._target = self._last = self.cuts.latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """The cut up to which the next micro-batch reads; `start` itself if there is nothing to read."""
         before = reader.read_offsets(start, at_cuts=True)
         last = self._not_before(before, self._target or self._look_at_cut())
-        _check_history(self._options, before, last)
+        _check_history(self.options, before, last)
         partitions = {place: last.topic_ids.get(place[0], "") for place in last.next_offsets}
-        end = replace(stream_end(self._options, before, partitions, last.next_offsets), cut=last.cut)
+        end = replace(stream_end(self.options, before, partitions, last.next_offsets), cut=last.cut)
         if (end.next_offsets, end.topic_ids) == (before.next_offsets, before.topic_ids):
             return start
         return self._admitted(before, end, limit).to_json()
@@ -66,7 +63,7 @@ class CutStreamReader(StablelogStreamReader):
         assert before.cut is not None
         assert last.cut is not None
         if before.next_offsets and last.cut < before.cut and last.cut.group == before.cut.group:
-            found = self._at_cuts.regained(before.cut.commit_sequence)
+            found = self.cuts.regained(before.cut.commit_sequence)
             if found is not None:
                 self._last = found
                 self._target = self._target and found
@@ -80,64 +77,57 @@ class CutStreamReader(StablelogStreamReader):
         """
         now = time.monotonic()
         known = self._last if now - self._partitions_at <= METADATA_AGE_MAX_S else None
-        found = self._at_cuts.latest(known)
+        found = self.cuts.latest(known)
         if found is not known:
             self._partitions_at = now
         if self._last is not None and found.topic_ids != self._last.topic_ids:
-            self._at_cuts.forget()
+            self.cuts.forget()
         self._last = found
         return found
 
     def _limited(self, start: StreamOffsets, end: StreamOffsets) -> StreamOffsets:
         assert end.cut is not None
-        options = self._options
+        options = self.options
         ranges = ranges_between(self._begun(start, end), end.next_offsets)
         if self._waits(
-            lambda: count_up_to(ranges, self._at_cuts.commits(ranges), options.trigger_offsets_min or 0)
+            lambda: count_up_to(ranges, self.cuts.commits(ranges), options.trigger_offsets_min or 0)
         ):
             return start
         limits = TriggerLimits(options.trigger_offsets_max or NO_LIMIT, options.trigger_size_max or NO_LIMIT)
         if limits.size_max < NO_LIMIT:
-            limits = replace(limits, record_sizes={one.place: self._record_size(one) for one in ranges})
+            broker = broker_of(self.source)
+            sizes = {one.place: broker.record_size(one, "read_committed") for one in ranges}
+            limits = replace(limits, record_sizes=sizes)
         counts = {
             one.place: one.end - one.start for one in ranges
         }  # There are at most as many records as offsets.
         size = sum(count * limits.record_sizes.get(place, 0) for place, count in counts.items())
         if sum(counts.values()) <= limits.count_max and size <= limits.size_max:
             return end
-        found = admit(ranges, self._at_cuts.commits(ranges), end.cut.commit_sequence, limits)
+        found = admit(ranges, self.cuts.commits(ranges), end.cut.commit_sequence, limits)
         return StreamOffsets(
             {**end.next_offsets, **found.ends},
             end.topic_ids,
             end.cut._replace(commit_sequence=found.commit_sequence),
         )
 
-    def _record_size(self, wanted: Range) -> float:
-        if wanted.place not in self._record_sizes:
-            found = record_size(cluster_of(self._opened), wanted)
-            if found is None:
-                return RECORD_SIZE_GUESS  # the task that reads it will say so
-            self._record_sizes[wanted.place] = found
-        return self._record_sizes[wanted.place]
-
     def _begun(self, start: StreamOffsets, end: StreamOffsets) -> dict[TopicPartition, int]:
         """The start of each partition, including those that the stream has not read before."""
         assert start.cut is not None
         assert end.cut is not None
+        replaced = start.replaced(end.topic_ids)
         begun = {}
         for place in end.next_offsets:
-            topic = place[0]
-            is_other = start.topic_ids.get(topic, "") != end.topic_ids.get(topic, "")
             known = start.next_offsets.get(place)
             if not start.next_offsets:
                 begun[place] = 0  # The topic did not exist when the query began.
-            elif known is not None and not (is_other and topic in start.topic_ids):
+            elif known is not None and place[0] not in replaced:
                 begun[place] = known
             elif start.cut.commit_sequence <= end.cut.commit_sequence and end.next_offsets[place] > 0:
                 try:
-                    begun[place] = self._at_cuts.begins(place, start.cut)
+                    begun[place] = self.cuts.begins(place, start.cut)
                 except Missing:
-                    if self._options.fail_on_data_loss:
+                    if self.options.fail_on_data_loss:
                         raise
         return begun
 
@@ -150,17 +140,17 @@ class CutStreamReader(StablelogStreamReader):
         before = reader.read_offsets(start, at_cuts=True)
         after = reader.read_offsets(end, at_cuts=True)
         known = replace(before, next_offsets=self._begun(before, after))
-        ranges = stream_ranges(self._options, self._opened, known, after)
+        ranges = stream_ranges(self.options, self.source, known, after)
         if ranges:
             read = replace(before, next_offsets={one.place: one.end for one in ranges})
-            self._at_cuts.check_whole(read, before.next_offsets.keys())
-        spans = self._opened.spans(ranges, after.topic_ids)
-        return [TaskPartition(pieces) for pieces in plan(spans, reader.limits(self._options))]
+            self.cuts.check_whole(read, before.next_offsets.keys())
+        spans = self.source.spans(ranges, after.topic_ids)
+        return [TaskPartition(pieces) for pieces in plan(spans, reader.limits(self.options))]
 
     def stop(self) -> None:
         """Close connections and files."""
         super().stop()
-        self._cuts = None
+        vars(self).pop("cuts", None)
 
 
 def _check_history(options: ReadOptions, before: StreamOffsets, last: StreamOffsets) -> None:

@@ -35,11 +35,11 @@ TRIES: Final = 10  # while topics come and go
 LISTED_MAX: Final = 32_000  # transactions that are listed at once, over all partitions
 
 
-def cluster_of(log_: Log) -> Cluster:
-    """The brokers behind a log, which has some."""
+def broker_of(log_: Log) -> broker_log.BrokerLog:
+    """The brokers behind a log that has some."""
     broker = getattr(log_, "broker", log_)
     assert isinstance(broker, broker_log.BrokerLog)
-    return broker.cluster
+    return broker
 
 
 class Cuts:
@@ -48,7 +48,6 @@ class Cuts:
     Args:
         options: the options of the read.
         log_: lists the partitions.
-        cluster: the brokers that are asked for cuts.
         there: returns the present partitions; None for those of the log. A stream may accept that some are gone.
     """
 
@@ -56,13 +55,12 @@ class Cuts:
         self,
         options: ReadOptions,
         log_: Log,
-        cluster: Cluster,
         there: Callable[[], dict[TopicPartition, str]] | None = None,
     ) -> None:
         self._options = options
         self._log = log_
         self._there = log_.partitions if there is None else there
-        self._cluster = cluster
+        self._cluster = broker_of(log_).cluster
         self._partitions: dict[TopicPartition, str] = {}
         self._listings: dict[TopicPartition, _Listing] = {}
         self._held_at = -1  # The last cut for which a wait was in vain.
@@ -136,14 +134,13 @@ class Cuts:
         """
         for _ in range(TRIES):
             before, self._partitions = self._partitions, self._there()
-            if _ids(before) == _ids(self._partitions):
+            if before == self._partitions:
                 break
             cut = self._ask(cut.commit_sequence)
         else:
             raise Unavailable("the topics that are read come and go faster than they can be read")
-        ids = {topic: topic_id for topic, topic_id in _ids(self._partitions).items() if topic_id}
         point = CutPoint(cut.commit_sequence, cut.group)
-        return StreamOffsets(self._chosen(cut), ids, point)
+        return StreamOffsets(self._chosen(cut), resolve.topic_ids_of(self._partitions), point)
 
     def _chosen(self, cut: Cut) -> dict[TopicPartition, int]:
         return {place: cut.offsets[place] for place in self._partitions if place in cut.offsets}
@@ -382,7 +379,7 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
     """
     if not options.cut:
         return resolve.batch_ranges(options, log_)
-    cuts = Cuts(options, log_, cluster_of(log_))
+    cuts = Cuts(options, log_)
     latest = cuts.latest()
     end = cuts.resolve(options.ending, "endingOffsets", latest)
     start = cuts.resolve(options.starting, "startingOffsets", latest)
@@ -394,7 +391,3 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
             f"{end.cut.commit_sequence}, which is before it"
         )
     return ranges_between(start.next_offsets, end.next_offsets), dict(end.topic_ids)
-
-
-def _ids(partitions: Mapping[TopicPartition, str]) -> dict[str, str]:
-    return {topic: topic_id for (topic, _), topic_id in partitions.items()}

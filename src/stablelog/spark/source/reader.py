@@ -4,6 +4,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -24,8 +25,15 @@ from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Limits, Piece, plan
 from stablelog.spark.schema import Columns, shaped
 from stablelog.spark.source import broker_log, directory_log, extent_reader
-from stablelog.spark.source.cuts import batch_ranges, cluster_of
-from stablelog.spark.source.resolve import Log, ranges_between, resolve, stream_end, stream_ranges
+from stablelog.spark.source.cuts import batch_ranges, broker_of
+from stablelog.spark.source.resolve import (
+    Log,
+    ranges_between,
+    resolve,
+    stream_end,
+    stream_ranges,
+    topic_ids_of,
+)
 from stablelog.spark.worker import tune_worker
 from stablelog.types import TopicPartition
 
@@ -89,7 +97,7 @@ def check_columns(columns: Columns, log: Log, topics: Iterable[str]) -> None:
         from stablelog.spark.columns.commit_columns import group_of
 
         for topic in topics:
-            group_of(cluster_of(log), topic)
+            group_of(broker_of(log).cluster, topic)
 
 
 def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterator[Any]:
@@ -163,9 +171,8 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     """Reads topics as they grow. Its offsets are the next ones to read, by topic and partition."""
 
     def __init__(self, options: ReadOptions, columns: Columns) -> None:
-        self._options = options
-        self._columns = columns
-        self._log: Log | None = None
+        self.options = options
+        self.columns = columns
         self._partitions: dict[TopicPartition, str] = {}
         self._partitions_at = float("-inf")
         self._latest: dict[TopicPartition, int] = {}
@@ -174,23 +181,21 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._missing: set[str] = set()  # Topics that the options name and that do not exist.
         self._checked: set[str] = set()  # Topics that are known to have the wanted columns.
 
-    @property
-    def _opened(self) -> Log:
-        if self._log is None:
-            self._log = open_log(self._options)
-        return self._log
+    @cached_property
+    def source(self) -> Log:
+        """The log that is read, opened when it is first used."""
+        return open_log(self.options)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a query without a checkpoint begins."""
-        log = self._opened
-        partitions = log.partitions()
-        latest, earliest = log.latest(partitions), log.earliest(partitions)
-        found = resolve(self._options, log, self._options.starting, "startingOffsets", earliest, latest)
-        return StreamOffsets(found, _ids(partitions)).to_json()
+        partitions = self.source.partitions()
+        latest, earliest = self.source.latest(partitions), self.source.earliest(partitions)
+        found = resolve(self.options, self.source, self.options.starting, "startingOffsets", earliest, latest)
+        return StreamOffsets(found, topic_ids_of(partitions)).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """A limit of the options. Spark accepts only one; `latestOffset` applies all of them."""
-        options = self._options
+        options = self.options
         if options.trigger_offsets_max is not None:
             return ReadMaxRows(options.trigger_offsets_max)
         if options.trigger_size_max is not None:
@@ -202,7 +207,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Limit the query to records that exist now."""
         partitions = self._there()
-        self._target = StreamOffsets(self._opened.latest(partitions), _ids(partitions))
+        self._target = StreamOffsets(self.source.latest(partitions), topic_ids_of(partitions))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Up to where the next micro-batch reads; `start` itself if there is nothing to read."""
@@ -216,10 +221,9 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             }
         if any(before.next_offsets.get(place) != offset for place, offset in latest.items()):
             # The topic ids are read after the offsets: a topic that was created again meanwhile has another id.
-            self._partitions = self._there()
-            self._partitions_at = time.monotonic()
+            self._list()
             latest = {place: offset for place, offset in latest.items() if place in self._partitions}
-        end = stream_end(self._options, before, self._partitions, latest)
+        end = stream_end(self.options, before, self._partitions, latest)
         return start if end == before else self._admitted(before, end, limit).to_json()
 
     def _admitted(self, start: StreamOffsets, end: StreamOffsets, limit: ReadLimit) -> StreamOffsets:
@@ -235,28 +239,29 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
         They are never cached: a writer that then calls `processAllAvailable` expects its rows.
         """
-        now = time.monotonic()
-        if now - self._partitions_at > METADATA_AGE_MAX_S:
-            self._partitions = self._there()
-            self._partitions_at = now
+        if time.monotonic() - self._partitions_at > METADATA_AGE_MAX_S:
+            self._list()
         try:
-            self._latest = self._opened.latest(self._partitions)
+            self._latest = self.source.latest(self._partitions)
         except Missing:  # A topic was deleted after its partitions were listed.
-            self._partitions = self._there()
-            self._latest = self._opened.latest(self._partitions)
+            self._list()
+            self._latest = self.source.latest(self._partitions)
         return self._latest
 
+    def _list(self) -> None:
+        self._partitions, self._partitions_at = self._there(), time.monotonic()
+
     def _there(self) -> dict[TopicPartition, str]:
-        """The partitions. Of a query that bears losses, those that are left: what is gone is told by its offsets."""
-        found = self._opened.partitions(there_only=not self._options.fail_on_data_loss)
-        missing = set(self._options.topics) - {topic for topic, _ in found}
+        """The partitions. With failOnDataLoss=false, those that are left: the offsets tell which ones are gone."""
+        found = self.source.partitions(there_only=not self.options.fail_on_data_loss)
+        missing = set(self.options.topics) - {topic for topic, _ in found}
         if missing - self._missing:
             log.warning("there is no topic %s; going on without", ", ".join(sorted(missing)))
         self._missing = missing
         return found
 
     def _limited(self, start: StreamOffsets, end: StreamOffsets) -> StreamOffsets:
-        options = self._options
+        options = self.options
         ranges = ranges_between(start.next_offsets, end.next_offsets)
         if self._waits(lambda: sum(wanted.end - wanted.start for wanted in ranges)):
             return start
@@ -264,60 +269,55 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
             return end
         if not options.fail_on_data_loss:
             # A removed range is skipped as a whole, not in steps of the limit.
-            firsts = self._opened.earliest([wanted.place for wanted in ranges])
+            firsts = self.source.earliest([wanted.place for wanted in ranges])
             ranges = [
                 wanted._replace(start=max(wanted.start, firsts[wanted.place]))
                 for wanted in ranges
                 if firsts[wanted.place] < wanted.end
             ]
-        ends = self._opened.limited(
+        ends = self.source.limited(
             ranges, end.topic_ids, options.trigger_offsets_max, options.trigger_size_max
         )
         return StreamOffsets({**end.next_offsets, **ends}, end.topic_ids)
 
     def _waits(self, count: Callable[[], int]) -> bool:
         """Whether the micro-batch is still too small, and the maximum delay is not over."""
-        count_min = self._options.trigger_offsets_min
+        count_min = self.options.trigger_offsets_min
         if count_min is None or self._target is not None or count() >= count_min:
             return False
         if self._batch_at == float("-inf"):
             self._batch_at = time.monotonic()  # The first delay begins with the query.
-        return (time.monotonic() - self._batch_at) * 1000 < self._options.trigger_delay_max_ms
+        return (time.monotonic() - self._batch_at) * 1000 < self.options.trigger_delay_max_ms
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """The ends of the partitions, for the query's progress: what is still to be read lies before them."""
-        return StreamOffsets(self._latest, _ids(self._partitions)).to_json() if self._latest else None
+        return StreamOffsets(self._latest, topic_ids_of(self._partitions)).to_json() if self._latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The tasks of a micro-batch. They depend only on the offsets, because a restarted query calls this first."""
-        log = self._opened
         before, after = read_offsets(start, at_cuts=False), read_offsets(end, at_cuts=False)
-        ranges = stream_ranges(self._options, log, before, after)
+        ranges = stream_ranges(self.options, self.source, before, after)
         topics = after.topic_ids.keys() - self._checked
-        check_columns(self._columns, log, topics)
+        check_columns(self.columns, self.source, topics)
         self._checked |= topics
-        spans = log.spans(ranges, after.topic_ids)
-        return [TaskPartition(pieces) for pieces in plan(spans, limits(self._options))]
+        spans = self.source.spans(ranges, after.topic_ids)
+        return [TaskPartition(pieces) for pieces in plan(spans, limits(self.options))]
 
     def read(self, partition: Any) -> Iterator[Any]:
         """The records of a task."""
-        return read_task(self._options, self._columns, partition)
+        return read_task(self.options, self.columns, partition)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the checkpoint has the offsets."""
 
     def stop(self) -> None:
         """Close connections and files."""
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+        if "source" in vars(self):
+            self.source.close()
+            del self.source
 
     def __getstate__(self) -> Any:
-        return self._options, self._columns
+        return self.options, self.columns
 
     def __setstate__(self, state: Any) -> None:
         self.__init__(*state)  # type: ignore[misc]
-
-
-def _ids(partitions: Mapping[TopicPartition, str]) -> dict[str, str]:
-    return {topic: topic_id for (topic, _), topic_id in partitions.items() if topic_id}

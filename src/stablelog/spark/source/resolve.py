@@ -92,6 +92,11 @@ def names(places: Iterable[TopicPartition]) -> str:
     return ", ".join(shown[:SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
 
 
+def topic_ids_of(partitions: Mapping[TopicPartition, str]) -> dict[str, str]:
+    """The ids of topics, without those that are unknown."""
+    return {topic: topic_id for (topic, _), topic_id in partitions.items() if topic_id}
+
+
 def ranges_between(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> list[Range]:
     """What is to be read, partition by partition; one that has no start is read from its beginning."""
     return [
@@ -136,7 +141,7 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
             raise InvalidConfig(f"{name(place)} is to be read from {start} to {end}, which is before it")
         if start < end:
             ranges.append(Range(place, start, end))
-    return ranges, {place[0]: topic_id for place, topic_id in partitions.items() if topic_id}
+    return ranges, topic_ids_of(partitions)
 
 
 def resolve(
@@ -213,17 +218,12 @@ def stream_ranges(options: ReadOptions, log_: Log, start: StreamOffsets, end: St
     Raises:
         Unavailable: something of it is gone.
     """
-    ranges = []
-    for place, end_offset in sorted(end.next_offsets.items()):
-        known = start.next_offsets.get(place)
-        if _other_topic(start, end, place[0]):
-            known = None
-        # A partition that was added later is read from its beginning.
-        start_offset = 0 if known is None else known
-        if start_offset < end_offset:
-            ranges.append(Range(place, start_offset, end_offset))
+    replaced = start.replaced(end.topic_ids)
+    # A partition that was added later, or whose topic was created again, is read from its beginning.
+    known = {place: offset for place, offset in start.next_offsets.items() if place[0] not in replaced}
+    ranges = ranges_between(known, end.next_offsets)
     try:
-        earliest = log_.earliest([wanted.place for wanted in ranges]) if ranges else {}
+        earliest = log_.earliest([wanted.place for wanted in ranges])
     except Missing:
         if options.fail_on_data_loss:
             raise
@@ -248,11 +248,6 @@ def stream_ranges(options: ReadOptions, log_: Log, start: StreamOffsets, end: St
     return kept
 
 
-def _other_topic(start: StreamOffsets, end: StreamOffsets, topic: str) -> bool:
-    before, now = start.topic_ids.get(topic), end.topic_ids.get(topic)
-    return before is not None and now is not None and before != now
-
-
 def stream_end(
     options: ReadOptions,
     start: StreamOffsets,
@@ -270,12 +265,11 @@ def stream_end(
     Raises:
         Unavailable: a partition is gone, or is not what it was.
     """
-    ids = {place[0]: topic_id for place, topic_id in partitions.items() if topic_id}
-    now = StreamOffsets(latest, ids)
+    ids = topic_ids_of(partitions)
     gone = set(start.next_offsets) - set(partitions)
     if gone:
         lost(options, f"{names(gone)} was read before and is not there any more")
-    replaced = {topic for topic in ids if _other_topic(start, now, topic)}
+    replaced = start.replaced(ids)
     if replaced:
         lost(options, f"{', '.join(sorted(replaced))} was deleted and created again since it was read")
     found = {}
