@@ -8,8 +8,8 @@ import pyspark_stablelog
 from stablelog.spark import worker
 
 
-def test_what_is_alive_at_the_first_task_is_walked_no_more(monkeypatch):
-    monkeypatch.setattr(worker, "_is_tuned", False)
+def test_what_is_alive_at_the_first_task_is_walked_no_more():
+    worker.tune_worker.cache_clear()
     try:
         worker.tune_worker()
         frozen = gc.get_freeze_count()

@@ -34,34 +34,32 @@ class StablelogDataSource(DataSource):
         """A reader of these columns.
 
         Raises:
-            InvalidConfig: an option or a column is not as it can be.
+            InvalidConfig: an option or a column is unknown, contradictory or out of range.
         """
         from stablelog.spark.option_table import BATCH
-        from stablelog.spark.options import read_options
-        from stablelog.spark.schema import Columns
         from stablelog.spark.source.reader import StablelogReader
         from stablelog.spark.worker import tune_worker
 
         tune_worker()
-        options, columns = read_options(self.options, BATCH), Columns(schema)
-        columns.check(options)
-        return StablelogReader(options, columns)
+        return StablelogReader(*self._asked(BATCH, schema))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A reader of these columns, of a stream.
-
-        Raises:
-            InvalidConfig: an option or a column is not as it can be.
-        """
+        """A reader of these columns, of a stream. It raises the errors of `reader`."""
         from stablelog.spark.option_table import STREAM
-        from stablelog.spark.options import read_options
-        from stablelog.spark.schema import Columns
         from stablelog.spark.source.cut_reader import CutStreamReader
         from stablelog.spark.source.reader import StablelogStreamReader
 
-        options, columns = read_options(self.options, STREAM), Columns(schema)
-        columns.check(options)
+        options, columns = self._asked(STREAM, schema)
         return (CutStreamReader if options.cut else StablelogStreamReader)(options, columns)
+
+    def _asked(self, where: str, schema: Any) -> tuple[Any, Any]:
+        """The checked options and columns of a read."""
+        from stablelog.spark.options import read_options
+        from stablelog.spark.schema import Columns
+
+        options, columns = read_options(self.options, where), Columns(schema)
+        columns.check(options)
+        return options, columns
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
         """The sink of a batch write; see `stablelog.spark.sink.writer`."""

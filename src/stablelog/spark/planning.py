@@ -5,8 +5,7 @@ record batches if the segment files are accessible, otherwise by offsets. The pl
 limits.
 """
 
-import heapq
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
@@ -139,9 +138,8 @@ def plan(spans: Iterable[Span], limits: Limits) -> list[tuple[Piece, ...]]:
     """The tasks, each with its pieces in the order of the spans; none for empty spans."""
     spans = [span for span in spans if span.start < span.end]
     target = _target(sum(span.size for span in spans), limits)
-    tasks = _fill(_shortened(spans, limits.offsets_max), target, limits.offsets_max)
-    if limits.count_min is not None:
-        _spread(tasks, limits.count_min)
+    tasks = _fill(spans, target, limits.offsets_max)
+    tasks = _spread(tasks, limits.count_min or 0)
     return [tuple(span.piece() for span in task) for task in tasks]
 
 
@@ -191,7 +189,7 @@ def _fill(spans: Iterable[Span], target: int, offsets_max: int | None) -> list[l
     """Fill tasks with the spans in order; a span that does not fit into the current task is cut."""
     tasks: list[list[Span]] = []
     size = count = 0
-    for span in spans:
+    for span in _shortened(spans, offsets_max):
         rest: Span | None = span
         while rest is not None:
             full = size >= target - target // SLIVER or (
@@ -216,33 +214,21 @@ def _fill(spans: Iterable[Span], target: int, offsets_max: int | None) -> list[l
     return tasks
 
 
-# A task as an entry of a heap: its size, negated; whether it has only one span; its path (which half of which half it
-# is); and the task. No two tasks have the same path, so the heap never compares tasks.
-_Sized = tuple[int, bool, tuple[int, ...], list[Span]]
-
-
-def _spread(tasks: list[list[Span]], count_min: int) -> None:
+def _spread(tasks: list[list[Span]], count_min: int) -> list[list[Span]]:
     """Halve the largest tasks until there are `count_min`, or none can be halved."""
-    whole: list[_Sized] = []  # what cannot be halved
-    heap: list[_Sized] = []  # the rest, the largest first
-
-    def add(path: tuple[int, ...], task: list[Span]) -> None:
-        can_be_halved = len(task) > 1 or task[0].end - task[0].start > 1
-        sized = (-sum(span.size for span in task), len(task) == 1, path, task)
-        heapq.heappush(heap if can_be_halved else whole, sized)
-
-    for place, task in enumerate(tasks):
-        add((place,), task)
-    while heap and len(heap) + len(whole) < count_min:
-        _, _, path, task = heapq.heappop(heap)
-        for place, half in enumerate(_halved(task)):
-            add((*path, place), half)
-    tasks[:] = [task for _, _, _, task in sorted(whole + heap, key=lambda sized: sized[2])]
+    while len(tasks) < count_min:
+        parted = [n for n, task in enumerate(tasks) if len(task) > 1 or task[0].end - task[0].start > 1]
+        if not parted:
+            break
+        parted.sort(key=lambda n: sum(span.size for span in tasks[n]), reverse=True)
+        largest = frozenset(parted[: count_min - len(tasks)])
+        tasks = [part for n, task in enumerate(tasks) for part in (_halved(task) if n in largest else [task])]
+    return tasks
 
 
-def _halved(task: Sequence[Span]) -> list[list[Span]]:
+def _halved(task: list[Span]) -> list[list[Span]]:
     if len(task) > 1:
         middle = len(task) // 2
-        return [list(task[:middle]), list(task[middle:])]
+        return [task[:middle], task[middle:]]
     head, tail = task[0].cut_at((task[0].start + task[0].end) // 2)
     return [[head], [tail]]

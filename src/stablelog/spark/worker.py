@@ -1,10 +1,10 @@
 """Tuning of Spark's Python workers, once in each process, so that their tasks cost less."""
 
 import gc
+from functools import cache
 
-_is_tuned = False
 
-
+@cache
 def tune_worker() -> None:
     """Freeze the imported objects for the garbage collector. Only the first call in a process does something.
 
@@ -13,9 +13,5 @@ def tune_worker() -> None:
     which costs tens of milliseconds for each task. It does not visit frozen objects. If every task froze objects,
     garbage cycles that exist at that time would stay as well.
     """
-    global _is_tuned  # noqa: PLW0603 -- it is the process that is tuned
-    if _is_tuned:
-        return
-    _is_tuned = True
     gc.collect()
     gc.freeze()

@@ -24,35 +24,26 @@ def _pointer(builder: Any, address: Any, bits: int) -> Any:
     return builder.inttoptr(address, ir.IntType(bits).as_pointer())
 
 
-def _load_byte(_: Any, address: Any) -> Any:
-    """The byte at an address, 0 to 255."""
-
-    def generate(__: Any, builder: Any, ___: Any, args: Any) -> Any:
-        return builder.zext(builder.load(_pointer(builder, args[0], 8)), ir.IntType(64))
-
-    return types.int64(types.int64), generate
-
-
-load_byte: Load = _intrinsic(_load_byte)
-
-
 def _load_integer(bits: int, *, swapped: bool) -> Load:
     def load(_: Any, address: Any) -> Any:
         def generate(__: Any, builder: Any, ___: Any, args: Any) -> Any:
             loaded = builder.load(_pointer(builder, args[0], bits), align=1)
             if swapped:
                 loaded = builder.bswap(loaded)
+            if bits == 8:
+                return builder.zext(loaded, ir.IntType(64))
             return loaded if bits == 64 else builder.sext(loaded, ir.IntType(64))
 
         return types.int64(types.int64), generate
 
     order = "most significant byte first" if swapped else "in the machine's own order"
-    load.__doc__ = f"The signed {bits}-bit integer at an address, {order}."
+    load.__doc__ = f"The {bits}-bit integer at an address, {order}. A byte has no sign."
     load.__name__ = f"load_int{bits}" if swapped else f"load_native{bits}"
     function: Load = _intrinsic(load)
     return function
 
 
+load_byte = _load_integer(8, swapped=False)
 load_int16 = _load_integer(16, swapped=True)
 load_int32 = _load_integer(32, swapped=True)
 load_int64 = _load_integer(64, swapped=True)
