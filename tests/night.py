@@ -68,7 +68,12 @@ PARTS = (
         tests("tests/chaos/test_spark_kill.py"),
         {"STABLELOG_NIGHT": "1", "STABLELOG_SPARK_KILLS": "110", "STABLELOG_SPARK_ROWS": "100000"},
     ),
-    Part("spark-cuts", tests("tests/spark/test_cuts.py", "-k", "sum_to_zero"), {"STABLELOG_SEEDS": "20"}, 20),
+    Part(
+        "spark-cuts",
+        tests("tests/spark/source/test_cuts.py", "-k", "sum_to_zero"),
+        {"STABLELOG_SEEDS": "20"},
+        20,
+    ),
     Part("histories", tests("tests/log/test_model.py"), {"STABLELOG_HISTORIES": "5000"}),
     Part("cut-histories", ("-m", "tests.cuts.history", "--seeds", "{seed}:{end}"), seeds=10_000),
     Part("programs", tests("tests/client/test_programs.py"), {"STABLELOG_PROGRAMS": "50"}, 50),

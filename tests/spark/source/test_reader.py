@@ -12,7 +12,7 @@ from stablelog.spark.options import read_options
 from stablelog.spark.schema import Columns
 from stablelog.spark.source import reader as source_reader
 from stablelog.spark.source.reader import StablelogStreamReader
-from tests.spark.test_resolve import A, B, LogOnPaper
+from tests.spark.source.test_resolve import A, B, LogOnPaper
 
 GIVEN = {"bootstrap": "h:1", "subscribe": "x"}
 
