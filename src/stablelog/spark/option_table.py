@@ -36,8 +36,8 @@ class Option:
     """One option: a row of the table in docs/spark.md.
 
     Attributes:
-        default: the value if it is not given, as text; empty if there is none.
-        kind: the values that it accepts.
+        default: the value if the option is not given, as text; empty for no value.
+        kind: the values that the option accepts.
         where: the reads and writes that accept it.
         meaning: what it does.
         otherwise: what applies if the option is not given and has no default, for people.

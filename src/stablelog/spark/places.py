@@ -56,6 +56,6 @@ def images_directories(name: str) -> Iterator[Path]:
 
 
 def _is_whose(path: Path, uid: int) -> bool:
-    """Whether it is a directory of this user's, to which nobody else may write."""
+    """Whether the path is a directory of this user to which no other user may write."""
     found = path.lstat()
     return stat.S_ISDIR(found.st_mode) and found.st_uid == uid and not found.st_mode & 0o022

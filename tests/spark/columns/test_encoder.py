@@ -198,7 +198,11 @@ V = pa.array([b"v"])
         (batch_of(value=V), None, "neither an option topic nor a column topic"),
         (batch_of(value=V, topic=pa.array([b"\xff"])), None, "column topic is binary"),
         (batch_of(value=V, topic=pa.array([None], pa.string())), None, "column topic is null in a row"),
-        (batch_of(value=V, topic=pa.array(["nowhere"])), None, "'nowhere', and there is no such topic"),
+        (
+            batch_of(value=V, topic=pa.array(["nowhere"])),
+            None,
+            "topic 'nowhere' of the column topic does not exist",
+        ),
         (batch_of(value=V, partition=pa.array([1 << 40])), "a", "column partition is int64, not int32"),
         (
             batch_of(value=V, partition=pa.array([-1], pa.int32())),

@@ -372,7 +372,7 @@ def test_a_checkpoint_of_another_group_or_of_another_commit_log_is_told(stablelo
     (start,) = reading.planned
     for cut, message in [
         ({"commitSequence": 0, "group": "another"}, "the checkpoint is of transaction group 'another'"),
-        ({"commitSequence": 2**40, "group": ""}, "the commit log has begun anew"),
+        ({"commitSequence": 2**40, "group": ""}, "the commit log has begun again"),
     ]:
         reading.planned = [{**start, "#cut": cut}]
         with pytest.raises((InvalidConfig, Unavailable), match=message):
@@ -426,7 +426,7 @@ def test_offsets_are_taken_if_they_are_a_cut(stablelog_broker, client, topics):
     assert from_offsets(-1, bounds[1][2].start_offset) == ["third"]
     assert from_offsets(-1, -1) == []
     assert len(from_offsets(-2, -2)) == 3
-    inside = rf"startingOffsets: offset \d+ of {one}-0 lies inside of the transaction with commit sequence"
+    inside = rf"startingOffsets: offset \d+ of {one}-0 is inside the transaction with commit sequence"
     with pytest.raises(InvalidConfig, match=inside):
         from_offsets(bounds[0][0].start_offset + 1, bounds[1][0].end_offset)
     behind = f"startingOffsets is no cut: the transactions behind commit sequence .* before it in {one}-1"

@@ -63,7 +63,7 @@ def test_a_time_after_the_last_record():
 @pytest.mark.parametrize(
     ("offsets", "message"),
     [
-        ('{"x": {"0": 9, "1": 0}}', "x-0 begins at offset 10, and was to be read from 9"),
+        ('{"x": {"0": 9, "1": 0}}', "x-0 begins at offset 10, and startingOffsets says 9"),
         ('{"x": {"0": 10, "1": 6}}', "x-1 ends at offset 5, and startingOffsets says 6"),
     ],
 )
@@ -88,7 +88,7 @@ def test_offsets_name_the_partitions_that_are_read(offsets, message):
 
 
 def test_an_end_before_the_start_is_refused():
-    with pytest.raises(InvalidConfig, match="x-0 is to be read from 15 to 12"):
+    with pytest.raises(InvalidConfig, match="x-0: startingOffsets=15 is behind endingOffsets=12"):
         ranges(startingOffsets='{"x": {"0": 15, "1": 0}}', endingOffsets='{"x": {"0": 12, "1": 5}}')
 
 
@@ -131,7 +131,7 @@ def test_a_stream_goes_on_to_the_ends():
 @pytest.mark.parametrize(
     ("start", "latest", "message"),
     [
-        (StreamOffsets({A: 12, B: 3}), {A: 20}, "x-1 was read before and is not there any more"),
+        (StreamOffsets({A: 12, B: 3}), {A: 20}, "x-1 was read before and does not exist any more"),
         (StreamOffsets({A: 21}), {A: 20}, "x-0 ends at offset 20, and was read up to 21 before"),
         (StreamOffsets({A: 12}, {"x": "other"}), {A: 20}, "x was deleted and created again"),
     ],

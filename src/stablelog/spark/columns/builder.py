@@ -49,9 +49,9 @@ class ColumnBuilder:
 
     Args:
         names: the columns, in order: keys of TYPES.
-        rows_max: a batch is full at so many rows.
-        bytes_max: a batch is full at so many bytes of keys, values and headers.
-        allocate: makes a buffer of so many bytes.
+        rows_max: rows of a full batch.
+        bytes_max: bytes of keys, values and headers of a full batch.
+        allocate: makes a buffer of a size in bytes.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class ColumnBuilder:
         return int(self._buffers[name].address)
 
     def _offsets_buffer(self, name: str, count: int) -> int:
-        """A new buffer for the offsets of so many values, of which the first is 0."""
+        """Make a buffer for the offsets of `count` values. The first offset is 0."""
         address = self._buffer(name, 4 * (count + 1))
         np.frombuffer(self._buffers[name], np.int32, 1)[0] = 0
         return address

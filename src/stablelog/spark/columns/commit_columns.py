@@ -94,8 +94,8 @@ class CommitColumns:
             )
             if found.start_offset > start:
                 raise Unavailable(
-                    f"{self._piece.topic}-{self._piece.partition} begins at offset {found.start_offset} by now: of which "
-                    f"commits the records from offset {start} on are is not known any more"
+                    f"{self._piece.topic}-{self._piece.partition} begins at offset {found.start_offset} now: the commits "
+                    f"of the records from offset {start} on are not known any more"
                 )
             parts.append(np.array(found.commits, np.int64).reshape(-1, 4))
             is_all = len(found.commits) < COUNT_MAX

@@ -68,19 +68,19 @@ class Decoder:
     def feed(
         self, data: Buffer | pa.Buffer, start_offset: int, end_offset: int, aborted: Aborted = ()
     ) -> Iterator[pa.RecordBatch]:
-        """Read whole batches; emit Arrow batches as they get full. What is left over stays for the next call.
+        """Read whole record batches, and emit Arrow batches when they are full. The other rows stay in the builder.
 
         Args:
             data: record batches, one after another, by growing offset over all calls. A batch that is cut off at the
-                end is left unread: `next_offset` is where to go on.
+                end is left unread: `next_offset` is its offset.
             start_offset: the first offset that is wanted.
             end_offset: offset after the last one that is wanted.
-            aborted: (producer_id, first_offset) of transactions that were aborted, as a Fetch answer lists them. A
-                third element, the offset of the ABORT marker, makes entries harmless that end before the data.
+            aborted: (producer_id, first_offset) of aborted transactions, as a Fetch response lists them. With a third
+                element, the offset of the abort marker, entries that end before the data have no effect.
 
         Raises:
-            Corrupt: bytes that are no record batch, a CRC that does not hold, records that are not what their batch
-                says. Names the partition and the offset. What was emitted before is right.
+            Corrupt: there are bytes that are no record batch, a wrong CRC, or records that contradict their batch. The
+                message names the partition and the offset. The batches that were emitted before are right.
         """
         source = data if isinstance(data, pa.Buffer) else pa.py_buffer(data)
         view = memoryview(source)

@@ -62,14 +62,14 @@ class Encoder:
 
     Args:
         codec: "none", "gzip", "snappy", "lz4" or "zstd".
-        batch_bytes_max: a batch is full at so many bytes before compression.
+        batch_bytes_max: bytes of a full batch before compression.
         message_bytes_max: no batch is larger, by what a request can hold. What the topic takes (max.message.bytes) is known
             to the broker, which refuses a batch that is too large.
-        lingers: whether batches that are not full wait for the next call. Then `flush` gives what is left.
+        lingers: whether batches that are not full wait for the next call. `flush` emits them at the end.
         first_partition: where rows without key and partition begin; tasks should begin at different ones.
 
     Raises:
-        InvalidConfig: there is no such codec, or a size is out of range.
+        InvalidConfig: the size of batches is out of range.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Encoder:
         for number, name in enumerate(names):
             count = partition_counts.get(name, 0)
             if count < 1:
-                raise InvalidConfig(f"the column topic says {name!r}, and there is no such topic")
+                raise InvalidConfig(f"the topic {name!r} of the column topic does not exist")
             if (name, count) not in self._places:
                 self._places[name, count] = len(self._owners)
                 self._owners += [(name, partition) for partition in range(count)]

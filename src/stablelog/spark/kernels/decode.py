@@ -1,9 +1,9 @@
 """The kernels of the decoder, and the places of the arrays that they work on.
 
 `scan_batches` reads headers into a table of a row per batch; `decode_batches` reads the records of the batches in such
-a table into the buffers of Arrow columns, and stops when the buffers are full, to go on where it was. Both get every
-address and every size in arrays of 64-bit integers. What they do is in `kernels.decode_source`; this module knows no
-Numba, whose import would cost more than the rest of a worker's start.
+a table into the buffers of Arrow columns, and stops when the buffers are full; the next call continues. Both get every
+address and every size in arrays of 64-bit integers. Their source is `kernels.decode_source`. This module does not
+import Numba, because that import would cost more than the rest of a worker's start.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ TABLE_WIDTH = 12
 SCAN_ADDRESS, SCAN_SIZE, SCAN_POSITION, SCAN_COUNT, SCAN_COUNT_MAX = range(5)
 SCAN_WIDTH = 5
 
-# The state of the decoder: where it is, what is asked for, and what it has filled.
+# The state of the decoder: its position, the wanted range and columns, and the filled sizes.
 BATCH_COUNT, BATCH, ADDRESS, RECORD, PREVIOUS_DELTA = range(5)
 START, END = 5, 6  # offsets of the records that are wanted
 ROWS, ROWS_MAX, USED, USED_MAX, NEEDED = range(7, 12)
@@ -53,8 +53,8 @@ def scan_batches(state: npt.NDArray[np.int64], table: npt.NDArray[np.int64]) -> 
     """Read the headers of whole batches from SCAN_POSITION on, into at most SCAN_COUNT_MAX rows of the table.
 
     Returns:
-        DONE, with SCAN_POSITION behind the last of them and SCAN_COUNT rows filled; BAD_BATCH if what stands at
-        SCAN_POSITION is no header.
+        DONE, with SCAN_POSITION behind the last of them and SCAN_COUNT rows filled; BAD_BATCH if there is no header at
+        SCAN_POSITION.
     """
     assert len(state) == SCAN_WIDTH
     assert table.shape[1] == TABLE_WIDTH
@@ -67,7 +67,7 @@ def decode_batches(state: npt.NDArray[np.int64], table: npt.NDArray[np.int64]) -
 
     Returns:
         DONE when all are read; FULL when the columns are, NEEDS_ROOM if a single record of NEEDED bytes does not fit
-        into empty ones: called again with fresh buffers it goes on. What is wrong otherwise, in the batch of row BATCH.
+        into empty ones: a next call with new buffers continues. Otherwise an error status of the batch of row BATCH.
     """
     assert len(state) == STATE_WIDTH
     assert table.shape[1] == TABLE_WIDTH

@@ -1,7 +1,7 @@
-"""What the records of a batch say: record batches to columns, as compiled code. `kernels.decode` says how it is called.
+"""Source of the decoder's kernels, which turn record batches into columns. `kernels.decode` describes how to call them.
 
-Whatever the bytes are, nothing is read outside of the batch and nothing written outside of the buffers. A kernel
-raises nothing: it returns a status, and the decoder makes the error of it.
+For any input bytes, a kernel reads nothing outside of the batch and writes nothing outside of the buffers. A kernel
+raises nothing: it returns a status, from which the decoder makes the error.
 
 Format: docs/formats.md, "Record batch" and "Record".
 """
@@ -56,8 +56,8 @@ def _scan_batches(state: Any, table: Any) -> int:
     """Read the headers of whole batches from SCAN_POSITION on, into at most SCAN_COUNT_MAX rows of the table.
 
     Returns:
-        DONE, with SCAN_POSITION behind the last of them and SCAN_COUNT rows filled; BAD_BATCH if what stands at
-        SCAN_POSITION is no header.
+        DONE, with SCAN_POSITION behind the last of them and SCAN_COUNT rows filled; BAD_BATCH if there is no header at
+        SCAN_POSITION.
     """
     origin, size, position = state[k.SCAN_ADDRESS], state[k.SCAN_SIZE], state[k.SCAN_POSITION]
     count = 0
@@ -74,7 +74,7 @@ def _scan_batches(state: Any, table: Any) -> int:
             break
         batch_size = length + k.LENGTH_AND_OFFSET_SIZE
         if batch_size > size - position:
-            break  # cut off: whoever reads on from here gets it whole
+            break  # The batch is cut off. The caller gets it whole with the next read.
         row = entry_at(table, count * k.TABLE_WIDTH)
         row[k.POSITION] = position
         row[k.SIZE] = batch_size
@@ -123,7 +123,7 @@ def _put_bytes(state: Any, column: int, row: int, source: int, size: int) -> Non
 
 @inlined
 def _put_header(state: Any, address: int, end: int) -> int:
-    """Append one header of a record. Returns where the next begins, or what is wrong."""
+    """Append one header of a record. Returns the address of the next, or an error status."""
     entry = state[k.HEADER_COUNT]
     size, address = read_varint(address, end)
     if address < 0:
@@ -153,7 +153,7 @@ def _put_header(state: Any, address: int, end: int) -> int:
 
 @inlined
 def _put_headers(state: Any, row: int, address: int, end: int) -> int:
-    """Append the headers of a record, which are all that is left of it. Returns where they end, or what is wrong."""
+    """Append the headers, the last field of a record. Returns the address of their end, or an error status."""
     count, address = read_varint(address, end)
     if address < 0:
         return address
@@ -177,7 +177,7 @@ def _put_headers(state: Any, row: int, address: int, end: int) -> int:
 
 @inlined
 def _put_field(state: Any, column: int, row: int, address: int, end: int) -> int:
-    """Append a key or a value, or pass over it. Returns what is behind it, or what is wrong."""
+    """Append a key or a value, or skip it. Returns the address behind it, or an error status."""
     size, address = read_varint(address, end)
     if address < 0:
         return address
@@ -194,7 +194,7 @@ def _put_field(state: Any, column: int, row: int, address: int, end: int) -> int
 
 @inlined
 def _put_record(state: Any, row: int, address: int, end: int) -> int:
-    """Append the key, value and headers of a record, as far as they are asked for. Negative if they are not right."""
+    """Append the key, value and headers of a record as far as they are wanted. Negative: an error status."""
     depth = state[k.DEPTH]
     if depth >= k.DEPTH_KEY:
         address = _put_field(state, k.KEY, row, address, end)
@@ -289,7 +289,7 @@ def _decode_batches(state: Any, table: Any) -> int:
 
     Returns:
         DONE when all are read; FULL when the columns are, NEEDS_ROOM if a single record of NEEDED bytes does not fit
-        into empty ones: called again with fresh buffers it goes on. What is wrong otherwise, in the batch of row BATCH.
+        into empty ones: a next call with new buffers continues. Otherwise an error status of the batch of row BATCH.
     """
     while state[k.BATCH] < state[k.BATCH_COUNT]:
         batch = entry_at(table, state[k.BATCH] * k.TABLE_WIDTH)

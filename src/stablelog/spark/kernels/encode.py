@@ -1,8 +1,8 @@
 """The kernels of the encoder, and the places of the arrays that they work on.
 
 `encode_rows` appends each row to the batch of its partition, in buffers that the encoder owns, and stops at a row that
-does not fit into its partition's buffer, to go on there once there is room. What it does is in
-`kernels.encode_source`; this module knows no Numba, whose import would cost more than the rest of a worker's start.
+does not fit into its partition's buffer; the next call continues there. Its source is `kernels.encode_source`. This
+module does not import Numba, because that import would cost more than the rest of a worker's start.
 """
 
 import numpy as np
@@ -44,7 +44,7 @@ def encode_rows(
 
     Returns:
         DONE when there are no more. FULL if NEEDED bytes do not fit into slot SLOT, which IS_STICKY if the row may as
-        well go to another partition. BAD_PARTITION, BAD_HEADER or TOO_LARGE for what is wrong with the row ROW.
+        well go to another partition. BAD_PARTITION, BAD_HEADER or TOO_LARGE if the row ROW is wrong.
     """
     assert len(state) == STATE_WIDTH
     assert topics.shape[1] == TOPIC_WIDTH

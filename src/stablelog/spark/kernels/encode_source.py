@@ -1,4 +1,4 @@
-"""What rows look like as records: columns to record batches, as compiled code. `kernels.encode` says how it is called.
+"""Source of the encoder's kernels, which turn columns into record batches. `kernels.encode` describes how to call them.
 
 Arrow's arrays are trusted to be what Arrow defines; the partitions and topics in them are checked.
 
@@ -179,7 +179,7 @@ def _encode_rows(state: Any, topics: Any, slots: Any) -> int:
 
     Returns:
         DONE when there are no more. FULL if NEEDED bytes do not fit into slot SLOT, which IS_STICKY if the row may as
-        well go to another partition. BAD_PARTITION, BAD_HEADER or TOO_LARGE for what is wrong with the row ROW.
+        well go to another partition. BAD_PARTITION, BAD_HEADER or TOO_LARGE if the row ROW is wrong.
     """
     row, count = state[k.ROW], state[k.ROW_COUNT]
     status = k.DONE

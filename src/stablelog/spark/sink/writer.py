@@ -132,14 +132,14 @@ def stream_writer(given: Mapping[str, str], schema: Any) -> StreamWriter:
     """A writer for the rows of a stream.
 
     Raises:
-        InvalidConfig: an option or a column is not what it can be.
-        Refused: the topic is not there, or the broker cannot do what is asked for.
+        InvalidConfig: an option or a column is unknown, contradictory or of another type.
+        Refused: the topic does not exist, or the broker does not support the guarantee.
         Unavailable: no broker answers.
     """
     options = write_options(given)
     if options.app_id is not None:
         raise InvalidConfig(
-            "txnAppId and txnVersion are for batch writes: a stream goes by its checkpoint, and one txnVersion for all of its micro-batches would skip all but the first"
+            "txnAppId and txnVersion are for batch writes: the checkpoint of a stream identifies its commits, and one txnVersion for all of its micro-batches would skip all but the first"
         )
     if options.source_offsets is not None:
         raise InvalidConfig("sourceOffsets are for batch writes: a stream's are in its checkpoint")
@@ -154,8 +154,8 @@ def batch_writer(given: Mapping[str, str], schema: Any, *, overwrite: bool) -> B
     """A writer for the rows of a batch.
 
     Raises:
-        InvalidConfig: an option or a column is not what it can be.
-        Refused: the topic is not there, or the broker cannot do what is asked for.
+        InvalidConfig: an option or a column is unknown, contradictory or of another type.
+        Refused: the topic does not exist, or the broker does not support the guarantee.
         Unavailable: no broker answers.
     """
     options = write_options(given)
@@ -214,7 +214,7 @@ def _check_broker(options: WriteOptions) -> None:
     if options.guarantee == EXACTLY_ONCE and not joint.supported(cluster):
         raise Refused(
             ErrorCode.unsupported_version,
-            f"{options.bootstrap} is no stablelog broker: it cannot decide the transactions of many tasks as one, so exactly once is not to be had there (nor is it with Kafka's two-phase commit, see docs/spark.md). Option guarantee=at-least-once commits each task's transaction when Spark commits the micro-batch: what failed tasks wrote is never seen, but a crash in between repeats rows, or shows a part of a micro-batch",
+            f"{options.bootstrap} is no stablelog broker: it cannot decide the transactions of many tasks as one, which exactly once needs (Kafka's two-phase commit is not enough, see docs/spark.md). Option guarantee=at-least-once commits each task's transaction when Spark commits the micro-batch: readers never see what failed tasks wrote, but after a crash rows are repeated, or a part of a micro-batch is visible",
         )
     if options.topic is not None:
         cluster.partition_counts([options.topic])

@@ -166,12 +166,9 @@ def files_limited(
     Markers, aborted records and gaps do not count. Each range gets a share; what one range leaves, the others get.
     """
     amounts = {wanted: wanted.end - wanted.start for wanted in files}
-    count_left, size_left = count_max if count_max is not None else _NO_LIMIT, size_max or _NO_LIMIT
-    counts = shares(amounts, count_left)
-    sizes = shares(amounts, size_left)
-    if size_max is not None:
-        all_size = sum(amounts.values())
-        sizes = {wanted: size_max * amount // all_size for wanted, amount in amounts.items()}
+    count_left, size_left = count_max or _NO_LIMIT, size_max or _NO_LIMIT
+    counts, total = shares(amounts, count_left), sum(amounts.values())
+    sizes = {wanted: size_left * amount // total for wanted, amount in amounts.items()}
     found = {wanted: wanted.start for wanted in files}
     for is_second in (False, True):
         for wanted in files:
@@ -179,8 +176,7 @@ def files_limited(
             if rest.start == rest.end:
                 continue
             budget = _Budget(
-                count_left if is_second or count_max is None else counts[wanted],
-                size_left if is_second or size_max is None else sizes[wanted],
+                count_left if is_second else counts[wanted], size_left if is_second else sizes[wanted]
             )
             before = budget.count, budget.size
             # A batch that is larger than the limit is read anyway; otherwise it would never be read.

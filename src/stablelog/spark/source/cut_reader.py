@@ -44,7 +44,7 @@ class CutStreamReader(StablelogStreamReader):
         return self.cuts.resolve(self.options.starting, "startingOffsets", latest).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Limit the query to transactions that are committed by now."""
+        """Limit the query to transactions that are committed now."""
         self._target = self._last = self.cuts.latest()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -53,17 +53,15 @@ class CutStreamReader(StablelogStreamReader):
         last = self._not_before(before, self._target or self._look_at_cut())
         _check_history(self.options, before, last)
         partitions = {place: last.topic_ids.get(place[0], "") for place in last.next_offsets}
-        end = replace(stream_end(self.options, before, partitions, last.next_offsets), cut=last.cut)
+        end = replace(stream_end(self.options, before, partitions, last.next_offsets), cut=last.point)
         if (end.next_offsets, end.topic_ids) == (before.next_offsets, before.topic_ids):
             return start
         return self._admitted(before, end, limit).to_json()
 
     def _not_before(self, before: StreamOffsets, last: StreamOffsets) -> StreamOffsets:
         """The last cut; after a restart of the broker, not one before the stream's position."""
-        assert before.cut is not None
-        assert last.cut is not None
-        if before.next_offsets and last.cut < before.cut and last.cut.group == before.cut.group:
-            found = self.cuts.regained(before.cut.commit_sequence)
+        if before.next_offsets and last.point < before.point and last.point.group == before.point.group:
+            found = self.cuts.regained(before.point.commit_sequence)
             if found is not None:
                 self._last = found
                 self._target = self._target and found
@@ -86,7 +84,6 @@ class CutStreamReader(StablelogStreamReader):
         return found
 
     def _limited(self, start: StreamOffsets, end: StreamOffsets) -> StreamOffsets:
-        assert end.cut is not None
         options = self.options
         ranges = ranges_between(self._begun(start, end), end.next_offsets)
         if self._waits(
@@ -104,17 +101,15 @@ class CutStreamReader(StablelogStreamReader):
         size = sum(count * limits.record_sizes.get(place, 0) for place, count in counts.items())
         if sum(counts.values()) <= limits.count_max and size <= limits.size_max:
             return end
-        found = admit(ranges, self.cuts.commits(ranges), end.cut.commit_sequence, limits)
+        found = admit(ranges, self.cuts.commits(ranges), end.point.commit_sequence, limits)
         return StreamOffsets(
             {**end.next_offsets, **found.ends},
             end.topic_ids,
-            end.cut._replace(commit_sequence=found.commit_sequence),
+            end.point._replace(commit_sequence=found.commit_sequence),
         )
 
     def _begun(self, start: StreamOffsets, end: StreamOffsets) -> dict[TopicPartition, int]:
         """The start of each partition, including those that the stream has not read before."""
-        assert start.cut is not None
-        assert end.cut is not None
         replaced = start.replaced(end.topic_ids)
         begun = {}
         for place in end.next_offsets:
@@ -123,16 +118,16 @@ class CutStreamReader(StablelogStreamReader):
                 begun[place] = 0  # The topic did not exist when the query began.
             elif known is not None and place[0] not in replaced:
                 begun[place] = known
-            elif start.cut.commit_sequence <= end.cut.commit_sequence and end.next_offsets[place] > 0:
+            elif start.point.commit_sequence <= end.point.commit_sequence and end.next_offsets[place] > 0:
                 try:
-                    begun[place] = self.cuts.begins(place, start.cut)
+                    begun[place] = self.cuts.begins(place, start.point)
                 except Missing:
                     if self.options.fail_on_data_loss:
                         raise
         return begun
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The last cut, for the query's progress: what is still to be read lies before it."""
+        """The last cut, for the query's progress. The query has still to read what is before it."""
         return self._last.to_json() if self._last is not None else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -160,18 +155,16 @@ def _check_history(options: ReadOptions, before: StreamOffsets, last: StreamOffs
         InvalidConfig: they belong to another transaction group.
         Unavailable: their commit sequences begin again.
     """
-    assert before.cut is not None
-    assert last.cut is not None
     if not before.next_offsets or not last.next_offsets:
-        return  # of no topics: of which group they would be is not known
-    if before.cut.group != last.cut.group:
+        return  # Without topics, the group is unknown.
+    if before.point.group != last.point.group:
         raise InvalidConfig(
-            f"the checkpoint is of transaction group {before.cut.group!r}, and the topics are of {last.cut.group!r} by now: "
+            f"the checkpoint is of transaction group {before.point.group!r}, and the topics are of {last.point.group!r} by now: "
             "begin with a new checkpoint"
         )
-    if last.cut.commit_sequence < before.cut.commit_sequence:
+    if last.point.commit_sequence < before.point.commit_sequence:
         lost(
             options,
-            f"commit sequence {last.cut.commit_sequence} is the last one, and was read up to {before.cut.commit_sequence} "
-            "before: the commit log has begun anew",
+            f"commit sequence {last.point.commit_sequence} is the last one, and was read up to {before.point.commit_sequence} "
+            "before: the commit log has begun again",
         )

@@ -90,8 +90,8 @@ class Cuts:
             time.sleep(PAUSE_S)
             cut = self._ask(RESOLVED)
         log.warning(
-            "the cut is at commit sequence %s, and %s was committed before it was asked for: `stablelog cut` says "
-            "what holds it",
+            "the cut is at commit sequence %s, although %s was committed before the request: `stablelog cut` shows "
+            "what holds the cut",
             cut.commit_sequence,
             first.last_commit_sequence,
         )
@@ -120,7 +120,7 @@ class Cuts:
             return describe_cut(self._cluster, sorted(topics), commit_sequence)
         except Refused as refused:
             if isinstance(refused, Missing) and places is None:
-                before, self._partitions = self._partitions, self._there()  # says so, if that is not borne
+                before, self._partitions = self._partitions, self._there()  # raises if failOnDataLoss is true
                 if self._partitions.keys() != before.keys():
                     return self._ask(commit_sequence)
             if refused.code is ErrorCode.invalid_request:
@@ -138,14 +138,14 @@ class Cuts:
                 break
             cut = self._ask(cut.commit_sequence)
         else:
-            raise Unavailable("the topics that are read come and go faster than they can be read")
+            raise Unavailable("the topics of the read are created and deleted faster than they can be listed")
         point = CutPoint(cut.commit_sequence, cut.group)
         return StreamOffsets(self._chosen(cut), resolve.topic_ids_of(self._partitions), point)
 
     def _chosen(self, cut: Cut) -> dict[TopicPartition, int]:
         return {place: cut.offsets[place] for place in self._partitions if place in cut.offsets}
 
-    # -- what options say --------------------------------------------------------------------------------------
+    # -- bounds of options -------------------------------------------------------------------------------------
 
     def resolve(self, bound: Bound, option: str, latest: StreamOffsets) -> StreamOffsets:
         """The cut at which a bound lies.
@@ -159,7 +159,6 @@ class Cuts:
             InvalidConfig: the bound is not a cut.
             Unavailable: the cut has been removed from the log, or is not resolved yet.
         """
-        assert latest.cut is not None
         if bound.kind == "latest":
             return latest
         if bound.kind == "earliest":
@@ -167,10 +166,10 @@ class Cuts:
         if bound.kind == "timestamp":
             return self._at_time(bound.timestamp_ms, option, latest)
         if bound.kind == "cut":
-            if bound.commit_sequence > latest.cut.commit_sequence:
+            if bound.commit_sequence > latest.point.commit_sequence:
                 raise InvalidConfig(
                     f"{option.replace('Offsets', 'Cut')}={bound.commit_sequence}: the last commit that is resolved is "
-                    f"{latest.cut.commit_sequence}"
+                    f"{latest.point.commit_sequence}"
                 )
             found = self.at(bound.commit_sequence)
         else:
@@ -186,13 +185,12 @@ class Cuts:
 
     def _earliest(self, latest: StreamOffsets) -> StreamOffsets:
         """The first cut after which nothing has been removed."""
-        assert latest.cut is not None
         commit_sequence, places = self._removed(latest)
         if not places:
             return StreamOffsets(
                 dict.fromkeys(latest.next_offsets, 0),
                 latest.topic_ids,
-                latest.cut._replace(commit_sequence=0),
+                latest.point._replace(commit_sequence=0),
             )
         log.warning(
             "the beginning of %s was removed: whole transactions begin behind commit sequence %s",
@@ -207,8 +205,7 @@ class Cuts:
 
     def _removed(self, latest: StreamOffsets) -> tuple[int, list[TopicPartition]]:
         """The commit sequence after which nothing has been removed, and the partitions that have lost records."""
-        assert latest.cut is not None
-        last = latest.cut.commit_sequence
+        last = latest.point.commit_sequence
         removed = {
             place: self._bounded(sequence, last)
             for place, sequence in self._ask(RESOLVED, latest.next_offsets).removed.items()
@@ -227,7 +224,6 @@ class Cuts:
         Raises:
             Unavailable: something may have been removed, and failOnDataLoss is true.
         """
-        assert after.cut is not None
         cut = self._ask(RESOLVED, after.next_offsets)
         removed = {
             place: cut.torn[place]
@@ -236,11 +232,11 @@ class Cuts:
             for place in after.next_offsets
             if place in cut.removed
         }
-        torn = [place for place, sequence in removed.items() if sequence > after.cut.commit_sequence]
+        torn = [place for place, sequence in removed.items() if sequence > after.point.commit_sequence]
         if torn:
             lost(
                 self._options,
-                f"of transactions behind commit sequence {after.cut.commit_sequence} something was removed from "
+                f"of transactions behind commit sequence {after.point.commit_sequence} something was removed from "
                 f"{names(torn)}: behind {max(removed.values())} all are whole",
             )
 
@@ -252,14 +248,13 @@ class Cuts:
         Raises:
             InvalidConfig: they are not a cut.
         """
-        assert latest.cut is not None
-        commit_sequence = latest.cut.commit_sequence
+        commit_sequence = latest.point.commit_sequence
         for place, offset in offsets.items():
             for commit in self._first(place, offset).commits:
                 if commit.start_offset < offset:
                     raise InvalidConfig(
-                        f"{option}: offset {offset} of {name(place)} lies inside of the transaction with commit sequence "
-                        f"{commit.commit_sequence}, which stands at {commit.start_offset} to {commit.end_offset - 1}"
+                        f"{option}: offset {offset} of {name(place)} is inside the transaction with commit sequence "
+                        f"{commit.commit_sequence}, which has the offsets {commit.start_offset} to {commit.end_offset - 1}"
                     )
                 commit_sequence = min(commit_sequence, commit.commit_sequence - 1)
         at = self.at(commit_sequence)
@@ -273,7 +268,6 @@ class Cuts:
 
     def _at_time(self, timestamp_ms: int, option: str, latest: StreamOffsets) -> StreamOffsets:
         """The cut before the first transaction that was committed at this time or later."""
-        assert latest.cut is not None
         times = self._log.at_times(dict.fromkeys(latest.next_offsets, timestamp_ms))
         firsts = {place: offset for place, offset in times.items() if offset is not None}
         if not firsts:
@@ -282,7 +276,7 @@ class Cuts:
                     f"no record has time {timestamp_ms} or later; startingOffsetsByTimestampStrategy=latest begins at the end"
                 )
             return latest
-        commit_sequence = latest.cut.commit_sequence
+        commit_sequence = latest.point.commit_sequence
         for place, offset in firsts.items():
             for commit in self._first(place, offset).commits:
                 commit_sequence = min(commit_sequence, commit.commit_sequence - 1)
@@ -305,8 +299,8 @@ class Cuts:
             return 0
         begin = cut.offsets[place]
         log.warning(
-            "%s is read from offset %s on: what stands before it belongs to transactions up to commit sequence %s, which "
-            "the stream has read without it",
+            "%s is read from offset %s on: earlier records belong to transactions up to commit sequence %s, which the "
+            "stream has read without them",
             name(place),
             begin,
             point.commit_sequence,
@@ -383,11 +377,9 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
     latest = cuts.latest()
     end = cuts.resolve(options.ending, "endingOffsets", latest)
     start = cuts.resolve(options.starting, "startingOffsets", latest)
-    assert start.cut is not None
-    assert end.cut is not None
-    if start.cut.commit_sequence > end.cut.commit_sequence:
+    if start.point.commit_sequence > end.point.commit_sequence:
         raise InvalidConfig(
-            f"what is to be read begins behind commit sequence {start.cut.commit_sequence} and ends behind "
-            f"{end.cut.commit_sequence}, which is before it"
+            f"the read begins behind commit sequence {start.point.commit_sequence} and ends behind "
+            f"{end.point.commit_sequence}, which is before it"
         )
     return ranges_between(start.next_offsets, end.next_offsets), dict(end.topic_ids)

@@ -1,4 +1,4 @@
-"""The readers: topics as DataFrames and as streams; by default only committed records."""
+"""The readers: topics as DataFrames and as streams. By default they return committed records only."""
 
 import logging
 import os
@@ -69,10 +69,14 @@ def limits(options: ReadOptions) -> Limits:
 
 
 def read_offsets(value: Mapping[str, Any], *, at_cuts: bool) -> StreamOffsets:
-    """The offsets that Spark has kept of a stream.
+    """Read a stream's offsets from their JSON form.
+
+    Args:
+        value: the offsets, as Spark's checkpoint has them.
+        at_cuts: whether this stream reads at cuts.
 
     Raises:
-        InvalidConfig: they are of a stream that reads at cuts, and this one does not; or the other way round.
+        InvalidConfig: the offsets belong to a stream with another value of the option cut.
     """
     found = StreamOffsets.from_json(value)
     if at_cuts and found.cut is None:
@@ -88,10 +92,10 @@ def read_offsets(value: Mapping[str, Any], *, at_cuts: bool) -> StreamOffsets:
 
 
 def check_columns(columns: Columns, log: Log, topics: Iterable[str]) -> None:
-    """See that the topics have what the columns want.
+    """Check that the topics are commit-ordered if the read has columns of commits.
 
     Raises:
-        InvalidConfig: columns of commits are wanted, and a topic is not in commit order.
+        InvalidConfig: a topic is not commit-ordered.
     """
     if columns.of_commits:
         from stablelog.spark.columns.commit_columns import group_of
@@ -101,7 +105,7 @@ def check_columns(columns: Columns, log: Log, topics: Iterable[str]) -> None:
 
 
 def read_task(options: ReadOptions, columns: Columns, partition: Any) -> Iterator[Any]:
-    """The records of a task, in Arrow batches. Spark hands in a partition of its own where there is nothing to read."""
+    """Read the records of a task, as Arrow batches. Spark passes a partition of its own if there is nothing to read."""
     from stablelog.spark.columns.builder import ColumnBuilder
     from stablelog.spark.columns.commit_columns import CommitColumns, decoded_names
     from stablelog.spark.columns.decoder import Decoder
@@ -290,7 +294,7 @@ class StablelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return (time.monotonic() - self._batch_at) * 1000 < self.options.trigger_delay_max_ms
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """The ends of the partitions, for the query's progress: what is still to be read lies before them."""
+        """The ends of the partitions, for the query's progress. The query has still to read what is before them."""
         return StreamOffsets(self._latest, topic_ids_of(self._partitions)).to_json() if self._latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:

@@ -33,13 +33,13 @@ class Log(Protocol):
     """Where a read finds its records: brokers, or a data directory."""
 
     def partitions(self, *, there_only: bool = False) -> dict[TopicPartition, str]:
-        """Every partition that the options name, with its topic's id; an empty one where none is known.
+        """Every partition that the options name, with its topic's id; the id is empty if it is unknown.
 
         Args:
-            there_only: pass over topics and partitions that were named and are not there.
+            there_only: skip named topics and partitions that do not exist.
 
         Raises:
-            Refused: a topic or partition that was named is not there.
+            Refused: a named topic or partition does not exist.
         """
         ...
 
@@ -52,11 +52,11 @@ class Log(Protocol):
         ...
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-        """The offset of the first record of that time in ms or later, of those that can be read; None where there is none."""
+        """The offset of the first visible record of that time in ms or later; None if there is no such record."""
         ...
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """The ranges with what is known of their bytes."""
+        """The ranges, with their sizes in bytes."""
         ...
 
     def files_of(
@@ -98,7 +98,7 @@ def topic_ids_of(partitions: Mapping[TopicPartition, str]) -> dict[str, str]:
 
 
 def ranges_between(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> list[Range]:
-    """What is to be read, partition by partition; one that has no start is read from its beginning."""
+    """The ranges that are not empty, by partition. A partition without a start is read from its beginning."""
     return [
         Range(place, starts.get(place, 0), end)
         for place, end in sorted(ends.items())
@@ -138,7 +138,7 @@ def batch_ranges(options: ReadOptions, log_: Log) -> tuple[list[Range], dict[str
     for place in places:
         start, end = starts[place], ends[place]
         if start > end and options.starting.kind == "offsets" and options.ending.kind == "offsets":
-            raise InvalidConfig(f"{name(place)} is to be read from {start} to {end}, which is before it")
+            raise InvalidConfig(f"{name(place)}: startingOffsets={start} is behind endingOffsets={end}")
         if start < end:
             ranges.append(Range(place, start, end))
     return ranges, topic_ids_of(partitions)
@@ -175,7 +175,7 @@ def resolve(
         elif wanted == LATEST:
             wanted = latest[place]
         elif wanted < first:
-            lost(options, f"{name(place)} begins at offset {first}, and was to be read from {wanted}")
+            lost(options, f"{name(place)} begins at offset {first}, and {option} says {wanted}")
             wanted = first
         elif wanted > latest[place]:
             lost(options, f"{name(place)} ends at offset {latest[place]}, and {option} says {wanted}")
@@ -230,7 +230,7 @@ def stream_ranges(options: ReadOptions, log_: Log, start: StreamOffsets, end: St
         there = log_.partitions(there_only=True)
         gone = [wanted.place for wanted in ranges if wanted.place not in there]
         if gone:
-            lost(options, f"{names(gone)} is not there any more, and was not read to its end")
+            lost(options, f"{names(gone)} does not exist any more, and was not read to its end")
         ranges = [wanted for wanted in ranges if wanted.place in there]
         earliest = log_.earliest([wanted.place for wanted in ranges])
     kept = []
@@ -268,7 +268,7 @@ def stream_end(
     ids = topic_ids_of(partitions)
     gone = set(start.next_offsets) - set(partitions)
     if gone:
-        lost(options, f"{names(gone)} was read before and is not there any more")
+        lost(options, f"{names(gone)} was read before and does not exist any more")
     replaced = start.replaced(ids)
     if replaced:
         lost(options, f"{', '.join(sorted(replaced))} was deleted and created again since it was read")
