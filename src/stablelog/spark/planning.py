@@ -61,29 +61,23 @@ class Span(Protocol):
     @property
     def start(self) -> int:
         """Its first offset."""
-        ...
 
     @property
     def end(self) -> int:
         """The offset after its last."""
-        ...
 
     @property
     def size(self) -> int:
         """Bytes, as they are stored."""
-        ...
 
     def cut_by_size(self, size: int) -> tuple[Self, Self] | None:
         """Two spans, the first of about this size; None if there is no place to cut."""
-        ...
 
     def cut_at(self, offset: int) -> tuple[Self, Self]:
         """The spans before and from this offset, which lies inside."""
-        ...
 
     def piece(self) -> Piece:
         """What is to be read."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

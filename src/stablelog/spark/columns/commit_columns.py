@@ -78,9 +78,7 @@ class CommitColumns:
             "commitTimestamp": lambda: pa.array(found[:, TIME] * 1000, pa.int64(), mask=outside).cast(
                 MICROSECONDS
             ),
-            "transactionGroup": lambda: pa.array([self._group], pa.string()).take(
-                pa.array(np.zeros(len(offsets), np.int64))
-            ),
+            "transactionGroup": lambda: pa.repeat(self._group, len(offsets)),
         }
         columns = [makers[name]() if name in makers else batch.column(name) for name in self._names]
         return pa.RecordBatch.from_arrays(columns, names=list(self._names))

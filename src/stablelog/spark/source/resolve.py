@@ -41,29 +41,23 @@ class Log(Protocol):
         Raises:
             Refused: a named topic or partition does not exist.
         """
-        ...
 
     def earliest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset of each."""
-        ...
 
     def latest(self, places: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """The end of each, exclusive, for a reader of the options' isolation."""
-        ...
 
     def at_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """The offset of the first visible record of that time in ms or later; None if there is no such record."""
-        ...
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
         """The ranges, with their sizes in bytes."""
-        ...
 
     def files_of(
         self, ranges: Sequence[Range], topic_ids: Mapping[str, str]
     ) -> Mapping[Range, PartitionFiles | None]:
         """The segment files that hold each range at present; None if they are not accessible."""
-        ...
 
     def limited(
         self,
@@ -73,11 +67,9 @@ class Log(Protocol):
         size_max: int | None,
     ) -> dict[TopicPartition, int]:
         """End offsets for the ranges, so that all together stay within a limit of records and of stored bytes."""
-        ...
 
     def close(self) -> None:
         """Close connections."""
-        ...
 
 
 def name(place: TopicPartition) -> str:
