@@ -61,7 +61,7 @@ def test_a_bundled_java_is_started_without_the_module_that_it_lacks(tmp_path, mo
     bundled.write_text('#!/bin/sh\nfor argument do echo "$argument"; done\n')
     bundled.chmod(0o755)
     monkeypatch.setenv("STABLELOG_CACHE_DIR", str(tmp_path / "cache"))
-    shim = local_session._shim(bundled)
+    shim = local_session.java_script(bundled)
     asked = [shim, "-Xmx1g", "--add-modules=jdk.incubator.vector", "a b"]
     told = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
     assert told.splitlines() == ["-Xmx1g", "a b"]
@@ -70,11 +70,11 @@ def test_a_bundled_java_is_started_without_the_module_that_it_lacks(tmp_path, mo
 def test_a_bundled_java_that_nobody_may_start_is_told_in_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(local_session, "own_directory", lambda name: None)
     with pytest.raises(Unavailable, match=r"set STABLELOG_CACHE_DIR .* or install Java 17"):
-        local_session._shim(tmp_path / "java")
+        local_session.java_script(tmp_path / "java")
     (tmp_path / "bin").touch()
     monkeypatch.setattr(local_session, "own_directory", lambda name: tmp_path)
     with pytest.raises(Unavailable, match="cannot be written"):
-        local_session._shim(tmp_path / "java")
+        local_session.java_script(tmp_path / "java")
 
 
 def test_a_session_that_is_there_is_left_alone(spark):

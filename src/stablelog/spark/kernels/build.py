@@ -39,10 +39,11 @@ def build(module_name: str) -> dict[str, bytes]:
         RuntimeError: the code calls a function of Numba, so the kernel does something that it must not do.
     """
     module = importlib.import_module(module_name)
-    return {name: _object_of(name, *what) for name, what in module.KERNELS.items()}
+    return {name: object_of(name, *what) for name, what in module.KERNELS.items()}
 
 
-def _object_of(name: str, function: Callable[..., int], argument_count: int) -> bytes:
+def object_of(name: str, function: Callable[..., int], argument_count: int) -> bytes:
+    """Compile one kernel; return its object file. Raises the error of `build`."""
     signature = _numba.int64(*[POINTER] * argument_count)
     compiled = _numba.cfunc(signature, error_model="numpy")(function)
     code = binding.parse_assembly(compiled.inspect_llvm())
@@ -50,9 +51,8 @@ def _object_of(name: str, function: Callable[..., int], argument_count: int) -> 
         if found.name == compiled.native_name:
             found.name = name
         elif not found.is_declaration:
-            found.linkage = (
-                "internal"  # The linker then drops code that is never reached: the code that raises errors.
-            )
+            # The linker then drops code that is never reached, such as the code that raises errors.
+            found.linkage = "internal"
     machine = native_machine()
     builder = binding.create_pass_builder(machine, binding.create_pipeline_tuning_options(speed_level=3))
     builder.getModulePassManager().run(code, builder)

@@ -59,9 +59,8 @@ def _read(path: Path) -> bytes | None:
 def _write(path: Path, code: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(hashlib.sha256(code).digest() + code)
-    Path(file.name).chmod(
-        0o644
-    )  # The code is not secret, and another user than the one that builds an image runs it.
+    # The code is not secret, and another user than the one that builds an image runs it.
+    Path(file.name).chmod(0o644)
     Path(file.name).replace(path)
 
 

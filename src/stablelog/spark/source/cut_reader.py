@@ -95,9 +95,8 @@ class CutStreamReader(StablelogStreamReader):
             broker = broker_of(self.source)
             sizes = {one.place: broker.record_size(one, "read_committed") for one in ranges}
             limits = replace(limits, record_sizes=sizes)
-        counts = {
-            one.place: one.end - one.start for one in ranges
-        }  # There are at most as many records as offsets.
+        # There are at most as many records as offsets.
+        counts = {one.place: one.end - one.start for one in ranges}
         size = sum(count * limits.record_sizes.get(place, 0) for place, count in counts.items())
         if sum(counts.values()) <= limits.count_max and size <= limits.size_max:
             return end
