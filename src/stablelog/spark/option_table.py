@@ -75,7 +75,11 @@ def _number(least: int, most: int = NUMBER_MAX, units: Mapping[str, int] = _UNIT
 
 def _starting(text: str) -> Bound:
     lowered = text.lower()
-    return Bound(lowered) if lowered in ("earliest", "latest") else Bound("offsets", parse_numbers(text, EARLIEST))
+    return (
+        Bound(lowered)
+        if lowered in ("earliest", "latest")
+        else Bound("offsets", parse_numbers(text, EARLIEST))
+    )
 
 
 def _ending(text: str) -> Bound:
@@ -276,7 +280,7 @@ OPTIONS: dict[str, Option] = {
     ),
     "txnVersion": Option(
         "",
-        Kind(_natural, "0 and more"),
+        Kind(_number(0), "0 and more"),
         WRITE,
         "The number of this write. The sink skips a number that is already committed under this `txnAppId`.",
         "the micro-batch",
@@ -299,7 +303,7 @@ OPTIONS: dict[str, Option] = {
     ),
     "sourceOffsets": Option(
         "",
-        Kind(parse_offsets, '`{"topic": {"0": 23}}`'),
+        Kind(lambda text: parse_numbers(text, EARLIEST), '`{"topic": {"0": 23}}`'),
         WRITE,
         "The offsets for `commitGroup` in batch writes and in `foreachBatch`, where the sink cannot find them.",
         "from the checkpoint",
@@ -308,7 +312,7 @@ OPTIONS: dict[str, Option] = {
     "kafka.compression.type": Option("none", CODEC, WRITE, "The same as `compression`."),
     "batchBytes": Option(
         "1000000",
-        Kind(_batch_size, SIZE.valid),
+        Kind(_number(1, BATCH_SIZE_MAX, _SIZES), SIZE.valid),
         WRITE,
         "The greatest size of a record batch. A larger row is a batch of its own.",
     ),

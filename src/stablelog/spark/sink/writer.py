@@ -21,7 +21,6 @@ committed with another plan is refused instead of skipped.
 Source: docs/spark.md, "The sink"; docs/decisions/0006-joint-commit.md.
 """
 
-import difflib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
