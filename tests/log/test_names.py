@@ -7,7 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from stablelog.env.local_disk import LocalDisk
-from stablelog.log.names import is_log, is_partition_file, is_snapshot
+from stablelog.log.names import is_log, is_partition_file, is_snapshot, is_summary
 from stablelog.log.verify import verify_directory
 from stablelog.ops.inspect import files_of, inspect_file
 from stablelog.testing.sim_disk import SimDisk
@@ -58,7 +58,11 @@ def test_what_a_partition_has_is_known():
     assert is_log(f"{OFFSET}.log")
     assert is_log(f"{2**63 - 1}.log".zfill(24))
     assert is_snapshot(f"{OFFSET}.snapshot")
-    assert not any(is_partition_file(name) or is_log(name) or is_snapshot(name) for name in STRAY)
+    assert is_summary(f"{OFFSET}.summary")
+    assert not is_summary(f"{OFFSET}.log")
+    assert not any(
+        is_partition_file(name) or is_log(name) or is_snapshot(name) or is_summary(name) for name in STRAY
+    )
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])

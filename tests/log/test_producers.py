@@ -550,3 +550,12 @@ def test_a_coordinators_batch_of_an_older_epoch_is_refused_too():
     code = refused(log.partition.append, batch, now_ms=log.now_ms, origin=Origin.COORDINATOR)
     assert code is ErrorCode.invalid_producer_epoch
     assert log.partition.end_offset == 1
+
+
+def test_compaction_is_told_the_last_of_several_batches_of_a_producer():
+    log = Log()
+    for _ in range(3):
+        log.append(1, transactional=False)
+    last_batch = log.partition.log.producers.last_batches()
+    assert last_batch(1).last_offset == 2
+    assert last_batch(2) is None

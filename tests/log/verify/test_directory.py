@@ -312,6 +312,13 @@ def check_entry_by_its_end(log, base, entries, place):
         assert {finding.path for finding in forged(log, files)} == (named if is_named else set())
 
 
+def test_a_file_of_leader_epochs_that_cannot_be_read_is_named_with_the_reason():
+    path = DIRECTORY / EPOCH_FILE
+    (finding,) = forged(several_epochs(0), {path: b"0\nmany\n"})
+    assert finding.path == path
+    assert finding.message
+
+
 def test_leader_epochs_are_compared_from_where_both_are_known():
     log = several_epochs(0)
     path = DIRECTORY / EPOCH_FILE
