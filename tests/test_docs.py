@@ -39,6 +39,18 @@ def test_each_heading_begins_a_line_and_each_section_that_is_named_is_there():
             assert re.search(line, texts[named], re.M), (name, named, heading)
 
 
+def test_each_place_of_the_tour_is_there():
+    text = (ROOT / "docs" / "tour.md").read_text()
+    places = re.findall(r"`([\w/.]+)`", text.partition("\n## ")[2])
+    assert len(places) > 80
+    missing = [
+        place
+        for place in places
+        if not any((base / place).exists() for base in (ROOT, ROOT / "src/stablelog"))
+    ]
+    assert missing == []
+
+
 def _without_links(text):
     """The text with the words of a link in the link's place."""
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)

@@ -293,7 +293,7 @@ class DiskReserve:
             if self._lacks_room:
                 await asyncio.sleep(0)
         if self._held > self._size:
-            self._open_file()  # This drops the part of the margin that was written.
+            self._open_file()  # This cuts the file back to the size of the reserve.
         return not self._lacks_room
 
     def _probe(self) -> None:

@@ -279,7 +279,7 @@ class GroupFlush:
 
 
 class _Ran(NamedTuple):
-    """The result of sync works: average seconds of one, and the exceptions of those that failed."""
+    """How the syncs of a round ended: the average seconds of a sync, and the exceptions of the syncs that failed."""
 
     seconds: float
     errors: dict[SyncWork, Exception]

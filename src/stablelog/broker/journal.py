@@ -40,8 +40,8 @@ REPLAY_READ_SIZE = 4 << 20
 CHECKPOINT_SLICE_COUNT = 200  # Records that are made and appended in one turn of the event loop.
 CHECKPOINT_SIZE_MIN = 16 << 20  # Bytes; a smaller log is not worth trimming.
 CHECKPOINT_GROWTH = 4  # Trim when the log is this many times as large as after the last trim.
-# Maximum of waiting entries for each thing that the coordinator knew. A transaction is decided, completed and
-# forgotten: three records, each with at most two effects and one wait behind it.
+# Maximum of waiting entries for each transaction or group of the coordinator. A transaction has three records
+# (decided, completed, forgotten). Each record has at most two effects, and at most one request waits for it.
 WAITING_PER_ITEM = 16
 
 

@@ -32,7 +32,7 @@ class LastCommits:
     Args:
         topics: the topics whose partitions are read.
         transactions: the groups that the topics belong to.
-        tasks: fails the scope of an unexpected exception.
+        tasks: runs the reads, and handles unexpected exceptions.
     """
 
     def __init__(self, topics: Topics, transactions: Transactions, tasks: Tasks) -> None:

@@ -237,11 +237,11 @@ def _in_partitions(
 
 
 def _check_nothing_removed(cut: Cut, after: int) -> None:
-    """Check that no transaction after a commit sequence was removed, before the first one is read.
+    """Check that no transaction after a commit sequence was removed. This comes before the first read.
 
     Raises:
-        OffsetOutOfRange: records may have been removed. After whole segments were removed, it may only be known that
-            the removed transactions precede the first one that is left.
+        OffsetOutOfRange: records may have been removed. If the broker has deleted whole segments, it may not know the
+            last commit sequence in them, and then names the sequence before the first transaction that is left.
     """
     whole_after = min(cut.whole_after(), cut.commit_sequence)
     if whole_after > after:

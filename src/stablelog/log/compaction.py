@@ -119,7 +119,7 @@ class TransactionWalk:
             self._aborted.setdefault(txn.producer_id, _Aborted(txn))
 
     def meet_data(self, header: BatchHeader) -> bool:
-        """A batch of records. Returns whether its transaction was aborted."""
+        """Take a batch of records into account. Returns whether its transaction was aborted."""
         self._come_to(header.last_offset)
         if not header.is_transactional:
             return False

@@ -118,7 +118,7 @@ def _unpack(row: _Row) -> Producer:
 
 
 def _columns(block: bytes) -> tuple[int, int, int, int]:
-    """How many producers a block holds, and where its times of use, its kinds and the rest begin."""
+    """Return the number of producers in a block, and where its three later columns begin: `used_ms`, kinds, the rest."""
     count = block[0]
     used = 1 + count * SNAPSHOT_ENTRY.size
     kinds = used + count * USED_SIZE
@@ -197,7 +197,7 @@ def _block(rows: Sequence[_Row]) -> bytes:
 
 
 def _spliced(block: bytes, place: int, row: _Row, *, replaced: int) -> bytes:
-    """The block with a row at `place`, in the place of `replaced` rows: none or one."""
+    """Return the block with a row put in at `place`. If `replaced` is 1, the row replaces the one that is there."""
     count, used, kinds, rest = _columns(block)
     size = SNAPSHOT_ENTRY.size
     entry_at, used_at, kind_at = 1 + place * size, used + place * USED_SIZE, kinds + place

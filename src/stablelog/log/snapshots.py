@@ -215,7 +215,7 @@ def decode_snapshot(content: bytes, now_ms: int) -> ProducerTable:
     """
     refuse_newer("a producer snapshot", int.from_bytes(content[:2], "big"), SNAPSHOT_VERSION)
     if len(content) < SNAPSHOT_HEADER.size:
-        raise Corrupt(f"a producer snapshot of {len(content)} bytes")
+        raise Corrupt(f"a producer snapshot that ends in its header, after {len(content)} bytes")
     version, crc, count = SNAPSHOT_HEADER.unpack_from(content)
     if version != SNAPSHOT_VERSION:
         raise Corrupt(f"a producer snapshot of version {version}; {SNAPSHOT_VERSION} is known")
@@ -294,7 +294,7 @@ def _decode_pieces(pieces: Iterator[bytes]) -> tuple[ProducerTable, Summary]:
     refuse_newer("a file of producers", int.from_bytes(first[:2], "big"), PRODUCERS_VERSION)
     begin = PRODUCERS_HEADER.size + SUMMARY.size
     if len(first) < begin:
-        raise Corrupt(f"a file of producers of {len(first)} bytes")
+        raise Corrupt(f"a file of producers that ends in its header, after {len(first)} bytes")
     version, wanted_crc, count = PRODUCERS_HEADER.unpack_from(first)
     if version != PRODUCERS_VERSION:
         raise Corrupt(f"a file of producers of version {version}; {PRODUCERS_VERSION} is known")

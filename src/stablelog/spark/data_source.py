@@ -74,5 +74,5 @@ class StablelogDataSource(DataSource):
         from stablelog.spark.sink.writer import stream_writer
         from stablelog.spark.worker import tune_worker
 
-        tune_worker()  # this is called for each micro-batch, in a worker that is then collected
+        tune_worker()  # Spark calls this method in a worker process for each micro-batch.
         return stream_writer(self.options, schema)

@@ -16,7 +16,7 @@ class CopyBuffers:
         self._kept: list[BytesIO] = []
 
     def take(self) -> BytesIO:
-        """Return a buffer of which no view exists. The caller writes it from its beginning."""
+        """Return a buffer to which no memoryview refers any more. The caller writes from the beginning of the buffer."""
         for _ in range(len(self._kept)):
             memory = self._kept.pop(0)
             try:

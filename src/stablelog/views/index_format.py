@@ -37,7 +37,7 @@ SUMMARY = struct.Struct(
     "q"  # end_offset: of the segment
     "I"  # log_crc: from the summary of the segment
     "q"  # view_end: the end position of the last entry up to here
-    "q"  # least_first_offset: over the transactions; 2^63-1 none
+    "q"  # least_first_offset: the least first offset of its transactions; 2^63-1 if it has none
     "q"  # latest_sequence: the greatest commit sequence up to the segment's end; -1 none
     "q"  # latest_ms: the latest commit time in the segment; -1 none
     "q"  # entries_size
@@ -140,7 +140,7 @@ class CommitSummary:
         version, *fields, open_count = SUMMARY.unpack_from(content)
         refuse_newer("a commit summary", version, VERSION)
         if 0 < version < VERSION:
-            raise EarlierForm(f"a commit summary of version {version}")
+            raise EarlierForm(f"a commit summary of the older version {version}")
         if version != VERSION or len(content) != SUMMARY.size + open_count * OPEN.size + CRC.size:
             raise Corrupt(f"a commit summary of version {version} with {len(content)} bytes")
         return cls(*[*fields, tuple(OPEN.iter_unpack(content[SUMMARY.size : -CRC.size]))])

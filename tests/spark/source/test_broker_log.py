@@ -78,5 +78,5 @@ def test_a_broker_whose_answers_do_not_reach_the_offset_is_not_asked_for_ever(st
 
     monkeypatch.setattr(Cluster, "fetch", first_batch)
     for read in (lambda: rows(given, "value", planned=planned), lambda: count(given)):
-        with pytest.raises(Corrupt, match="answers offset 1 with what does not reach it"):
+        with pytest.raises(Corrupt, match="a fetch from offset 1 returned only records before this offset"):
             read()

@@ -107,8 +107,8 @@ def _writable(
     if not asked.records:
         raise Refused(ErrorCode.invalid_record, f"no records for {name}-{asked.index}")
     if request.transactional_id:
-        # This comes before the log's sequence check: after a refusal aiokafka sends the refused batches again, together
-        # with later ones.
+        # The topic is checked before the log checks sequences. Otherwise the first refused batch would leave a gap:
+        # after a refusal aiokafka sends the refused batches again together with later ones.
         broker.transactions.check_topic(request.transactional_id, name)
     return partition, asked.records
 

@@ -84,7 +84,7 @@ class DecisionHistory:
         return producer_id in self._partitions.get(partition, ())
 
     def knows_producer(self, producer_id: int) -> bool:
-        """Whether a decision for this producer in any partition has not been taken."""
+        """Whether a partition still waits for a decision about a transaction of this producer."""
         return any(producer_id in producers for producers in self._partitions.values())
 
     def records(self) -> Iterator[Record]:

@@ -52,7 +52,7 @@ class SpareIds:
         return self._free.pop() if self._free else None
 
     def _admit(self) -> None:
-        """Take the identities whose markers are durable from the queue; drop those whose markers never will be."""
+        """Free the producer ids whose markers are durable, in order. Drop an id whose markers can never become durable."""
         while self._waiting:
             barrier, identity = self._waiting[0]
             is_durable = barrier()

@@ -82,7 +82,7 @@ class Damage:
     refused: "Damage | None" = None
 
     def lost_files(self) -> Iterator[tuple[Path, int, int]]:
-        """What a cut takes of each log file: its path, and the position and the first offset for `lost_batches`."""
+        """What repair would cut off each log file: its path, and the position and the first offset for `lost_batches`."""
         yield self.path, self.position, self.end_offset
         for base in self.later:
             yield file_path(self.path.parent, base, LOG), -1, base
@@ -220,7 +220,7 @@ class Examination:
         if bases[0] > self._log_start:
             raise Corrupt(
                 f"{first_segment_path(listing.directory, listing.names, self._log_start)} is gone: the log begins at offset "
-                f"{self._log_start}, and the first segment that is there at {bases[0]}. No cut mends this. Restore its "
+                f"{self._log_start}, and the first segment that is there at {bases[0]}. Repair cannot mend this. Restore its "
                 "files from a backup"
             )
         return bases[bisect_right(bases, self._log_start) - 1 :]
@@ -236,7 +236,7 @@ class Examination:
             what = "log" if name == LOG_START_FILE else "view"
             raise Corrupt(
                 f"{path} is gone: where the {what} begins is not known, and records that were deleted "
-                "could be read again. No cut mends this. Restore the file from a backup"
+                "could be read again. Repair cannot mend this. Restore the file from a backup"
             )
         return start
 

@@ -101,7 +101,7 @@ class BrokerLog:
         return {place: found[place].offset for place in specs}
 
     def spans(self, ranges: Sequence[Range], topic_ids: Mapping[str, str]) -> Iterable[Span]:
-        """As `Log`: sizes are estimated from the first batches of a range."""
+        """The spans of ranges, as `Log.spans`. The size of a range is estimated from its first batches."""
         for wanted in ranges:
             topic_id = topic_ids.get(wanted.place[0], "")
             yield FetchSpan(*wanted.place, wanted.start, wanted.end, self._size(wanted), topic_id)
@@ -198,7 +198,9 @@ def after_nothing(fetched: Fetched, wanted: Range, offset: int, isolation: str) 
             f"{name(wanted.place)} ends at offset {visible} by now, and was planned to be read up to {wanted.end}"
         )
     if len(fetched.records):  # A retry would return the same records.
-        raise Corrupt(f"{name(wanted.place)}: the broker answers offset {offset} with what does not reach it")
+        raise Corrupt(
+            f"{name(wanted.place)}: a fetch from offset {offset} returned only records before this offset"
+        )
     return min(visible, wanted.end)  # Compaction has removed all records at these offsets.
 
 

@@ -74,7 +74,7 @@ def files_count(files: PartitionFiles, start: int, end: int, *, committed: bool)
 
 
 def _committed_count(files: PartitionFiles, place: int, summary: Summary) -> int:
-    """Count the records of a segment whose transactions were committed; all of it is decided."""
+    """Count the records of committed transactions in a segment. Every transaction in the segment has ended."""
     aborted = files.aborted(summary.base_offset, summary.end_offset)
     if not aborted:
         return summary.record_count
