@@ -9,13 +9,14 @@ broker stops (see `stablelog.cli.serve.run_process`).
 
 import contextlib
 import os
+import selectors
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -212,26 +213,26 @@ def _port_when_ready(process: "subprocess.Popen[bytes]", timeout_s: float) -> in
     """Wait until the process reports that it is ready. Return its port, or None if it has ended.
 
     Raises:
-        TimeoutError: the process did neither in time. It was killed.
+        TimeoutError: the process did neither in time.
     """
     assert process.stdout is not None
-    is_late = threading.Event()
-
-    def give_up() -> None:
-        is_late.set()
-        process.kill()
-
-    timer = threading.Timer(timeout_s, give_up)
-    timer.start()
-    try:
-        for line in process.stdout:
-            if line.startswith(READY_LINE.encode()):
-                return int(line.removeprefix(READY_LINE.encode()).split(b",")[0].rpartition(b":")[2])
-    finally:
-        timer.cancel()
-    if is_late.is_set():
-        raise TimeoutError
-    return None
+    deadline_s = time.monotonic() + timeout_s
+    said = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(process.stdout, selectors.EVENT_READ)
+        while True:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0 or not selector.select(left_s):
+                if time.monotonic() < deadline_s:
+                    continue
+                raise TimeoutError
+            piece = os.read(process.stdout.fileno(), 1 << 16)
+            if not piece:
+                return None
+            *lines, said = (said + piece).split(b"\n")
+            for line in lines:
+                if line.startswith(READY_LINE.encode()):
+                    return int(line.removeprefix(READY_LINE.encode()).split(b",")[0].rpartition(b":")[2])
 
 
 def _text(value: object) -> str:

@@ -255,7 +255,7 @@ def test_a_sync_that_failed_at_a_stop_is_not_made_good_by_one_that_succeeds(monk
     plain = SimFile.sync
 
     def sync(file):
-        if not failed and file._path.parent.name == "t3-0" and file._path.suffix == ".log":
+        if not failed and file.path.parent.name == "t3-0" and file.path.suffix == ".log":
             failed.append(file)
             raise DiskError("syncing", errno.EIO, undone=False)
         plain(file)

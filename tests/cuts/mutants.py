@@ -109,9 +109,9 @@ def effects_before_the_journal_is_durable(_after):
 
 
 def a_restart_repairs_nothing(take):
-    def mutant(self, partition, to_order):
-        take(self, partition, to_order)
-        return lambda _producer_id: []
+    def mutant(self, *arguments):
+        take(self, *arguments)
+        return {}
 
     return mutant
 
