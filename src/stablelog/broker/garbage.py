@@ -11,9 +11,10 @@ import gc
 import time
 
 FULL_COLLECTION = 2  # The generation of a full collection.
-COLLECTION_S_MAX = 0.002
-# Collections of the middle generation before a full one. With CPython's default of 10, about 70,000 objects accumulate;
-# with this number about 14,000.
+COLLECTION_S_MAX = 0.001
+# Collections of the young generation before one of the middle, and of the middle before a full one. With CPython's
+# defaults of 10 and 10, about 70,000 new objects accumulate before a full collection; with these numbers about 6,000.
+YOUNG_COLLECTIONS_MAX = 4
 MIDDLE_COLLECTIONS_MAX = 1
 
 
@@ -24,8 +25,8 @@ def collect_often() -> None:
     # CPython skips a full collection until there are a quarter more objects than after the last one: collect while
     # there are few.
     gc.collect()
-    young, middle, _ = gc.get_threshold()
-    gc.set_threshold(young, middle, MIDDLE_COLLECTIONS_MAX)
+    young, _, _ = gc.get_threshold()
+    gc.set_threshold(young, YOUNG_COLLECTIONS_MAX, MIDDLE_COLLECTIONS_MAX)
     gc.callbacks.append(FreezeAfterLongCollection())
 
 

@@ -16,7 +16,7 @@ from stablelog.broker.tasks import Tasks, in_thread
 from stablelog.broker.topic import Topic
 from stablelog.broker.topics import Topics
 from stablelog.broker.transactions import Transactions
-from stablelog.broker.turns import AT_ONCE_MAX, in_turns
+from stablelog.broker.turns import AT_ONCE_MAX, free_in_turns, in_turns
 from stablelog.broker.waiting import Waiters
 from stablelog.errors import Refused, Unavailable
 
@@ -129,12 +129,11 @@ class TopicChanges:
                 self._transactions.partition_gone((topic.name, index), topic.group)
             await in_thread(None, self._topics.set_aside, topic)
             self._topics.forget_files(topic)
+            await asyncio.sleep(0)
             for decision in self._groups.coordinator.topic_deleted(topic.name, now_ms=self._now_ms()):
                 self._groups.apply(decision)
                 await asyncio.sleep(0)
         finally:
             self._topics.release(topic)
         await self._groups.journal.settled()
-        # Python frees an object with its last reference: 10,000 partitions at once would hold the event loop.
-        async for _ in in_turns(range(len(topic.partitions))):
-            topic.partitions.popitem()
+        await free_in_turns(topic.partitions)

@@ -89,6 +89,7 @@ class TransactionGroup:
         # Decisions whose markers are being written, and the markers that are left of them.
         self._in_writing: list[_Decided] = []
         self._to_write: deque[tuple[TopicPartition, list[MarkerOrder]]] = deque()
+        self._is_long = False  # Whether these markers are for more partitions than are written in one turn.
         # Orders whose markers are all written, which the coordinator does not know yet.
         self._written: list[MarkerOrder] = []
         self._held_back: dict[TopicPartition, list[MarkerOrder]] = {}
@@ -279,7 +280,7 @@ class TransactionGroup:
         while self._in_writing or self._decided:
             if not self._in_writing:
                 self._begin_writing()
-            for _ in range(min(AT_ONCE_MAX, len(self._to_write))):
+            for _ in range(1 if self._is_long else len(self._to_write)):
                 self._write_or_hold_back(*self._to_write.popleft())
             if not self._to_write:
                 self._end_writing()
@@ -301,6 +302,7 @@ class TransactionGroup:
                 for target in in_order(order.partitions):
                     by_partition.setdefault(target, []).append(order)
         self._to_write.extend(by_partition.items())
+        self._is_long = len(by_partition) > AT_ONCE_MAX
 
     def _end_writing(self) -> None:
         decided, self._in_writing = self._in_writing, []

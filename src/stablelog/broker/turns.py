@@ -6,8 +6,8 @@ or in none, unless many other partitions become durable at the same time.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
-from typing import TypeVar
+from collections.abc import AsyncGenerator, Iterable, MutableMapping
+from typing import Any, TypeVar
 
 TURN_S = 0.005
 AT_ONCE_MAX = 100  # Partitions processed in one turn, however long it takes: a few milliseconds at most.
@@ -36,13 +36,28 @@ async def in_turns(items: Iterable[Item], *, at_once: int = 1) -> AsyncGenerator
 
     Args:
         items: the items to process.
-        at_once: this many items are processed without a break.
+        at_once: this many of the first items are processed without a break.
     """
     first = turn = Turn()
     for number, item in enumerate(items):
-        if number and number % at_once == 0 and turn.is_over:
+        if number >= at_once and turn.is_over:
             await asyncio.sleep(0)
             turn = Turn()
         yield item
     if turn is not first:
         await asyncio.sleep(0)
+
+
+async def free_in_turns(*containers: MutableMapping[Any, Any] | list[Any]) -> None:
+    """Empty dicts and lists, one item after another.
+
+    Python frees an object with its last reference. 10,000 partitions, or their parts of a response, would hold the event
+    loop for 10 ms and more if they were freed together.
+    """
+    removals = (
+        container.pop if isinstance(container, list) else container.popitem
+        for container in containers
+        for _ in range(len(container))
+    )
+    async for remove in in_turns(removals):
+        remove()

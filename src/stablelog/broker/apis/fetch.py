@@ -22,7 +22,7 @@ from stablelog.broker.fetch_sessions import FINAL_EPOCH, FULL_FETCH_EPOCH, NO_SE
 from stablelog.broker.long_messages import ENTRY_COUNT_MAX
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS, Codes, PartitionState
 from stablelog.broker.tasks import in_thread
-from stablelog.broker.turns import in_turns
+from stablelog.broker.turns import free_in_turns, in_turns
 from stablelog.env.disk import Buffer
 from stablelog.env.pages import is_in_memory, populate
 from stablelog.errors import DiskError, Refused, Unproven
@@ -228,5 +228,17 @@ async def handle(broker: Broker, request: FetchRequest, context: Context) -> lis
     topics = await _topics_of(session, found.answers, incremental=incremental)
     answer = (version, correlation_id, ErrorCode.none, session.session_id, topics)
     if sum(len(topic.partitions) for topic in topics) > ENTRY_COUNT_MAX:
-        return await in_thread(broker.message_threads, encode_fetch_response, *answer)
+        buffers = await in_thread(broker.message_threads, encode_fetch_response, *answer)
+        await _free(request, found, topics, session)
+        return buffers
     return encode_fetch_response(*answer)
+
+
+async def _free(
+    request: FetchRequest, found: Found, topics: list[FetchedTopic], session: FetchSession
+) -> None:
+    """Free what many partitions took, once their response is encoded."""
+    wanted = (topic.partitions for topic in request.topics)
+    answered = (topic.partitions for topic in topics)
+    own = [session.partitions] if session.session_id == NO_SESSION else []  # Nobody else has this session.
+    await free_in_turns(found.answers, found.seen, *wanted, *answered, *own)
