@@ -22,7 +22,7 @@ from stablelog.client.cluster import Cluster
 from stablelog.client.commits import describe_commits
 from stablelog.embedded import EmbeddedBroker
 from stablelog.env.local_disk import LocalDisk
-from stablelog.log.names import COMMIT_SUFFIXES
+from stablelog.log.files.names import COMMIT_SUFFIXES
 from stablelog.log.partition import LogConfig, Partition
 from stablelog.views.commit_order import CommitOrder
 from stablelog.views.commit_ordered import CommitOrdered

@@ -23,8 +23,8 @@ from bench.spark_session import arrow_rows, make_topic
 from stablelog.batch.header import Codec
 from stablelog.batch.records import Record, encode_batch
 from stablelog.env.local_disk import LocalDisk
+from stablelog.log.indexes.summary import Summary
 from stablelog.log.partition import LogConfig, Partition
-from stablelog.log.summary import Summary
 from stablelog.spark.options import ReadOptions, read_options, write_options
 from stablelog.spark.planning import plan
 from stablelog.spark.source.reader import limits, open_log

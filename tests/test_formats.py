@@ -37,11 +37,11 @@ def test_a_table_says_what_the_struct_does(name, table):
 def test_the_examples_are_read(example):
     from stablelog.batch.header import crc_holds, read_header
     from stablelog.coordinators.transactions.joint.records import JointState, decode_joint
-    from stablelog.log.offset_index import OffsetIndex
-    from stablelog.log.producer_table import ProducerTable
-    from stablelog.log.snapshots import decode_snapshot
-    from stablelog.log.time_index import TimeIndex
-    from stablelog.log.transaction_index import TransactionIndex
+    from stablelog.log.indexes.offset_index import OffsetIndex
+    from stablelog.log.indexes.time_index import TimeIndex
+    from stablelog.log.indexes.transaction_index import TransactionIndex
+    from stablelog.log.producer_state.producer_table import ProducerTable
+    from stablelog.log.producer_state.snapshots import decode_snapshot
 
     content = bytes.fromhex(example)
     match len(content):
@@ -80,7 +80,9 @@ def test_the_table_of_versions_is_the_codes():
         formats,
     )
     from stablelog.coordinators.transactions import records as commit_log
-    from stablelog.log import epochs, kafka_files, log_start, snapshots, summary, transaction_index
+    from stablelog.log.files import epochs, kafka_files, log_start
+    from stablelog.log.indexes import summary, transaction_index
+    from stablelog.log.producer_state import snapshots
     from stablelog.views import index_format
 
     (table,) = re.findall(r"\| file or record \|.*\n\|[-|]*\n((?:\|.*\n)+)", TEXT)
@@ -111,7 +113,7 @@ def test_the_table_of_versions_is_the_codes():
 
 
 def test_the_example_of_a_log_start_is_the_codes():
-    from stablelog.log.log_start import encode_log_start
+    from stablelog.log.files.log_start import encode_log_start
 
     example = "".join(f"    {line}\n" for line in encode_log_start(31).decode().splitlines())
     assert example in TEXT

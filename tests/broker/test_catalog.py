@@ -11,8 +11,8 @@ import pytest
 from stablelog.broker.catalog import CATALOG_FILE, Catalog, ListedTopic, encode_catalog, read_catalog
 from stablelog.broker.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.errors import Corrupt, NewerFormat
-from stablelog.log.kafka_files import META_FILE
-from stablelog.log.log_start import LOG_START_FILE
+from stablelog.log.files.kafka_files import META_FILE
+from stablelog.log.files.log_start import LOG_START_FILE
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from tests.broker.desk import DATA, batch, opened
 

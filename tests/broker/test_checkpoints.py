@@ -12,7 +12,7 @@ from stablelog.broker.checkpoints import (
 )
 from stablelog.broker.topic_checkpoints import TopicCheckpoints
 from stablelog.errors import Corrupt
-from stablelog.log.kafka_files import encode_offset_checkpoint
+from stablelog.log.files.kafka_files import encode_offset_checkpoint
 from stablelog.testing.sim_disk import SimDisk
 
 HERE = Path("/data")

@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.topic_names import CONSUMER_OFFSETS_TOPIC
-from stablelog.log.cleaner import Compaction
+from stablelog.log.compaction.cleaner import Compaction
 from stablelog.log.partition import Isolation
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import DATA, batch, opened

@@ -12,7 +12,7 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.broker import scrub
 from stablelog.broker.partition_state import PartitionState
 from stablelog.errors import DiskError, Unavailable
-from stablelog.log.cleaner import Compaction
+from stablelog.log.compaction.cleaner import Compaction
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import DATA, batch, opened
 

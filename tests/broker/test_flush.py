@@ -8,9 +8,9 @@ import pytest
 from stablelog.broker.flush import GroupFlush
 from stablelog.broker.tasks import Tasks
 from stablelog.errors import Unavailable
-from stablelog.log.producer import Producer
-from stablelog.log.producer_table import ProducerTable
-from stablelog.log.producers import Producers
+from stablelog.log.producer_state.producer import Producer
+from stablelog.log.producer_state.producer_table import ProducerTable
+from stablelog.log.producer_state.producers import Producers
 from stablelog.testing.sim_disk import SimDisk, SimFile
 from tests.broker.desk import NO_RESERVE
 from tests.log.timeline import Log

@@ -13,7 +13,7 @@ from stablelog.broker.partition_state import PartitionState
 from stablelog.broker.topics import Topics
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Corrupt
-from stablelog.log.log_start import LOG_START_FILE
+from stablelog.log.files.log_start import LOG_START_FILE
 from stablelog.ops.verify import verify_data_directory
 from tests.broker.test_topics import config_record, controllers_log
 

@@ -12,8 +12,8 @@ from stablelog.batch.markers import read_marker
 from stablelog.broker.checkpoints import RECOVERY_POINT_CHECKPOINT
 from stablelog.broker.directory_signs import CLEAN_SHUTDOWN_FILE
 from stablelog.broker.partition_directories import PartitionDirectories
-from stablelog.log.log_start import LOG_START_FILE
-from stablelog.log.names import LOG
+from stablelog.log.files.log_start import LOG_START_FILE
+from stablelog.log.files.names import LOG
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.wire.api import ApiKey
 from tests.broker.desk import DATA, LOADING, Gate, batch, opened

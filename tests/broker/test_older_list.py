@@ -7,8 +7,8 @@ from kio.schema.errors import ErrorCode
 
 from stablelog.batch.records import Record, encode_batch
 from stablelog.broker.catalog import CATALOG_FILE, read_catalog
-from stablelog.log.epoch_check import latest_epoch
-from stablelog.log.epochs import LeaderEpochs
+from stablelog.log.files.epochs import LeaderEpochs
+from stablelog.log.recovery.epoch_check import latest_epoch
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import DATA, batch, opened
 

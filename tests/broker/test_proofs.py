@@ -13,7 +13,7 @@ from stablelog.broker.tasks import Tasks
 from stablelog.errors import Corrupt, DiskError, Unavailable, Unproven
 from stablelog.testing.sim_disk import SimDisk
 from tests.broker.desk import DATA, batch, opened
-from tests.log.test_compaction import KeyedLog
+from tests.log.compaction.test_policy import KeyedLog
 from tests.log.timeline import Log
 
 SMALL = {"segment.bytes": "1024", "stablelog.order": "offset"}

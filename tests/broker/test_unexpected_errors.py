@@ -29,7 +29,7 @@ from stablelog.coordinators.transactions.coordinator import TransactionCoordinat
 from stablelog.coordinators.transactions.table import TransactionTable
 from stablelog.errors import DiskError, Refused, Unavailable
 from stablelog.log.partition import Partition
-from stablelog.log.segment import Segment
+from stablelog.log.segments.segment import Segment
 from stablelog.testing.sim_clock import SimClock
 from stablelog.testing.sim_disk import SimDisk
 from stablelog.views.commit_order import CommitOrder

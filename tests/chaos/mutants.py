@@ -4,17 +4,17 @@ from dataclasses import replace
 
 from stablelog.broker.groups import Groups
 from stablelog.broker.transaction_group import TransactionGroup
-from stablelog.log import producers
-from stablelog.log.compaction import LatestOffsets
+from stablelog.log.compaction.policy import LatestOffsets
+from stablelog.log.indexes.transaction_index import TransactionIndex
 from stablelog.log.partition import Partition
-from stablelog.log.producer import NO_TXN
-from stablelog.log.producer_table import ProducerTable
-from stablelog.log.producers import Producers
+from stablelog.log.producer_state import producers
+from stablelog.log.producer_state.producer import NO_TXN
+from stablelog.log.producer_state.producer_table import ProducerTable
+from stablelog.log.producer_state.producers import Producers
 from stablelog.log.readable_log import ReadableLog
 from stablelog.log.recovery.plan import Planner
 from stablelog.log.recovery.replay import _Replay
-from stablelog.log.segment import Segment
-from stablelog.log.transaction_index import TransactionIndex
+from stablelog.log.segments.segment import Segment
 from tests.cuts import mutants as of_cuts
 
 

@@ -12,9 +12,9 @@ from datetime import timedelta
 from kio.schema.errors import ErrorCode
 
 from stablelog.batch.records import Record, encode_batch
-from stablelog.log.interrupted import SWAP
 from stablelog.log.model import LogConfig
 from stablelog.log.partition import Partition
+from stablelog.log.segments.interrupted import SWAP
 from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
 from stablelog.wire.api import ApiKey
 from stablelog.wire.extension.children import child_id

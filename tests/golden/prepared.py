@@ -13,11 +13,11 @@ from stablelog.batch.records import decode_records
 from stablelog.coordinators.transactions.records import decode_transaction, transaction_key
 from stablelog.coordinators.transactions.transaction import Transaction
 from stablelog.env.local_disk import LocalDisk
+from stablelog.log.files.names import INDEX, TIMEINDEX, TXNINDEX
+from stablelog.log.indexes.transaction_index import TransactionIndex, encode_entry
 from stablelog.log.model import LogConfig
-from stablelog.log.names import INDEX, TIMEINDEX, TXNINDEX
 from stablelog.log.partition import Partition
 from stablelog.log.retention import is_log, offset_of
-from stablelog.log.transaction_index import TransactionIndex, encode_entry
 from tests.golden.cells import STOPPED, Cell
 
 STATE_LOG = "__transaction_state"

@@ -14,10 +14,10 @@ from stablelog.batch.markers import Marker, MarkerType
 from stablelog.batch.records import Record, decode_records, encode_batch
 from stablelog.broker.journal import batches_of
 from stablelog.env.local_disk import LocalDisk
-from stablelog.log.log_start import LOG_START_FILE
+from stablelog.log.files.log_start import LOG_START_FILE
 from stablelog.log.model import Isolation, LogConfig, MarkerWrite, Origin
 from stablelog.log.partition import Partition
-from stablelog.log.snapshots import SNAPSHOT_ENTRY, SNAPSHOT_HEADER
+from stablelog.log.producer_state.snapshots import SNAPSHOT_ENTRY, SNAPSHOT_HEADER
 from stablelog.log.verify import verify_directory
 from tests.golden.kafka_directory import GOLDEN, TOPICS, load_seen, read_partition
 from tests.java.load import Reader, commit_offsets, committed_offset, create_topic, producer, send

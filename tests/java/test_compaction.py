@@ -7,7 +7,7 @@ import pytest
 
 from stablelog.env.local_disk import LocalDisk
 from tests.java.dump import dump, files_of
-from tests.log.test_compaction import HOUR_MS, KeyedLog, random_words
+from tests.log.compaction.test_policy import HOUR_MS, KeyedLog, random_words
 from tests.log.timeline import DIRECTORY
 
 pytestmark = [pytest.mark.java, pytest.mark.filterwarnings("ignore")]

@@ -7,7 +7,7 @@ import pytest
 import stablelog
 from peers import apache_kafka
 from stablelog.env.local_disk import LocalDisk
-from stablelog.log.transaction_index import TransactionIndex
+from stablelog.log.indexes.transaction_index import TransactionIndex
 from stablelog.log.verify import verify_directory
 from tests.golden.kafka_directory import SETTINGS, TOPICS, look, write_load
 from tests.java.dump import SHORT_LIVED, dump, files_of

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from stablelog.batch.header import read_header
 from stablelog.errors import Corrupt
-from stablelog.log.names import has_offset
-from stablelog.log.offset_index import OffsetIndex
-from stablelog.log.snapshots import decode_producers, decode_snapshot
-from stablelog.log.summary import Summary
-from stablelog.log.time_index import TimeIndex
-from stablelog.log.transaction_index import TransactionIndex
+from stablelog.log.files.names import has_offset
+from stablelog.log.indexes.offset_index import OffsetIndex
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.indexes.time_index import TimeIndex
+from stablelog.log.indexes.transaction_index import TransactionIndex
+from stablelog.log.producer_state.snapshots import decode_producers, decode_snapshot
 from stablelog.testing.sim_disk import SimDisk
 from tests.log.timeline import NOW_MS
 

@@ -20,16 +20,16 @@ import pytest
 import stablelog.log
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Corrupt, DiskError
-from stablelog.log.epochs import EPOCH_FILE
-from stablelog.log.log_start import LOG_START_FILE, encode_log_start
+from stablelog.log.files.epochs import EPOCH_FILE
+from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
+from stablelog.log.files.names import LOG, SEGMENT_SUFFIXES, SUMMARY, VIEW_START_FILE
+from stablelog.log.indexes.summary import Summary
 from stablelog.log.model import Origin
-from stablelog.log.names import LOG, SEGMENT_SUFFIXES, SUMMARY, VIEW_START_FILE
-from stablelog.log.producer_table import ProducerTable
+from stablelog.log.producer_state.producer_table import ProducerTable
+from stablelog.log.producer_state.snapshots import ProducersFile, SnapshotFile, decode_producers
 from stablelog.log.recovery.examine import Expected
 from stablelog.log.recovery.repair import cut, examine
 from stablelog.log.retention import close_all
-from stablelog.log.snapshots import ProducersFile, SnapshotFile, decode_producers
-from stablelog.log.summary import Summary
 from stablelog.log.verify import verify_directory
 from tests.log.accounts import (
     KEPT,
@@ -43,7 +43,7 @@ from tests.log.accounts import (
     short,
     time,
 )
-from tests.log.test_compaction import HOUR_MS, KeyedLog
+from tests.log.compaction.test_policy import HOUR_MS, KeyedLog
 from tests.log.test_damage import DIRECTORY, headers, path_of
 from tests.log.timeline import Log
 from tests.mutants.changes import AMOUNTS, SETTINGS

@@ -11,28 +11,23 @@ from stablelog.batch.header import headers_in, read_header
 from stablelog.batch.markers import Marker, MarkerType, encode_marker
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Corrupt, NewerFormat, OffsetOutOfRange, Refused, Unproven
-from stablelog.log import cleaner, compaction, producer_table, transaction_index
 from stablelog.log import partition as partition_module
-from stablelog.log import scan as scan_module
-from stablelog.log import segment as segment_module
 from stablelog.log.append import PlannedBatch, fitting
-from stablelog.log.epoch_check import check_epochs, latest_epoch, latest_epoch_of_all
-from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
-from stablelog.log.log_start import decode_log_start, encode_log_start
+from stablelog.log.compaction import cleaner
+from stablelog.log.compaction import policy as compaction
+from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.files.log_start import decode_log_start, encode_log_start
+from stablelog.log.indexes import transaction_index
+from stablelog.log.indexes.offset_index import OffsetIndex
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.indexes.time_index import TimeIndex
+from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
 from stablelog.log.model import Appended, Isolation, LogConfig, MarkerWrite, Origin
-from stablelog.log.offset_index import OffsetIndex
-from stablelog.log.open_files import OpenFiles
-from stablelog.log.producer import KeptBatch, Producer
-from stablelog.log.producer_table import ProducerTable
-from stablelog.log.producers import Producers
-from stablelog.log.proof import DamagedBatch
-from stablelog.log.read import finished
-from stablelog.log.recovery import examine as examine_module
-from stablelog.log.recovery import replay, tail
-from stablelog.log.recovery.repair import examine
-from stablelog.log.retention import count_too_much, count_too_old
-from stablelog.log.segment import Segment
-from stablelog.log.snapshots import (
+from stablelog.log.producer_state import producer_table
+from stablelog.log.producer_state.producer import KeptBatch, Producer
+from stablelog.log.producer_state.producer_table import ProducerTable
+from stablelog.log.producer_state.producers import Producers
+from stablelog.log.producer_state.snapshots import (
     FoundSnapshots,
     ProducersFile,
     SnapshotFile,
@@ -40,16 +35,24 @@ from stablelog.log.snapshots import (
     decode_producers,
     decode_snapshot,
 )
-from stablelog.log.summary import Summary
-from stablelog.log.time_index import TimeIndex
-from stablelog.log.transaction_index import AbortedTxn, TransactionIndex
+from stablelog.log.read import finished
+from stablelog.log.recovery import examine as examine_module
+from stablelog.log.recovery import replay, tail
+from stablelog.log.recovery.epoch_check import check_epochs, latest_epoch, latest_epoch_of_all
+from stablelog.log.recovery.repair import examine
+from stablelog.log.retention import count_too_much, count_too_old
+from stablelog.log.segments import scan as scan_module
+from stablelog.log.segments import segment as segment_module
+from stablelog.log.segments.open_files import OpenFiles
+from stablelog.log.segments.proof import DamagedBatch
+from stablelog.log.segments.segment import Segment
 from stablelog.log.verify import segment as segment_proof
 from stablelog.log.verify import verify_directory
 from stablelog.log.verify.snapshots import agrees_with_log
 from stablelog.testing.sim_disk import SimDisk
+from tests.log.compaction.test_policy import KeyedLog
 from tests.log.known import Batch as KnownBatch
 from tests.log.known import Known
-from tests.log.test_compaction import KeyedLog
 from tests.log.test_damage import changed, headers, path_of, several_segments
 from tests.log.timeline import DIRECTORY, NOW_MS, Log
 

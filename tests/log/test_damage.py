@@ -7,9 +7,9 @@ import pytest
 
 from stablelog.batch.header import HEADER, headers_in, read_header
 from stablelog.errors import Corrupt, NewerFormat, Unproven
-from stablelog.log.log_start import LOG_START_FILE, encode_log_start
+from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
+from stablelog.log.files.names import SEGMENT_SUFFIXES
 from stablelog.log.model import Isolation
-from stablelog.log.names import SEGMENT_SUFFIXES
 from stablelog.log.recovery.tail import batches_behind
 from stablelog.log.verify import verify_directory
 from stablelog.testing.sim_disk import SimulatedCrash
@@ -426,7 +426,7 @@ def test_what_this_process_has_written_needs_no_proof():
 
 
 def test_a_proof_goes_in_pieces(monkeypatch):
-    from stablelog.log import proof
+    from stablelog.log.segments import proof
 
     log = several_segments(clean=True)
     monkeypatch.setattr(proof, "CHUNK_SIZE", 2 * HEADER.size)

@@ -10,7 +10,7 @@ from stablelog.errors import DiskError, Unavailable
 from stablelog.log.model import MarkerWrite
 from stablelog.log.verify import verify_directory
 from stablelog.testing.sim_disk import SimDisk
-from tests.log.test_compaction import KeyedLog
+from tests.log.compaction.test_policy import KeyedLog
 from tests.log.timeline import Log
 
 MANY = BUFFERS_MAX + 1

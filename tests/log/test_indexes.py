@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from stablelog.errors import Corrupt, NewerFormat
-from stablelog.log.epochs import LeaderEpochs
-from stablelog.log.minima import FANOUT, Minima
-from stablelog.log.offset_index import OffsetIndex
-from stablelog.log.time_index import NO_TIMESTAMP, TimeIndex
-from stablelog.log.transaction_index import AbortedTxn, TransactionIndex
+from stablelog.log.files.epochs import LeaderEpochs
+from stablelog.log.indexes.minima import FANOUT, Minima
+from stablelog.log.indexes.offset_index import OffsetIndex
+from stablelog.log.indexes.time_index import NO_TIMESTAMP, TimeIndex
+from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex
 
 BASE = 1000
 steps = some.lists(some.tuples(some.integers(1, 5), some.integers(1, 200)), max_size=20)

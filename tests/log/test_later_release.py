@@ -3,15 +3,20 @@
 import pytest
 
 from stablelog.errors import Corrupt, NewerFormat
-from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
-from stablelog.log.formats import check_formats
-from stablelog.log.listing import SMALL_SIZE, Listing
-from stablelog.log.log_start import LOG_START_FILE, encode_log_start
-from stablelog.log.producer import Producer
-from stablelog.log.producer_table import ProducerTable
-from stablelog.log.snapshots import ProducersFile, SnapshotFile, decode_producers, decode_snapshot
-from stablelog.log.summary import Summary
-from stablelog.log.transaction_index import AbortedTxn, encode_entry
+from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.files.listing import SMALL_SIZE, Listing
+from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.indexes.transaction_index import AbortedTxn, encode_entry
+from stablelog.log.producer_state.producer import Producer
+from stablelog.log.producer_state.producer_table import ProducerTable
+from stablelog.log.producer_state.snapshots import (
+    ProducersFile,
+    SnapshotFile,
+    decode_producers,
+    decode_snapshot,
+)
+from stablelog.log.recovery.formats import check_formats
 from stablelog.testing.sim_disk import SimDisk
 from tests.log.timeline import DIRECTORY
 

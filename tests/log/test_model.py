@@ -22,7 +22,7 @@ from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Refused
 from stablelog.log import read as log_read
 from stablelog.log.partition import Isolation, MarkerWrite
-from stablelog.log.producers import BATCHES_KEPT
+from stablelog.log.producer_state.producers import BATCHES_KEPT
 from stablelog.log.read import finished
 from stablelog.log.verify import verify_directory
 from tests.log.known import Batch, Known

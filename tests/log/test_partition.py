@@ -12,14 +12,14 @@ from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Corrupt, DiskError, NewerFormat, OffsetOutOfRange, Refused, Unavailable
 from stablelog.log import read as log_read
 from stablelog.log import retention as log_retention
-from stablelog.log import scan
 from stablelog.log.append import with_append_time
-from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
 from stablelog.log.partition import Isolation, Origin
+from stablelog.log.producer_state.snapshots import Snapshots
 from stablelog.log.read import finished
 from stablelog.log.recovery import replay
-from stablelog.log.segment import Segment
-from stablelog.log.snapshots import Snapshots
+from stablelog.log.segments import scan
+from stablelog.log.segments.segment import Segment
 from stablelog.log.verify import verify_directory
 from tests.log.timeline import DIRECTORY, NOW_MS, Log, write
 

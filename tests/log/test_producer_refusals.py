@@ -9,8 +9,8 @@ from hypothesis import strategies as some
 from kio.schema.errors import ErrorCode
 
 from stablelog.errors import Refused
-from stablelog.log import producers as producers_module
-from stablelog.log.producers import Producers
+from stablelog.log.producer_state import producers as producers_module
+from stablelog.log.producer_state.producers import Producers
 
 
 def header(epoch, sequence, producer_id=7):

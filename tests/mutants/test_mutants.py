@@ -55,15 +55,20 @@ def test_every_area_has_rules_and_no_rule_stands_twice():
 
 
 def test_a_text_that_is_gone_or_stands_twice_is_named():
-    path, source = "log/producers.py", (SOURCES / PACKAGE / "log/producers.py").read_text()
+    path, source = (
+        "log/producer_state/producers.py",
+        (SOURCES / PACKAGE / "log/producer_state/producers.py").read_text(),
+    )
     gone, twice = (
         Rule("a", "It holds.", path, "no such text", "", ""),
         Rule("a", "It holds.", path, "def ", "", ""),
     )
     assert "no such text" not in source
-    with pytest.raises(ValueError, match=r"'It holds.' is gone from log/producers.py: write into rules/"):
+    with pytest.raises(
+        ValueError, match=r"'It holds.' is gone from log/producer_state/producers.py: write into rules/"
+    ):
         gone.mutated()
-    with pytest.raises(ValueError, match=r"'It holds.' stands \d+ times in log/producers.py"):
+    with pytest.raises(ValueError, match=r"'It holds.' stands \d+ times in log/producer_state/producers.py"):
         twice.mutated()
 
 
@@ -82,9 +87,12 @@ def test_a_mutant_that_a_weak_test_does_not_notice_survives(capsys):
         "(self.last_sequence - self.offset_delta) & SEQUENCE_MAX",
         "self.last_sequence - self.offset_delta",
     )
-    sound = "tests/log/test_producers.py::test_a_batch_whose_sequences_wrap_is_recognised"
-    weak = "tests/log/test_producers.py::test_the_window_of_five_survives_a_crash"
-    rules = [Rule("cuts", f"It wraps, {at}.", "log/producer.py", old, new, at) for at in (sound, weak)]
+    sound = "tests/log/producer_state/test_producers.py::test_a_batch_whose_sequences_wrap_is_recognised"
+    weak = "tests/log/producer_state/test_producers.py::test_the_window_of_five_survives_a_crash"
+    rules = [
+        Rule("cuts", f"It wraps, {at}.", "log/producer_state/producer.py", old, new, at)
+        for at in (sound, weak)
+    ]
     assert not try_rules(rules, workers=1)
     said = capsys.readouterr().out
     assert f"caught   cuts: It wraps, {sound}." in said

@@ -7,10 +7,10 @@ import pytest
 from stablelog.batch.records import Record, encode_batch
 from stablelog.coordinators.transactions.producer_ids import BLOCK_SIZE, GIVEN_ID_MAX
 from stablelog.coordinators.transactions.records import GroupState
-from stablelog.log.producer import Producer
-from stablelog.log.producer_table import ProducerTable
-from stablelog.log.snapshots import ProducersFile, SnapshotFile
-from stablelog.log.summary import Summary
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.producer_state.producer import Producer
+from stablelog.log.producer_state.producer_table import ProducerTable
+from stablelog.log.producer_state.snapshots import ProducersFile, SnapshotFile
 from stablelog.ops.commit_numbers import Given, next_numbers, read_given
 from stablelog.testing.sim_disk import SimDisk
 

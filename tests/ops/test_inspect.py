@@ -4,7 +4,7 @@ import pytest
 
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Corrupt
-from stablelog.log.names import SEGMENT_SUFFIXES, SINGLE_FILES, is_partition_file
+from stablelog.log.files.names import SEGMENT_SUFFIXES, SINGLE_FILES, is_partition_file
 from stablelog.ops.inspect import files_of, inspect_file
 from stablelog.views.index_format import ENTRY
 from tests.golden.generation import generations

@@ -19,7 +19,7 @@ from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.source.counting import files_count
 from stablelog.spark.source.extent_reader import read
 from tests.clients.drivers import TIMEOUT_S, unique
-from tests.log.test_compaction import HOUR_MS, KeyedLog, compact_somehow, random_words
+from tests.log.compaction.test_policy import HOUR_MS, KeyedLog, compact_somehow, random_words
 from tests.log.timeline import DIRECTORY
 from tests.spark.reading import make, rows, settled
 from tests.waiting import until

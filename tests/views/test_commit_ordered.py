@@ -9,7 +9,7 @@ from crc32c import crc32c
 from stablelog.batch.header import headers_in
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange, Refused, Unavailable
-from stablelog.log.log_start import encode_log_start
+from stablelog.log.files.log_start import encode_log_start
 from stablelog.log.model import Isolation
 from stablelog.views import commit_order
 from tests.views.committed_log import DIRECTORY, NOW_MS, Log, commit_of, lying

@@ -8,9 +8,9 @@ import pytest
 from stablelog.batch.header import HEADER, PREFIX, headers_in
 from stablelog.batch.records import Record, encode_batch
 from stablelog.errors import Corrupt
-from stablelog.log import batch_search
 from stablelog.log.model import Isolation
-from stablelog.log.proof import DamagedBatch
+from stablelog.log.segments import batch_search
+from stablelog.log.segments.proof import DamagedBatch
 from stablelog.testing.sim_disk import SimFile
 from stablelog.views import commit_order, extent_lookup, fetch_assembler
 from stablelog.views.extents import SEVERAL, ExtentColumns

@@ -7,7 +7,7 @@ import pytest
 from stablelog.batch.header import headers_in
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import DiskError
-from stablelog.log.names import INDEX, LOG
+from stablelog.log.files.names import INDEX, LOG
 from stablelog.testing.sim_disk import SimDisk, SimFile
 from stablelog.views import last_commit
 from stablelog.views.last_commit import last_commit_sequence

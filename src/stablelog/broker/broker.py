@@ -37,7 +37,7 @@ from stablelog.coordinators.consumer_groups.coordinator import GroupCoordinator
 from stablelog.env.clock import Clock
 from stablelog.env.disk import Disk
 from stablelog.errors import DiskError, Unavailable
-from stablelog.log.kafka_files import META_FILE
+from stablelog.log.files.kafka_files import META_FILE
 from stablelog.log.partition import Partition
 from stablelog.wire.extension.transaction_groups import group_in_words
 

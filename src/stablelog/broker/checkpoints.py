@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt
-from stablelog.log.kafka_files import Offsets, decode_offset_checkpoint, encode_offset_checkpoint
+from stablelog.log.files.kafka_files import Offsets, decode_offset_checkpoint, encode_offset_checkpoint
 from stablelog.types import TopicPartition
 
 log = logging.getLogger(__name__)

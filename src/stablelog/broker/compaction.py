@@ -19,8 +19,8 @@ from stablelog.broker.tasks import Tasks, in_thread
 from stablelog.broker.topic_names import is_internal
 from stablelog.broker.topics import Topics
 from stablelog.errors import StablelogError
-from stablelog.log.cleaner import Cleaned, Compaction
-from stablelog.log.compaction import KEY_MEMORY_SIZE
+from stablelog.log.compaction.cleaner import Cleaned, Compaction
+from stablelog.log.compaction.policy import KEY_MEMORY_SIZE
 from stablelog.log.partition import Partition
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Compactor:
         self._idle.set()
 
     def start(self) -> None:
-        """Look for work every `log.cleaner.backoff.ms`."""
+        """Look for work every `log.compaction.cleaner.backoff.ms`."""
         self._tasks.every("compaction", self._config["log.cleaner.backoff.ms"] / 1000, self.compact_all)
 
     async def compact_all(self) -> None:

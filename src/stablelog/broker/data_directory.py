@@ -20,7 +20,7 @@ from stablelog.env.disk import Disk
 from stablelog.env.local_disk import LocalDisk
 from stablelog.env.lock import DirectoryLock
 from stablelog.errors import DiskError, InvalidConfig
-from stablelog.log.kafka_files import META_FILE, encode_meta
+from stablelog.log.files.kafka_files import META_FILE, encode_meta
 
 log = logging.getLogger(__name__)
 

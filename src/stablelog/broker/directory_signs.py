@@ -14,7 +14,7 @@ from typing import Final
 from stablelog.broker.catalog import CATALOG_FILE, Catalog
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, naming, refuse_newer
-from stablelog.log.kafka_files import (
+from stablelog.log.files.kafka_files import (
     META_FILE,
     META_VERSION,
     OLD_META_VERSION,

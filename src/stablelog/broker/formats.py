@@ -1,7 +1,7 @@
 """Check, before a start writes anything, whether a later release has written to the data directory.
 
 The check covers the files of the directory itself and all files and records of the coordinators' logs. The broker
-cannot serve without those. Every other partition is checked when it is opened (`stablelog.log.formats`); if a later
+cannot serve without those. Every other partition is checked when it is opened (`stablelog.log.recovery.formats`); if a later
 release has written to it, only that partition stays offline.
 Format: docs/formats.md, "How formats change".
 """
@@ -31,11 +31,11 @@ from stablelog.coordinators.transactions import records as transaction_records
 from stablelog.coordinators.transactions.joint import records as joint_records
 from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt, NewerFormat, naming, refuse_newer
-from stablelog.log import formats as partition_formats
-from stablelog.log.kafka_files import LOG_START_CHECKPOINT, META_FILE
-from stablelog.log.listing import Listing
-from stablelog.log.names import is_log
-from stablelog.log.scan import check_crc, scan_batches
+from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, META_FILE
+from stablelog.log.files.listing import Listing
+from stablelog.log.files.names import is_log
+from stablelog.log.recovery import formats as partition_formats
+from stablelog.log.segments.scan import check_crc, scan_batches
 from stablelog.views import formats as view_formats
 
 CHECKPOINTS: Final = (

@@ -29,7 +29,7 @@ from stablelog.coordinators.live_state import LiveState
 from stablelog.coordinators.record_fields import Record as CoordinatorRecord
 from stablelog.errors import Corrupt, DiskError, Refused, Unavailable
 from stablelog.log.partition import Origin, Partition
-from stablelog.log.segment import Segment
+from stablelog.log.segments.segment import Segment
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from stablelog.broker.kafka_metadata import METADATA_TOPIC, KnownTopic, read_top
 from stablelog.broker.partition_metadata import read_partition_metadata
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, InvalidConfig
-from stablelog.log.kafka_files import META_FILE, decode_meta, node_id_in
-from stablelog.log.log_start import LOG_START_FILE
-from stablelog.log.names import COMMIT_SUFFIXES, PRODUCERS, SUMMARY, VIEW_START_FILE, is_partition_file
+from stablelog.log.files.kafka_files import META_FILE, decode_meta, node_id_in
+from stablelog.log.files.log_start import LOG_START_FILE
+from stablelog.log.files.names import COMMIT_SUFFIXES, PRODUCERS, SUMMARY, VIEW_START_FILE, is_partition_file
 
 log = logging.getLogger(__name__)
 

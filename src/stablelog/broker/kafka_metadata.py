@@ -16,7 +16,7 @@ from stablelog.batch.header import headers_in
 from stablelog.batch.records import decode_records
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt
-from stablelog.log.names import is_log
+from stablelog.log.files.names import is_log
 from stablelog.varint import read_uvarint
 
 METADATA_TOPIC = "__cluster_metadata"

@@ -15,7 +15,7 @@ from stablelog.broker.catalog import CATALOG_FILE
 from stablelog.broker.kafka_import import PARTITION_DIRECTORY
 from stablelog.env.disk import Disk
 from stablelog.errors import DiskError
-from stablelog.log.names import CUT, LOG, is_partition_file
+from stablelog.log.files.names import CUT, LOG, is_partition_file
 
 log = logging.getLogger(__name__)
 

@@ -13,13 +13,13 @@ from stablelog.broker.topic_checkpoints import TopicCheckpoints
 from stablelog.broker.topic_names import NAME_SIZE_MAX
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat, Unavailable
-from stablelog.log.formats import check_formats
-from stablelog.log.kafka_files import METADATA_FILE, decode_partition_metadata
-from stablelog.log.listing import Listing
-from stablelog.log.log_start import LOG_START_FILE, write_missing_log_start
-from stablelog.log.names import VIEW_START_FILE
+from stablelog.log.files.kafka_files import METADATA_FILE, decode_partition_metadata
+from stablelog.log.files.listing import Listing
+from stablelog.log.files.log_start import LOG_START_FILE, write_missing_log_start
+from stablelog.log.files.names import VIEW_START_FILE
 from stablelog.log.partition import Partition
 from stablelog.log.recovery import NEVER
+from stablelog.log.recovery.formats import check_formats
 from stablelog.views.commit_ordered import CommitOrdered
 from stablelog.views.last_commit import last_commit_sequence
 

@@ -7,7 +7,11 @@ import uuid
 from pathlib import Path
 
 from stablelog.env.disk import Disk
-from stablelog.log.kafka_files import METADATA_FILE, decode_partition_metadata, encode_partition_metadata
+from stablelog.log.files.kafka_files import (
+    METADATA_FILE,
+    decode_partition_metadata,
+    encode_partition_metadata,
+)
 
 
 def read_partition_metadata(disk: Disk, directory: Path) -> uuid.UUID | None:

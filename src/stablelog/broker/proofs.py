@@ -15,7 +15,7 @@ from pathlib import Path
 
 from stablelog.broker.tasks import END, Tasks, next_in_thread
 from stablelog.errors import Corrupt, StablelogError, Unavailable, Unproven
-from stablelog.log.names import LOG
+from stablelog.log.files.names import LOG
 from stablelog.log.partition import Partition
 
 log = logging.getLogger(__name__)

@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from stablelog.broker.tasks import END, Tasks, next_in_thread
 from stablelog.broker.topics import Topics
 from stablelog.errors import Corrupt, DiskError
-from stablelog.log.names import LOG
+from stablelog.log.files.names import LOG
 from stablelog.log.partition import Partition
-from stablelog.log.proof import DamagedBatch
-from stablelog.log.segment import Segment
+from stablelog.log.segments.proof import DamagedBatch
+from stablelog.log.segments.segment import Segment
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from stablelog.broker.checkpoints import (
 from stablelog.broker.topic import Topic
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt
-from stablelog.log.kafka_files import LOG_START_CHECKPOINT, Offsets
+from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, Offsets
 from stablelog.log.partition import Partition
 from stablelog.types import TopicPartition
 

@@ -27,9 +27,9 @@ from stablelog.broker.topic_names import check_not_own, is_internal
 from stablelog.broker.topic_reservations import Reservations
 from stablelog.env.disk import Disk
 from stablelog.errors import Refused, StablelogError, Unavailable
-from stablelog.log.epoch_check import latest_epoch_of_all
-from stablelog.log.open_files import OpenFiles
 from stablelog.log.partition import Partition
+from stablelog.log.recovery.epoch_check import latest_epoch_of_all
+from stablelog.log.segments.open_files import OpenFiles
 
 log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from stablelog.env.disk import Disk
 from stablelog.env.local_disk import LocalDisk
 from stablelog.env.lock import LOCK_FILE, DirectoryLock
 from stablelog.errors import Corrupt, StablelogError
-from stablelog.log.kafka_files import META_FILE
-from stablelog.log.log_start import LOG_START_FILE
+from stablelog.log.files.kafka_files import META_FILE
+from stablelog.log.files.log_start import LOG_START_FILE
 from stablelog.log.recovery.examine import Damage
 from stablelog.log.recovery.repair import cut, examine
 from stablelog.ops.commit_numbers import (

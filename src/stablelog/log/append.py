@@ -28,7 +28,7 @@ from stablelog.batch.markers import Marker, MarkerType, encode_marker, read_mark
 from stablelog.env.disk import Buffer
 from stablelog.errors import Corrupt, Refused
 from stablelog.log.model import Appended, LogConfig, MarkerWrite, Origin
-from stablelog.log.producers import Producers
+from stablelog.log.producer_state.producers import Producers
 
 ATTRIBUTES = slice(21, 23)
 MAX_TIMESTAMP = slice(35, 43)

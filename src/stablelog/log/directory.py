@@ -9,9 +9,9 @@ from pathlib import Path
 from crc32c import crc32c
 
 from stablelog.errors import Corrupt
-from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
-from stablelog.log.listing import SMALL_SIZE, Listing
-from stablelog.log.names import (
+from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.files.listing import SMALL_SIZE, Listing
+from stablelog.log.files.names import (
     INDEX_SUFFIXES,
     LOG,
     PRODUCERS,
@@ -20,9 +20,9 @@ from stablelog.log.names import (
     log_offsets,
     snapshot_offsets,
 )
-from stablelog.log.producer_table import ProducerTable
-from stablelog.log.snapshots import decode_producers, decode_snapshot, read_producers
-from stablelog.log.summary import Summary
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.producer_state.producer_table import ProducerTable
+from stablelog.log.producer_state.snapshots import decode_producers, decode_snapshot, read_producers
 
 
 class PartitionDirectory:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from stablelog.batch.markers import Marker
 from stablelog.env.disk import Buffer
-from stablelog.log.transaction_index import AbortedTxn
+from stablelog.log.indexes.transaction_index import AbortedTxn
 
 DAY_MS = 86_400_000
 

@@ -16,9 +16,8 @@ from pathlib import Path
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import OffsetOutOfRange, Refused
 from stablelog.log.append import TransactionCheck, fitting, plan_append, plan_markers, plan_replicated
-from stablelog.log.epoch_check import epoch_at
-from stablelog.log.listing import Listing
-from stablelog.log.log_start import LOG_START_FILE, encode_log_start
+from stablelog.log.files.listing import Listing
+from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.model import (
     Appended,
     Isolation,
@@ -28,11 +27,12 @@ from stablelog.log.model import (
     Origin,
     Slice,
 )
-from stablelog.log.open_files import OpenFiles
 from stablelog.log.prunable_log import PrunableLog
 from stablelog.log.recovery import NEVER, Known, recover
-from stablelog.log.segment import RELATIVE_OFFSET_MAX
-from stablelog.log.segments import cut_files
+from stablelog.log.recovery.epoch_check import epoch_at
+from stablelog.log.segments.open_files import OpenFiles
+from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
+from stablelog.log.segments.segments import cut_files
 from stablelog.log.unsynced import SyncWork
 from stablelog.log.view import Order, Progress
 from stablelog.log.writer import LogWriter

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from stablelog.env.disk import File
 from stablelog.errors import OffsetOutOfRange, Unavailable
-from stablelog.log.cleaner import Cleaned, Compaction
-from stablelog.log.log_start import LOG_START_FILE, encode_log_start
+from stablelog.log.compaction.cleaner import Cleaned, Compaction
+from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
 from stablelog.log.model import Isolation
 from stablelog.log.readable_log import ReadableLog
 from stablelog.log.retention import count_durable, count_too_much, count_too_old

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 
 from stablelog.batch.header import BatchHeader, read_header
 from stablelog.batch.records import find_by_time, is_decoded_quickly, look_into
+from stablelog.log.indexes.summary import NOTHING
 from stablelog.log.model import Slice
-from stablelog.log.segment import Segment
-from stablelog.log.segments import Segments
-from stablelog.log.summary import NOTHING
+from stablelog.log.segments.segment import Segment
+from stablelog.log.segments.segments import Segments
 
 TimestampedOffset = tuple[int, int, int]  # offset, timestamp, leader epoch
 Work = Callable[[], Any]

@@ -9,19 +9,19 @@ from pathlib import Path
 
 from stablelog.env.disk import Disk
 from stablelog.errors import DiskError, OffsetOutOfRange, Unavailable, Unproven
-from stablelog.log.cleaner import Cleaning
-from stablelog.log.epoch_check import check_epochs
-from stablelog.log.epochs import EPOCH_FILE
+from stablelog.log.compaction.cleaner import Cleaning
+from stablelog.log.files.epochs import EPOCH_FILE
+from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.log.model import Isolation, LogConfig, OpenTxn, Slice
-from stablelog.log.open_files import OpenFiles
-from stablelog.log.producer import Producer
-from stablelog.log.producers import Producers
+from stablelog.log.producer_state.producer import Producer
+from stablelog.log.producer_state.producers import Producers
+from stablelog.log.producer_state.snapshots import Snapshots
 from stablelog.log.read import Lookup, first_at_or_after, greatest_timestamp, read
 from stablelog.log.recovery import Cut
+from stablelog.log.recovery.epoch_check import check_epochs
 from stablelog.log.retention import PendingDeletes
-from stablelog.log.segment import Segment
-from stablelog.log.snapshots import Snapshots
-from stablelog.log.transaction_index import AbortedTxn
+from stablelog.log.segments.open_files import OpenFiles
+from stablelog.log.segments.segment import Segment
 from stablelog.log.usability import Usability
 from stablelog.log.view import Order, View
 from stablelog.log.writer import LogWriter

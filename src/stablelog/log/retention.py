@@ -14,10 +14,10 @@ from pathlib import Path
 
 from stablelog.env.disk import Disk, File
 from stablelog.errors import DiskError
+from stablelog.log.files.names import DELETED, SEGMENT_SUFFIXES, is_log, is_snapshot, offset_of
 from stablelog.log.model import LogConfig
-from stablelog.log.names import DELETED, SEGMENT_SUFFIXES, is_log, is_snapshot, offset_of
-from stablelog.log.segment import Segment
-from stablelog.log.segments import Segments
+from stablelog.log.segments.segment import Segment
+from stablelog.log.segments.segments import Segments
 
 NO_LIMIT = -1
 HELD_MAX = 16  # removed files that are open at a time, in a partition

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from stablelog.env.disk import Content, Disk, File
 from stablelog.errors import DiskError
-from stablelog.log.segments import Segments
+from stablelog.log.segments.segments import Segments
 
 LARGE_SIZE = 1 << 18  # bytes
 Files = Mapping[Path, Content]  # of one directory

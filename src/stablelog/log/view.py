@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Protocol
 
 from stablelog.errors import DiskError
-from stablelog.log.listing import Listing
+from stablelog.log.files.listing import Listing
 from stablelog.log.model import Slice
 from stablelog.log.read import Lookup
 from stablelog.log.recovery import Known
-from stablelog.log.segment import Segment
+from stablelog.log.segments.segment import Segment
 
 Progress = Callable[[int, int], None]
 

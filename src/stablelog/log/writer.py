@@ -11,15 +11,15 @@ from pathlib import Path
 from stablelog.env.disk import Disk
 from stablelog.errors import DiskError, Unavailable
 from stablelog.log.append import PlannedBatch
-from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.files.names import SUMMARY
 from stablelog.log.model import LogConfig
-from stablelog.log.names import SUMMARY
-from stablelog.log.open_files import OpenFiles
-from stablelog.log.producers import EndedTxn, Producers
+from stablelog.log.producer_state.producers import EndedTxn, Producers
+from stablelog.log.producer_state.snapshots import Snapshots
 from stablelog.log.recovery import Recovered
-from stablelog.log.segment import Segment
-from stablelog.log.segments import Segments
-from stablelog.log.snapshots import Snapshots
+from stablelog.log.segments.open_files import OpenFiles
+from stablelog.log.segments.segment import Segment
+from stablelog.log.segments.segments import Segments
 from stablelog.log.unsynced import SyncWork, Unsynced
 from stablelog.log.usability import Usability
 

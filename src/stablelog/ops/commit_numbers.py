@@ -33,10 +33,19 @@ from stablelog.coordinators.transactions.records import (
 from stablelog.coordinators.transactions.table import FIRST_SEQUENCE
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat, naming
-from stablelog.log.names import CUT, LOG, file_path, has_offset, is_log, is_snapshot, log_offsets, offset_of
+from stablelog.log.files.names import (
+    CUT,
+    LOG,
+    file_path,
+    has_offset,
+    is_log,
+    is_snapshot,
+    log_offsets,
+    offset_of,
+)
+from stablelog.log.producer_state.snapshots import decode_either
 from stablelog.log.recovery.examine import Damage
 from stablelog.log.recovery.tail import batches_behind, lost_batches
-from stablelog.log.snapshots import decode_either
 
 SPARE_BLOCKS: Final = 1  # blocks of producer ids, for each commit log
 

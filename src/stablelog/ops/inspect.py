@@ -12,10 +12,10 @@ from stablelog.batch.markers import read_marker
 from stablelog.batch.records import decode_records
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, NewerFormat
-from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
-from stablelog.log.kafka_files import METADATA_FILE, decode_partition_metadata
-from stablelog.log.log_start import LOG_START_FILE, decode_log_start
-from stablelog.log.names import (
+from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.files.kafka_files import METADATA_FILE, decode_partition_metadata
+from stablelog.log.files.log_start import LOG_START_FILE, decode_log_start
+from stablelog.log.files.names import (
     INDEX,
     LOG,
     OFFSET_DIGITS,
@@ -28,12 +28,12 @@ from stablelog.log.names import (
     has_offset,
     offset_of,
 )
-from stablelog.log.offset_index import OffsetIndex
-from stablelog.log.scan import check_crc, scan_batches
-from stablelog.log.snapshots import decode_either
-from stablelog.log.summary import Summary
-from stablelog.log.time_index import TimeIndex
-from stablelog.log.transaction_index import TransactionIndex
+from stablelog.log.indexes.offset_index import OffsetIndex
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.indexes.time_index import TimeIndex
+from stablelog.log.indexes.transaction_index import TransactionIndex
+from stablelog.log.producer_state.snapshots import decode_either
+from stablelog.log.segments.scan import check_crc, scan_batches
 from stablelog.ops.coordinator_records import Describe, describer_of
 from stablelog.views.extents import EXTENT, Extent
 from stablelog.views.index_format import (

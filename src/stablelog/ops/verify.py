@@ -24,10 +24,10 @@ from stablelog.broker.partition_metadata import read_partition_metadata
 from stablelog.broker.topic_names import is_internal
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, DiskError, InvalidConfig, NewerFormat
-from stablelog.log.epoch_check import latest_epoch_of_all
-from stablelog.log.kafka_files import LOG_START_CHECKPOINT, META_FILE, METADATA_FILE
-from stablelog.log.log_start import LOG_START_FILE, read_log_start
-from stablelog.log.names import VIEW_START_FILE, is_log
+from stablelog.log.files.kafka_files import LOG_START_CHECKPOINT, META_FILE, METADATA_FILE
+from stablelog.log.files.log_start import LOG_START_FILE, read_log_start
+from stablelog.log.files.names import VIEW_START_FILE, is_log
+from stablelog.log.recovery.epoch_check import latest_epoch_of_all
 from stablelog.log.recovery.examine import Expected
 from stablelog.log.verify import Finding
 

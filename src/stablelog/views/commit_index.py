@@ -23,7 +23,7 @@ from crc32c import crc32c
 
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import Corrupt, DiskError
-from stablelog.log.summary import Summary
+from stablelog.log.indexes.summary import Summary
 from stablelog.views.extents import EXTENT, Extent, ExtentColumns, column, placed
 from stablelog.views.index_format import (
     ENTRIES_SUFFIX,

@@ -21,7 +21,7 @@ from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, DiskError, OffsetOutOfRange, Unproven
 from stablelog.log.model import Slice
 from stablelog.log.read import STEP_COUNT_MAX, Batch, Lookup, TimestampedOffset, in_steps
-from stablelog.log.segment import Segment
+from stablelog.log.segments.segment import Segment
 from stablelog.log.view import ViewedLog
 from stablelog.views.commit_index import CommitIndex
 from stablelog.views.extent_lookup import extents_from

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt
-from stablelog.log.listing import Listing
-from stablelog.log.log_start import encode_log_start, read_log_start
-from stablelog.log.names import VIEW_START_FILE
+from stablelog.log.files.listing import Listing
+from stablelog.log.files.log_start import encode_log_start, read_log_start
+from stablelog.log.files.names import VIEW_START_FILE
 from stablelog.log.recovery import Known
 from stablelog.log.view import ViewedLog
 from stablelog.views.commit_order import CommitOrder

@@ -27,7 +27,7 @@ from stablelog.batch.header import (
 from stablelog.env.disk import Buffer, File
 from stablelog.errors import Corrupt
 from stablelog.log.model import Slice
-from stablelog.log.segment import Segment
+from stablelog.log.segments.segment import Segment
 from stablelog.views.copy_buffers import COPY_BUFFERS
 from stablelog.views.extents import SEVERAL, Extent, ExtentColumns
 from stablelog.views.index_format import Entry

@@ -6,9 +6,9 @@ Format: docs/formats.md, "How formats change".
 import contextlib
 
 from stablelog.errors import Corrupt, naming
-from stablelog.log.listing import Listing
-from stablelog.log.log_start import decode_log_start
-from stablelog.log.names import VIEW_START_FILE
+from stablelog.log.files.listing import Listing
+from stablelog.log.files.log_start import decode_log_start
+from stablelog.log.files.names import VIEW_START_FILE
 from stablelog.views.index_format import SUMMARY_SUFFIX, CommitSummary
 
 

@@ -17,9 +17,9 @@ from stablelog.batch.header import CONTROL, TRANSACTIONAL, BatchHeader, crc_hold
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt, DiskError
-from stablelog.log.names import LOG
-from stablelog.log.proof import bad_crc
-from stablelog.log.segment import Segment
+from stablelog.log.files.names import LOG
+from stablelog.log.segments.proof import bad_crc
+from stablelog.log.segments.segment import Segment
 from stablelog.log.view import ViewedLog
 from stablelog.views.commit_index import CommitIndex
 from stablelog.views.extents import EXTENT, SEVERAL, Extent, Extents

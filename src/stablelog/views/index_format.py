@@ -12,7 +12,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from stablelog.errors import Corrupt, refuse_newer
-from stablelog.log.names import COMMIT_SUFFIXES
+from stablelog.log.files.names import COMMIT_SUFFIXES
 from stablelog.views.extents import LONG_COUNT
 
 ENTRIES_SUFFIX, EXTENTS_SUFFIX, SUMMARY_SUFFIX = COMMIT_SUFFIXES

@@ -14,11 +14,11 @@ from stablelog.batch.header import HEADER, crc_holds, read_header
 from stablelog.batch.markers import read_marker
 from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt
-from stablelog.log.names import INDEX, LOG, SUMMARY, log_offsets
-from stablelog.log.offset_index import OffsetIndex
-from stablelog.log.open_files import OpenFiles
-from stablelog.log.segment import Segment
-from stablelog.log.summary import Summary
+from stablelog.log.files.names import INDEX, LOG, SUMMARY, log_offsets
+from stablelog.log.indexes.offset_index import OffsetIndex
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.segments.open_files import OpenFiles
+from stablelog.log.segments.segment import Segment
 from stablelog.views.commit_index import CommitIndex
 
 NO_COMMIT = -1

@@ -16,8 +16,8 @@ from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.env.disk import Disk, read_if_there
 from stablelog.errors import Corrupt, NewerFormat
-from stablelog.log.names import LOG, file_path, log_offsets
-from stablelog.log.scan import Torn, scan_headers
+from stablelog.log.files.names import LOG, file_path, log_offsets
+from stablelog.log.segments.scan import Torn, scan_headers
 from stablelog.log.verify import Finding
 from stablelog.views.extents import EXTENT, SEVERAL, Extent
 from stablelog.views.index_format import (

@@ -4,9 +4,9 @@ import asyncio
 import threading
 
 from stablelog.broker import long_messages
-from stablelog.log.producer import Producer
-from stablelog.log.producer_table import ProducerTable
-from stablelog.log.producers import Producers
+from stablelog.log.producer_state.producer import Producer
+from stablelog.log.producer_state.producer_table import ProducerTable
+from stablelog.log.producer_state.producers import Producers
 from tests.broker.desk import opened, part
 from tests.damage.look import producers
 

@@ -9,16 +9,16 @@ import pytest
 
 from stablelog.batch.header import HEADER
 from stablelog.errors import Corrupt, DiskError, Unavailable
-from stablelog.log import cleaner
-from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
-from stablelog.log.log_start import LOG_START_FILE, encode_log_start
-from stablelog.log.names import SEGMENT_SUFFIXES, VIEW_START_FILE
+from stablelog.log.compaction import cleaner
+from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
+from stablelog.log.files.names import SEGMENT_SUFFIXES, VIEW_START_FILE
+from stablelog.log.indexes.summary import Summary
 from stablelog.log.recovery.examine import Expected
 from stablelog.log.recovery.repair import cut, examine
-from stablelog.log.summary import Summary
 from stablelog.log.verify import verify_directory
 from stablelog.testing.sim_disk import SimulatedCrash
-from tests.log.test_compaction import KeyedLog
+from tests.log.compaction.test_policy import KeyedLog
 from tests.log.test_damage import DIRECTORY, changed, headers, path_of, several_segments
 
 EXPECTED = Expected(leader_epoch=1, gapless_epoch=0)

@@ -11,15 +11,20 @@ from dataclasses import fields, replace
 import pytest
 from crc32c import crc32c
 
-from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
-from stablelog.log.log_start import LOG_START_FILE, encode_log_start
-from stablelog.log.offset_index import ENTRY as OFFSET_ENTRY
-from stablelog.log.producer import KeptBatch
-from stablelog.log.producer_table import ProducerTable
-from stablelog.log.snapshots import ProducersFile, SnapshotFile, decode_producers, decode_snapshot
-from stablelog.log.summary import Summary
-from stablelog.log.time_index import ENTRY as TIME_ENTRY
-from stablelog.log.transaction_index import AbortedTxn, TransactionIndex, encode_entry
+from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
+from stablelog.log.indexes.offset_index import ENTRY as OFFSET_ENTRY
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.indexes.time_index import ENTRY as TIME_ENTRY
+from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex, encode_entry
+from stablelog.log.producer_state.producer import KeptBatch
+from stablelog.log.producer_state.producer_table import ProducerTable
+from stablelog.log.producer_state.snapshots import (
+    ProducersFile,
+    SnapshotFile,
+    decode_producers,
+    decode_snapshot,
+)
 from stablelog.log.verify import verify_directory
 from tests.log.test_damage import headers
 from tests.log.timeline import DIRECTORY, Log

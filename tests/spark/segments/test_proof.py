@@ -14,7 +14,7 @@ from pyspark.sql.types import StructField, StructType
 
 from stablelog.batch.header import CRC_START, headers_in
 from stablelog.errors import Corrupt
-from stablelog.log.summary import Summary
+from stablelog.log.indexes.summary import Summary
 from stablelog.spark import count
 from stablelog.spark.option_table import STREAM
 from stablelog.spark.options import read_options

@@ -19,7 +19,7 @@ from stablelog.spark.segments.times import first_in_files
 from stablelog.spark.source import broker_log
 from stablelog.spark.source.broker_log import first_record
 from tests.clients.drivers import TIMEOUT_S, unique
-from tests.log.test_compaction import HOUR_MS, KeyedLog, compact_somehow, random_words
+from tests.log.compaction.test_policy import HOUR_MS, KeyedLog, compact_somehow, random_words
 from tests.spark.reading import make, rows, settled
 from tests.spark.test_counting import files_of
 from tests.waiting import until

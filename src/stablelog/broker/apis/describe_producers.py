@@ -12,7 +12,7 @@ from kio.schema.errors import ErrorCode
 from stablelog.broker.apis import NO_THROTTLE, Broker, Context, for_each
 from stablelog.broker.partition_state import CODES, PARTITION_ERRORS
 from stablelog.broker.turns import in_turns
-from stablelog.log.producer import Producer
+from stablelog.log.producer_state.producer import Producer
 
 PARTITION_CODES = CODES["DescribeProducers"]
 

@@ -15,14 +15,21 @@ from stablelog.batch.header import BatchHeader, crc_holds
 from stablelog.env.disk import File
 from stablelog.errors import Corrupt
 from stablelog.log.directory import PartitionDirectory
-from stablelog.log.log_start import LOG_START_FILE, read_log_start
-from stablelog.log.names import LOG, VIEW_START_FILE, file_path, first_segment_path, is_summary, offset_of
-from stablelog.log.proof import DamagedBatch, prove_headers, scrub
+from stablelog.log.files.log_start import LOG_START_FILE, read_log_start
+from stablelog.log.files.names import (
+    LOG,
+    VIEW_START_FILE,
+    file_path,
+    first_segment_path,
+    is_summary,
+    offset_of,
+)
+from stablelog.log.indexes.summary import Summary
 from stablelog.log.recovery.plan import NEVER
 from stablelog.log.recovery.trust import Trust
-from stablelog.log.scan import scan_batches
-from stablelog.log.segment import RELATIVE_OFFSET_MAX
-from stablelog.log.summary import Summary
+from stablelog.log.segments.proof import DamagedBatch, prove_headers, scrub
+from stablelog.log.segments.scan import scan_batches
+from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 
 
 @dataclass(frozen=True, slots=True)

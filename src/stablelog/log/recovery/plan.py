@@ -11,9 +11,9 @@ from pathlib import Path
 
 from stablelog.errors import Corrupt
 from stablelog.log.directory import PartitionDirectory
-from stablelog.log.listing import Listing
-from stablelog.log.log_start import LOG_START_FILE, decode_log_start
-from stablelog.log.names import (
+from stablelog.log.files.listing import Listing
+from stablelog.log.files.log_start import LOG_START_FILE, decode_log_start
+from stablelog.log.files.names import (
     LOG,
     OFFSET_DIGITS,
     SEGMENT_SUFFIXES,
@@ -22,11 +22,11 @@ from stablelog.log.names import (
     has_offset,
     offset_of,
 )
-from stablelog.log.open_files import OpenFiles
+from stablelog.log.indexes.summary import Summary
 from stablelog.log.recovery.tail import SyncedEnd
 from stablelog.log.recovery.trust import Start, choose_start, trusted_summaries
-from stablelog.log.segment import Segment
-from stablelog.log.summary import Summary
+from stablelog.log.segments.open_files import OpenFiles
+from stablelog.log.segments.segment import Segment
 
 NEVER = 2**31  # greater than any leader epoch
 

@@ -13,11 +13,9 @@ from crc32c import crc32c
 from stablelog.env.disk import Disk
 from stablelog.errors import Corrupt, naming
 from stablelog.log.directory import PartitionDirectory
-from stablelog.log.formats import check_formats
-from stablelog.log.interrupted import finish_interrupted
-from stablelog.log.listing import Listing
-from stablelog.log.log_start import LOG_START_FILE, encode_log_start, read_log_start
-from stablelog.log.names import (
+from stablelog.log.files.listing import Listing
+from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start, read_log_start
+from stablelog.log.files.names import (
     LOG,
     OFFSET_DIGITS,
     SEGMENT_SUFFIXES,
@@ -29,10 +27,12 @@ from stablelog.log.names import (
     log_offsets,
     offset_of,
 )
+from stablelog.log.indexes.summary import NOTHING, Summary
 from stablelog.log.recovery.examine import Damage, Examination, Expected
+from stablelog.log.recovery.formats import check_formats
 from stablelog.log.recovery.tail import Cut, keep_segment, keep_tail, lost_batches
-from stablelog.log.scan import scan_headers
-from stablelog.log.summary import NOTHING, Summary
+from stablelog.log.segments.interrupted import finish_interrupted
+from stablelog.log.segments.scan import scan_headers
 
 
 def examine(disk: Disk, directory: Path, expected: Expected | None = None) -> Damage | None:

@@ -8,22 +8,22 @@ from pathlib import Path
 from stablelog.batch.header import HEADER, BatchHeader, crc_holds
 from stablelog.env.disk import Buffer, Disk
 from stablelog.errors import Corrupt, DiskError, naming
-from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
-from stablelog.log.formats import check_formats
-from stablelog.log.interrupted import finish_interrupted
-from stablelog.log.listing import Listing
-from stablelog.log.log_start import LOG_START_FILE, encode_log_start
-from stablelog.log.names import LOG, PRODUCERS, SNAPSHOT, SUMMARY, TXNINDEX
-from stablelog.log.open_files import OpenFiles
-from stablelog.log.producers import Producers
-from stablelog.log.proof import bad_crc
+from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.files.listing import Listing
+from stablelog.log.files.log_start import LOG_START_FILE, encode_log_start
+from stablelog.log.files.names import LOG, PRODUCERS, SNAPSHOT, SUMMARY, TXNINDEX
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.producer_state.producers import Producers
+from stablelog.log.producer_state.snapshots import FoundSnapshots, ProducersFile, SnapshotFile
+from stablelog.log.recovery.formats import check_formats
 from stablelog.log.recovery.plan import NEVER, Known, Plan, Planner
 from stablelog.log.recovery.tail import Cut, check_cut, keep_segment, keep_tail
 from stablelog.log.recovery.trust import Start
-from stablelog.log.scan import check_crc, scan_batches
-from stablelog.log.segment import RELATIVE_OFFSET_MAX, Segment
-from stablelog.log.snapshots import FoundSnapshots, ProducersFile, SnapshotFile
-from stablelog.log.summary import Summary
+from stablelog.log.segments.interrupted import finish_interrupted
+from stablelog.log.segments.open_files import OpenFiles
+from stablelog.log.segments.proof import bad_crc
+from stablelog.log.segments.scan import check_crc, scan_batches
+from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX, Segment
 
 PROGRESS_SIZE = 64 << 20
 Progress = Callable[[int, int], None]

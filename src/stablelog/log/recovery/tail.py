@@ -9,8 +9,8 @@ from pathlib import Path
 from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, BatchHeader, crc_holds, read_header
 from stablelog.env.disk import Disk, File
 from stablelog.errors import Corrupt
-from stablelog.log.names import CUT, LOG
-from stablelog.log.segment import RELATIVE_OFFSET_MAX
+from stablelog.log.files.names import CUT, LOG
+from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 
 SCAN_SIZE = 4 << 20  # bytes that are looked through at a time
 COPY_SIZE = 4 << 20

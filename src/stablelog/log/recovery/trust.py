@@ -10,11 +10,11 @@ from itertools import pairwise, takewhile
 
 from stablelog.errors import Corrupt
 from stablelog.log.directory import PartitionDirectory
-from stablelog.log.open_files import OpenFiles
-from stablelog.log.producers import Producers
-from stablelog.log.sealed_indexes import are_files_of
-from stablelog.log.segment import Segment
-from stablelog.log.summary import Summary
+from stablelog.log.indexes.sealed_indexes import are_files_of
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.producer_state.producers import Producers
+from stablelog.log.segments.open_files import OpenFiles
+from stablelog.log.segments.segment import Segment
 
 
 @dataclass(slots=True)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from stablelog.env.disk import Disk, read_if_there
 from stablelog.errors import Corrupt, NewerFormat
-from stablelog.log.epochs import EPOCH_FILE, LeaderEpochs
-from stablelog.log.formats import check_formats
-from stablelog.log.listing import Listing
-from stablelog.log.log_start import LOG_START_FILE, read_log_start
-from stablelog.log.names import LOG, SUMMARY, first_segment_path, is_summary, log_offsets, offset_of
+from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.files.listing import Listing
+from stablelog.log.files.log_start import LOG_START_FILE, read_log_start
+from stablelog.log.files.names import LOG, SUMMARY, first_segment_path, is_summary, log_offsets, offset_of
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.recovery.formats import check_formats
 from stablelog.log.recovery.plan import NEVER
-from stablelog.log.summary import Summary
 from stablelog.log.verify.segment import SegmentProof
 from stablelog.log.verify.snapshots import SnapshotProof
 from stablelog.log.verify.state import Finding, LogState

@@ -10,13 +10,13 @@ from crc32c import crc32c
 from stablelog.batch.header import HEADER, BatchHeader
 from stablelog.env.disk import File
 from stablelog.errors import Corrupt, NewerFormat
-from stablelog.log.names import INDEX, INDEX_SUFFIXES, LOG, SUMMARY, TIMEINDEX, TXNINDEX
-from stablelog.log.offset_index import OffsetIndex
-from stablelog.log.scan import Torn, check_crc, scan_batches
-from stablelog.log.segment import RELATIVE_OFFSET_MAX
-from stablelog.log.summary import NOTHING, Summary
-from stablelog.log.time_index import TimeIndex
-from stablelog.log.transaction_index import ENTRY, AbortedTxn, TransactionIndex
+from stablelog.log.files.names import INDEX, INDEX_SUFFIXES, LOG, SUMMARY, TIMEINDEX, TXNINDEX
+from stablelog.log.indexes.offset_index import OffsetIndex
+from stablelog.log.indexes.summary import NOTHING, Summary
+from stablelog.log.indexes.time_index import TimeIndex
+from stablelog.log.indexes.transaction_index import ENTRY, AbortedTxn, TransactionIndex
+from stablelog.log.segments.scan import Torn, check_crc, scan_batches
+from stablelog.log.segments.segment import RELATIVE_OFFSET_MAX
 from stablelog.log.verify.snapshots import SnapshotProof
 from stablelog.log.verify.state import Finding, LogState
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from crc32c import crc32c
 
 from stablelog.errors import Corrupt, NewerFormat
-from stablelog.log.names import INDEX_SUFFIXES, LOG, PRODUCERS, SNAPSHOT, snapshot_offsets
-from stablelog.log.producer import NO_TXN, Producer
-from stablelog.log.producer_table import NEVER_MS, ProducerTable
-from stablelog.log.producers import Producers
-from stablelog.log.snapshots import decode_producers, decode_snapshot
-from stablelog.log.summary import NOTHING, Summary
+from stablelog.log.files.names import INDEX_SUFFIXES, LOG, PRODUCERS, SNAPSHOT, snapshot_offsets
+from stablelog.log.indexes.summary import NOTHING, Summary
+from stablelog.log.producer_state.producer import NO_TXN, Producer
+from stablelog.log.producer_state.producer_table import NEVER_MS, ProducerTable
+from stablelog.log.producer_state.producers import Producers
+from stablelog.log.producer_state.snapshots import decode_producers, decode_snapshot
 from stablelog.log.verify.state import Finding, LogState
 
 

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stablelog.env.disk import Disk, read_if_there
-from stablelog.log.epochs import LeaderEpochs
-from stablelog.log.names import file_path
-from stablelog.log.producer import BATCHES_KEPT
-from stablelog.log.producers import Producers
+from stablelog.log.files.epochs import LeaderEpochs
+from stablelog.log.files.names import file_path
+from stablelog.log.producer_state.producer import BATCHES_KEPT
+from stablelog.log.producer_state.producers import Producers
 
 
 @dataclass(frozen=True, slots=True)

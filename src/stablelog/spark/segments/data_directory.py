@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from stablelog.errors import Corrupt, InvalidConfig, NewerFormat, Unavailable
-from stablelog.log.kafka_files import (
+from stablelog.log.files.kafka_files import (
     LOG_START_CHECKPOINT,
     META_FILE,
     METADATA_FILE,
@@ -21,7 +21,7 @@ from stablelog.log.kafka_files import (
     decode_partition_metadata,
     node_id_in,
 )
-from stablelog.log.names import COMMIT_SUFFIXES
+from stablelog.log.files.names import COMMIT_SUFFIXES
 from stablelog.spark.segments.segment_file import read_or_nothing
 
 log = logging.getLogger(__name__)

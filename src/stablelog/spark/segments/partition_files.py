@@ -20,8 +20,8 @@ from crc32c import crc32c
 from stablelog.batch.header import BatchHeader
 from stablelog.batch.markers import MarkerType, read_marker
 from stablelog.errors import Corrupt, Unavailable, naming
-from stablelog.log.log_start import LOG_START_FILE, decode_log_start
-from stablelog.log.names import (
+from stablelog.log.files.log_start import LOG_START_FILE, decode_log_start
+from stablelog.log.files.names import (
     LOG,
     PRODUCERS,
     SNAPSHOT,
@@ -31,9 +31,9 @@ from stablelog.log.names import (
     log_offsets,
     snapshot_offsets,
 )
-from stablelog.log.snapshots import decode_producers, decode_snapshot
-from stablelog.log.summary import Summary
-from stablelog.log.transaction_index import AbortedTxn
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.indexes.transaction_index import AbortedTxn
+from stablelog.log.producer_state.snapshots import decode_producers, decode_snapshot
 from stablelog.spark.planning import Extent, Piece
 from stablelog.spark.segments.segment_file import Behind, Gone, SegmentFile, read_or_nothing, status_of
 

@@ -14,7 +14,7 @@ from crc32c import crc32c
 from stablelog.batch.header import HEADER
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Corrupt
-from stablelog.log.proof import prove_headers
+from stablelog.log.segments.proof import prove_headers
 from stablelog.spark.kernels import decode as k
 from stablelog.spark.planning import Extent
 from stablelog.spark.segments.segment_file import Gone, status_of

@@ -18,14 +18,14 @@ from crc32c import crc32c
 from stablelog.batch.header import HEADER, BatchHeader, read_header
 from stablelog.env.local_disk import LocalDisk
 from stablelog.errors import Corrupt, Unavailable
-from stablelog.log.names import INDEX, LOG, TXNINDEX
-from stablelog.log.offset_index import ENTRY as INDEX_ENTRY
-from stablelog.log.offset_index import OffsetIndex
-from stablelog.log.proof import prove_headers
-from stablelog.log.scan import Torn, scan_headers
-from stablelog.log.summary import Summary
-from stablelog.log.transaction_index import ENTRY as TXN_ENTRY
-from stablelog.log.transaction_index import TransactionIndex
+from stablelog.log.files.names import INDEX, LOG, TXNINDEX
+from stablelog.log.indexes.offset_index import ENTRY as INDEX_ENTRY
+from stablelog.log.indexes.offset_index import OffsetIndex
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.indexes.transaction_index import ENTRY as TXN_ENTRY
+from stablelog.log.indexes.transaction_index import TransactionIndex
+from stablelog.log.segments.proof import prove_headers
+from stablelog.log.segments.scan import Torn, scan_headers
 
 READ_SIZE = 4096
 MARK_SIZE = 64 << 10  # bytes between two remembered places of a growing segment

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from stablelog.batch.header import BatchHeader
 from stablelog.batch.records import decode_records
-from stablelog.log.summary import Summary
-from stablelog.log.transaction_index import AbortedTxn
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.indexes.transaction_index import AbortedTxn
 from stablelog.spark.planning import shares
 from stablelog.spark.segments.partition_files import PartitionFiles
 from stablelog.spark.source.resolve import Range

@@ -13,7 +13,7 @@ from typing import Any, Final
 from stablelog.batch.header import headers_in
 from stablelog.client.cluster import Cluster
 from stablelog.errors import Corrupt, Unavailable
-from stablelog.log.names import DELETED
+from stablelog.log.files.names import DELETED
 from stablelog.spark.options import ReadOptions
 from stablelog.spark.planning import Extent, Piece
 from stablelog.spark.segments.data_directory import topic_id_of

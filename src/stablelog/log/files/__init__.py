@@ -1,0 +1,1 @@
+"""The files of a partition's directory: their names, and the content of the small ones."""

@@ -1,0 +1,58 @@
+"""The offset index of a segment: a sparse map from offsets to byte positions.
+
+An entry (last offset of a batch, position where the batch begins) is written whenever more than
+`index.interval.bytes` were appended since the last one. A search takes the greatest entry at or below its target, and
+then walks over a few batch headers.
+
+Format: docs/formats.md, "Offset index".
+"""
+
+import struct
+
+from stablelog.env.disk import Buffer
+from stablelog.log.indexes.index_entries import IndexEntries, count_used
+
+ENTRY = struct.Struct(
+    ">"
+    "i"  # offset of the batch's last record, relative to the segment's base offset
+    "i"  # position of the batch in the log file
+)
+OFFSET, POSITION = struct.Struct(">i"), struct.Struct(">4xi")
+
+
+class OffsetIndex(IndexEntries):
+    """The offset index of one segment: growing, or read from its file."""
+
+    ENTRY = ENTRY
+
+    def __init__(self, base_offset: int, entries: Buffer = b"") -> None:
+        # A used entry is all zeros only for a first batch of one record. Such a batch gets no entry.
+        super().__init__(entries, count_used(ENTRY, entries))
+        self._base_offset = base_offset
+
+    def __getitem__(self, place: int) -> tuple[int, int]:
+        """The (offset, position) of an entry."""
+        offset, position = self._row(place)
+        return self._base_offset + offset, position
+
+    @property
+    def last_position(self) -> int:
+        """The position in the last entry; 0 without one."""
+        return self[self._count - 1][1] if self._count else 0
+
+    def append(self, last_offset: int, position: int) -> None:
+        """Add the entry of a batch. Offsets and positions only grow."""
+        assert not self._count or self[self._count - 1] < (last_offset, position)
+        self._add(ENTRY.pack(last_offset - self._base_offset, position))
+
+    def position_before(self, offset: int) -> int:
+        """The position of a batch that does not begin after the one with this offset."""
+        return self._last_position_of(self._count_below(OFFSET, offset - self._base_offset + 1))
+
+    def position_at_or_before(self, position: int) -> int:
+        """The greatest known beginning of a batch that is not past `position`."""
+        return self._last_position_of(self._count_below(POSITION, position + 1))
+
+    def _last_position_of(self, count: int) -> int:
+        """The position in the last of the first `count` entries; 0 if there are none."""
+        return int(POSITION.unpack_from(self._entries, (count - 1) * ENTRY.size)[0]) if count else 0

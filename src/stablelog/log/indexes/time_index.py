@@ -1,0 +1,50 @@
+"""The time index of a segment: a sparse map from timestamps to offsets.
+
+An entry (T, O) says that the greatest timestamp of the segment up to and including the batch whose last offset
+is O is T. Timestamps only grow.
+
+Format: docs/formats.md, "Time index".
+"""
+
+import struct
+
+from stablelog.env.disk import Buffer
+from stablelog.log.indexes.index_entries import IndexEntries, count_used
+
+ENTRY = struct.Struct(
+    ">"
+    "q"  # timestamp, ms
+    "i"  # last offset of the batch that has it, relative to the segment's base offset
+)
+TIMESTAMP = struct.Struct(">q")
+NO_TIMESTAMP = -1  # of batches without records, which get no entry
+
+
+class TimeIndex(IndexEntries):
+    """The time index of one segment: growing, or read from its file."""
+
+    ENTRY = ENTRY
+
+    def __init__(self, base_offset: int, entries: Buffer = b"") -> None:
+        super().__init__(entries, count_used(ENTRY, entries))
+        self._base_offset = base_offset
+
+    def __getitem__(self, place: int) -> tuple[int, int]:
+        """The (timestamp, offset) of an entry."""
+        timestamp, offset = self._row(place)
+        return timestamp, self._base_offset + offset
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """The last entry; without one, NO_TIMESTAMP at the segment's base offset."""
+        return self[self._count - 1] if self._count else (NO_TIMESTAMP, self._base_offset)
+
+    def append_if_later(self, timestamp: int, last_offset: int) -> None:
+        """Add an entry if the timestamp is greater than all before it."""
+        if timestamp > self.last[0]:
+            self._add(ENTRY.pack(timestamp, last_offset - self._base_offset))
+
+    def offset_before(self, timestamp: int) -> int | None:
+        """An offset at or before the first batch that reaches the timestamp; None: begin at the segment's start."""
+        count = self._count_below(TIMESTAMP, timestamp)
+        return self[count - 1][1] if count else None

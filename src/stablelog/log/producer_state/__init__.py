@@ -1,0 +1,1 @@
+"""What a partition knows of its producers: sequences, epochs and open transactions; in memory and in snapshots."""

@@ -1,0 +1,73 @@
+"""Has a later release written to a partition? Asked before this one writes anything into its directory.
+
+A release writes each kind of file in one version. So the newest file of a kind tells of any later release that has
+written the kind, but for what compaction writes anew: of that, all files are looked at.
+
+Format: docs/formats.md, "How formats change".
+"""
+
+import contextlib
+from pathlib import Path
+from typing import Final
+
+from stablelog.errors import Corrupt, naming, refuse_newer
+from stablelog.log.files.epochs import EPOCH_FILE, LeaderEpochs
+from stablelog.log.files.listing import Listing
+from stablelog.log.files.log_start import LOG_START_FILE, decode_log_start
+from stablelog.log.files.names import PRODUCERS, SNAPSHOT, SUMMARY, TXNINDEX, is_partition_file
+from stablelog.log.indexes.summary import VERSION as SUMMARY_VERSION
+from stablelog.log.indexes.transaction_index import VERSION as TXNINDEX_VERSION
+from stablelog.log.producer_state.snapshots import PRODUCERS_VERSION, SNAPSHOT_VERSION
+from stablelog.log.segments.interrupted import CLEANED, SWAP
+
+COMPACTED: Final = (SUMMARY, TXNINDEX)
+HEAD_SIZE: Final = 64  # bytes, in which an index of aborts says its version
+INT16: Final = slice(0, 2)
+
+
+def check_formats(listing: Listing) -> None:
+    """Check the files of a partition. Writes nothing.
+
+    A damaged file is left to recovery.
+
+    Args:
+        listing: of the partition's directory.
+
+    Raises:
+        NewerFormat: a later release has written one; names it.
+    """
+    found: dict[str, list[str]] = {}
+    for name in listing.names:  # in the order of their offsets
+        kind = name.lstrip("0123456789").removesuffix(CLEANED).removesuffix(SWAP)
+        if kind in _CHECKED and is_partition_file(name):
+            found.setdefault(kind, []).append(name)
+    for kind, names in found.items():
+        for name in names if kind in COMPACTED else names[-1:]:
+            path = listing.path(name)
+            with contextlib.suppress(Corrupt, FileNotFoundError), naming(path):
+                # A log may have thousands of indexes of aborts, of which recovery reads the last.
+                is_kept = kind != TXNINDEX or name == names[-1]
+                head = listing.head(name) if is_kept else listing.beginning(name, HEAD_SIZE)
+                _check(kind, head, path)
+
+
+def _check(kind: str, head: bytes, path: Path) -> None:
+    """Check the version in the beginning of a file. Raises as `check_formats` does, and Corrupt for damage."""
+    if kind in _NUMBERED:  # the version is the first two bytes
+        what, known = _NUMBERED[kind]
+        refuse_newer(what, int.from_bytes(head[INT16], "big"), known)
+    elif kind == EPOCH_FILE:
+        # The version stands in the first line. Of a file that is longer than a head, the rest is missing: Corrupt, if it is known.
+        LeaderEpochs.decode(head)
+    else:
+        decode_log_start(head, path)
+
+
+_NUMBERED: Final = {
+    SUMMARY: ("a segment summary", SUMMARY_VERSION),
+    SNAPSHOT: ("a producer snapshot", SNAPSHOT_VERSION),
+    TXNINDEX: ("a transaction index", TXNINDEX_VERSION),
+    # A file of version 1 begins with "{": read as a number, that is no version that a release can have.
+    PRODUCERS: ("a file of producers", PRODUCERS_VERSION),
+}
+_CHECKED: Final = {*_NUMBERED, EPOCH_FILE, LOG_START_FILE}

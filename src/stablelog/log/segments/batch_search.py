@@ -1,0 +1,90 @@
+"""Walks over the batch headers of a log file, and searches for a batch by offset or position."""
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from stablelog.batch.header import HEADER, LENGTH_AND_OFFSET_SIZE, BatchHeader, read_header
+from stablelog.env.disk import File
+from stablelog.errors import Corrupt
+from stablelog.log.files.names import LOG, PathOf
+
+WALK_READ_SIZE = 64 << 10
+FIND_READ_SIZE = 5 << 10  # an index interval and a header
+OFFSETS = struct.Struct(
+    ">"  # the fields of a batch's header that a search reads
+    "q"  # base_offset
+    "i"  # batch_length
+    "11x"
+    "i"  # last_offset_delta
+)
+
+
+class Found(NamedTuple):
+    """The place of a batch. `last_offset` is inclusive."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+
+
+def walk(
+    path_of: PathOf, log: Callable[[], File], position: int, size: int, read_size: int
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Each batch from the one that begins at `position`, as (position, header).
+
+    Args:
+        path_of: gives the path of the log file, for messages.
+        log: gives the file. It is asked before each read, because the file may be closed between two batches.
+        position: of a batch.
+        size: of the log file.
+        read_size: bytes of one read.
+
+    Raises:
+        Corrupt: the bytes at a position are no batch.
+    """
+    while position < size:
+        chunk = log().read(position, min(read_size, size - position))
+        reached = position
+        at = 0
+        while len(chunk) - at >= HEADER.size:
+            header = read_header(chunk, at)
+            yield position + at, header
+            at += header.size
+            reached = position + at
+        if reached == position:
+            raise Corrupt(f"{path_of(LOG)}: {size - position} bytes at {position} are no batch")
+        position = reached
+
+
+def seek(path_of: PathOf, log: File, position: int, size: int, *, offset: int, end: int) -> Found | None:
+    """Find the first batch from `position` on that ends at `offset` or after it, or past byte `end`.
+
+    Args:
+        path_of: gives the path of the log file, for messages.
+        log: the log file.
+        position: of a batch.
+        size: of the log file.
+        offset: inclusive.
+        end: a position.
+
+    Raises:
+        Corrupt: the bytes at a position are no batch.
+    """
+    unpack = OFFSETS.unpack_from
+    while position < size:
+        view = log.view(position, min(FIND_READ_SIZE, size - position))
+        at = 0
+        while len(view) - at >= OFFSETS.size:
+            base_offset, batch_length, last_offset_delta = unpack(view, at)
+            batch_size = batch_length + LENGTH_AND_OFFSET_SIZE
+            if batch_size < HEADER.size or last_offset_delta < 0:
+                raise Corrupt(f"{path_of(LOG)}: what stands at byte {position + at} is no batch")
+            if base_offset + last_offset_delta >= offset or position + at + batch_size > end:
+                return Found(position + at, batch_size, base_offset, base_offset + last_offset_delta)
+            at += batch_size
+        if at == 0:
+            raise Corrupt(f"{path_of(LOG)}: {size - position} bytes at {position} are no batch")
+        position += at
+    return None

@@ -1,0 +1,793 @@
+"""What compaction leaves, told in words: `a=1` a record, `P1:a=1` one of a transaction, `a=` a tombstone, `P1c` and `P1a` its end."""
+
+import contextlib
+import random
+import re
+from hashlib import blake2b
+from itertools import pairwise
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.filtering import RawRecord
+from stablelog.batch.header import DELETE_HORIZON, Codec, headers_in
+from stablelog.batch.markers import KEY
+from stablelog.batch.records import Record, decode_records, encode_batch
+from stablelog.errors import Corrupt, Refused, Unavailable
+from stablelog.log.compaction import cleaner
+from stablelog.log.compaction.policy import LatestOffsets
+from stablelog.log.files.listing import Listing
+from stablelog.log.files.names import LOG, SEGMENT_SUFFIXES
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.partition import Isolation
+from stablelog.log.read import finished
+from stablelog.log.segments import proof
+from stablelog.log.segments.interrupted import CLEANED, SWAP, begin_swap, finish_interrupted
+from stablelog.log.verify import verify_directory
+from stablelog.testing.sim_disk import SimDisk, SimulatedCrash
+from tests.log.timeline import DIRECTORY, Log
+
+HOUR_MS = 3_600_000
+KEYS = 10_000
+
+
+class KeyedLog(Log):
+    """A log of a compacted topic. Each `write` ends with a roll, so that all of it may be cleaned."""
+
+    def __init__(self, disk=None, **config):
+        config = {
+            "cleanup_policy": frozenset({"compact"}),
+            "delete_retention_ms": HOUR_MS,
+            "min_cleanable_dirty_ratio": 0.0,
+            **config,
+        }
+        super().__init__(disk, **config)
+
+    def put(self, *pairs, producer_id=None, codec=Codec.NONE, headers=()):
+        records = [Record(0, self.now_ms + at, key, value, headers) for at, (key, value) in enumerate(pairs)]
+        if producer_id is None:
+            return self.partition.append(encode_batch(records, codec=codec), now_ms=self.now_ms)
+        sequence = self.sequences.get((producer_id, 0), 0)
+        batch = encode_batch(
+            records,
+            codec=codec,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        self.sequences[producer_id, 0] = sequence + len(records)
+        return self.partition.append(batch, now_ms=self.now_ms)
+
+    def write(self, words, *, sync=True, roll=True):
+        for word in words.split():
+            found = re.fullmatch(r"(?:P(\d+):)?(\w+=.*)", word)
+            if found is None:
+                self.one(word)
+                continue
+            pairs = [pair.split("=") for pair in found[2].split(",")]
+            self.put(
+                *((key.encode(), value.encode() or None) for key, value in pairs),
+                producer_id=int(found[1]) if found[1] else None,
+            )
+        if roll:
+            self.partition.roll(self.now_ms)
+        if sync:
+            self.sync()
+        return self
+
+    def compact(self, *, key_count_max=KEYS):
+        work = self.partition.begin_compaction(self.now_ms, key_count_max=key_count_max)
+        assert work is not None
+        for cleaned in work.steps():
+            if cleaned is not None:
+                assert self.partition.take_cleaned(cleaned)
+        self.partition.compacted(work)
+        assert list(verify_directory(self.disk, self.directory)) == []
+        return work
+
+    def pass_after(self, hours, words="z=z"):
+        """Some hours later something is written, and the log is compacted."""
+        self.now_ms += hours * HOUR_MS
+        self.write(words)
+        return self.compact()
+
+    def batches(self):
+        read = self.partition.read
+        start, found = self.partition.start_offset, []
+        while start < self.partition.end_offset:
+            one = read(start, 1 << 20, Isolation.LOG_END)
+            found += [
+                (header, bytes(one.buffers[0][at : at + header.size]))
+                for at, header in headers_in(one.buffers[0])
+            ]
+            start = one.end_offset
+        return found
+
+    def words(self):
+        """What stands in the log: with its offset each record, marker and empty batch."""
+        found = []
+        for header, batch in self.batches():
+            who = f"P{header.producer_id}" if header.has_producer else ""
+            if not header.record_count:
+                found.append(f"{header.last_offset}:{who or '-'}.")
+            elif header.is_control:
+                end = "ac"[KEY.unpack_from(decode_records(batch)[0].key)[1]]
+                found.append(f"{header.base_offset}:{who}{end}")
+            else:
+                found += [
+                    f"{record.offset}:{record.key.decode()}={(record.value or b'').decode()}"
+                    for record in decode_records(batch)
+                ]
+        return " ".join(found)
+
+
+def committed_records(partition, start):
+    """What the Java client hands to its user from `start` on."""
+    found = []
+    while True:
+        read = partition.read(start, 400, Isolation.READ_COMMITTED)
+        if not read.buffers:
+            return found
+        aborted = sorted(read.aborted, key=lambda txn: txn.first_offset)
+        aborted_producers = set()
+        for at, header in headers_in(read.buffers[0]):
+            while aborted and aborted[0].first_offset <= header.last_offset:
+                aborted_producers.add(aborted.pop(0).producer_id)
+            if header.is_control:
+                aborted_producers.discard(header.producer_id)
+            elif not (header.is_transactional and header.producer_id in aborted_producers):
+                found += [r for r in decode_records(read.buffers[0], at) if r.offset >= start]
+        start = read.end_offset
+
+
+def state(partition, start=0):
+    """What a reader makes of the log: the value of each key."""
+    values = {}
+    for record in committed_records(partition, max(start, partition.start_offset)):
+        values[record.key] = record.value
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def test_the_latest_record_of_each_key_stays_where_it_was():
+    log = KeyedLog().write("a=1 b=1,c=1 a=2 b=2")
+    log.compact()
+    assert log.words() == "2:c=1 3:a=2 4:b=2"
+    assert log.partition.end_offset == 5
+    log.write("c=3")
+    log.compact()
+    assert log.words() == "3:a=2 4:b=2 5:c=3"
+
+
+def test_a_batch_keeps_its_offsets_and_its_bytes_but_for_what_is_gone():
+    log = KeyedLog()
+    headers = (("name \u00e9", b"\xff\x00"), ("null", None))
+    log.put((b"a", b"1"), (b"b", b"2"), (b"c", b"3"), codec=Codec.ZSTD, headers=headers)
+    before, _ = log.batches()[0]
+    log.write("a=4 c=4")
+    log.compact()
+    header, batch = log.batches()[0]
+    assert (header.base_offset, header.last_offset, header.leader_epoch) == (0, 2, before.leader_epoch)
+    assert header.codec is Codec.ZSTD
+    assert decode_records(batch) == [Record(1, log.now_ms + 1, b"b", b"2", headers)]
+    assert header.max_timestamp == log.now_ms + 1
+
+
+def test_what_is_undecided_growing_or_too_young_is_not_touched():
+    log = KeyedLog(min_compaction_lag_ms=HOUR_MS)
+    log.write("a=1 a=2")
+    assert log.partition.begin_compaction(log.now_ms, key_count_max=KEYS) is None
+    log.now_ms += 2 * HOUR_MS
+    log.write("P1:a=3 a=4")
+    log.write("a=5", roll=False)
+    log.now_ms += 2 * HOUR_MS
+    log.compact()
+    assert log.words() == "1:a=2 2:a=3 3:a=4 4:a=5"
+    assert log.partition.first_dirty_offset == 2
+    log.write("P1c")
+    log.now_ms += 2 * HOUR_MS
+    log.compact()
+    assert log.words() == "2:P1. 4:a=5 5:P1c"
+
+
+def test_a_topic_that_is_not_to_be_compacted_and_one_with_little_to_do_are_left_alone():
+    log = KeyedLog(cleanup_policy=frozenset({"delete"})).write("a=1 a=2")
+    assert log.partition.begin_compaction(log.now_ms, key_count_max=KEYS) is None
+    log = KeyedLog(min_cleanable_dirty_ratio=0.5).write("a=1 b=1 c=1 d=1")
+    log.compact()
+    assert log.partition.begin_compaction(log.now_ms, key_count_max=KEYS) is None
+    log.write("a=2")
+    assert log.partition.begin_compaction(log.now_ms, key_count_max=KEYS) is None
+    log.write("a=3 b=3 c=3")
+    log.compact()
+    assert log.words() == "3:d=1 5:a=3 6:b=3 7:c=3"
+
+
+def test_an_aborted_value_never_hides_a_committed_one_and_its_marker_goes_in_the_third_pass():
+    """Scenario 35: kept while a pass meets a batch, then until the horizon, then gone."""
+    log = KeyedLog().write("a=1 P1:a=2 P1a P1:b=1 P1c")
+    log.compact()
+    assert log.words() == "0:a=1 2:P1a 3:b=1 4:P1c"
+    assert log.aborted() == ["P1@1..2"]
+    log.pass_after(0)
+    assert log.words() == "0:a=1 2:P1a 3:b=1 4:P1c 5:z=z"
+    assert log.aborted() == []
+    marker = next(header for header, _ in log.batches() if header.base_offset == 2)
+    assert marker.attributes & DELETE_HORIZON
+    assert marker.base_timestamp == log.now_ms + HOUR_MS
+    log.pass_after(0)
+    assert "2:P1a" in log.words()
+    log.pass_after(2)
+    assert log.words() == "0:a=1 3:b=1 4:P1c 7:z=z"
+
+
+def test_the_last_batch_of_a_producer_stays_empty_with_its_marker_and_entry_until_it_writes_again():
+    """Scenario 36: its sequence is needed; emptied, it still counts as a batch of its transaction."""
+    log = KeyedLog().write("P1:a=1 P1a b=1")
+    for _ in range(3):
+        log.pass_after(2)
+        assert log.words().startswith("0:P1. 1:P1a 2:b=1")
+        assert log.aborted() == ["P1@0..1"]
+    for name in log.disk.list_dir(DIRECTORY):  # and from the log alone it is known where the producer stands
+        if name.endswith((".snapshot", ".producers")):
+            log.disk.remove(DIRECTORY / name)
+    log.partition = log.open()
+    again = encode_batch(
+        [Record(0, 0, b"x", b"")], producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    with pytest.raises(Refused) as refused:  # of a producer that is not known, sequence 0 would be taken
+        log.partition.append(again, now_ms=log.now_ms)
+    assert refused.value.code is ErrorCode.out_of_order_sequence_number
+    log.write("P1:c=1 P1c")
+    log.compact()
+    assert not log.words().startswith("0:P1.")
+    log.pass_after(2)
+    log.pass_after(2)
+    assert log.words().startswith("2:b=1 ")
+    assert log.aborted() == []
+
+
+def test_keys_that_are_those_of_markers_are_keys_like_others():
+    """Scenario 37: markers all have the same two keys, and no user's record of these keys hides one."""
+    log = KeyedLog().write("P1:a=1 P1a P2:b=1 P2c P1:c=1 P1a P2:d=1 P2c")
+    log.put((KEY.pack(0, 0), b"abort"), (KEY.pack(0, 1), b"commit"))
+    log.put((KEY.pack(0, 0), b"again"))
+    log.write("")
+    log.compact()
+    markers = [header.base_offset for header, _ in log.batches() if header.is_control]
+    assert markers == [1, 3, 5, 7]
+    assert state(log.partition) == {
+        b"b": b"1",
+        b"d": b"1",
+        KEY.pack(0, 0): b"again",
+        KEY.pack(0, 1): b"commit",
+    }
+
+
+def test_a_commit_marker_stays_while_a_batch_of_its_transaction_does_however_many_segments_lie_between():
+    """Scenario 38: and the log ends where it ended, though its last batch is gone."""
+    log = KeyedLog(segment_bytes=150)
+    log.write("P1:a=1 P1:b=1 c=1 c=2 P1c P1:z=1 P1c z=z")
+    assert len(log.partition.segments()) > 3
+    for _ in range(3):
+        log.pass_after(2)
+        assert log.words().startswith("0:a=1 1:b=1 3:c=2 4:P1c")
+    log.pass_after(2, "a=9")
+    log.pass_after(2, "b=9")
+    log.pass_after(2)
+    log.pass_after(2)
+    assert "4:P1c" not in log.words()
+    end = log.partition.end_offset
+    log.write("P1:x=1 P1a", roll=True)
+    log.pass_after(0)
+    assert log.partition.segments()[-2].end_offset == end + 3
+    segments = log.partition.segments()
+    assert all(one.end_offset == two.base_offset for one, two in pairwise(segments))
+
+
+def test_a_tombstone_goes_when_its_horizon_has_passed_and_not_before():
+    log = KeyedLog().write("a=1 b=1 a=")
+    log.compact()
+    assert log.words() == "1:b=1 2:a="
+    header, _ = log.batches()[1]
+    assert header.base_timestamp == log.now_ms + HOUR_MS
+    assert decode_records(log.batches()[1][1])[0].timestamp_ms == log.now_ms
+    log.pass_after(0)
+    assert "2:a=" in log.words()
+    log.pass_after(2)
+    assert log.words() == "1:b=1 4:z=z"
+
+
+def test_the_marker_that_is_all_that_tells_an_epoch_stays():
+    log = KeyedLog().write("P1:a=1")
+    log.end(1, commit=False, epoch=1, version=2)
+    log.write("b=1")
+    for _ in range(4):
+        log.pass_after(2)
+    assert "1:P1a" in log.words()
+    sum(log.partition.expire_producers(log.now_ms + 100 * HOUR_MS))
+    log.pass_after(2)
+    assert "1:P1a" not in log.words()
+
+
+def test_segments_become_few():
+    log = KeyedLog(segment_bytes=2000)
+    for number in range(40):
+        log.write(f"a={number} b={number} k{number}=1")
+    assert len(log.partition.segments()) == 41
+    log.compact()
+    assert len(log.partition.segments()) <= 10
+    log.pass_after(0)
+    assert len(log.partition.segments()) <= 4
+    assert len(state(log.partition)) == 43
+    bases = {segment.base_offset for segment in log.partition.segments()}
+    assert {int(name[:20]) for name in log.disk.list_dir(DIRECTORY) if name[:1] == "0"} == bases
+
+
+def test_more_keys_than_there_is_memory_for_take_several_passes():
+    log = KeyedLog(segment_bytes=400)
+    log.write(" ".join(f"k{number % 30}={number}" for number in range(90)))
+    wanted = state(log.partition)
+    first_dirty = []
+    while log.partition.first_dirty_offset < log.partition.segments()[-1].base_offset:
+        assert log.compact(key_count_max=7).key_count <= 7
+        first_dirty.append(log.partition.first_dirty_offset)
+        assert state(log.partition) == wanted
+    assert len(first_dirty) > 10
+    assert first_dirty == sorted(set(first_dirty))
+
+
+def test_long_keys_are_told_apart():
+    latest = LatestOffsets(0, 10)
+    keys = [b"x" * 15, b"x" * 16, b"x" * 17, b"x" * 4000]
+    log = KeyedLog()
+    for key in keys:
+        log.put((key, b"1"))
+    log.put((keys[2], b"2"))
+    log.write("")
+    log.compact()
+    assert [record.key for record in committed_records(log.partition, 0)] == [
+        keys[0],
+        keys[1],
+        keys[3],
+        keys[2],
+    ]
+    assert latest.has_room(11)
+
+
+def test_a_record_without_a_key_is_refused_in_a_compacted_topic():
+    log = KeyedLog()
+    with pytest.raises(Refused) as caught:
+        log.put((b"a", b"1"), (None, b"2"))
+    assert caught.value.code is ErrorCode.invalid_record
+    assert log.partition.end_offset == 0
+
+
+def test_a_damaged_batch_stops_compaction_and_stays():
+    log = KeyedLog().write("a=1 a=2")
+    segment = log.partition.segments()[0]
+    content = bytearray(log.disk.read_bytes(segment.path(".log")))
+    content[-1] ^= 1
+    log.disk.write_atomic(segment.path(".log"), bytes(content))
+    segment.give_back()
+    with pytest.raises(Corrupt):
+        log.compact()
+    assert log.disk.read_bytes(segment.path(".log")) == content
+    assert not [name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".cleaned")]
+
+
+@pytest.mark.parametrize("offset", range(1, 9))
+def test_a_segment_that_was_made_of_several_is_not_put_in_place_of_fewer(offset):
+    log = KeyedLog().write("a=1 a=2 b=1").write("a=3 b=2 c=1").write("c=2 a=4", roll=False)
+    work = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS)
+    cleaned = next(one for one in work.steps() if one is not None)
+    assert cleaned.replaced == (0, 3)
+    log.partition.truncate_to(offset)
+    before = log.words()
+    assert log.partition.take_cleaned(cleaned) is (offset == 8), "any cut makes other segments"
+    if offset < 8:
+        assert log.words() == before
+    assert not [name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".cleaned")]
+    assert list(verify_directory(log.disk, DIRECTORY)) == []
+
+
+def test_segments_that_were_deleted_or_cut_meanwhile_are_not_brought_back():
+    for change in ("delete", "cut"):
+        log = KeyedLog(segment_bytes=100).write("a=1 a=2 a=3 a=4")
+        work = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS)
+        steps = work.steps()
+        cleaned = next(one for one in steps if one is not None)
+        if change == "delete":
+            log.partition.delete_records(2)
+        else:
+            log.partition.truncate_to(1)
+        before = log.words()
+        assert not log.partition.take_cleaned(cleaned)
+        work.cancel()
+        assert list(steps) == []
+        assert log.words() == before
+        assert not [name for name in log.disk.list_dir(DIRECTORY) if name.endswith(".cleaned")]
+
+
+def test_the_greatest_time_is_found_when_its_record_is_gone():
+    log = KeyedLog()
+    log.now_ms += 50
+    log.write("P1:a=1 P1c", roll=False)
+    log.now_ms -= 50
+    log.write("P2:b=1 P2c a=2")
+    log.now_ms -= 100
+    log.write("P2:x=1 P2c")
+    log.compact()
+    assert finished(log.partition.look_up_newest(Isolation.READ_COMMITTED)) is not None
+
+
+# -- crashes and random histories ------------------------------------------------------------------------------
+
+
+def random_words(chance, count):
+    words, open_producers = [], set()
+    for _ in range(count):
+        roll = chance.random()
+        key = chance.choice("abcdef")
+        value = chance.choice(["", "1", "2", "3" * chance.randint(1, 30)])
+        if roll < 0.35:
+            words.append(f"{key}={value}")
+        elif roll < 0.75:
+            producer = chance.randint(1, 3)
+            open_producers.add(producer)
+            words.append(f"P{producer}:{key}={value},{chance.choice('ghij')}=5")
+        elif open_producers:
+            producer = chance.choice(sorted(open_producers))
+            open_producers.discard(producer)
+            words.append(f"P{producer}{chance.choice('ac')}")
+    return " ".join(words)
+
+
+def compact_somehow(log, chance):
+    work = log.partition.begin_compaction(log.now_ms, key_count_max=chance.choice((2, 5, 1000)))
+    if work is None:
+        return
+    for cleaned in work.steps():
+        if cleaned is not None:
+            log.partition.take_cleaned(cleaned)
+    log.partition.compacted(work)
+
+
+def times_are_found(log):
+    """Lookups by time find what is left, and nothing else."""
+    stable = log.stable_offset
+    left = [
+        (record.offset, record.timestamp_ms)
+        for header, batch in log.batches()
+        if not header.is_control
+        for record in decode_records(batch)
+    ]
+    for time in sorted({time for _, time in left}):
+        first = next(record for record in left if record[1] >= time)
+        found = finished(log.partition.look_up_time(time, Isolation.READ_COMMITTED))
+        assert (found and found[:2]) == (first if first[0] < stable else None)
+    greatest = max((time for _, time in left), default=-1)
+    first = next((record for record in left if record[1] == greatest), None)
+    found = finished(log.partition.look_up_newest(Isolation.READ_COMMITTED))
+    assert (found and found[:2]) == (first if first and first[0] < stable else None)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_is_compacted_a_reader_ends_with_the_same_values(seed):
+    chance = random.Random(seed)
+    log = KeyedLog(segment_bytes=400, index_interval_bytes=100, snapshot_bytes=600)
+    whole = KeyedLog(segment_bytes=400)
+    for _ in range(12):
+        words = random_words(chance, 15)
+        for one in (log, whole):
+            one.write(words, roll=False)
+            one.now_ms += HOUR_MS // 2
+        if chance.random() < 0.5:
+            for one in (log, whole):
+                one.partition.roll(one.now_ms)
+                one.sync()
+        compact_somehow(log, chance)
+        if chance.random() < 0.3:
+            log.reopen(clean=chance.random() < 0.5)
+        assert list(verify_directory(log.disk, DIRECTORY)) == []
+        assert log.partition.end_offset == whole.partition.end_offset
+        assert log.stable_offset == whole.stable_offset
+        for start in range(0, log.partition.end_offset, 7):
+            assert state(log.partition, start) == state(whole.partition, start)
+        times_are_found(log)
+        assert [txn.first_offset for txn in log.partition.open_transactions()] == [
+            txn.first_offset for txn in whole.partition.open_transactions()
+        ]
+    assert log.partition.size < whole.partition.size
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_crash_at_every_operation_of_a_pass_loses_nothing(seed):
+    def opened(disk):
+        return KeyedLog(disk, segment_bytes=500, index_interval_bytes=100)
+
+    chance = random.Random(seed)
+    log = opened(SimDisk())
+    for _ in range(2):
+        log.write(random_words(chance, 12) + " P1c P2a P3c")
+        compact_somehow(log, chance)
+        log.now_ms += 2 * HOUR_MS
+    log.write(random_words(chance, 8) + " P1c P2a P3c")
+    wanted = log.partition.end_offset, log.stable_offset, state(log.partition)
+    log.partition.close()
+    crash_at = 0
+    crashed = True
+    while crashed:
+        disk = log.disk.crash(chance)  # all of it is durable: a copy
+        before = opened(disk)
+        crash_at += 1
+        disk.crash_at = disk.steps + crash_at
+        crashed = False
+        try:
+            before.compact()
+        except SimulatedCrash:
+            crashed = True
+        after = disk.crash(chance)
+        after.crash_at = chance.randint(1, 12)  # and once more while the first crash is being put right
+        try:
+            found = opened(after)
+        except SimulatedCrash:
+            after = after.crash(chance)
+            found = opened(after)
+        after.crash_at = None
+        assert (found.partition.end_offset, found.stable_offset, state(found.partition)) == wanted
+        assert list(verify_directory(after, DIRECTORY)) == [], crash_at
+        names = after.list_dir(DIRECTORY)
+        assert not [name for name in names if name.endswith((".cleaned", ".swap"))]
+    assert crash_at > 50
+
+
+def test_a_disk_that_fails_at_any_operation_of_a_pass_loses_nothing():
+    chance = random.Random(7)
+    log = KeyedLog(segment_bytes=500)
+    log.write(random_words(chance, 25) + " P1c P2a P3c")
+    wanted = log.partition.end_offset, log.stable_offset, state(log.partition)
+    log.partition.close()
+    fail_at, failed = 0, True
+    while failed:
+        disk = log.disk.crash(chance)  # all of it is durable: a copy
+        found = KeyedLog(disk, segment_bytes=500)
+        fail_at += 1
+        disk.fail_at = disk.steps + fail_at
+        failed = False
+        try:
+            found.compact()
+        except Unavailable:
+            failed = True
+        disk.fail_at = None
+        with contextlib.suppress(
+            Unavailable
+        ):  # if it was putting a segment in place, nothing is read before a restart
+            assert state(found.partition) == wanted[2]
+        found.reopen(clean=False)
+        assert (found.partition.end_offset, found.stable_offset, state(found.partition)) == wanted
+        assert list(verify_directory(disk, DIRECTORY)) == []
+    assert fail_at > 30
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("lost", [True, False], ids=["missing", "damaged"])
+def test_a_compacted_segment_in_front_of_an_empty_one_needs_no_summary(clean, lost):
+    log = KeyedLog()
+    log.write("a=1 b=1 c=1 a=2 b=2 a=3")
+    log.compact()
+    before, end_offset = log.batches(), log.partition.end_offset
+    log.partition.close(clean=clean)
+    summary = log.partition.segments()[0].path(".summary")
+    if lost:
+        log.disk.lose(summary)
+    else:
+        log.disk.damage(summary, bytes(len(log.disk.read_bytes(summary))))
+    log.partition = log.open(
+        clean=clean, is_established=True, leader_epoch=1, gapless_epoch=0, recovery_point=end_offset
+    )
+    assert (log.batches(), log.partition.end_offset) == (before, end_offset)
+    assert log.disk.exists(summary)
+
+
+def test_what_compaction_leaves_of_several_leader_epochs_agrees_with_their_file():
+    """A batch without records takes the offsets of removed batches of several epochs."""
+    log = KeyedLog(segment_bytes=500)
+    log.write("k=1 a=1 b=1", roll=False)
+    log.reopen(leader_epoch=1)
+    log.write("a=2 b=2")
+    log.write("a=3 b=3 c=3 d=3 e=3")
+    log.write("f=3")
+    log.compact()
+    empty = [header for header, _ in log.batches() if not header.record_count]
+    assert [(one.base_offset, one.last_offset, one.leader_epoch) for one in empty] == [(1, 4, 1)]
+    assert log.partition.end_offset_for_epoch(0) == (0, 3)
+    log.reopen(leader_epoch=6, is_established=True)
+    assert log.partition.end_offset_for_epoch(0) == (0, 3)
+
+
+def test_a_value_of_a_transaction_that_is_aborted_behind_what_is_compacted_hides_nothing():
+    log = KeyedLog().write("a=1 P1:a=2")
+    log.write("P1a", roll=False)  # in the growing segment
+    log.compact()
+    assert state(log.partition) == {b"a": b"1"}
+    assert log.words() == "0:a=1 1:P1. 2:P1a"
+
+
+def test_the_records_of_a_committed_transaction_that_stay_are_counted_where_its_marker_is():
+    log = KeyedLog().write("P1:a=1 P1:b=1 c=1")
+    log.write("P1c P2:d=1 P2a a=2")
+    size = log.partition.size
+    work = log.compact()
+    assert (work.read_size, work.written_size) == (size, log.partition.size)
+    assert log.words() == "1:b=1 2:c=1 3:P1c 4:P2. 5:P2a 6:a=2"
+    assert sum(segment.committed_count for segment in log.partition.segments()) == 3
+
+
+def test_a_swap_that_has_begun_is_durable_with_all_its_files():
+    """The log file's name decides: where a crash leaves it, it leaves the others; and after the call it is there."""
+    for crash_at in (None, *range(1, 30)):
+        for seed in range(20):
+            disk = SimDisk()
+            disk.make_dir(DIRECTORY)
+            for suffix in SEGMENT_SUFFIXES:
+                disk.write_atomic(DIRECTORY / f"{7:020d}{suffix}{CLEANED}", b"x")
+            if crash_at is not None:
+                disk.crash_at = disk.steps + crash_at
+            with contextlib.suppress(SimulatedCrash):
+                begin_swap(disk, DIRECTORY, 7)
+            names = disk.crash(random.Random(seed)).list_dir(DIRECTORY)
+            has_begun = f"{7:020d}{LOG}{SWAP}" in names
+            assert has_begun or crash_at is not None
+            if has_begun:
+                assert {f"{7:020d}{suffix}{SWAP}" for suffix in SEGMENT_SUFFIXES} <= set(names)
+
+
+# -- the keys that a pass notes ---------------------------------------------------------------------------------------
+
+
+def raw(offset, key):
+    return RawRecord(offset, 0, key, False, 0, b"")
+
+
+def test_only_records_with_a_key_from_the_first_dirty_offset_on_are_noted():
+    latest = LatestOffsets(5, 10)
+    latest.note([raw(3, b"a"), raw(4, None), raw(5, b"b"), raw(6, None), raw(7, b"b")])
+    assert len(latest) == 1
+    for key, offset, is_latest in (
+        (b"a", 3, True),  # nothing is noted of it
+        (b"b", 5, False),
+        (b"b", 6, False),
+        (b"b", 7, True),
+        (b"c", 0, True),
+    ):
+        assert latest.is_latest(key, offset) is is_latest, (key, offset)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_there_is_room_for_the_first_batch_and_for_as_many_keys_as_are_given(count):
+    latest = LatestOffsets(5, 2)
+    assert latest.has_room(99), "one batch is taken in any case"
+    latest.note([raw(5, b"a")])
+    latest.end_offset = 6
+    assert latest.has_room(count) is (count <= 1)
+
+
+def test_a_digest_that_stands_for_a_key_is_no_key():
+    """A key of up to 15 bytes stands for itself, and for a longer one a digest does. No key looks like another's digest."""
+    keys = [bytes(size) for size in range(40)]
+    keys += [blake2b(key, digest_size=size).digest() for key in keys for size in (14, 15, 16, 17)]
+    latest = LatestOffsets(0, 10**6)
+    latest.note([raw(offset, key) for offset, key in enumerate(keys)])
+    assert len(latest) == len(set(keys))
+    for offset, key in enumerate(keys):
+        assert latest.is_latest(key, offset), key
+        assert not latest.is_latest(key, offset - 1)
+
+
+# -- a pass over what a start has taken on trust ------------------------------------------------------------------------
+
+
+def reopened_unproven(monkeypatch):
+    """A log of three segments that a start takes on trust; a proof of each takes several steps."""
+    monkeypatch.setattr(proof, "PIECE_SIZE", 61)
+    monkeypatch.setattr(proof, "CHUNK_SIZE", 61)
+    log = KeyedLog().write("a=1 b=1 a=2").write("b=2 c=1 c=2")
+    log.partition.close()
+    log.partition = log.open(clean=True, prove=False)
+    return log
+
+
+def test_a_pass_proves_what_it_reads_in_steps(monkeypatch):
+    log = reopened_unproven(monkeypatch)
+    assert not any(segment.is_proven for segment in log.partition.segments()[:2])
+    work = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS)
+    steps = list(work.steps())
+    assert steps.count(None) == 4, "a proof of three batches takes two steps"
+    assert [cleaned.replaced for cleaned in steps if cleaned is not None] == [(0, 3)]
+    assert not work.cancelled
+
+
+@pytest.mark.parametrize("count", range(12))
+def test_a_pass_that_is_cancelled_after_any_step_ends_there_and_leaves_nothing(count, monkeypatch):
+    monkeypatch.setattr(cleaner, "STEP_SIZE", 1)  # so that each batch is a step
+    log = reopened_unproven(monkeypatch)
+    before = sorted(log.disk.files())
+    work = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS)
+    steps = work.steps()
+    assert all(next(steps) is None for _ in range(count))
+    work.cancel()
+    assert work.cancelled
+    assert len(list(steps)) <= 1
+    assert sorted(log.disk.files()) == before
+    assert [segment.base_offset for segment in log.partition.segments()] == [0, 3, 6]
+
+
+def test_a_pass_that_is_cancelled_between_two_segments_keeps_the_first_one():
+    log = KeyedLog(segment_bytes=400).write("a=1 b=1 a=2 b=2 a=3").write("c=1 d=1 c=2 e=1 f=1").write("g=1")
+    work = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS)
+    for cleaned in work.steps():
+        if cleaned is not None:
+            assert log.partition.take_cleaned(cleaned)
+            work.cancel()
+    assert log.words() == "3:b=2 4:a=3 5:c=1 6:d=1 7:c=2 8:e=1 9:f=1 10:g=1"
+
+
+def test_what_a_pass_that_nobody_has_ended_has_written_is_replaced_by_the_next_one():
+    """As where the task of a pass is garbage: its files stay, under names that only compaction writes."""
+    log = KeyedLog().write("a=1 b=1 a=2 c=1").write("b=2")
+    steps = log.partition.begin_compaction(log.now_ms, key_count_max=KEYS).steps()
+    assert any(cleaned is not None for cleaned in steps)
+    steps.close()
+    assert any(path.name.endswith(CLEANED) for path in log.disk.files())
+    log.compact()
+    assert log.words() == "2:a=2 3:c=1 4:b=2"
+    assert not any(path.name.endswith(CLEANED) for path in log.disk.files())
+
+
+# -- a swap that Kafka has begun ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_summary", [False, True])
+@pytest.mark.parametrize("offsets", [(), (20, 23), (20, 22, 24)])
+def test_a_swap_replaces_the_segments_that_begin_within_its_offsets(offsets, has_summary):
+    """To the end that its summary tells; Kafka has none, and its last batch tells."""
+    disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    batches = [encode_batch([Record(0, 1, None, b"")], base_offset=at) for at in offsets]
+    end = 27 if has_summary else max(offsets, default=20) + 1
+    files = {f"{base:020d}{suffix}": b"old" for base in (0, 19, *range(20, 30)) for suffix in (LOG, ".index")}
+    files |= {f"{20:020d}.txnindex": b"old", f"{20:020d}{LOG}{SWAP}": b"".join(batches)}
+    files |= {f"{20:020d}.index{SWAP}": b"new"}
+    if has_summary:
+        files[f"{20:020d}.summary{SWAP}"] = Summary(20, 27).encode()
+    for name, content in files.items():
+        disk.write_atomic(DIRECTORY / name, content)
+    finish_interrupted(Listing(disk, DIRECTORY))
+    left = {base for base in (0, 19, *range(20, 30)) if base < 20 or base >= end} | {20}
+    names = {f"{base:020d}{suffix}" for base in left for suffix in (LOG, ".index")}
+    names.add(f"{20:020d}{'.summary' if has_summary else '.txnindex'}")  # which says whether there are aborts
+    assert set(disk.list_dir(DIRECTORY)) == names
+    assert disk.read_bytes(DIRECTORY / f"{20:020d}{LOG}") == b"".join(batches)
+    assert disk.read_bytes(DIRECTORY / f"{20:020d}.index") == b"new"
+
+
+def test_segments_without_any_batch_become_one_batch_without_records():
+    """As Kafka's compaction leaves them. Nothing tells an epoch of their offsets."""
+    log = KeyedLog(segment_bytes=1)
+    log.partition.close()
+    disk = log.disk = SimDisk()
+    disk.make_dir(DIRECTORY)
+    last = encode_batch([Record(0, log.now_ms, b"a", b"1")], base_offset=20, leader_epoch=0)
+    for base, content in ((0, b""), (10, b""), (20, last)):
+        disk.write_atomic(DIRECTORY / f"{base:020d}{LOG}", content)
+    log.partition = log.open(clean=True, recovery_point=None)
+    log.write("b=1")
+    log.compact()
+    found = [
+        (header.base_offset, header.last_offset, header.leader_epoch, header.record_count)
+        for header, _ in log.batches()
+    ]
+    assert found == [(0, 19, -1, 0), (20, 20, 0, 1), (21, 21, 0, 1)]
+    log.reopen(recovery_point=None)
+    assert log.words() == "19:-. 20:a=1 21:b=1"

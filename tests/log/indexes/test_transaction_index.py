@@ -1,0 +1,191 @@
+import pytest
+
+from stablelog.errors import Corrupt
+from stablelog.log.indexes.transaction_index import AbortedTxn, TransactionIndex, encode_entry
+from stablelog.log.segments import segment as segment_module
+from stablelog.log.verify import verify_directory
+from tests.log.timeline import DIRECTORY, Log, write
+
+ENTRIES = [
+    AbortedTxn(1, 0, 10, 11),
+    AbortedTxn(2, 5, 15, 13),
+    AbortedTxn(3, 18, 35, 25),
+    AbortedTxn(4, 32, 50, 40),
+]
+
+
+def index(entries=ENTRIES):
+    made = TransactionIndex()
+    for entry in entries:
+        made.append(entry)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "found", "complete"),
+    [
+        (0, 100, ENTRIES, False),
+        (0, 32, ENTRIES[:3], True),
+        (0, 35, ENTRIES, True),
+        (11, 32, ENTRIES[1:3], True),
+        (20, 41, ENTRIES[2:], False),
+    ],
+)
+def test_a_search_takes_what_touches_the_range_and_stops_where_all_is_decided(start, end, found, complete):
+    """Scenario 1: the stop is at the first entry whose stable offset reaches the end of the range."""
+    assert index().collect(start, end) == (found, complete)
+
+
+def test_a_marker_that_does_not_lie_past_the_last_one_is_refused():
+    """Scenario 2: last offsets strictly grow."""
+    made = index(ENTRIES[:2])
+    for last_offset in (15, 14):
+        with pytest.raises(ValueError, match="markers only go on"):
+            made.append(AbortedTxn(9, 3, last_offset, 20))
+    assert len(made) == 2
+
+
+def test_a_torn_entry_is_noticed():
+    """Scenario 4: a file whose size is no multiple of an entry is not read as if it were."""
+    content = b"".join(encode_entry(entry) for entry in ENTRIES)
+    assert len(TransactionIndex(content)) == 4
+    with pytest.raises(Corrupt, match="torn"):
+        TransactionIndex(content[:-1])
+
+
+def test_a_long_row_of_aborts_behind_an_open_transaction_is_searched_without_looking_at_all():
+    looked_at = 0
+
+    class Counting(TransactionIndex):
+        def _first(self, place):
+            nonlocal looked_at
+            looked_at += 1
+            return super()._first(place)
+
+    made = Counting()
+    for n in range(5000):
+        made.append(AbortedTxn(1, 100 + 2 * n, 101 + 2 * n, 7))  # one transaction pins the stable offset at 7
+    made.collect(10, 20)
+    looked_at = 0
+    assert made.collect(10, 20) == ([], False)
+    assert made.collect(10, 101)[0] == [AbortedTxn(1, 100, 101, 7)]
+    assert looked_at < 100
+
+
+def test_the_worked_example_of_the_abort_index():
+    #            0  1  2  3   4  5   6  7  8  9   10
+    log = write("P1 P1 P2 P1c P2 P2a P1 P2 P1 P1a P2c")
+    assert log.stable_offset == 11
+    assert log.all_aborted() == [AbortedTxn(2, 2, 5, 6), AbortedTxn(1, 6, 9, 7)]
+    five_records = log.partition.read(0, 5 * 80, 1)
+    assert five_records.end_offset == 5
+    assert log.aborted(0, 5 * 80) == ["P2@2..5"]
+    assert log.aborted(5) == ["P2@2..5", "P1@6..9"]
+
+
+def test_the_lists_of_the_two_counter_examples_hold_what_the_right_client_needs():
+    """Counter-examples A and B: a fetch from the middle of a transaction names it, and none that ended before."""
+    a = write("- - P1 P2 P2 P2 P2 P2 P2 P2 P2 P2 P2a P1 P1 P1 P1 P1 P1 P1 P1a")
+    assert a.aborted(10) == ["P2@3..12", "P1@2..20"]
+    assert a.aborted(13) == ["P1@2..20"]
+    b = write("- - P1 - - - - - - - - - - - - - - - - - P1a P1 P1c")
+    assert b.aborted(15) == ["P1@2..20"]
+    assert b.aborted(21) == []
+
+
+def test_an_undecided_transaction_hides_all_that_follows_it():
+    log = write("P1 P2 P3 P2c P3a")
+    assert log.stable_offset == 0
+    log.write("P1c")
+    assert log.stable_offset == 6
+
+
+def test_an_abort_may_be_found_several_segments_later():
+    """Scenario 23: its index entry lies in the segment of the marker."""
+    log = write("P1 P2 P2c P2 P2c P1a", segment_bytes=160)
+    assert len(log.partition.segments()) == 3
+    assert log.aborted(0, 1) == ["P1@0..5"]
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """The base offsets of the segments whose transaction index is loaded."""
+    bases, load = [], segment_module.load_txn_index
+
+    def noted(disk, path_of, summary):
+        bases.append(summary.base_offset)
+        return load(disk, path_of, summary)
+
+    monkeypatch.setattr(segment_module, "load_txn_index", noted)
+    return bases
+
+
+def test_where_nothing_was_aborted_no_index_is_read(loaded):
+    log = write("P1 P1c " * 200, segment_bytes=1000)
+    assert len(log.partition.segments()) > 20
+    log.reopen()
+    for segment in log.partition.segments()[:-1]:
+        log.disk.remove(segment.path(".txnindex"))
+    assert log.aborted(0) == []
+    assert not loaded
+
+
+def test_truncation_takes_the_entry_that_ends_there_and_leaves_the_one_before():
+    """Scenario 3: the marker at the new end is gone with its entry, one below stays."""
+    log = write("P1 P1a P2 P2a")
+    log.partition.truncate_to(3)
+    assert [txn.producer_id for txn in log.partition.open_transactions()] == [2]
+    assert log.stable_offset == 2
+    assert log.partition.aborted_in(0, 2) == (AbortedTxn(1, 0, 1, 2),)
+    log.partition.truncate_to(2)
+    assert log.partition.aborted_in(0, 2) == (AbortedTxn(1, 0, 1, 2),)
+
+
+def test_a_transaction_index_that_vanished_is_made_anew():
+    """Scenario 6: Kafka would read what was aborted as committed."""
+    log = write("P1 P1a " * 50, segment_bytes=1000)
+    before = log.all_aborted()
+    log.partition.close()
+    for name in log.disk.list_dir(DIRECTORY):
+        if name.endswith(".txnindex"):
+            log.disk.remove(DIRECTORY / name)
+    log.partition = log.open()
+    assert log.all_aborted() == before
+    assert len(before) == 50
+
+
+def test_the_only_segments_transaction_index_vanished():
+    """Scenario 6, in the segment that grows."""
+    log = Log().write("P1 P1a P2 P2a")
+    before = log.all_aborted()
+    log.partition.close()
+    log.disk.remove(DIRECTORY / f"{0:020d}.txnindex")
+    log.partition = log.open()
+    assert log.all_aborted() == before
+
+
+def test_segments_that_an_open_transaction_holds_back_cost_nothing_where_there_is_nothing_to_be_found(loaded):
+    log = write("P9 " + "P1 P1a " * 60, segment_bytes=300)
+    log.reopen()
+    segments = log.partition.segments()[:-1]
+    assert len(segments) > 20
+    assert {segment.stable_offset for segment in segments} == {0}
+    log.write("P9c")
+    assert [txn.first_offset for txn in log.partition.aborted_in(0, 4)] == [1, 3]
+    assert loaded == [segment.base_offset for segment in segments if segment.base_offset <= 4]
+
+
+def test_an_index_of_another_segment_is_not_taken_for_this_ones():
+    """Scenario 5: whatever its size and entries, its summary does not tell of it, and it is made anew from the log."""
+    log = write("P1 P1a " * 12, segment_bytes=300)
+    wanted = log.all_aborted()
+    log.partition.close()
+    first, second = (segment.path(".txnindex") for segment in log.partition.segments()[2:6:2])
+    contents = [log.disk.read_bytes(path) for path in (first, second)]
+    assert len(contents[0]) == len(contents[1])
+    log.disk.write_atomic(first, contents[1])
+    log.disk.write_atomic(second, contents[0])
+    assert list(verify_directory(log.disk, DIRECTORY))
+    log.partition = log.open(clean=True)
+    assert log.all_aborted() == wanted
+    assert [log.disk.read_bytes(path) for path in (first, second)] == contents

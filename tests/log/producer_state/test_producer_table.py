@@ -1,0 +1,491 @@
+"""Packed producers: against a model of plain objects, in size, in time, and on disk."""
+
+import gc
+import json
+import random
+import sys
+import tracemalloc
+
+import pytest
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+from stablelog.batch.header import BatchHeader, read_header
+from stablelog.batch.markers import Marker, MarkerType
+from stablelog.batch.records import Record, encode_batch
+from stablelog.env.local_disk import LocalDisk
+from stablelog.errors import Corrupt, NewerFormat, Refused
+from stablelog.log.indexes.summary import Summary
+from stablelog.log.producer_state import producers as producers_module
+from stablelog.log.producer_state import snapshots
+from stablelog.log.producer_state.producer import BATCHES_KEPT, KeptBatch, Producer
+from stablelog.log.producer_state.producer_table import ProducerTable
+from stablelog.log.producer_state.producers import RECENT_MAX, Producers
+from stablelog.log.producer_state.snapshots import (
+    PRODUCERS_VERSION,
+    ProducersFile,
+    SnapshotFile,
+    decode_producers,
+    decode_snapshot,
+    read_producers,
+)
+from tests.log.known_producers import SEQUENCE_END, KnownProducers
+from tests.log.timeline import Log
+
+NOW_MS = 1_700_000_000_000
+PROGRESS = Summary(0, 9)
+IDLE_SIZE_MAX = 200  # bytes that an idle producer may take
+CALLS_MAX = 40_000  # on the event loop, at once: about 5 ms
+
+TEMPLATE = read_header(
+    encode_batch([Record(0, 0, b"k", b"v")], base_offset=0, producer_id=1, producer_epoch=0, base_sequence=0)
+)
+
+
+def header(producer_id, epoch, sequence, count, *, transactional, timestamp_ms) -> BatchHeader:
+    return TEMPLATE._replace(
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        last_offset_delta=count - 1,
+        record_count=count,
+        max_timestamp=timestamp_ms,
+        attributes=0x10 if transactional else 0,
+    )
+
+
+def rows(producers):
+    return [
+        (
+            one.producer_id,
+            one.producer_epoch,
+            one.coordinator_epoch,
+            one.used_ms,
+            one.last_timestamp_ms,
+            [
+                (b.first_sequence, b.last_sequence, b.first_offset, b.last_offset, b.timestamp_ms)
+                for b in one.batches
+            ],
+            (one.txn_first_offset, one.txn_started_ms, one.txn_record_count),
+        )
+        for one in producers
+    ]
+
+
+def version_1(table, progress):
+    """The file as releases before version 2 wrote it."""
+    content = {
+        "version": 1,
+        "segment": progress.encode().hex(),
+        "producers": [
+            [
+                one.producer_id,
+                one.producer_epoch,
+                one.coordinator_epoch,
+                one.used_ms,
+                one.txn_first_offset,
+                one.txn_started_ms,
+                one.txn_record_count,
+                [list(batch) for batch in one.batches],
+            ]
+            for one in sorted(table, key=lambda one: one.used_ms)
+        ],
+        "timestamps": [[one.producer_id, one.last_timestamp_ms] for one in table],
+    }
+    text = json.dumps(content, separators=(",", ":")).encode()
+    return text + b"\n" + crc32c(text).to_bytes(4, "big").hex().encode() + b"\n"
+
+
+def encoded(table):
+    return b"".join(ProducersFile(table, PROGRESS))
+
+
+def code_of(producers, given):
+    """The code with which a batch is refused; None if it is taken."""
+    try:
+        assert producers.check_batch(given) is None
+    except Refused as refused:
+        return refused.code
+    return None
+
+
+class History:
+    """Random operations on producer state and on the model, which have to agree at each."""
+
+    def __init__(self, seed):
+        self.chance = random.Random(seed)
+        self.real, self.model = Producers(), KnownProducers()
+        self.offset, self.now_ms = 0, NOW_MS
+        self.ids = [
+            self.chance.choice((n, n, 10**6 - n, 2**40 + n)) for n in range(self.chance.choice((3, 40, 200)))
+        ]
+        self.frozen = []
+
+    def append(self):
+        chance, one = self.chance, self.chance.choice(self.ids)
+        known = self.model.all.get(one)
+        epoch = min(max(0 if known is None else known.epoch, 0) + chance.choice((0,) * 8 + (1, 30000)), 32767)
+        count = chance.choice((1, 1, 3, 1000))
+        transactional = chance.random() < 0.5 if known is None or known.txn_first < 0 else True
+        sequence = self.model.next_sequence(one, epoch)
+        if sequence is None:
+            sequence = chance.choice((0, 7, SEQUENCE_END - 1, SEQUENCE_END - 2))
+        if known is not None and known.batches and chance.random() < 0.3:  # a retry, or something like it
+            batch = chance.choice(known.batches)
+            sequence = batch.first_sequence
+            count = (batch.last_sequence - sequence) % SEQUENCE_END + chance.choice((1, 1, 1, 2))
+            epoch = chance.choice((known.epoch, known.epoch, known.epoch, max(known.epoch - 1, 0)))
+            transactional = chance.choice((transactional, known.txn_first >= 0))
+        timestamp_ms = self.now_ms - chance.choice((0, 5000))
+        given = header(one, epoch, sequence, count, transactional=transactional, timestamp_ms=timestamp_ms)
+        wanted = self.model.repeated(one, epoch, sequence, count, transactional=transactional)
+        if wanted is not None:
+            assert self.real.check_batch(given).first_offset == wanted
+            return
+        following = self.model.next_sequence(one, epoch)
+        refused = None
+        if known is not None and epoch < known.epoch:
+            refused = ErrorCode.invalid_producer_epoch
+        elif (following is not None and sequence != following) or (
+            (least := self.model.waits_for(one, epoch)) is not None and sequence > least
+        ):
+            refused = ErrorCode.out_of_order_sequence_number
+        elif known is not None and known.txn_first >= 0 and not transactional:
+            refused = ErrorCode.invalid_txn_state
+        assert code_of(self.real, given) == refused
+        if refused is not None:
+            return
+        if transactional and chance.random() < (0.1 if known else 0.4):  # verification refuses it
+            self.real.batch_refused(given)
+            self.model.batch_refused(one, epoch, sequence)
+            return
+        self.real.note(given._replace(base_offset=self.offset), None, self.now_ms)
+        self.model.batch(
+            one, epoch, sequence, count, self.offset,
+            transactional=transactional, timestamp_ms=timestamp_ms, now_ms=self.now_ms,
+        )  # fmt: skip
+        self.offset += count
+
+    def end(self):
+        one = self.chance.choice(self.ids)
+        known = self.model.all.get(one)
+        epoch = min((0 if known is None else known.epoch) + self.chance.choice((0, 1)), 32767)
+        coordinator_epoch = self.chance.choice((0, 3))
+        marker = Marker(self.chance.choice(list(MarkerType)), coordinator_epoch)
+        others = [k.txn_first for i, k in self.model.all.items() if k.txn_first >= 0 and i != one]
+        given = header(one, epoch, -1, 1, transactional=True, timestamp_ms=self.now_ms)
+        txn = self.real.note(given._replace(base_offset=self.offset), marker, self.now_ms)
+        ended = self.model.marker(one, epoch, coordinator_epoch, timestamp_ms=self.now_ms, now_ms=self.now_ms)
+        assert (None if txn is None else (txn.first_offset, txn.record_count)) == ended
+        if txn is not None:
+            if txn.aborted is not None:
+                assert txn.aborted.stable_offset == min(others, default=self.offset + 1)
+            if self.chance.random() < 0.3:
+                self.real.frozen()
+            self.real.ended(txn)
+        self.offset += 1
+        if self.chance.random() < 0.5:
+            self.real.high_watermark_moved(self.offset)
+
+    def let_time_pass(self):
+        self.now_ms += self.chance.choice((1, 1000, 100_000))
+
+    def expire(self):
+        before_ms = self.now_ms - self.chance.choice((0, 2000, 90_000))
+        assert sum(self.real.expire(before_ms, self.now_ms - 1000)) == self.model.expire(before_ms)
+
+    def freeze(self):
+        self.frozen.append((self.real.frozen(), self.model.copy()))
+
+    def restart(self):
+        content = encoded(self.real.frozen())
+        if self.chance.random() < 0.3:
+            content = version_1(self.real.frozen(), PROGRESS)
+        table, progress = decode_producers(content)
+        assert progress == PROGRESS
+        self.now_ms -= self.chance.choice((0, 0, 10**6))  # the machine's clock may be set back
+        self.real = Producers.restored(table, self.now_ms)
+        self.model.refused.clear()
+        self.model.limit_times(self.now_ms)
+
+    def compare(self):
+        assert rows(self.real) == self.model.rows()
+        assert len(self.real) == len(self.model.all)
+        opened = sorted(
+            (known.txn_first, one) for one, known in self.model.all.items() if known.txn_first >= 0
+        )
+        assert [(one.txn_first_offset, one.producer_id) for one in self.real.open_producers()] == opened
+        assert self.real.first_open_offset() == (opened[0][0] if opened else None)
+        for limit in (2**62, *(one - 1 for one in self.chance.sample(self.ids, 3))):
+            greatest = max((one for one in self.model.all if one <= limit), default=-1)
+            assert self.real.greatest_id(limit) == greatest
+        for one in self.chance.sample(self.ids, min(3, len(self.ids))):
+            known = self.model.all.get(one)
+            open_records = known.txn_records if known is not None and known.txn_first >= 0 else 0
+            assert self.real.open_record_count(one) == open_records
+
+
+@pytest.mark.parametrize("recent_max", [1, 5, 500])
+@pytest.mark.parametrize("seed", range(20))
+def test_packed_producers_are_those_of_the_model(seed, recent_max, monkeypatch):
+    """Also with few objects, so that producers are packed and unpacked all the time."""
+    monkeypatch.setattr(producers_module, "RECENT_MAX", recent_max)
+    monkeypatch.setattr(producers_module, "EXPIRED_BLOCKS_MAX", 2)
+    history = History(seed)
+    steps = [history.append] * 20 + [history.end] * 6 + [history.let_time_pass] * 3
+    steps += [history.expire, history.freeze, history.restart, history.compare]
+    for _ in range(1000):
+        history.chance.choice(steps)()
+    history.compare()
+    for table, model in history.frozen:
+        assert rows(table) == model.rows(), "a copy stays as it was"
+        again, _ = decode_producers(encoded(table))
+        assert rows(again) == model.rows()
+        assert encoded(again) == encoded(table)
+
+
+def of_batches(producer_id, count):
+    batches = [
+        KeptBatch(10**6 + producer_id % 10**6 + n, 10**10 + producer_id * 7 + n, 0, NOW_MS + n)
+        for n in range(count)
+    ]
+    return Producer(producer_id, 3, 0, batches, NOW_MS + producer_id, NOW_MS + count)
+
+
+def many(count, batch_count=BATCHES_KEPT):
+    return ProducerTable.of(of_batches(one, batch_count) for one in range(count))
+
+
+@pytest.mark.parametrize("given", ["rising", "falling", "shuffled"])
+@pytest.mark.parametrize("batch_count", [0, 1, BATCHES_KEPT])
+def test_an_idle_producer_takes_at_most_200_bytes(given, batch_count):
+    """In whatever order ids come, and however many batches are kept."""
+    ids = list(range(20_000))
+    if given == "shuffled":
+        random.Random(1).shuffle(ids)
+    elif given == "falling":
+        ids.reverse()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        table = ProducerTable()
+        for one in ids:
+            table.put(of_batches(one, batch_count))
+        producers = Producers.restored(table, 2**60)
+        gc.collect()
+        size = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert len(producers) == len(ids)
+    assert size / len(ids) <= IDLE_SIZE_MAX
+
+
+def test_producers_that_have_written_are_packed_when_they_are_idle():
+    producers = Producers()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for one in range(5_000):
+            for sequence in range(6):
+                given = header(one, 0, sequence, 1, transactional=False, timestamp_ms=NOW_MS)
+                producers.note(given._replace(base_offset=6 * one + sequence), None, NOW_MS + one)
+        assert sum(producers.expire(0, NOW_MS + 10**6)) == 0
+        gc.collect()
+        size = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert size / 5_000 <= IDLE_SIZE_MAX
+
+
+def test_producers_that_have_written_within_a_minute_are_not_packed(monkeypatch):
+    """A producer at work is not packed and unpacked with each batch."""
+    log = Log(producer_id_expiration_ms=10**9)
+    begun = log.now_ms
+    for producer_id in (1, 2, 3):
+        log.append(producer_id, transactional=False)
+        log.now_ms += 1
+    unpacked, get = set(), ProducerTable.get
+    monkeypatch.setattr(ProducerTable, "get", lambda table, one: unpacked.add(one) or get(table, one))
+    for later_ms, left in ((0, [1, 2, 3]), (60_000, [1, 2, 3]), (60_001, [2, 3]), (60_003, [])):
+        assert sum(log.partition.expire_producers(begun + later_ms)) == 0
+        unpacked.clear()
+        for one in (1, 2, 3):
+            given = header(one, 0, 1, 1, transactional=False, timestamp_ms=log.now_ms)
+            log.partition.producer_state.check_epoch(given)
+        assert sorted({1, 2, 3} - unpacked) == left
+    assert len(list(log.partition.producers())) == 3
+
+
+def calls_of(work):
+    """How many functions are called, those written in C included."""
+    count = 0
+
+    def note(_frame, event, _argument):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_what_the_event_loop_does_does_not_grow_with_the_producers():
+    """A snapshot, the view of compaction, and each step of expiry; the rest is done in threads, or in steps."""
+
+    def counts(producer_count):
+        producers = Producers.restored(many(producer_count), 2**60)
+
+        def of(work):
+            for one in range(RECENT_MAX):
+                given = header(one * 13, 3, 0, 1, transactional=False, timestamp_ms=NOW_MS)
+                producers.note(given._replace(base_offset=10**11), None, NOW_MS + 10**7)
+            return calls_of(work)
+
+        yield of(lambda: len(ProducersFile(producers.frozen(), PROGRESS)))
+        yield of(producers.last_batches)
+        yield of(lambda: next(iter(producers)))
+        expiry = producers.expire(NOW_MS + 10**9, NOW_MS)
+        yield of(lambda: next(expiry))
+        yield of(lambda: next(expiry))
+
+    for few, many_more in zip(counts(10_000), counts(100_000), strict=True):
+        assert many_more <= few * 1.1
+        assert many_more <= CALLS_MAX
+
+
+def test_a_snapshot_is_written_in_pieces():
+    table = many(50_000)
+    for content in (ProducersFile(table, PROGRESS), SnapshotFile(table)):
+        assert max(map(len, content)) <= 2_000_000
+        assert sum(map(len, content)) == len(content)
+        assert b"".join(content) == b"".join(content), "each iteration begins again"
+
+
+def test_kafkas_file_has_an_entry_for_each_producer():
+    table = ProducerTable.of([of_batches(9, 2), of_batches(4, 0), of_batches(2**50, 5)])
+    read = decode_snapshot(b"".join(SnapshotFile(table)), NOW_MS)
+    assert [(one.producer_id, one.last_sequence) for one in read] == [
+        (one.producer_id, one.last_sequence) for one in table
+    ]
+    assert [len(one.batches) for one in read] == [0, 1, 1]
+
+
+def test_a_file_of_version_1_is_read():
+    table = ProducerTable.of([of_batches(9, 2), of_batches(4, 0), of_batches(2**50, 5)])
+    read, progress = decode_producers(version_1(table, PROGRESS))
+    assert rows(read) == rows(table)
+    assert progress == PROGRESS
+
+
+def test_a_row_of_version_1_without_a_timestamp_has_that_of_its_last_batch_or_of_its_use():
+    batches = [KeptBatch(at, 10 * at, 0, NOW_MS + at) for at in range(7)]
+    table = [Producer(1, 0, 3, batches, NOW_MS + 99, 5), Producer(2, 0, 3, [], NOW_MS + 98, 6)]
+    content = json.loads(version_1(table, PROGRESS).partition(b"\n")[0])
+    del content["timestamps"]
+    text = json.dumps(content, separators=(",", ":")).encode()
+    read, _ = decode_producers(text + b"\n" + f"{crc32c(text):08x}".encode() + b"\n")
+    assert list(read) == [
+        Producer(1, 0, 3, batches[-BATCHES_KEPT:], NOW_MS + 99, NOW_MS + 6),
+        Producer(2, 0, 3, [], NOW_MS + 98, NOW_MS + 98),
+    ]
+
+
+def test_a_file_of_a_million_bytes_and_more_is_read(tmp_path):
+    table = many(20_000)
+    content = encoded(table)
+    assert len(content) > 1 << 20
+    path = tmp_path / "producers"
+    path.write_bytes(content)
+    read, _ = read_producers(LocalDisk(), path)
+    assert read.blocks() == table.blocks()
+
+
+def test_producers_whose_ids_rise_fill_their_blocks():
+    """As they come from a broker that gives out ids."""
+    for count in (1, 31, 32, 33, 64, 65, 200):
+        table = ProducerTable()
+        for one in many(count):
+            table.put(one)
+        assert [block[0] for block in table.blocks()] == [32] * (count // 32) + [count % 32] * bool(
+            count % 32
+        )
+        assert [one.producer_id for one in table] == [one.producer_id for one in many(count)]
+
+
+def test_a_file_is_read_in_pieces(tmp_path, monkeypatch):
+    """In memory is the table, and no copy of the file."""
+    table, disk, path = many(40_000), LocalDisk(), tmp_path / "some.producers"
+    disk.write_atomic(path, ProducersFile(table, PROGRESS))
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        read, progress = read_producers(disk, path)
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+    assert peak <= 40_000 * IDLE_SIZE_MAX + 3_000_000
+    assert progress == PROGRESS
+    assert encoded(read) == path.read_bytes()
+    small = path.with_name("small.producers")
+    disk.write_atomic(small, ProducersFile(many(70), PROGRESS))
+    monkeypatch.setattr(snapshots, "PIECE_SIZE", 150)
+    read, _ = read_producers(disk, small)
+    assert encoded(read) == small.read_bytes()
+    disk.write_atomic(small, b"")
+    with pytest.raises(Corrupt):
+        read_producers(disk, small)
+
+
+def test_a_changed_byte_is_found():
+    content = encoded(many(100))
+    chance = random.Random(5)
+    for _ in range(200):
+        changed = bytearray(content)
+        changed[chance.randrange(2, len(content))] ^= 1 << chance.randrange(8)
+        with pytest.raises(Corrupt):
+            decode_producers(bytes(changed))
+    for size in range(0, len(content), 97):
+        with pytest.raises(Corrupt):
+            decode_producers(content[:size])
+
+
+def with_crc(content):
+    return content[:2] + crc32c(content[6:]).to_bytes(4, "big") + content[6:]
+
+
+def test_a_count_that_is_not_that_of_the_blocks_is_damage():
+    content = encoded(many(40))
+    for count in (0, 39, 41):
+        with pytest.raises(Corrupt, match="40 producers"):
+            decode_producers(with_crc(content[:6] + count.to_bytes(8, "big") + content[14:]))
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_blocks_that_no_release_has_written_are_damage(seed):
+    """Also where the CRC holds: nothing else than Corrupt is raised, and what is read has producers in order."""
+    chance = random.Random(seed)
+    changed = bytearray(encoded(many(chance.choice((1, 40, 70)), chance.choice((0, 1, 5)))))
+    for _ in range(chance.choice((1, 2, 8))):
+        changed[chance.randrange(132, len(changed))] = chance.choice((0, 1, 8, 31, 32, 255))
+    if chance.random() < 0.3:
+        del changed[chance.randrange(132, len(changed)) :]
+    try:
+        table, _ = decode_producers(with_crc(bytes(changed)))
+    except Corrupt:
+        return
+    ids = [one.producer_id for one in table]
+    assert ids == sorted(set(ids))
+    assert len(ids) == len(table)
+
+
+def test_a_later_version_is_refused():
+    content = encoded(many(3))
+    later = (PRODUCERS_VERSION + 1).to_bytes(2, "big") + content[2:]
+    with pytest.raises(NewerFormat):
+        decode_producers(later)
